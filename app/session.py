@@ -442,9 +442,9 @@ def standings(found: Settings, runs: Sequence[Run]) -> dict[str, Standing]:
     }
 
 
-def zipped(folder: Path, name: str, payloads: Payloads) -> bytes:
+def zipped(found: Settings, folder: Path, name: str, payloads: Payloads) -> bytes:
     """Packs the evidence as a zip file. Raises EvidenceError."""
     with TemporaryDirectory(prefix="topicproof-zip-") as place:
         packed = Path(place) / f"{name}.zip"
-        zip_evidence(folder, packed, payloads, name)
+        zip_evidence(folder, packed, payloads, name, found)
         return packed.read_bytes()

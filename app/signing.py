@@ -20,10 +20,12 @@ from topicproof.backend.history.signoff import (
     signable,
     signoffs,
     standing,
+    unanchored,
 )
 from topicproof.backend.history.store import Run
 from topicproof.backend.judging.selftest import before_signoff
 from topicproof.backend.settings import Settings
+from topicproof.backend.trust.keyring import read_keyring
 from topicproof.validators.finding import Outcome
 
 PAYLOAD_WORDS = {
@@ -60,7 +62,13 @@ def evidence(settings: Settings, run: Run) -> None:
             )
             st.download_button(
                 "Download the evidence",
-                partial(session.zipped, run.folder(settings), run.id, payloads or Payloads.ALL),
+                partial(
+                    session.zipped,
+                    settings,
+                    run.folder(settings),
+                    run.id,
+                    payloads or Payloads.ALL,
+                ),
                 file_name=f"{run.id}-evidence.zip",
                 mime="application/zip",
                 icon=":material/folder_zip:",
@@ -85,8 +93,9 @@ def signing(settings: Settings, run: Run) -> None:
                 title="The chain of sign-offs is broken",
                 icon=":material/link_off:",
             )
+        doubts = {one.number: one.says for one in unanchored(history, read_keyring(settings))}
         for one in reversed(mine):
-            st.markdown(f"- {_entry(one, digest)}")
+            st.markdown(f"- {_entry(one, digest)}{_doubt(doubts.get(one.number))}")
         if run.alive or digest is None:
             st.caption("It can be signed once the run has ended and its evidence exists.")
             return
@@ -99,6 +108,10 @@ def _entry(one: Signoff, digest: str | None) -> str:
         "" if one.evidence == digest else f" :orange-badge[on other evidence: {one.evidence[:12]}…]"
     )
     return f"{wording.plain(one.said)}{older}"
+
+
+def _doubt(says: str | None) -> str:
+    return "" if says is None else f" :orange-badge[not trusted] {wording.plain(says)}"
 
 
 def _form(settings: Settings, run: Run) -> None:

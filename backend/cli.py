@@ -16,6 +16,7 @@ from typer._click.exceptions import ClickException  # typer carries its own clic
 from topicproof.backend.commands import evidence, history, runs, topics
 from topicproof.backend.commands.check import check
 from topicproof.backend.commands.contracts import contract
+from topicproof.backend.commands.keys import keys
 from topicproof.backend.commands.matrix import matrix
 from topicproof.backend.commands.rights import rights
 from topicproof.backend.commands.terminal import err, out
@@ -55,6 +56,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "evidence": evidence.evidence,
     "verify": evidence.verify,
     "signoff": evidence.signoff,
+    "keys": keys,
     "compare": history.compare,
     "trend": history.trend,
     "matrix": matrix,

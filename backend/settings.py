@@ -69,6 +69,15 @@ class Settings(BaseSettings):
     registry."""
     database: str | None = Field(default=None, repr=False)
     """SQLAlchemy URL of the history database; None means a SQLite file in the home."""
+    signing_key: WholePath | None = None
+    """An Ed25519 private key in a PEM file, to sign evidence and sign-offs; None means the key that
+    is made in the home at its first use."""
+    trusted_keys: WholePath | None = None
+    """A further folder of trusted public keys, which may be shared (trust/keyring.py)."""
+    signer: str | None = None
+    """Who signs, in the words of this installation; None means user@machine."""
+    require_signature: bool = False
+    """Whether `verify` refuses evidence for which no trusted key vouches."""
     dashboard_address: str = "127.0.0.1"
     """In a container this must cover all interfaces, or the port cannot be published."""
 

@@ -16,6 +16,9 @@ Place = tuple[str | int, ...]
 """The path of a field in a plan, such as ("source", "topic")."""
 
 
+BYTES_MAX = 1_000_000
+"""A contract with a thousand topics has a tenth of this."""
+VALUES_MAX = 50_000
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -58,7 +61,15 @@ def read_yaml(path: Path) -> YamlFields:
     """Read the fields of a plan file. Raises UsageError naming the line if it is not a YAML
     mapping."""
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+        with path.open("rb") as file:
+            text = file.read(BYTES_MAX + 1)
+        if len(text) > BYTES_MAX:
+            raise UsageError(f"{path} has more than {BYTES_MAX:,} bytes.")
+        root = yaml.compose(text.decode(), yaml.SafeLoader)
+        if root is not None and _values(root, VALUES_MAX) >= VALUES_MAX:
+            raise UsageError(
+                f"{path} has more than {VALUES_MAX:,} values, counting each use of an anchor."
+            )
         found = yaml.SafeLoader("").construct_document(root) if root is not None else None
     except OSError as error:
         raise UsageError(f"The plan {path} cannot be read: {error.strerror}.") from error
@@ -70,11 +81,32 @@ def read_yaml(path: Path) -> YamlFields:
         raise UsageError(
             f"{path}{line}: not YAML ({getattr(error, 'problem', 'it does not parse')})."
         ) from error
+    except RecursionError as error:
+        raise UsageError(f"{path} is nested too deeply.") from error
+    except (ValueError, OverflowError) as error:
+        # A day or a number in YAML's notation that does not exist, such as 2026-02-31.
+        raise UsageError(f"{path}: not YAML ({str(error).splitlines()[0]}).") from error
     if root is None or not isinstance(found, dict):
         raise UsageError(
             f"{path}: expected a mapping of plan fields, for example `scenario: squares`."
         )
     return YamlFields(path, found, dict(_lines(path, root)))
+
+
+def _values(node: yaml.Node, left: int) -> int:
+    """Count the values in a document, up to `left`. An anchor counts as often as it is used: nested
+    anchors make billions of values of a few lines."""
+    if left <= 1 or isinstance(node, yaml.ScalarNode):
+        return 1
+    inner = node.value
+    if isinstance(node, yaml.MappingNode):
+        inner = [one for pair in node.value for one in pair]
+    count = 1
+    for one in inner:
+        if count >= left:
+            break
+        count += _values(one, left - count)
+    return count
 
 
 def _lines(path: Path, node: yaml.Node, place: Place = ()) -> Iterator[tuple[Place, int]]:

@@ -32,6 +32,7 @@ COMMANDS = (
     "evidence",
     "verify",
     "signoff",
+    "keys",
     "compare",
     "trend",
     "matrix",

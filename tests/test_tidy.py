@@ -66,6 +66,7 @@ ROOMS = (
         "backend.errors",
         "backend.properties",
         "backend",
+        "backend.trust",
         "backend.kafka.client_configs",
         "backend.kafka.tokens",
         "backend.kafka.admission",

@@ -53,7 +53,7 @@ def parse_path(text: str) -> tuple[str | int, ...]:
             raise ValueError(f"{_why(text, at)} in {text!r}. Use $.name, $['name'] and $[0]")
         at = found.end()
         if found["index"] is not None:
-            if int(found["index"]) > INDEX_MAX:
+            if len(found["index"]) > len(str(INDEX_MAX)) or int(found["index"]) > INDEX_MAX:
                 raise ValueError(f"the index {found['index']} is too large in {text!r}")
             steps.append(int(found["index"]))
         else:

@@ -20,6 +20,7 @@ from topicproof.backend.commands.outcome import conclude_check
 from topicproof.backend.commands.runs import given
 from topicproof.backend.commands.terminal import say
 from topicproof.backend.errors import UsageError
+from topicproof.backend.evidence.attestation import attest_copy
 from topicproof.backend.evidence.copy import copy_evidence, require_room
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
@@ -118,7 +119,9 @@ def check(
         if folder is not None and report.run is not None:
             kept = Payloads.MASKED if payloads is Payloads.MASKED else Payloads.ALL
             target = folder if len(reports) == 1 else folder / report.sink.topic
-            copy_evidence(history.get(report.run).folder(settings) / EVIDENCE, target, kept)
+            kept_at = history.get(report.run).folder(settings) / EVIDENCE
+            copy_evidence(kept_at, target, kept)
+            attest_copy(settings, kept_at, target)
     conclude_check(reports, json_, worst(codes))
 
 

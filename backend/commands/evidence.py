@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -15,9 +16,11 @@ from topicproof.backend.commands.options import Config, Json, Out, PayloadsKept,
 from topicproof.backend.commands.show import plain
 from topicproof.backend.commands.terminal import emit, out, print_report, say
 from topicproof.backend.errors import UsageError
+from topicproof.backend.evidence.attestation import Trust, attest_copy
 from topicproof.backend.evidence.copy import copy_all
 from topicproof.backend.evidence.folder import evidence_hash, evidence_in
 from topicproof.backend.evidence.manifest import Payloads, read_manifest, require_unchanged
+from topicproof.backend.evidence.unpacking import unpacked
 from topicproof.backend.exit_codes import worst
 from topicproof.backend.history import signoff as signoffs_of
 from topicproof.backend.history.signoff import Decision
@@ -25,6 +28,7 @@ from topicproof.backend.history.store import History
 from topicproof.backend.judging.selftest import before_signoff
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
+from topicproof.backend.trust.keyring import read_keyring
 from topicproof.backend.verifying.verify import Verified, unchanged
 from topicproof.backend.verifying.verify import verify as verify_evidence
 
@@ -43,6 +47,7 @@ def evidence(
         require_unchanged(one)
     if folder is not None:
         copy_all(place, folder, payloads)
+        attest_copy(settings, place, folder)
         place = folder
     manifests = {str(one): read_manifest(one) for one in evidence_in(place)}
     size = sum(entry.bytes for manifest in manifests.values() for entry in manifest.files.values())
@@ -65,7 +70,10 @@ def evidence(
 
 def verify(
     folder: Annotated[
-        Path, typer.Argument(help="A folder of evidence, or of a run.", metavar="DIR")
+        Path,
+        typer.Argument(
+            help="A folder of evidence or of a run, or a zip file of one.", metavar="DIR|ZIP"
+        ),
     ],
     judged: Annotated[
         bool,
@@ -82,13 +90,21 @@ def verify(
         ),
     ] = None,
     config: Config = None,
+    signature_required: Annotated[
+        bool,
+        typer.Option(
+            "--require-signature",
+            help="Refuse evidence for which no trusted key vouches, also unsigned evidence.",
+        ),
+    ] = False,
     json_: Json = None,
 ) -> None:
-    """Compare evidence with its hashes, judge it again, and derive every other file again, without
-    Kafka.
+    """Compare evidence with its hashes and its signature, judge it again, and derive every other
+    file again, without Kafka.
 
-    The exit code is the verdict's, as for `check`. It is 4 if a file was changed, or if judging
-    again contradicts one.
+    The exit code is the verdict's, as for `check`. It is 4 if a file was changed, if the signature
+    is of something else or of a revoked key, or if judging again contradicts a file. It is 3 at
+    best if the signing key is not known here.
 
     Example: `topicproof verify proof`
     """
@@ -98,14 +114,15 @@ def verify(
         )
     settings = settings_of(bootstrap, config)
     address = None if bootstrap is None else Address(bootstrap, settings.client)
-    places = evidence_in(folder.absolute())
-    found = [unchanged(place) for place in places]
-    if judged and not any(one.differences for one in found):
-        with (
-            services(settings, kafka=False, say=say) as up,
-            spark_session(up.spark_remote) as spark,
-        ):
-            found = [verify_evidence(spark, place, address) for place in places]
+    strict = signature_required or settings.require_signature
+    with unpacked(folder) if folder.is_file() else nullcontext(folder.absolute()) as place:
+        found = [unchanged(one, read_keyring(settings), strict) for one in evidence_in(place)]
+        if judged and not any(one.refused for one in found):
+            with (
+                services(settings, kafka=False, say=say) as up,
+                spark_session(up.spark_remote) as spark,
+            ):
+                found = [verify_evidence(spark, one.folder, address, one) for one in found]
     emit(
         json_,
         [_verified_json(one) for one in found] if len(found) > 1 else _verified_json(found[0]),
@@ -113,9 +130,9 @@ def verify(
     if json_ != "-":
         for one in found:
             _print_verified(one, judged)
-    if not judged and not any(one.differences for one in found):
-        return
-    raise typer.Exit(worst(one.exit_code for one in found))
+    code = worst(one.exit_code if judged else one.trust_code for one in found)
+    if judged or code:
+        raise typer.Exit(code)
 
 
 def signoff(
@@ -176,6 +193,7 @@ def _verified_json(found: Verified) -> dict[str, Any]:
         "payloads": found.manifest.payloads,
         "files": len(found.manifest.files),
         "differences": [one._asdict() for one in found.differences],
+        "vouched": None if found.vouched is None else asdict(found.vouched),
         "verdict": found.manifest.verdict,
         "judged_again": found.found.verdict if found.found else None,
         "contradictions": [*found.contradictions, *found.forged],
@@ -195,7 +213,8 @@ def _print_verified(found: Verified, judged: bool) -> None:
         f"{len(found.manifest.files)} files are what was written (manifest {found.hash}).",
         highlight=False,
     )
-    if not judged:
+    _print_vouched(found)
+    if not judged or found.refused:
         return
     for sentence in (*found.contradictions, *found.forged):
         out.print(f"[bold red]contradiction[/] {plain(sentence)}", highlight=False)
@@ -212,3 +231,17 @@ def _print_verified(found: Verified, judged: bool) -> None:
         doubted = found.contradictions or found.forged or found.unsettled
         out.print("Judged again:" if doubted else "Judged again, with the same result:")
         print_report(found.found)
+
+
+def _print_vouched(found: Verified) -> None:
+    if found.vouched is None:
+        return
+    words = {
+        Trust.VOUCHED: "[green]signed[/]",
+        Trust.UNSIGNED: "[yellow]not trusted[/]",
+        Trust.STRANGER: "[yellow]not trusted[/]",
+    }
+    word = words.get(found.vouched.trust, "[bold red]refused[/]")
+    if found.refused:
+        word = "[bold red]refused[/]"
+    out.print(f"{word} {plain(found.vouched.says)}", highlight=False)

@@ -22,9 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.evidence.attestation import attest_copy
 from topicproof.backend.evidence.findings import CSV, PARQUET, count_places, write_csv
 from topicproof.backend.evidence.folder import evidence_in, read_report, write_report
 from topicproof.backend.evidence.manifest import (
+    ATTESTATION,
     MANIFEST,
     Manifest,
     Payloads,
@@ -33,6 +35,7 @@ from topicproof.backend.evidence.manifest import (
     write_manifest,
 )
 from topicproof.backend.evidence.page import PAGE, page_time
+from topicproof.backend.settings import Settings
 from topicproof.validators.kinds.wrong_value import without_values as sentence_without
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 from topicproof.validators.lineage.packs import PACKED_HEADER
@@ -62,6 +65,8 @@ def copy_evidence(evidence: Path, target: Path, payloads: Payloads = Payloads.AL
             if payloads is Payloads.ALL:
                 shutil.copyfile(evidence / name, target / name)
         if payloads is Payloads.ALL:
+            if (evidence / ATTESTATION).is_file():
+                shutil.copyfile(evidence / ATTESTATION, target / ATTESTATION)
             return original
         mask = _digests() if payloads is Payloads.MASKED else None
         for name in manifest.files:
@@ -115,10 +120,15 @@ def copy_all(folder: Path, target: Path, payloads: Payloads = Payloads.ALL) -> N
         )
 
 
-def zip_evidence(run: Path, target: Path, payloads: Payloads, name: str) -> None:
-    """Zip the evidence of a run's folder under a top folder `name`. Raises EvidenceError."""
+def zip_evidence(
+    run: Path, target: Path, payloads: Payloads, name: str, settings: Settings | None = None
+) -> None:
+    """Zip the evidence of a run's folder under a top folder `name`. With `settings`, a masked copy
+    is signed again. Raises EvidenceError."""
     folder = target.with_suffix(".folder")
     copy_all(run, folder, payloads)
+    if settings is not None:
+        attest_copy(settings, run, folder)
     try:
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
             for path in sorted(folder.rglob("*")):
@@ -143,7 +153,7 @@ def _make_room(target: Path) -> None:
     require_room(target)
     target.mkdir(parents=True, exist_ok=True)
     if (target / MANIFEST).exists():
-        for name in (*read_manifest(target).files, MANIFEST):
+        for name in (*read_manifest(target).files, MANIFEST, ATTESTATION):
             # A manifest could name any path; only files in this folder are removed.
             if (target / name).resolve().is_relative_to(target.resolve()):
                 (target / name).unlink(missing_ok=True)

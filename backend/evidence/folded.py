@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from topicproof.backend.evidence.limits import read_table
 from topicproof.validators.folded.fold import Folded
 from topicproof.validators.folded.offset_runs import PIECES, WORDS, Words, as_words
 
@@ -32,7 +33,7 @@ def keep_folded(folded: Folded, evidence: Path) -> None:
 def read_folded(evidence: Path) -> Folded:
     """Read the files. Raises OSError, and ValueError or KeyError for files of another kind."""
     seen, pieces, inputs = (
-        _with_content(pq.read_table(evidence / name), schema)
+        _with_content(read_table(evidence / name), schema)
         for name, schema in ((SEEN, WORDS), (PIECES_SEEN, PIECES), (INPUTS, WORDS))
     )
     return Folded(as_words(seen), pieces, as_words(inputs))

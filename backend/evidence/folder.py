@@ -14,18 +14,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.findings import Place, gather
 from topicproof.backend.evidence.junit import JUNIT, write_junit
+from topicproof.backend.evidence.limits import read_bytes
 from topicproof.backend.evidence.manifest import MANIFEST, Payloads, manifest_hash, write_manifest
 from topicproof.backend.evidence.page import PAGE, write_page
 from topicproof.validators.report import Report
 
 REPORT = "report.json"
+_CHECKED = TypeAdapter(Report)
 EVIDENCE = "evidence"
 """Name of the folder in that of a run or of one of its stages."""
 
@@ -89,6 +94,8 @@ def read_report(evidence: Path) -> Report:
     """Read the report. Raises EvidenceError."""
     path = evidence / REPORT
     try:
-        return Report.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        report = Report.from_json(read_bytes(path).decode())
+        # Rendering trusts the types of a report.
+        return _CHECKED.validate_python(asdict(report))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise EvidenceError(f"The report {path} cannot be read: {error}") from error

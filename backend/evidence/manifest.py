@@ -14,9 +14,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import TypeAdapter
+
 from topicproof.backend.errors import EvidenceError
+from topicproof.backend.evidence.limits import plain_file, read_json
 
 MANIFEST = "manifest.json"
+ATTESTATION = "attestation.intoto.json"
+"""The signature over the manifest (attestation.py), which the manifest therefore cannot list."""
 SCHEMA = 1
 
 
@@ -34,6 +39,10 @@ class Payloads(StrEnum):
 class Entry(NamedTuple):
     sha256: str
     bytes: int
+
+
+NO_FILE = Entry("no plain file", -1)
+"""A link, a pipe or a device: never what was written, whatever the manifest says."""
 
 
 class Difference(NamedTuple):
@@ -58,6 +67,10 @@ class Manifest:
     """SHA-256 of the original manifest, in a copy that leaves something out."""
     files: Mapping[str, Entry] = field(default_factory=dict)
     """By path within the folder."""
+
+
+_CHECKED = TypeAdapter(Manifest)
+"""Checks the types of a manifest from elsewhere."""
 
 
 def write_manifest(
@@ -87,13 +100,14 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest. Raises EvidenceError if it is missing or unreadable."""
     path = folder / MANIFEST
     try:
-        said = json.loads(path.read_bytes())
+        said = read_json(path)
         if said.pop("schema") != SCHEMA:
             raise EvidenceError(
                 f"{path} was written by another version of Topicproof, which this one cannot read."
             )
         files = {name: Entry(**entry) for name, entry in said.pop("files").items()}
-        return Manifest(**{**said, "payloads": Payloads(said["payloads"])}, files=files)
+        found = Manifest(**{**said, "payloads": Payloads(said["payloads"])}, files=files)
+        return _CHECKED.validate_python(asdict(found) | {"files": files})
     except FileNotFoundError as error:
         raise EvidenceError(f"{folder} holds no evidence: there is no {MANIFEST} in it.") from error
     except OSError as error:
@@ -120,7 +134,7 @@ def differences(folder: Path) -> list[Difference]:
         found += [
             Difference(name, "changed")
             for name in there
-            if name in said and _entry(folder / name) != said[name]
+            if name in said and not _same(folder / name, said[name])
         ]
     except OSError as error:
         raise EvidenceError(
@@ -143,12 +157,18 @@ def _files(folder: Path) -> list[str]:
     """List every file in the folder. A link counts as a file: its target is not part of the
     evidence."""
     found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    return sorted(str(path.relative_to(folder)) for path in found if path != folder / MANIFEST)
+    own = (folder / MANIFEST, folder / ATTESTATION)
+    return sorted(str(path.relative_to(folder)) for path in found if path not in own)
+
+
+def _same(path: Path, said: Entry) -> bool:
+    found = _entry(path)
+    return found == said and found != NO_FILE
 
 
 def _entry(path: Path) -> Entry:
-    if path.is_symlink():
-        return Entry(f"link to {path.readlink()}", 0)
+    if not plain_file(path):
+        return NO_FILE
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return Entry(digest, path.stat().st_size)

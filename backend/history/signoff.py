@@ -1,8 +1,9 @@
 """Sign-offs: a named person's decision on a report, bound to its evidence.
 
 The table only grows. Each entry holds the hash of the previous one, so changing, swapping or
-removing an entry breaks the chain. Only the removal of the newest entries leaves no trace. Names
-are not authenticated: there is no password.
+removing an entry breaks the chain. Each entry is also signed with the key of the installation that
+entered it (anchor.py), so nobody else can compute the chain again. Names are not authenticated:
+there is no password.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
+from typing import Any
 
 from sqlalchemy import Text, select
 from sqlalchemy.exc import IntegrityError, OperationalError
@@ -21,8 +23,16 @@ from sqlalchemy.orm import Mapped, mapped_column
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.folder import evidence_hash, evidence_in, read_report
 from topicproof.backend.evidence.manifest import require_unchanged
+from topicproof.backend.history.anchor import (
+    Anchored,
+    anchored,
+    missing,
+    remember,
+    sign_entry,
+)
 from topicproof.backend.history.store import Base, History, Run
 from topicproof.backend.settings import Settings
+from topicproof.backend.trust.keyring import Keyring
 from topicproof.validators.expectation import merge
 from topicproof.validators.finding import Finding, Outcome
 from topicproof.validators.report import Report
@@ -69,6 +79,7 @@ class _SignoffRow(Base):
     evidence: Mapped[str]
     previous: Mapped[str]
     hash: Mapped[str]
+    envelope: Mapped[str | None] = mapped_column(Text)
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,9 @@ class Signoff:
     previous: str
     """`hash` of the previous entry."""
     hash: str = ""
-    """SHA-256 of all other fields."""
+    """SHA-256 of all other fields but `envelope`."""
+    envelope: str | None = None
+    """The signature (anchor.py); None in entries of earlier versions."""
 
     @property
     def said(self) -> str:
@@ -105,16 +118,20 @@ class Signoff:
         comment = f": {self.comment}" if self.comment else ""
         return f"{self.made_at:%Y-%m-%d %H:%M:%S} UTC {self.name} {done} {self.verdict}{comment}"
 
-    def hashed(self) -> str:
-        """Compute the correct `hash`."""
+    def fields(self) -> dict[str, Any]:
+        """Return what is hashed and signed, as JSON has it."""
         said = {
             **asdict(self),
             "made_at": self.made_at.isoformat(),
             "until": self.until and self.until.isoformat(),
         }
-        del said["hash"]
+        del said["hash"], said["envelope"]
+        return said
+
+    def hashed(self) -> str:
+        """Compute the correct `hash`."""
         return hashlib.sha256(
-            json.dumps(said, sort_keys=True, ensure_ascii=False).encode()
+            json.dumps(self.fields(), sort_keys=True, ensure_ascii=False).encode()
         ).hexdigest()
 
 
@@ -202,6 +219,24 @@ def broken(entries: Sequence[Signoff]) -> int | None:
             return number
         previous = entry.hash
     return None
+
+
+def unanchored(history: History, keyring: Keyring) -> list[Anchored]:
+    """Return the entries for which no trusted key vouches, and those that this installation signed
+    and somebody has removed. An entry without a signature, of an earlier version, is covered by any
+    later one that is signed, as long as the chain is not broken."""
+    entries = signoffs(history)
+    gone = missing(history.settings, [one.hash for one in entries])
+    told = [anchored(one.number, one.hash, one.envelope, keyring) for one in entries]
+    covered = max((one.number for one in told if one.trusted), default=0)
+    unsigned = {one.number for one in entries if one.envelope is None and one.number < covered}
+    return [
+        *(one for one in told if not one.trusted and one.number not in unsigned),
+        *(
+            Anchored(one, False, "This installation signed it, and it is not in the history.")
+            for one in gone
+        ),
+    ]
 
 
 def standing(entries: Sequence[Signoff], evidence: str | None, today: date) -> Standing:
@@ -315,12 +350,16 @@ def _append(
             number, run, now, name, decision, comment, kind, until, verdict, evidence, previous
         )
         made = replace(made, hash=made.hashed())
+        made = replace(
+            made, envelope=sign_entry(history.settings, made.fields(), made.hash, evidence)
+        )
         session.add(_SignoffRow(**asdict(made)))
         try:
             session.flush()
         except (IntegrityError, OperationalError):
             session.rollback()
             return None
+    remember(history.settings, made.number, made.hash)
     return made
 
 

@@ -17,6 +17,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.folded import keep_folded, read_folded
+from topicproof.backend.evidence.limits import (
+    JOURNAL_BYTES_MAX,
+    OFFSETS_MAX,
+    read_bytes,
+    read_json,
+    read_table,
+    require_inside,
+    require_rows,
+)
+from topicproof.backend.judging.expressions import check_expression
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.sink.journal import Entry, decode, encode
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
@@ -25,6 +35,8 @@ from topicproof.validators.coordinator import Coordinator
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order, Origin
 from topicproof.validators.folded.fold import Folded
+from topicproof.validators.json_path import parse_path
+from topicproof.validators.lineage.headers import INT_MAX, LONG_MAX
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.readings import COLUMNS, gathered, keep
 
@@ -196,27 +208,32 @@ def keep_capture(capture: Capture, evidence: Path) -> None:
 
 
 def read_capture(spark: SparkSession, evidence: Path) -> Capture:
-    """Read the capture in a folder of evidence. Raises EvidenceError if it cannot be read."""
+    """Read the capture in a folder of evidence, which may be hostile (evidence/limits.py). Raises
+    EvidenceError if it cannot be read or is refused."""
 
-    def reading(name: str) -> DataFrame:
+    def reading(name: str, bounds: Bounds) -> DataFrame:
+        require_rows(evidence / name, bounds.offsets)
         return _kept(spark, evidence / name, offsets)
 
     try:
-        said = json.loads((evidence / TAKEN).read_bytes())
+        require_inside(evidence)
+        said = read_json(evidence / TAKEN)
         asked = {
             name: TypeAdapter(_HINTS[name]).validate_python(value)
             for name, value in said["question"].items()
         }
         journal = evidence / JOURNAL
         if journal.exists():
-            asked["journal"] = [decode(line) for line in journal.read_bytes().splitlines()]
+            lines = read_bytes(journal, JOURNAL_BYTES_MAX).splitlines()
+            asked["journal"] = [decode(line) for line in lines]
         if (evidence / POLLED).exists():
-            asked["polled"] = pq.read_table(evidence / POLLED)
+            asked["polled"] = read_table(evidence / POLLED)
         count = said["count"]
         if (evidence / COUNTS).exists():
             count = spark.read.parquet((evidence / COUNTS).as_uri())
         question = Question(**asked, expected=Expected(Expect(said["expect"]), count))
         sink = TypeAdapter(Bounds).validate_python(said["sink"])
+        _require_judgeable(evidence, question, sink)
         offsets = sink.offsets + question.source.offsets
         return Capture(
             question,
@@ -224,29 +241,69 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             (
                 read_folded(evidence)
                 if said.get("folded")
-                else Readings(reading(COMMITTED), reading(UNCOMMITTED), reading(INPUTS))
+                else Readings(
+                    reading(COMMITTED, sink),
+                    reading(UNCOMMITTED, sink),
+                    reading(INPUTS, question.source),
+                )
             ),
-            pq.read_table(evidence / BATCHES) if said.get("raw_log", True) else None,
+            read_table(evidence / BATCHES) if said.get("raw_log", True) else None,
             TypeAdapter(Coordinator | None).validate_python(said["coordinator"]),
             (
-                pq.read_table(evidence / SOURCE_BATCHES)
+                read_table(evidence / SOURCE_BATCHES)
                 if (evidence / SOURCE_BATCHES).exists()
                 else None
             ),
-            reading(ABORTED) if (evidence / ABORTED).exists() else None,
+            reading(ABORTED, question.source) if (evidence / ABORTED).exists() else None,
             tuple(said.get("doubts", ())),
             TypeAdapter(Circumstances).validate_python(said.get("circumstances", {})),
-            reading(PENDING) if (evidence / PENDING).exists() else None,
+            reading(PENDING, question.source) if (evidence / PENDING).exists() else None,
             evidence / PACKS if (evidence / PACKS).exists() else None,
             evidence / SOURCE_PACKS if (evidence / SOURCE_PACKS).exists() else None,
             # Evidence of earlier versions has neither.
             origin=TypeAdapter(Origin | None).validate_python(said.get("origin")),
             notes=tuple(said.get("notes", ())),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (
+        *(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError),
+        *(ArithmeticError, pa.ArrowException),
+    ) as error:
         raise EvidenceError(
             f"The evidence in {evidence} cannot be read: {first_line(error)}"
         ) from error
+
+
+def _require_judgeable(evidence: Path, question: Question, sink: Bounds) -> None:
+    """Check a question from elsewhere as a contract is checked. Spark runs what an expression
+    names, so one that no contract may hold is never handed to it. Raises EvidenceError."""
+    expressions = {"value": question.agreed.value, "count": question.expected.count}
+    for name, text in expressions.items():
+        if isinstance(text, str):
+            try:
+                check_expression(text)
+            except ValueError as error:
+                raise EvidenceError(
+                    f"{evidence / TAKEN}: {name} is not evaluated: {error}."
+                ) from error
+    for side in (question.agreed.match.source, question.agreed.match.sink):
+        how, _, what = side.partition(":")
+        if how == "json":
+            parse_path(what)
+        elif how != "header" and side not in ("key", "value"):
+            raise EvidenceError(f"{evidence / TAKEN}: {side[:80]!r} names no identity.")
+    for bounds in (question.source, sink):
+        for one in bounds.partitions:
+            offsets = (one.start, one.lso, one.hw)
+            if not 0 <= one.partition <= INT_MAX or not all(0 <= at <= LONG_MAX for at in offsets):
+                raise EvidenceError(
+                    f"{evidence / TAKEN}: {bounds.topic} has a partition or an offset that Kafka"
+                    " does not have."
+                )
+        if bounds.offsets > OFFSETS_MAX:
+            raise EvidenceError(
+                f"{evidence / TAKEN}: the range of {bounds.topic} has {bounds.offsets:,} offsets;"
+                f" {OFFSETS_MAX:,} are allowed."
+            )
 
 
 def _kept(spark: SparkSession, reading: Path, offsets: int) -> DataFrame:

@@ -11,6 +11,8 @@ from topicproof.backend.judging.patterns import check_pattern
 SIZE_MAX = 10_000
 """Maximum characters or elements that an expression may create per record."""
 
+DIGITS_MAX = 19
+"""Digits of a number that are looked at."""
 _PATTERNS = (
     *(
         exp.RegexpLike,
@@ -126,7 +128,7 @@ def _format_size(node: exp.Expr) -> int:
     text = None if given is None else _text(given)
     if text is None:
         raise ValueError("a format must be a literal text")
-    if any(int(width) > SIZE_MAX for width in _WIDTH.findall(text)):
+    if any(int(width[:DIGITS_MAX]) > SIZE_MAX for width in _WIDTH.findall(text)):
         raise ValueError(f"a format is wider than {SIZE_MAX:,} characters")
     return 1
 
@@ -153,6 +155,7 @@ def _whole(node: exp.Expr) -> int | None:
     if isinstance(node, exp.Neg):
         size = _whole(node.this)
         return None if size is None else -size
-    if isinstance(node, exp.Literal) and not node.is_string and str(node.this).isdigit():
-        return int(node.this)
+    if isinstance(node, exp.Literal) and not node.is_string and str(node.this).isdecimal():
+        # Python refuses to convert thousands of digits, and 19 are too many already.
+        return int(str(node.this)[:DIGITS_MAX])
     return None

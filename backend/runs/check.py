@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from topicproof.backend.errors import TopicproofError
+from topicproof.backend.evidence.attestation import attest, usable_key
 from topicproof.backend.evidence.copy import without_payloads, without_values
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
@@ -41,6 +42,7 @@ def check(
         "identity": question.identity,
         "guarantee": question.guarantee,
     }
+    usable_key(settings)  # rather now than after an hour of judging
     entry = history.create("check", "check", plan | ({"contract": contract} if contract else {}))
     history.remember(entry.id, Facts(source=source, sink=sink))
     history.enter(entry.id, State.JUDGING)
@@ -53,6 +55,7 @@ def check(
         if payloads is Payloads.NONE:
             without_payloads(folder / EVIDENCE)
             report = without_values(report)
+        attest(settings, folder / EVIDENCE)
     except TopicproofError as error:
         if payloads is Payloads.NONE:
             # The readings hold their payloads until they have been judged.

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 
 from topicproof.backend.errors import NotAllowed, OffsetMissing, OffsetsMoved, TopicproofError
+from topicproof.backend.evidence.attestation import attest_all
 from topicproof.backend.history.run_state import StageVerdict
 from topicproof.backend.history.store import State
 from topicproof.backend.runs.context import Context
@@ -136,6 +137,7 @@ def _conclude(
         context.enter(State.JUDGING)
         try:
             judged = judge_run(context, spark, _until(context, failure, stopped))
+            attest_all(context.settings, context.folder)
             stages = {
                 name: StageVerdict(one.verdict, one.why) for name, one in judged.stages.items()
             }

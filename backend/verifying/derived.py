@@ -25,6 +25,7 @@ from topicproof.backend.errors import EvidenceError, TopicproofError
 from topicproof.backend.evidence.findings import CSV, PARQUET, SCHEMA, Place, write_csv
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.evidence.junit import JUNIT, write_junit
+from topicproof.backend.evidence.limits import read_json
 from topicproof.backend.evidence.manifest import MANIFEST, Manifest
 from topicproof.backend.evidence.page import PAGE, page_time, write_page
 from topicproof.backend.judging.capture_store import Question
@@ -108,9 +109,10 @@ def asked_contradictions(evidence: Path, question: Question) -> list[str]:
             TopicproofError,
             ValidationError,
             ValueError,
-            KeyError,
+            LookupError,
             TypeError,
             AttributeError,
+            RecursionError,
         ) as error:
             sentences.append(f"{name}: it cannot be read: {str(error).splitlines()[0]}")
             continue
@@ -176,7 +178,7 @@ def _asked_by_contract(path: Path, sink: str) -> dict[str, Any]:
 
 def _asked_by_plan(path: Path) -> dict[str, Any]:
     """Read the terms that the plan of a run or a check fixes."""
-    fields = json.loads(path.read_text(encoding="utf-8"))
+    fields = read_json(path)
     if isinstance(fields.get("source", fields.get("sink")), str):
         asked = {name: fields[name] for name in ("guarantee", "identity") if name in fields}
         if "source" in fields:

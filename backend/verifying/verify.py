@@ -4,16 +4,19 @@ history."""
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import EvidenceError, SparkError
+from topicproof.backend.evidence.attestation import Trust, Vouching, vouching
 from topicproof.backend.evidence.findings import gather
 from topicproof.backend.evidence.folder import REPORT, read_report
+from topicproof.backend.evidence.limits import read_bytes
 from topicproof.backend.evidence.manifest import (
     Difference,
     Manifest,
@@ -26,6 +29,7 @@ from topicproof.backend.exit_codes import FORGED, UNJUDGED, code_of, worst
 from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.judge import judge_capture
 from topicproof.backend.services.spark import first_line
+from topicproof.backend.trust.keyring import Keyring
 from topicproof.backend.verifying.cluster_check import compare_with_cluster
 from topicproof.backend.verifying.derived import (
     asked_contradictions,
@@ -36,6 +40,12 @@ from topicproof.backend.verifying.derived import (
 )
 from topicproof.validators.ledger.ledger import ReadingsNeeded
 from topicproof.validators.report import Report
+
+HOSTILE = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError),
+    *(TypeError, ValueError, OSError, pa.ArrowException),
+)
+"""What files raise that Topicproof did not write."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,10 @@ class Verified:
     """Sentences about parts that could not be compared."""
     notes: tuple[str, ...] = ()
     """Sentences about harmless differences."""
+    vouched: Vouching | None = None
+    """Who vouches for the folder; None if no keyring was given."""
+    signature_required: bool = False
+    """Whether the folder is refused if no trusted key vouches for it."""
 
     @property
     def masked(self) -> bool:
@@ -67,46 +81,85 @@ class Verified:
         return self.manifest.payloads is not Payloads.ALL
 
     @property
+    def refused(self) -> bool:
+        """Whether the folder is not worth judging again: it was changed, or its signature says that
+        it cannot be trusted."""
+        trust = None if self.vouched is None else self.vouched.trust
+        wanted = self.signature_required and trust is not Trust.VOUCHED
+        return bool(self.differences) or wanted or (trust is not None and trust.refused)
+
+    @property
+    def trust_code(self) -> int:
+        """The exit code of the signature alone: 4 if the folder is refused, 3 if the key is not
+        known. A folder without a signature, as of earlier versions, has 0 unless one is
+        required."""
+        if self.refused:
+            return FORGED
+        stranger = self.vouched is not None and self.vouched.trust is Trust.STRANGER
+        return UNJUDGED if stranger else 0
+
+    @property
     def exit_code(self) -> int:
         """The verdict's exit code, including warnings, if the evidence is genuine; 4 if it is not;
-        3 if a masked copy is not enough or a file cannot be compared."""
-        if self.differences or self.found is None or self.forged:
+        3 if a masked copy is not enough, a file cannot be compared, or the key that signed is not
+        known."""
+        if self.refused or self.found is None or self.forged:
             return FORGED
         if self.contradictions:
             return UNJUDGED if self.masked else FORGED
-        return worst([code_of(self.found), UNJUDGED if self.unsettled else 0])
+        return worst([code_of(self.found), UNJUDGED if self.unsettled else 0, self.trust_code])
 
 
-def unchanged(evidence: Path) -> Verified:
-    """Compare the files with the manifest, the first part of `verify`."""
+def unchanged(
+    evidence: Path, keyring: Keyring | None = None, signature_required: bool = False
+) -> Verified:
+    """Compare the files with the manifest, and the manifest with its signature: the first part of
+    `verify`."""
     found = tuple(differences(evidence))
     return Verified(
-        evidence, read_manifest(evidence), manifest_hash(evidence) or "", found, None, None, ()
+        *(evidence, read_manifest(evidence), manifest_hash(evidence) or "", found, None, None, ()),
+        vouched=None if keyring is None else vouching(evidence, keyring),
+        signature_required=signature_required,
     )
 
 
-def verify(spark: SparkSession, evidence: Path, address: Address | None = None) -> Verified:
+def verify(
+    spark: SparkSession,
+    evidence: Path,
+    address: Address | None = None,
+    looked: Verified | None = None,
+) -> Verified:
     """Compare every file with the manifest. If none has changed, judge again and derive the other
     files again. With an `address`, also compare the cluster's id, the topics' ids and the rest of
-    the raw logs.
+    the raw logs. `looked` is the answer of `unchanged`, if it is known.
 
     Raises EvidenceError if the folder cannot be read, SparkError, ClusterError.
     """
-    looked = unchanged(evidence)
-    if looked.differences:
+    looked = looked or unchanged(evidence)
+    if looked.refused:
         return looked
     said, manifest = read_report(evidence), looked.manifest
-    capture = read_capture(spark, evidence)
+    try:
+        capture = read_capture(spark, evidence)
+    except PySparkException as error:
+        raise EvidenceError(
+            f"The readings in {evidence} cannot be read: {first_line(error)}"
+        ) from error
     with tempfile.TemporaryDirectory(prefix="topicproof-verify-") as name:
         scratch = Path(name)
         try:
             found = judge_capture(spark, capture, scratch)
+        except HOSTILE as error:
+            raise EvidenceError(
+                f"The evidence in {evidence} cannot be judged: its files do not fit together"
+                f" ({first_line(error)})."
+            ) from error
         except ReadingsNeeded as error:
             raise EvidenceError(
                 f"The folded readings in {evidence} do not prove the report again, and there are no"
                 " records: the evidence was kept without payloads. Judge the topics again."
             ) from error
-        text = (evidence / REPORT).read_text(encoding="utf-8")
+        text = read_bytes(evidence / REPORT).decode()
         contradictions = report_contradictions(text, said, found)
         forged = asked_contradictions(evidence, capture.question)
         others = other_versions(said)
@@ -117,6 +170,10 @@ def verify(spark: SparkSession, evidence: Path, address: Address | None = None) 
             places = gather(scratch / "ledger", scratch)
             try:
                 rendered = file_contradictions(spark, evidence, manifest, said, places, scratch)
+            except HOSTILE as error:
+                raise EvidenceError(
+                    f"The files of {evidence} cannot be rendered again: {first_line(error)}"
+                ) from error
             except PySparkException as error:
                 raise SparkError(
                     f"Spark could not compare the findings: {first_line(error)}"
@@ -130,7 +187,12 @@ def verify(spark: SparkSession, evidence: Path, address: Address | None = None) 
     told = "The report was written with other versions, so its sentences are not compared"
     notes = [f"{told}: {', '.join(others)}."] if others else []
     forged += [] if others else rendered
-    return Verified(
-        *(evidence, manifest, looked.hash, (), said, found, tuple(contradictions)),
-        *((*forged, *asked[0]), (*unsettled, *asked[1]), tuple(notes)),
+    return replace(
+        looked,
+        said=said,
+        found=found,
+        contradictions=tuple(contradictions),
+        forged=(*forged, *asked[0]),
+        unsettled=(*unsettled, *asked[1]),
+        notes=tuple(notes),
     )

@@ -46,7 +46,14 @@ def test_a_transaction_is_read_back(transaction: Transaction) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [*NONSENSE, b"a/2147483648/0/0", b"a/0/9223372036854775808/0", "a/²/0/0".encode()]
+    "value",
+    [
+        *NONSENSE,
+        b"a/0/%s/0" % (b"9" * 5_000),
+        b"a/2147483648/0/0",
+        b"a/0/9223372036854775808/0",
+        "a/²/0/0".encode(),
+    ],
 )
 def test_what_is_no_lineage_is_none(value: bytes | None) -> None:
     """Story: a foreign producer uses our header's name. What is not canonical is nothing, never an

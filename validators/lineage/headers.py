@@ -91,10 +91,16 @@ def _parts(value: bytes | None, count: int) -> list[str] | None:
     return parts if len(parts) == count else None
 
 
+def _canonical(text: str) -> bool:
+    # Longer texts are no offsets, and Python refuses to convert thousands of digits.
+    short = len(text) <= len(str(LONG_MAX))
+    return short and text.isascii() and text.isdecimal() and str(int(text)) == text
+
+
 def _numbers(texts: list[str], highest: tuple[int, ...]) -> list[int]:
     """Parses canonical numbers; an empty list if one is not canonical: we never write `+1`, `01` or
     ` 1`."""
-    if not all(text.isascii() and text.isdecimal() and str(int(text)) == text for text in texts):
+    if not all(map(_canonical, texts)):
         return []
     numbers = [int(text) for text in texts]
     return (

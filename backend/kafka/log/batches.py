@@ -80,6 +80,13 @@ _XERIAL_HEADER = 16
 Headers = npt.NDArray[Any]
 
 
+DECOMPRESSED_BYTES_MAX = 2**30
+"""One batch after decompression. Brokers accept batches of 1 MB (message.max.bytes)."""
+SNAPPY_RATIO_MAX = 64
+"""Snappy copies at most 64 bytes for each two of its own."""
+VARINT_SHIFT_MAX = 63
+
+
 def batch_positions(data: memoryview, where: str) -> list[int]:
     """Find where the complete batches of a Fetch response begin. The last one may be cut off
     (KIP-74).
@@ -136,7 +143,7 @@ def _corrupt(where: str, offset: int, what: str) -> ClusterError:
 
 def batch_rows(data: memoryview, positions: Sequence[int], partition: int) -> Headers:
     """Return the headers of the batches at `positions`, as `ROW`s. No record is decoded, except a
-    control record's key."""
+    control record's key. Raises ClusterError for a broken one."""
     at = np.asarray(positions, np.int64)
     found = np.frombuffer(data, np.uint8)[at[:, None] + np.arange(HEADER.itemsize)].view(HEADER)[
         :, 0
@@ -155,7 +162,13 @@ def batch_rows(data: memoryview, positions: Sequence[int], partition: int) -> He
     rows["size"] = found["length"] + _AFTER_LENGTH
     rows["compression"] = attributes & _COMPRESSION_BITS
     for index in np.flatnonzero(attributes & _CONTROL_BIT).tolist():
-        rows["control"][index] = control_of(data[positions[index] :], int(rows["count"][index]))
+        try:
+            kind = control_of(data[positions[index] :], int(rows["count"][index]))
+        except (IndexError, ValueError, struct.error) as error:
+            what = f"its control record cannot be decoded: {error}"
+            where = f"partition {partition}"
+            raise _corrupt(where, int(rows["base_offset"][index]), what) from error
+        rows["control"][index] = kind
     return rows
 
 
@@ -177,9 +190,9 @@ def cut(row: Any, batch: memoryview, first: int, end: int, where: str) -> Any:
     records."""
     try:
         offsets, timestamps = record_positions(batch[: int(row["size"])])
-    except (OSError, ValueError, IndexError) as error:
-        # Arrow's codecs raise the first two. A number beyond the end of the records raises the
-        # third.
+    except (OSError, ValueError, IndexError, OverflowError, struct.error) as error:
+        # Arrow's codecs raise the first two. A number beyond the end of the records raises one of
+        # the others.
         raise _corrupt(
             where, int(row["base_offset"]), f"its records cannot be decoded: {error}"
         ) from error
@@ -209,8 +222,12 @@ def record_positions(batch: memoryview) -> tuple[npt.NDArray[np.int64], npt.NDAr
     appended = bool(header["attributes"] & _LOG_APPEND_TIME_BIT)
     offsets, timestamps = [], []
     at = 0
+    if header["count"] > len(records):
+        raise ValueError(f"{header['count']:,} records in {len(records):,} bytes")
     for _ in range(int(header["count"])):
         length, at = varint(records, at)
+        if length < 0:
+            raise ValueError(f"a record of length {length}")
         timestamp, inner = varint(records, at + 1)
         offset, _ = varint(records, inner)
         offsets.append(int(header["base_offset"]) + offset)
@@ -234,8 +251,8 @@ def decompress(data: memoryview, compression: int) -> bytes:
     if name == "snappy":
         return b"".join(_snappy(block) for block in _snappy_blocks(data))
     with pa.CompressedInputStream(pa.BufferReader(data), name) as stream:
-        text: bytes = stream.read()
-        return text
+        text: bytes = stream.read(DECOMPRESSED_BYTES_MAX + 1)
+        return _bounded(text)
 
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
@@ -244,6 +261,8 @@ def varint(data: memoryview, at: int) -> tuple[int, int]:
     while True:
         byte = data[at]
         at += 1
+        if shift > VARINT_SHIFT_MAX:
+            raise ValueError("a number of more than 64 bits")
         value |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
@@ -259,6 +278,8 @@ def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
     at = _XERIAL_HEADER
     while at < len(data):
         (length,) = struct.unpack_from(">i", data, at)
+        if length <= 0:
+            raise ValueError(f"a compressed block of length {length}")
         yield data[at + 4 : at + 4 + length]
         at += 4 + length
 
@@ -271,7 +292,16 @@ def _snappy(block: memoryview) -> bytes:
         at += 1
         if block[at - 1] < 0x80:
             break
+    if size > min(DECOMPRESSED_BYTES_MAX, len(block) * SNAPPY_RATIO_MAX):
+        # The memory is taken before the first byte is decompressed.
+        raise ValueError(f"{size:,} bytes in a compressed block of {len(block):,}")
     text: bytes = pa.Codec("snappy").decompress(block, size, asbytes=True)
+    return text
+
+
+def _bounded(text: bytes) -> bytes:
+    if len(text) > DECOMPRESSED_BYTES_MAX:
+        raise ValueError(f"more than {DECOMPRESSED_BYTES_MAX:,} bytes after decompression")
     return text
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tests.validators.history import SINK, History
 from topicproof.backend.evidence.folder import complete
-from topicproof.backend.evidence.manifest import read_manifest, write_manifest
+from topicproof.backend.evidence.manifest import ATTESTATION, read_manifest, write_manifest
 from topicproof.backend.judging.capture_store import (
     COMMITTED,
     INPUTS,
@@ -30,7 +30,8 @@ ARROW = {"int": pa.int32(), "long": pa.int64(), "boolean": pa.bool_(), "string":
 
 
 def mend(folder: Path) -> None:
-    """Hash everything again, as a forger would to hide a change."""
+    """Hash everything again and remove the signature, as a forger would to hide a change."""
+    (folder / ATTESTATION).unlink(missing_ok=True)
     said = read_manifest(folder)
     write_manifest(folder, said.run, said.verdict, said.payloads, said.of, said.judged_at)
 

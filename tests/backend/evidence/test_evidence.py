@@ -26,6 +26,7 @@ from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.copy import copy_evidence, zip_evidence
 from topicproof.backend.evidence.folder import read_report
 from topicproof.backend.evidence.manifest import (
+    NO_FILE,
     Difference,
     Payloads,
     differences,
@@ -177,6 +178,11 @@ def test_a_link_out_of_the_folder_is_no_evidence(copied: Path) -> None:
     report.rename(copied.parent / "elsewhere.json")
     report.symlink_to(copied.parent / "elsewhere.json")
     assert differences(copied) == [Difference("report.json", "changed")]
+    manifest = json.loads((copied / "manifest.json").read_text())
+    for entry in ({"sha256": f"link to {report.readlink()}", "bytes": 0}, NO_FILE._asdict()):
+        manifest["files"]["report.json"] = entry
+        (copied / "manifest.json").write_text(json.dumps(manifest))
+        assert differences(copied) == [Difference("report.json", "changed")]
 
 
 def _rewrite(name: str, before: str, after: str) -> Callable[[Path], object]:
@@ -199,6 +205,117 @@ def _report(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], obje
         (folder / "report.json").write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n")
 
     return edit
+
+
+CODE = "reflect('java.lang.System', 'setProperty', 'topicproof.evaluated', 'yes')"
+
+
+def _ask(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
+    """An edit of the question in taken.json."""
+
+    def edit(folder: Path) -> None:
+        said = json.loads((folder / "taken.json").read_text())
+        change(said)
+        (folder / "taken.json").write_text(json.dumps(said))
+
+    return edit
+
+
+def _identity(place: str) -> Callable[[Path], object]:
+    return _ask(
+        lambda said: said["question"].update(
+            identity="key", agreed={**said["question"]["agreed"], "match": {"sink": place}}
+        )
+    )
+
+
+def _many_rows(folder: Path) -> None:
+    """Equal rows take next to nothing, however many they are."""
+    (part,) = (folder / "sink-read_committed").glob("*.parquet")
+    pq.write_table(pq.read_table(part).take([0] * 20_000), part)
+
+
+HOSTILE: Mapping[str, tuple[Callable[[Path], object], str]] = {
+    "value runs code": (
+        _ask(lambda said: said["question"]["agreed"].update(value=CODE)),
+        "value is not evaluated: the function reflect is not allowed",
+    ),
+    "count runs code": (
+        _ask(
+            lambda said: said.update(
+                expect="one_to_many", count=CODE.replace("reflect", "java_method")
+            )
+        ),
+        "count is not evaluated: the function java_method is not allowed",
+    ),
+    "value reads a file": (
+        _ask(
+            lambda said: said["question"]["agreed"].update(
+                value="(select 1 from text.`/etc/passwd`)"
+            )
+        ),
+        "value is not evaluated: a query is not allowed",
+    ),
+    "identity": (_identity("headers"), "'headers' names no identity"),
+    "identity's path": (_identity("json:$.*"), "a path cannot hold a wildcard"),
+    "offset of 5,000 digits": (
+        lambda folder: (folder / "taken.json").write_text('{"question": ' + "9" * 5_000 + "}"),
+        "cannot be read",
+    ),
+    "offset that Kafka does not have": (
+        _ask(lambda said: said["sink"]["partitions"][0].update(hw=2**70)),
+        "an offset that Kafka does not have",
+    ),
+    "endless range": (
+        _ask(lambda said: said["sink"]["partitions"][0].update(hw=2**62)),
+        "4,611,686,018,427,387,",
+    ),
+    "nested question": (
+        lambda folder: (folder / "taken.json").write_text("[" * 100_000),
+        "nested too deeply",
+    ),
+    "question is a list": (
+        lambda folder: (folder / "taken.json").write_text("[]"),
+        "cannot be read",
+    ),
+    "nested report": (
+        lambda folder: (folder / "report.json").write_text("[" * 100_000),
+        "cannot be read",
+    ),
+    "report of other types": (
+        _report(lambda said: said.update(took_s="<script>")),
+        "cannot be read",
+    ),
+    "rows without end": (_many_rows, "has 20,000 rows, and its range has"),
+    "raw log is no table": (
+        lambda folder: (folder / "sink-raw_log.parquet").write_bytes(b"PAR1" * 9),
+        "cannot be read",
+    ),
+    "raw log of other columns": (
+        lambda folder: pq.write_table(pa.table({"x": [1]}), folder / "sink-raw_log.parquet"),
+        "cannot be judged: its files do not fit together",
+    ),
+    "journal": (
+        lambda folder: (folder / "journal.jsonl").write_text('{"kind": []}'),
+        "cannot be read",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_folder_is_refused_in_a_sentence(
+    what: str, copied: Path, spark: SparkSession
+) -> None:
+    """Story: an auditor verifies a folder from a stranger, with mended hashes. Nothing in it runs,
+    and no limit is exceeded. One sentence, no traceback."""
+    harm, says = HOSTILE[what]
+    harm(copied)
+    mend(copied)
+    with pytest.raises(EvidenceError) as error:
+        verify(spark, copied)
+    assert says in str(error.value)
+    asked = "select reflect('java.lang.System', 'getProperty', 'topicproof.evaluated')"
+    assert spark.sql(asked).collect()[0][0] in (None, "null")
 
 
 def _fewer_rows(folder: Path) -> None:

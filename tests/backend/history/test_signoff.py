@@ -21,8 +21,10 @@ from topicproof.backend.history.signoff import (
     sign,
     signoffs,
     standing,
+    unanchored,
 )
 from topicproof.backend.history.store import History
+from topicproof.backend.trust.keyring import OWN, read_keyring, revoke
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 
@@ -182,3 +184,81 @@ def test_a_database_that_is_gone_is_said(open_history: Open, database: str) -> N
     assert database
     with pytest.raises(EvidenceError, match="history database cannot be used"):
         signoffs(history)
+
+
+def test_a_rewritten_chain_is_not_vouched_for(open_history: Open) -> None:
+    """Story: somebody with the database's password drops the triggers, changes a decision and
+    computes all hashes again. The hashes agree; the signatures do not. Then he removes the newest
+    entry, which no later one would miss."""
+    history = open_history()
+    for number in range(3):
+        sign(history, f"squares-{number}", [HELD], f"e{number}", Decision.REJECT, "Grace Hopper")
+    keyring = read_keyring(history.settings)
+    assert unanchored(history, keyring) == []
+    _rewrite(history, 2, decision="accept")
+    assert broken(signoffs(history)) is None, "the hashes were computed again"
+    assert [one.number for one in unanchored(history, keyring)] == [2, 3, 2, 3]
+    with history.session() as session:
+        session.execute(sa.text("delete from signoffs where number = 3"))
+    assert broken(signoffs(history)) is None
+    assert {one.number: one.says for one in unanchored(history, keyring)}[3] == (
+        "This installation signed it, and it is not in the history."
+    )
+
+
+def test_entries_of_before_there_were_signatures_are_covered_by_later_ones(
+    open_history: Open,
+) -> None:
+    """Story: a history of an earlier version has unsigned entries. Nobody vouches for them until
+    somebody signs the next one, whose hash covers them."""
+    history = open_history()
+    sign(history, "squares-a", [HELD], "e1", Decision.REJECT, "Grace Hopper")
+    _drop_triggers(history)
+    with history.session() as session:
+        session.execute(sa.text("update signoffs set envelope = null"))
+    keyring = read_keyring(history.settings)
+    assert [one.says for one in unanchored(history, keyring)] == [
+        "Nobody vouches for it: it has no signature."
+    ]
+    sign(history, "squares-a", [HELD], "e1", Decision.REJECT, "Grace Hopper")
+    assert unanchored(history, keyring) == []
+    revoke(history.settings, OWN, "copied")
+    told = unanchored(history, read_keyring(history.settings))
+    assert [one.number for one in told] == [1, 2] and "was revoked on" in told[1].says
+
+
+def _drop_triggers(history: History) -> None:
+    names = ["signoffs_refuse_update", "signoffs_refuse_delete"]
+    if history.engine.dialect.name != "sqlite":
+        names = ["signoffs_refuse on signoffs"]
+    with history.session() as session:
+        for name in names:
+            session.execute(sa.text(f"drop trigger {name}"))
+
+
+def _rewrite(history: History, number: int, **changes: str) -> None:
+    """Change an entry, and compute its hash and all later ones again."""
+    _drop_triggers(history)
+    previous = ""
+    for one in signoffs(history)[number - 1 :]:
+        changed = replace(
+            one,
+            decision=Decision(changes.get("decision", one.decision))
+            if one.number == number
+            else one.decision,
+            previous=previous or one.previous,
+        )
+        previous = changed.hashed()
+        with history.session() as session:
+            session.execute(
+                sa.text(
+                    "update signoffs set decision = :decision, previous = :previous, hash = :hash"
+                    " where number = :number"
+                ),
+                {
+                    "decision": str(changed.decision),
+                    "previous": changed.previous,
+                    "hash": previous,
+                    "number": one.number,
+                },
+            )

@@ -1,0 +1,157 @@
+"""Keys: whose signatures on evidence and sign-offs count."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from topicproof.backend.commands.options import Json, settings_of
+from topicproof.backend.commands.show import plain
+from topicproof.backend.commands.terminal import emit, out
+from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.exit_codes import FORGED
+from topicproof.backend.history.signoff import broken, signoffs, unanchored
+from topicproof.backend.history.store import History
+from topicproof.backend.settings import Settings
+from topicproof.backend.trust.keyring import (
+    Known,
+    import_key,
+    own_key,
+    read_keyring,
+    revoke,
+)
+from topicproof.backend.trust.keys import key_path, public_pem, signing_key
+
+
+class Action(StrEnum):
+    SHOW = "show"
+    EXPORT = "export"
+    IMPORT = "import"
+    REVOKE = "revoke"
+    CHAIN = "chain"
+
+
+def keys(
+    action: Annotated[
+        Action,
+        typer.Argument(
+            help="Show all keys, export our public key, trust or revoke one, or check the chain of"
+            " sign-offs.",
+        ),
+    ] = Action.SHOW,
+    what: Annotated[
+        str | None,
+        typer.Argument(help="A file (export, import), or a key's name or id (revoke)."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Who holds the imported key.", metavar="NAME")
+    ] = None,
+    reason: Annotated[
+        str, typer.Option(help="Why the key is revoked. Required.", metavar="TEXT")
+    ] = "",
+    json_: Json = None,
+) -> None:
+    """Show, export, import and revoke the keys whose signatures count. Evidence and sign-offs are
+    signed with this installation's own key, which is made at its first use.
+
+    `chain` checks every sign-off: its hash, its signature, and that none was removed. It ends with
+    4 if one is not intact.
+
+    Example: `topicproof keys import grace.pem --name "Grace Hopper"`
+    """
+    settings = settings_of()
+    match action:
+        case Action.SHOW:
+            _show(settings, json_)
+        case Action.EXPORT:
+            _export(settings, what, json_)
+        case Action.IMPORT:
+            file = Path(_named(what, "the file: topicproof keys import FILE.pem"))
+            _tell(import_key(settings, file, name or file.stem), "is trusted now", json_)
+        case Action.REVOKE:
+            which = _named(what, "the key: topicproof keys revoke KEY --reason TEXT")
+            _tell(revoke(settings, which, reason), "is revoked", json_)
+        case Action.CHAIN:
+            _chain(settings, json_)
+
+
+def _named(what: str | None, wanted: str) -> str:
+    if what is None:
+        raise UsageError(f"Name {wanted}.")
+    return what
+
+
+def _show(settings: Settings, json_: str | None) -> None:
+    signing_key(settings)
+    own = own_key(settings)
+    known = list(read_keyring(settings).values())
+    emit(
+        json_,
+        {
+            "own": own.id if own else None,
+            "file": str(key_path(settings)),
+            "keys": list(map(_json, known)),
+        },
+    )
+    for one in known:
+        word = "[green]trusted[/]" if one.revoked is None else "[bold red]revoked[/]"
+        out.print(f"{word} {one.id[:16]} {plain(one.name)}", highlight=False)
+        if one.revoked is not None:
+            out.print(f"        {one.revoked.at}: {plain(one.revoked.reason)}", highlight=False)
+    out.print(f"Signed with {plain(str(key_path(settings)))}", highlight=False)
+
+
+def _export(settings: Settings, what: str | None, json_: str | None) -> None:
+    text = public_pem(signing_key(settings).public_key())
+    if what is None:
+        emit(json_, {"pem": text})
+        out.print(text, end="", highlight=False, markup=False)
+        return
+    try:
+        Path(what).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EvidenceError(f"{what} cannot be written: {error.strerror}.") from error
+    emit(json_, {"pem": text, "file": what})
+    out.print(plain(f"{what}: give it to those who verify your evidence."), highlight=False)
+
+
+def _tell(key: Known, says: str, json_: str | None) -> None:
+    emit(json_, _json(key))
+    out.print(f"The key {key.id[:16]} ({plain(key.name)}) {says}.", highlight=False)
+
+
+def _chain(settings: Settings, json_: str | None) -> None:
+    history = History(settings)
+    entries = signoffs(history)
+    damaged = broken(entries)
+    doubted = unanchored(history, read_keyring(settings))
+    emit(
+        json_,
+        {
+            "entries": len(entries),
+            "broken": damaged,
+            "not_vouched": [{"number": one.number, "why": one.says} for one in doubted],
+        },
+    )
+    out.print(f"{len(entries)} sign-offs", highlight=False)
+    if damaged is not None:
+        out.print(f"[bold red]broken[/] entry {damaged} is not what was entered", highlight=False)
+    for one in doubted:
+        out.print(f"[yellow]not trusted[/] entry {one.number}: {plain(one.says)}", highlight=False)
+    if damaged is not None or doubted:
+        raise typer.Exit(FORGED)
+    out.print("Each is what was entered, and a trusted key vouches for it.")
+
+
+def _json(key: Known) -> dict[str, Any]:
+    gone = key.revoked
+    return {
+        "id": key.id,
+        "name": key.name,
+        "pem": public_pem(key.public),
+        "revoked_at": gone.at if gone else None,
+        "reason": gone.reason if gone else None,
+    }

@@ -1,0 +1,290 @@
+"""`attestation.intoto.json`: who vouches for an evidence folder.
+
+An in-toto statement about the manifest, with the predicate test-result, in a DSSE envelope. The
+manifest has the hash of every file, so the signature covers them all. The statement also names the
+verdict, who signed and when. Both are the signer's word: the signature proves the key alone.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.evidence.folder import evidence_in, read_report
+from topicproof.backend.evidence.manifest import (
+    ATTESTATION,
+    MANIFEST,
+    manifest_hash,
+    read_manifest,
+)
+from topicproof.backend.settings import Settings
+from topicproof.backend.trust.dsse import (
+    ENVELOPE_BYTES_MAX,
+    PAYLOAD_TYPE,
+    Envelope,
+    Signature,
+    encoded,
+    format_envelope,
+    parse_envelope,
+    payload_fields,
+)
+from topicproof.backend.trust.keyring import Keyring, Known, read_keyring
+from topicproof.backend.trust.keys import key_id, signing_key
+from topicproof.validators.finding import Outcome
+from topicproof.validators.report import Report
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
+ASKED = ("contract.yaml", "plan.json", "taken.json")
+"""The files with the question: the configuration of the test."""
+SIGNER_LENGTH_MAX = 200
+
+
+class Trust(StrEnum):
+    """Whether somebody vouches for a folder."""
+
+    VOUCHED = "vouched"
+    UNSIGNED = "unsigned"
+    STRANGER = "unknown key"
+    """Signed, but by no key that is trusted here."""
+    REVOKED = "revoked key"
+    BROKEN = "broken signature"
+    """The signature belongs to something else, or is none."""
+
+    @property
+    def refused(self) -> bool:
+        """Whether the folder is refused in any case."""
+        return self in (Trust.REVOKED, Trust.BROKEN)
+
+
+@dataclass(frozen=True)
+class Vouching:
+    """Who vouches for a folder, or why nobody does."""
+
+    trust: Trust
+    says: str
+    """One sentence."""
+    key: str | None = None
+    """The id of the key that signed, as far as it is known."""
+    name: str | None = None
+    """Who holds the key, in the words of this installation."""
+    signer: str | None = None
+    """Who signed, in the signer's own words."""
+    signed_at: str | None = None
+    """UTC, by the signer's clock."""
+
+
+def attest(settings: Settings, evidence: Path) -> None:
+    """Sign the evidence in a folder as it is now. Raises EvidenceError; UsageError for an unusable
+    or revoked key."""
+    key = usable_key(settings)
+    statement = statement_of(settings, evidence)
+    write_attestation(evidence, sign_statement(key, statement))
+
+
+def attest_all(settings: Settings, folder: Path) -> None:
+    """Sign all evidence in the folder of a run or of a copy. Raises as `attest`."""
+    for evidence in evidence_in(folder):
+        attest(settings, evidence)
+
+
+def attest_copy(settings: Settings, folder: Path, copy: Path) -> None:
+    """Sign the copies of a run's evidence that differ from their originals, such as masked ones.
+    Only a copy of what a trusted key vouches for is signed. Raises as `attest`."""
+    originals = evidence_in(folder)
+    keyring = read_keyring(settings)
+    for original in originals:
+        target = copy if len(originals) == 1 else copy / original.relative_to(folder)
+        if manifest_hash(original) == manifest_hash(target):
+            continue
+        if vouching(original, keyring).trust is Trust.VOUCHED:
+            attest(settings, target)
+
+
+def usable_key(settings: Settings) -> Ed25519PrivateKey:
+    """Return the key to sign with. Raises UsageError if it is unusable or was revoked."""
+    key = signing_key(settings)
+    known = read_keyring(settings).get(key_id(key.public_key()))
+    if known is not None and known.revoked is not None:
+        raise UsageError(
+            f"The signing key {known.id[:16]} was revoked on {known.revoked.at}. Name another one"
+            " in TOPICPROOF_SIGNING_KEY."
+        )
+    return key
+
+
+def statement_of(settings: Settings, evidence: Path) -> dict[str, Any]:
+    """Return the in-toto statement about a folder. Raises EvidenceError."""
+    manifest, report = read_manifest(evidence), read_report(evidence)
+    told = {one.kind: one.outcome for one in report.findings}
+    counted = [one.kind for one in report.checked if one.kind in told]
+    return {
+        "_type": STATEMENT,
+        "subject": [{"name": MANIFEST, "digest": {"sha256": manifest_hash(evidence)}}],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "result": result_of(report),
+            "configuration": [
+                {"name": name, "digest": {"sha256": manifest.files[name].sha256}}
+                for name in ASKED
+                if name in manifest.files
+            ],
+            "passedTests": [kind for kind in counted if told[kind] is Outcome.HOLDS],
+            "failedTests": [kind for kind in counted if told[kind] is not Outcome.HOLDS],
+            # in-toto knows no verdict that is open, so UNKNOWN counts as failed; this tells.
+            "verdict": report.verdict,
+            "run": report.run,
+            "payloads": manifest.payloads,
+            **signer_fields(settings),
+        },
+    }
+
+
+def signer_fields(settings: Settings) -> dict[str, str]:
+    """Return who signs and when, for a statement."""
+    name = settings.signer or f"{_user()}@{socket.gethostname()}"
+    return {
+        "signer": name[:SIGNER_LENGTH_MAX],
+        "signedAt": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+    }
+
+
+def result_of(report: Report) -> str:
+    """Return the result in in-toto's words: an open verdict is never a pass."""
+    if report.verdict is not Outcome.HOLDS:
+        return "FAILED"
+    return "WARNED" if report.warnings else "PASSED"
+
+
+def sign_statement(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> Envelope:
+    payload = json.dumps(statement, ensure_ascii=False).encode()
+    signature = Signature(key_id(key.public_key()), key.sign(encoded(PAYLOAD_TYPE, payload)))
+    return Envelope(payload, PAYLOAD_TYPE, (signature,))
+
+
+def write_attestation(evidence: Path, envelope: Envelope) -> None:
+    try:
+        (evidence / ATTESTATION).write_text(format_envelope(envelope), encoding="utf-8")
+    except OSError as error:
+        raise EvidenceError(
+            f"The evidence in {evidence} cannot be signed: {error.strerror}."
+        ) from error
+
+
+def vouching(evidence: Path, keyring: Keyring) -> Vouching:
+    """Return who vouches for the manifest of a folder. Whether the files agree with the manifest is
+    for manifest.py to say. Raises EvidenceError if the signature cannot be read."""
+    path = evidence / ATTESTATION
+    if not path.exists() and not path.is_symlink():
+        return Vouching(Trust.UNSIGNED, "Nobody vouches for it: it has no signature.")
+    try:
+        envelope = parse_envelope(_read(path))
+        said = _statement(envelope)
+    except ValueError as error:
+        return Vouching(Trust.BROKEN, f"{ATTESTATION} is no signature of Topicproof: {error}.")
+    known, hint = signers_of(envelope, keyring)
+    if known is None:
+        return _by_nobody(hint, keyring)
+    signed = _signed_by(known, said)
+    if said["sha256"] != manifest_hash(evidence):
+        return Vouching(
+            Trust.BROKEN,
+            f"{signed} signed another {MANIFEST}: the folder was changed after it was signed.",
+            known.id,
+            known.name,
+            said["signer"],
+            said["signedAt"],
+        )
+    if known.revoked is not None:
+        trust, says = Trust.REVOKED, f"{signed}. {revoked_says(known)}"
+    else:
+        trust, says = Trust.VOUCHED, f"{signed} vouches for it."
+    return Vouching(trust, says, known.id, known.name, said["signer"], said["signedAt"])
+
+
+def signers_of(envelope: Envelope, keyring: Keyring) -> tuple[Known | None, str]:
+    """Return the known key that signed, trusted ones before revoked ones, and the key id that the
+    envelope itself names."""
+    signed = [one for one in keyring.values() if envelope.signed_by(one.public)]
+    signed.sort(key=lambda one: one.revoked is not None)
+    return (signed[0] if signed else None), envelope.signatures[0].key_id
+
+
+def revoked_says(known: Known) -> str:
+    assert known.revoked is not None
+    return (
+        f"That key was revoked on {known.revoked.at}: {known.revoked.reason}. Its older signatures"
+        " do not count either, because whoever has a key can sign with any date."
+    )
+
+
+def _by_nobody(hint: str, keyring: Keyring) -> Vouching:
+    if hint in keyring:
+        return Vouching(
+            Trust.BROKEN,
+            f"{ATTESTATION} claims the key {hint[:16]} of {keyring[hint].name}, which did not sign"
+            " it.",
+        )
+    shown = "".join(letter for letter in hint[:16] if letter.isalnum()) or "without an id"
+    return Vouching(
+        Trust.STRANGER,
+        f"Nobody who is trusted here vouches for it: the key {shown} is not known. If its owner"
+        " gave you that key, trust it with `topicproof keys import`.",
+        hint[:64],
+    )
+
+
+def _signed_by(known: Known, said: Mapping[str, str]) -> str:
+    return (
+        f"{known.name} (key {known.id[:16]}, by {said['signer']} at"
+        f" {said['signedAt'].replace('T', ' ').replace('Z', ' UTC')})"
+    )
+
+
+def _statement(envelope: Envelope) -> dict[str, str]:
+    """Return what a statement says. Raises ValueError as a clause for one of another kind."""
+    said = payload_fields(envelope)
+    if envelope.payload_type != PAYLOAD_TYPE or said.get("_type") != STATEMENT:
+        raise ValueError("it holds no in-toto statement")
+    if said.get("predicateType") != PREDICATE:
+        raise ValueError("its statement is of another kind than test-result")
+    try:
+        ((name, digest),) = [(one["name"], one["digest"]["sha256"]) for one in said["subject"]]
+        found = {key: said["predicate"][key] for key in ("signer", "signedAt")}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"its statement is not about one {MANIFEST}") from error
+    if name != MANIFEST or not all(isinstance(one, str) for one in (digest, *found.values())):
+        raise ValueError(f"its statement is not about one {MANIFEST}")
+    return {"sha256": digest, **{key: _shown(text) for key, text in found.items()}}
+
+
+def _shown(text: str) -> str:
+    return "".join(letter for letter in text[:SIGNER_LENGTH_MAX] if letter.isprintable())
+
+
+def _read(path: Path) -> bytes:
+    """Read a signature. Raises ValueError as a clause if it is no plain file."""
+    if path.is_symlink() or not path.is_file():
+        raise ValueError("it is a link")
+    try:
+        with path.open("rb") as file:
+            return file.read(ENVELOPE_BYTES_MAX + 1)
+    except OSError as error:
+        raise EvidenceError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "somebody"  # a container's user without a name

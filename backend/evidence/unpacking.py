@@ -1,0 +1,94 @@
+"""Evidence in a zip file, unpacked within limits.
+
+A zip file may name paths outside of the folder, hold links, and grow a million times when it is
+unpacked. Python's `extractall` bounds only the first.
+"""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+
+from topicproof.backend.errors import EvidenceError
+from topicproof.backend.evidence.limits import FILES_MAX, UNPACKED_BYTES_MAX
+from topicproof.backend.evidence.manifest import MANIFEST
+from topicproof.backend.settings import DISK_FREE_BYTES_MIN
+
+CHUNK_BYTES = 1 << 20
+
+
+@contextmanager
+def unpacked(packed: Path) -> Iterator[Path]:
+    """Unpack a zip file into a folder that lasts as long as the block, and return the folder with
+    the evidence. Raises EvidenceError."""
+    with TemporaryDirectory(prefix="topicproof-unpacked-") as name:
+        folder = Path(name)
+        unpack(packed, folder)
+        inner = [path for path in folder.iterdir() if path.is_dir()]
+        alone = len(inner) == 1 and not (folder / MANIFEST).is_file()
+        yield inner[0] if alone else folder
+
+
+def unpack(packed: Path, folder: Path) -> None:
+    """Unpack a zip file. Raises EvidenceError, before anything is written if its directory shows
+    why."""
+    try:
+        with zipfile.ZipFile(packed) as archive:
+            entries = archive.infolist()
+            _require_sound(packed, entries, shutil.disk_usage(folder).free)
+            left = UNPACKED_BYTES_MAX
+            for entry in entries:
+                left -= _unpack_one(archive, entry, folder, left)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise EvidenceError(f"{packed} is no zip file that can be unpacked: {error}.") from error
+    except (OSError, ValueError) as error:
+        raise EvidenceError(f"{packed} cannot be unpacked: {error}.") from error
+
+
+def _require_sound(packed: Path, entries: list[zipfile.ZipInfo], free: int) -> None:
+    if len(entries) > FILES_MAX:
+        raise EvidenceError(f"{packed} has more than {FILES_MAX:,} files; evidence has fewer.")
+    seen = set()
+    for entry in entries:
+        parts = PurePosixPath(entry.filename).parts
+        if not parts or entry.filename.startswith("/") or ".." in parts or "\\" in entry.filename:
+            raise EvidenceError(f"{packed} names {entry.filename!r}, which lies outside of it.")
+        kind = stat.S_IFMT(entry.external_attr >> 16)
+        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise EvidenceError(f"{packed} holds {entry.filename!r}, which is no plain file.")
+        if parts in seen:
+            raise EvidenceError(f"{packed} holds {entry.filename!r} twice.")
+        seen.add(parts)
+    size = sum(entry.file_size for entry in entries)
+    if size > UNPACKED_BYTES_MAX:
+        raise EvidenceError(
+            f"{packed} has {size:,} bytes unpacked; {UNPACKED_BYTES_MAX:,} are allowed."
+        )
+    if size > free - DISK_FREE_BYTES_MIN:
+        raise EvidenceError(
+            f"{packed} has {size:,} bytes unpacked, and the disk has {free:,} left. Set TMPDIR to a"
+            " larger one."
+        )
+
+
+def _unpack_one(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path, left: int) -> int:
+    """Unpack one entry. Returns its bytes, of which no more are written than it declares."""
+    target = folder / entry.filename
+    if entry.is_dir():
+        target.mkdir(parents=True, exist_ok=True)
+        return 0
+    target.parent.mkdir(parents=True, exist_ok=True)
+    written = 0
+    with archive.open(entry) as source, target.open("xb") as file:
+        while data := source.read(CHUNK_BYTES):
+            written += len(data)
+            if written > min(entry.file_size, left):
+                raise EvidenceError(f"{entry.filename!r} is larger than its zip file declares.")
+            file.write(data)
+    return written

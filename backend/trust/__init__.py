@@ -1,0 +1,1 @@
+"""Keys, signatures, and who is trusted."""

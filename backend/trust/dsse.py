@@ -1,0 +1,107 @@
+"""Signed envelopes in the format DSSE 1.0 (Dead Simple Signing Envelope).
+
+A signature covers the payload's type and the payload, joined by the pre-authentication encoding.
+So a payload cannot be passed off as one of another type. in-toto, cosign and securesystemslib read
+the same format.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any, NamedTuple
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+ENVELOPE_BYTES_MAX = 1_000_000
+"""Ours have a few thousand bytes."""
+SIGNATURES_MAX = 16
+
+
+class Signature(NamedTuple):
+    key_id: str
+    """A hint only: it is not signed."""
+    signature: bytes
+
+
+class Envelope(NamedTuple):
+    payload: bytes
+    payload_type: str
+    signatures: tuple[Signature, ...]
+
+    def signed_by(self, public: Ed25519PublicKey) -> bool:
+        """Return whether one of the signatures is by this key."""
+        text = encoded(self.payload_type, self.payload)
+        return any(_verifies(public, one.signature, text) for one in self.signatures)
+
+
+def encoded(payload_type: str, payload: bytes) -> bytes:
+    """Return the bytes to sign: the pre-authentication encoding (PAE) of DSSE."""
+    kind = payload_type.encode()
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+
+
+def format_envelope(envelope: Envelope) -> str:
+    said = {
+        "payloadType": envelope.payload_type,
+        "payload": base64.b64encode(envelope.payload).decode(),
+        "signatures": [
+            {"keyid": one.key_id, "sig": base64.b64encode(one.signature).decode()}
+            for one in envelope.signatures
+        ],
+    }
+    return json.dumps(said, indent=1) + "\n"
+
+
+def parse_envelope(text: bytes) -> Envelope:
+    """Parse an envelope. Raises ValueError with the reason as a clause."""
+    if len(text) > ENVELOPE_BYTES_MAX:
+        raise ValueError(f"it has more than {ENVELOPE_BYTES_MAX:,} bytes")
+    said = _fields(text)
+    signatures = said.get("signatures")
+    kind = said.get("payloadType")
+    if not isinstance(signatures, list) or not signatures or not isinstance(kind, str):
+        raise ValueError("it is no DSSE envelope with a signature")
+    if len(signatures) > SIGNATURES_MAX:
+        raise ValueError(f"it has more than {SIGNATURES_MAX} signatures")
+    found = []
+    for one in signatures:
+        key_id = one.get("keyid", "") if isinstance(one, dict) else None
+        if not isinstance(key_id, str):
+            raise ValueError("it is no DSSE envelope with a signature")
+        found.append(Signature(key_id, _decoded(one.get("sig"))))
+    return Envelope(_decoded(said.get("payload")), kind, tuple(found))
+
+
+def payload_fields(envelope: Envelope) -> dict[str, Any]:
+    """Return the payload, a JSON object. Raises ValueError with the reason as a clause."""
+    return _fields(envelope.payload)
+
+
+def _fields(text: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("it is not JSON") from error
+    if not isinstance(said, dict):
+        raise ValueError("it is no JSON object")
+    return said
+
+
+def _decoded(text: object) -> bytes:
+    """Decode base64 in either alphabet, as DSSE demands of readers."""
+    try:
+        return base64.b64decode(str(text).translate({45: "+", 95: "/"}), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError("it is not base64 where DSSE has base64") from error
+
+
+def _verifies(public: Ed25519PublicKey, signature: bytes, text: bytes) -> bool:
+    try:
+        public.verify(signature, text)
+    except InvalidSignature:
+        return False
+    return True

@@ -1,0 +1,178 @@
+"""Whose signatures count: the installation's own key and imported ones, less those revoked.
+
+Files in the home's folder `trust`: `trusted/NAME.pem` has a public key, and its name is whom
+Topicproof says vouches. `revoked.json` has revoked keys with the time and the reason.
+TOPICPROOF_TRUSTED_KEYS names a further folder, for example one that a team shares: NAME.pem files,
+and a `revoked.json`. Topicproof only reads that one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.settings import Settings
+from topicproof.backend.trust.keys import (
+    key_id,
+    key_path,
+    parse_public,
+    public_pem,
+    read_private,
+    read_public,
+    trust_folder,
+)
+
+TRUSTED, REVOKED = "trusted", "revoked.json"
+OWN, OWN_BEFORE = "this installation", "an earlier key of this installation"
+_NAME = re.compile(r"[\w.@+ -]{1,80}")
+
+
+@dataclass(frozen=True)
+class Revocation:
+    at: str
+    """UTC, as `2026-01-01 10:00:00 UTC`."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Known:
+    """A key that this installation knows."""
+
+    id: str
+    name: str
+    """Who holds it, in the words of this installation."""
+    public: Ed25519PublicKey
+    revoked: Revocation | None = None
+
+
+Keyring = Mapping[str, Known]
+"""By id. A revoked key is in it too, so that its signatures are recognized."""
+
+
+def read_keyring(settings: Settings) -> Keyring:
+    """Read all known keys. Raises UsageError or EvidenceError for a damaged file: a revocation must
+    never be overlooked."""
+    shared = settings.trusted_keys
+    if shared is not None and not shared.is_dir():
+        raise UsageError(f"The folder of trusted keys {shared} does not exist.")
+    known = [
+        Known(key_id(public), path.stem, public)
+        for folder in (shared, trust_folder(settings) / TRUSTED)
+        if folder is not None
+        for path in sorted(folder.glob("*.pem"))
+        for public in [read_public(path)]
+    ]
+    own = own_key(settings)
+    if own is not None:
+        known.append(own)
+    revoked = [
+        one
+        for folder in (shared, trust_folder(settings))
+        if folder is not None
+        for one in _read_revoked(folder / REVOKED)
+    ]
+    return {one.id: one for one in (*known, *revoked)}
+
+
+def own_key(settings: Settings) -> Known | None:
+    """Return the installation's own key; None before its first use. Raises UsageError."""
+    path = key_path(settings)
+    if settings.signing_key is None and not path.exists():
+        return None
+    public = read_private(path).public_key()
+    return Known(key_id(public), OWN, public)
+
+
+def import_key(settings: Settings, path: Path, name: str) -> Known:
+    """Trust a public key from now on. Raises UsageError for a file that has none, a name that is
+    taken, and a revoked key."""
+    public = read_public(path)
+    if not _NAME.fullmatch(name) or name.startswith("."):
+        raise UsageError(f"The name {name!r} has other characters than letters, digits and . @ + -")
+    made = Known(key_id(public), name, public)
+    before = read_keyring(settings).get(made.id)
+    if before is not None and before.revoked is not None:
+        raise UsageError(f"The key {made.id[:16]} was revoked on {before.revoked.at}.")
+    if before is not None:
+        raise UsageError(f"The key {made.id[:16]} is trusted already, as that of {before.name}.")
+    target = trust_folder(settings) / TRUSTED / f"{name}.pem"
+    if target.exists():
+        raise UsageError(f"{name} has a key already. Choose another name, or revoke that key.")
+    _write(target, public_pem(public))
+    return made
+
+
+def revoke(settings: Settings, which: str, reason: str) -> Known:
+    """Distrust a key for good: by its name, or by the beginning of its id.
+
+    All its signatures lose their worth, older ones too, because whoever has the key can sign with
+    any date. If it is the key made in the home, it is deleted, and the next signature makes another
+    one. Raises UsageError for a key that is not known or not one alone, EvidenceError.
+    """
+    found = [one for one in read_keyring(settings).values() if _is(one, which)]
+    if len(found) != 1:
+        there = "several keys" if found else "no key"
+        raise UsageError(f"{which} names {there}. `topicproof keys show` lists them.")
+    if found[0].revoked is not None:
+        raise UsageError(f"The key of {which} was revoked on {found[0].revoked.at}.")
+    if not reason.strip():
+        raise UsageError("A revocation needs its reason: --reason TEXT.")
+    own = own_key(settings)
+    path = trust_folder(settings) / REVOKED
+    now = Revocation(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC", reason.strip())
+    mine = own is not None and own.id == found[0].id
+    gone = Known(found[0].id, OWN_BEFORE if mine else found[0].name, found[0].public, now)
+    said = {
+        one.id: {
+            "name": one.name,
+            "pem": public_pem(one.public),
+            "at": one.revoked.at,
+            "reason": one.revoked.reason,
+        }
+        for one in (*_read_revoked(path), gone)
+        if one.revoked is not None
+    }
+    _write(path, json.dumps(said, indent=1, ensure_ascii=False) + "\n")
+    (trust_folder(settings) / TRUSTED / f"{gone.name}.pem").unlink(missing_ok=True)
+    if mine and settings.signing_key is None:
+        key_path(settings).unlink()
+    return gone
+
+
+def _is(key: Known, which: str) -> bool:
+    return key.name == which or (len(which) >= 8 and key.id.startswith(which.lower()))
+
+
+def _read_revoked(path: Path) -> list[Known]:
+    if not path.exists():
+        return []
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        return [
+            Known(key_id(public), one["name"], public, Revocation(one["at"], one["reason"]))
+            for one in said.values()
+            for public in [parse_public(one["pem"].encode(), str(path))]
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise EvidenceError(
+            f"The list of revoked keys {path} cannot be read. Restore it: without it, no signature"
+            " counts."
+        ) from error
+
+
+def _write(path: Path, text: str) -> None:
+    fresh = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        raise EvidenceError(f"{path} cannot be written: {error.strerror}.") from error

@@ -1,0 +1,80 @@
+"""Zip files from strangers: nothing leaves the folder, and nothing grows without end."""
+
+from __future__ import annotations
+
+import stat
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from topicproof.backend.errors import EvidenceError
+from topicproof.backend.evidence import unpacking
+from topicproof.backend.evidence.unpacking import unpack, unpacked
+
+
+def packed(path: Path, *names: str, mode: int = 0, data: bytes = b"x") -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = mode << 16
+            archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
+    return path
+
+
+def test_a_download_is_unpacked_for_as_long_as_it_is_read(tmp_path: Path) -> None:
+    made = packed(tmp_path / "a.zip", "run/manifest.json", "run/sink/part.parquet")
+    with unpacked(made) as folder:
+        assert folder.name == "run" and (folder / "sink" / "part.parquet").read_bytes() == b"x"
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "mode", "why"),
+    [
+        (("../x",), 0, "lies outside of it"),
+        (("a/../../x",), 0, "lies outside of it"),
+        (("/etc/x",), 0, "lies outside of it"),
+        (("..\\x",), 0, "lies outside of it"),
+        (("x",), stat.S_IFLNK | 0o777, "no plain file"),
+        (("x",), stat.S_IFIFO, "no plain file"),
+        (("a/x", "a//x"), 0, "twice"),
+    ],
+    ids=lambda given: str(given),
+)
+def test_a_hostile_zip_file_is_refused_before_a_byte_is_written(
+    names: tuple[str, ...], mode: int, why: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "deep" / "target"
+    target.mkdir(parents=True)
+    with pytest.raises(EvidenceError, match=why):
+        unpack(packed(tmp_path / "a.zip", "fine", *names, mode=mode), target)
+    assert list(target.iterdir()) == []
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.zip", "deep"]
+
+
+def test_a_bomb_is_refused_by_what_it_declares_and_by_what_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: ten million zeros in ten thousand bytes. A second file declares one byte and holds as
+    many."""
+    made = packed(tmp_path / "a.zip", "zeros", data=bytes(10_000_000))
+    with monkeypatch.context() as patch:
+        patch.setattr(unpacking, "UNPACKED_BYTES_MAX", 1_000_000)
+        with pytest.raises(EvidenceError, match="10,000,000 bytes unpacked; 1,000,000 are allowed"):
+            unpack(made, tmp_path)
+        patch.setattr(unpacking, "FILES_MAX", 0)
+        with pytest.raises(EvidenceError, match="more than 0 files"):
+            unpack(made, tmp_path)
+    size = (10_000_000).to_bytes(4, "little")
+    made.write_bytes(made.read_bytes().replace(size, (1).to_bytes(4, "little")))
+    with pytest.raises(EvidenceError, match=r"cannot be unpacked|can be unpacked|larger than"):
+        unpack(made, tmp_path)
+    assert sum(one.stat().st_size for one in tmp_path.glob("zeros")) <= 1
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"no zip file"])
+def test_what_is_no_zip_file_is_said(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(data)
+    with pytest.raises(EvidenceError, match="no zip file"):
+        unpack(tmp_path / "a.zip", tmp_path)

@@ -1,0 +1,44 @@
+"""YAML from elsewhere: one sentence for what would take all memory, all time, or end in a
+traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from topicproof.backend.errors import UsageError
+from topicproof.backend.yaml_fields import read_yaml
+
+LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
+)
+"""Three hundred billion values of 500 bytes."""
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (LAUGHS, "more than 50,000 values"),
+        ("a: &a {x: 1}\nb: &b\n  <<: [*a, *a]\n" + LAUGHS, "more than 50,000 values"),
+        ("a: &a [*a]", "more than 50,000 values|nested too deeply"),
+        ("a: " + "[" * 5_000, "nested too deeply"),
+        ("a: " + "9" * 5_000, "not YAML"),
+        ("a: 2026-02-31", "not YAML"),
+        ("a: !!python/object/apply:os.system [id]", "not YAML"),
+        ("a: " + "x" * 1_000_001, "more than 1,000,000 bytes"),
+        (b"a: \xff", "not UTF-8"),
+    ],
+    ids=range(9),
+)
+def test_hostile_yaml_is_refused_in_a_sentence(text: str | bytes, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UsageError, match=why):
+        read_yaml(path)
+
+
+def test_an_anchor_may_be_used(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text("a: &a {x: 1}\nb: {<<: *a, y: 2}\n")
+    assert read_yaml(path) == {"a": {"x": 1}, "b": {"x": 1, "y": 2}}

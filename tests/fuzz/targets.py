@@ -1,0 +1,225 @@
+"""What reads bytes from elsewhere: each target takes any bytes and ends with a result or with an
+error that a user can read."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from tests.app.test_history_page import TWICE
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.evidence.attestation import vouching
+from topicproof.backend.evidence.folder import read_report
+from topicproof.backend.evidence.manifest import ATTESTATION, MANIFEST, read_manifest
+from topicproof.backend.evidence.unpacking import unpack
+from topicproof.backend.faults.kinds import parse_fault
+from topicproof.backend.judging.capture_store import TAKEN, read_capture
+from topicproof.backend.judging.contract import read_contract
+from topicproof.backend.judging.expressions import check_expression
+from topicproof.backend.kafka.log.batches import (
+    HEADER,
+    batch_positions,
+    batch_rows,
+    cut,
+    require_crc,
+)
+from topicproof.backend.properties.facts import facts_of
+from topicproof.backend.properties.reading import read_properties
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.sink.journal import decode
+from topicproof.backend.yaml_fields import read_yaml
+from topicproof.validators.json_path import parse_path
+from topicproof.validators.lineage.headers import (
+    format_lineage,
+    format_transaction,
+    parse_lineage,
+    parse_transaction,
+)
+from topicproof.validators.lineage.packs import parse_pack
+
+TOKENS = (
+    *(b"", b"\x00", b"\xff" * 8, b"9" * 5_000, b"-1", b"1e999", b"[" * 3_000, b"{", b'"', b"/"),
+    *(b"..", b"*a", b"&a ", b"- *a\n", b"<<: *a", b"\n", b": ", b"\\", b"${env:HOME}", b"\xe2\x80"),
+    *(
+        b"null",
+        b"true",
+        b"NaN",
+        b"2026-02-31",
+        b"!!binary x",
+        b"(",
+        b"reflect(",
+        b"\x7f\xff\xff\xff",
+    ),
+)
+"""What breaks parsers, put into a text that is otherwise right."""
+
+
+def mutated(*seeds: bytes) -> st.SearchStrategy[bytes]:
+    """Any bytes, and the seeds with some places changed."""
+    change = st.tuples(
+        st.integers(0, 10_000), st.integers(0, 8), st.sampled_from(TOKENS) | st.binary(max_size=8)
+    )
+
+    def applied(seed: bytes, changes: list[tuple[int, int, bytes]]) -> bytes:
+        for at, removed, token in changes:
+            at %= len(seed) + 1
+            seed = seed[:at] + token + seed[at + removed :]
+        return seed
+
+    changed = st.builds(applied, st.sampled_from(seeds), st.lists(change, max_size=4))
+    return changed | st.binary(max_size=200)
+
+
+def _in_file(
+    read: Callable[[Path], object], name: str = "given", *errors: type[Exception]
+) -> Callable[[bytes], None]:
+    def target(data: bytes) -> None:
+        with TemporaryDirectory(prefix="topicproof-fuzz-") as folder:
+            path = Path(folder) / name
+            path.write_bytes(data)
+            _told(read, path, *errors)
+
+    return target
+
+
+def _told(read: Callable[[Any], object], given: Any, *errors: type[Exception]) -> None:
+    """Call, and let only the errors through that users see as a sentence."""
+    with suppress(TopicproofError, *errors):
+        read(given)
+
+
+def _text(read: Callable[[str], object]) -> Callable[[bytes], None]:
+    return lambda data: _told(read, data.decode(errors="replace"), ValueError)
+
+
+def _batches(data: bytes) -> None:
+    view = memoryview(data)
+    positions = batch_positions(view, "topic-0")
+    rows = batch_rows(view, positions, 0)
+    for row, at in zip(rows, positions, strict=True):
+        _told(partial(cut, row, view[at:], 0, 5), "topic-0")
+    require_crc(view, positions, "topic-0")
+
+
+def _unpack(path: Path) -> None:
+    target = path.parent / "unpacked"
+    target.mkdir()
+    unpack(path, target)
+    outside = [one for one in path.parent.iterdir() if one not in (path, target)]
+    assert outside == [], "something was written outside of the folder"
+
+
+def _zip() -> bytes:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "a.zip"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+            packed.writestr("run/manifest.json", "{}" * 50)
+            packed.writestr("run/../../x", "x")
+        return path.read_bytes()
+
+
+def _capture(path: Path) -> None:
+    # A folded question reads its tables before it needs Spark, and there are none.
+    read_capture(cast(SparkSession, None), path.parent)
+
+
+def _batch(count: int = 1) -> bytes:
+    record = bytes((12, 0, 0, 0, 1, 1, 0))
+    header = bytearray(HEADER.itemsize)
+    header[8:12] = (HEADER.itemsize - 12 + len(record)).to_bytes(4, "big")
+    header[16] = 2
+    header[-4:] = count.to_bytes(4, "big")
+    return bytes(header) + record
+
+
+CONTRACTS = [path.read_bytes() for path in sorted(Path("contracts").glob("*.yaml"))]
+PLAN = b"scenario: squares\nrecords: 100\nsource: {partitions: 2}\nfaults: [crash@transaction=2]\n"
+PROPERTIES = (
+    b"bootstrap.servers=a:1\nsecurity.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n"
+    b"sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required"
+    b' username="a" password="b";\n'
+)
+QUESTION = json.dumps(
+    {
+        "question": {
+            "source": {
+                "topic": "a",
+                "partitions": [{"partition": 0, "start": 0, "lso": 1, "hw": 1}],
+            },
+            "sink": "b",
+            "agreed": {"value": "upper(value)", "match": {"source": "json:$.id"}},
+            "sink_from": {"0": 1},
+        },
+        "expect": "one_to_many",
+        "count": "size(split(value, ','))",
+        "sink": {"topic": "b", "partitions": [{"partition": 0, "start": 0, "lso": 1, "hw": 1}]},
+        "circumstances": {},
+        "coordinator": None,
+        "folded": True,
+    }
+).encode()
+MANIFEST_SEED = json.dumps(
+    {
+        "schema": 1,
+        "run": "a",
+        "verdict": "HOLDS",
+        "made_at": "2026-01-01T00:00:00Z",
+        "payloads": "all",
+        "files": {"report.json": {"sha256": "0", "bytes": 1}},
+    }
+).encode()
+ENVELOPE = (
+    b'{"payloadType": "application/vnd.in-toto+json", "payload": "e30=",'
+    b' "signatures": [{"sig": "eA=="}]}'
+)
+
+Target = tuple[st.SearchStrategy[bytes], Callable[[bytes], None]]
+TARGETS: dict[str, Target] = {
+    "batches": (mutated(_batch(), _batch(2**31 - 1)), lambda data: _told(_batches, data)),
+    "lineage header": (mutated(b"numbers/0/7/0"), lambda data: _round(parse_lineage, data)),
+    "transaction header": (mutated(b"id/1/1/t/3"), lambda data: _round(parse_transaction, data)),
+    "pack": (mutated(bytes(30)), lambda data: _told(parse_pack, data)),
+    "plan": (mutated(PLAN), _in_file(lambda path: make_plan(read_yaml(path)))),
+    "contract": (mutated(*CONTRACTS), _in_file(read_contract)),
+    "expression": (
+        mutated(b"repeat(upper(value), 3)", b"format_string('%9d', 1)"),
+        _text(check_expression),
+    ),
+    "path": (mutated(b"$.a[0]['b']"), _text(parse_path)),
+    "fault": (mutated(b"crash@transaction=2,partition=0"), _text(parse_fault)),
+    "properties": (mutated(PROPERTIES), _in_file(lambda path: facts_of(read_properties(path)))),
+    "manifest": (
+        mutated(MANIFEST_SEED),
+        _in_file(lambda path: read_manifest(path.parent), MANIFEST),
+    ),
+    "report": (
+        mutated(TWICE.to_json().encode()),
+        _in_file(lambda path: read_report(path.parent), "report.json"),
+    ),
+    "question": (mutated(QUESTION), _in_file(_capture, TAKEN)),
+    "journal": (
+        mutated(b'{"kind": "started"}'),
+        lambda data: _told(
+            decode, data, ValueError, LookupError, TypeError, AttributeError, RecursionError
+        ),
+    ),
+    "signature": (mutated(ENVELOPE), _in_file(lambda path: vouching(path.parent, {}), ATTESTATION)),
+    "zip": (mutated(_zip()), _in_file(_unpack)),
+}
+"""By name: bytes, and what reads them."""
+
+
+def _round(parse: Callable[[bytes], Any], data: bytes) -> None:
+    """A header that is read is written back the same."""
+    found = parse(data)
+    write: Any = format_lineage if parse is parse_lineage else format_transaction
+    assert found is None or write(found) == data
