@@ -58,12 +58,20 @@ def read_yaml(path: Path) -> YamlFields:
     """Read the fields of a plan file. Raises UsageError naming the line if it is not a YAML
     mapping."""
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
-        found = yaml.SafeLoader("").construct_document(root) if root is not None else None
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"The plan {path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"The plan {path} is not UTF-8 text.") from error
+    return parse_yaml(text, path)
+
+
+def parse_yaml(text: str, path: Path) -> YamlFields:
+    """Parse the fields of a text. `path` names it in messages. Raises UsageError naming the line if
+    it is not a YAML mapping."""
+    try:
+        root = yaml.compose(text, yaml.SafeLoader)
+        found = yaml.SafeLoader("").construct_document(root) if root is not None else None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
