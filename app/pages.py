@@ -27,6 +27,7 @@ PAGES = (
     Entry("Compare", ":material/compare:"),
     Entry("Transactions", ":material/timeline:"),
     Entry("Topics", ":material/topic:"),
+    Entry("Check", ":material/fact_check:"),
     Entry("Verdict", ":material/gavel:"),
     Entry("Matrix", ":material/grid_on:"),
     Entry("History", ":material/history:"),

@@ -3,6 +3,7 @@ command line prints it unchanged.
 
 TopicproofError            exit code 3: an operation or a judgement failed
 ├── ContractError          an invalid contract, with all its mistakes
+├── CheckStopped           somebody stopped a check before its verdict
 ├── SelfTestError          an injected fault was not found, or could not be injected
 ├── UsageError             64: an invalid request (a bad plan, an unknown run)
 ├── EvidenceError          4: evidence or history could not be read or written
@@ -70,6 +71,10 @@ class ContractError(TopicproofError):
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)
+
+
+class CheckStopped(TopicproofError):
+    pass
 
 
 class SelfTestError(TopicproofError):

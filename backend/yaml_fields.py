@@ -62,19 +62,27 @@ def read_yaml(path: Path) -> YamlFields:
     mapping."""
     try:
         with path.open("rb") as file:
-            text = file.read(BYTES_MAX + 1)
-        if len(text) > BYTES_MAX:
-            raise UsageError(f"{path} has more than {BYTES_MAX:,} bytes.")
-        root = yaml.compose(text.decode(), yaml.SafeLoader)
+            read = file.read(BYTES_MAX + 1)
+        _require_small(path, len(read))
+        text = read.decode()
+    except OSError as error:
+        raise UsageError(f"The plan {path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"The plan {path} is not UTF-8 text.") from error
+    return parse_yaml(text, path)
+
+
+def parse_yaml(text: str, path: Path) -> YamlFields:
+    """Parse the fields of a text. `path` names it in messages. Raises UsageError naming the line if
+    it is not a YAML mapping, or too large."""
+    _require_small(path, len(text.encode()))
+    try:
+        root = yaml.compose(text, yaml.SafeLoader)
         if root is not None and _values(root, VALUES_MAX) >= VALUES_MAX:
             raise UsageError(
                 f"{path} has more than {VALUES_MAX:,} values, counting each use of an anchor."
             )
         found = yaml.SafeLoader("").construct_document(root) if root is not None else None
-    except OSError as error:
-        raise UsageError(f"The plan {path} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"The plan {path} is not UTF-8 text.") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
@@ -91,6 +99,11 @@ def read_yaml(path: Path) -> YamlFields:
             f"{path}: expected a mapping of plan fields, for example `scenario: squares`."
         )
     return YamlFields(path, found, dict(_lines(path, root)))
+
+
+def _require_small(path: Path, size: int) -> None:
+    if size > BYTES_MAX:
+        raise UsageError(f"{path} has more than {BYTES_MAX:,} bytes.")
 
 
 def _values(node: yaml.Node, left: int) -> int:

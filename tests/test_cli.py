@@ -108,6 +108,12 @@ def test_all_commands_are_tested(capsys: pytest.CaptureFixture[str]) -> None:
         (["contract", "lint"], 64, "Name the contract"),
         (["contract", "lint", "none.yaml"], 64, "The contract none.yaml cannot be read"),
         (["contract", "init", "--source", "numbers"], 64, "Name both topics"),
+        (
+            ["contract", "export", "none"],
+            64,
+            "There is no contract none. No contract has",
+        ),
+        (["check", "--contract", "none@2"], 64, "There is no contract none@2"),
         (["check", "--contract", "contracts/squares.yaml", "--sink", "other"], 64, "Remove --sink"),
         (["rights", "--for", "inspect", "--principal", "User:j"], 64, "name each with --topic"),
         (["rights", "--for", "run", "--principal", "j"], 64, "Kafka's form is User:j"),

@@ -167,6 +167,18 @@ def without(run: Run) -> None:
             icon=":material/play_circle:",
             query_params={"run": run.id},
         )
+    again(run)
+
+
+def again(run: Run) -> None:
+    """Offers to check the same topics again, by the same contract."""
+    if run.kind == "check":
+        st.page_link(
+            "views/check.py",
+            label="Check again",
+            icon=":material/replay:",
+            query_params={"run": run.id},
+        )
 
 
 def subject(run: Run, report: Report) -> None:
@@ -399,6 +411,7 @@ def rest(run: Run, report: Report, text: str) -> None:
                 icon=":material/play_circle:",
                 query_params={"run": run.id},
             )
+        again(run)
     st.caption(f"Evidence: {wording.plain(str(run.folder(settings)))}")
 
 

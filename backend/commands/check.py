@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,8 +26,15 @@ from topicproof.backend.evidence.copy import copy_evidence, require_room
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.exit_codes import UNJUDGED, code_of, worst
+from topicproof.backend.history.contracts import find
 from topicproof.backend.history.store import History
-from topicproof.backend.judging.contract import Contract, make_contract, question_of, read_contract
+from topicproof.backend.judging.contract import (
+    Contract,
+    make_contract,
+    parse_fields,
+    question_of,
+    read_contract,
+)
 from topicproof.backend.judging.selftest import NOTHING_TO_INJECT_INTO, self_test
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.check import check as judge
@@ -51,8 +59,14 @@ def check(
         Guarantee | None, typer.Option(help="What was promised. Default: exactly_once.")
     ] = None,
     contract: Annotated[
-        Path | None,
-        typer.Option(help="A contract in YAML, instead of these options.", metavar="FILE"),
+        str | None,
+        typer.Option(
+            help=(
+                "A contract instead of these options: a YAML file, or the name of a kept one, with"
+                " or without a version, such as orders@3."
+            ),
+            metavar="FILE|NAME",
+        ),
     ] = None,
     self_tested: Annotated[
         bool,
@@ -89,22 +103,23 @@ def check(
             "--self-test needs the records, which --payloads none does not keep. Leave one of them"
             " out."
         )
-    terms, fields = _terms(contract, {name: str(value) for name, value in options.items()})
     if folder is not None:
         require_room(folder)
     settings = kafka_settings(bootstrap, config, brokers)
     history = History(settings)
-    attachments: dict[str, Any] = {}
-    if contract is not None:
-        attachments["contract.yaml"] = contract.read_text(encoding="utf-8")
-    name = contract.name if contract is not None else None
+    given_by = _given(history, contract, {name: str(value) for name, value in options.items()})
+    terms, fields = given_by.terms, given_by.fields
+    attachments = {} if given_by.text is None else {"contract.yaml": given_by.text}
     reports, codes = [], []
     with services(settings, say=say) as found:
         cluster = Cluster(found.address)
         cluster.check()
         for one in terms.each():
             question = question_of(one, fields, cluster)
-            report = judge(settings, found, history, question, attachments, name, payloads)
+            report = judge(
+                *(settings, found, history, question, attachments),
+                *(given_by.name, payloads, given_by.version),
+            )
             reports.append(report)
             codes.append(code_of(report))
             if self_tested and report.run is not None:
@@ -125,16 +140,33 @@ def check(
     conclude_check(reports, json_, worst(codes))
 
 
-def _terms(contract: Path | None, options: Mapping[str, str]) -> tuple[Contract, dict[str, Any]]:
-    """Return the contract of a check, from a file or from options. Raises UsageError,
-    ContractError."""
-    if contract is not None:
-        if options:
-            raise UsageError(
-                f"The contract already says this. Remove --{next(iter(options))}, or --contract."
-            )
-        return read_contract(contract)
-    fields: dict[str, Any] = {"source": {"topic": "numbers"}, "sink": {"topic": "squares"}}
-    for name, value in options.items():
-        fields[name] = {"topic": value} if name in fields else value
-    return make_contract(fields), fields
+@dataclass(frozen=True)
+class _Given:
+    """The contract of a check. Without one, options say the same."""
+
+    terms: Contract
+    fields: dict[str, Any]
+    name: str | None = None
+    version: int | None = None
+    text: str | None = None
+
+
+def _given(history: History, contract: str | None, options: Mapping[str, str]) -> _Given:
+    """Return the contract of a check: from a file, from the history, or from options. Raises
+    UsageError, ContractError."""
+    if contract is None:
+        fields: dict[str, Any] = {"source": {"topic": "numbers"}, "sink": {"topic": "squares"}}
+        for name, value in options.items():
+            fields[name] = {"topic": value} if name in fields else value
+        return _Given(make_contract(fields), fields)
+    if options:
+        raise UsageError(
+            f"The contract already says this. Remove --{next(iter(options))}, or --contract."
+        )
+    path = Path(contract)
+    if path.suffix in (".yaml", ".yml") or path.exists():
+        terms, read = read_contract(path)
+        return _Given(terms, read, path.name, text=path.read_text(encoding="utf-8"))
+    kept = find(history, contract)
+    read = parse_fields(kept.text, kept.label)
+    return _Given(make_contract(read), read, kept.name, kept.version, kept.text)

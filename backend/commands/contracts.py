@@ -1,9 +1,10 @@
-"""Contracts: write a first one from the data, and explain the errors in one."""
+"""Contracts: write a first one from the data, explain the errors in one, preview it, keep it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,47 +15,107 @@ from pyspark.sql import SparkSession
 from topicproof.backend.commands.options import Bootstrap, Config, Json, kafka_settings, settings_of
 from topicproof.backend.commands.terminal import emit, err, out, say
 from topicproof.backend.errors import ContractError, EvidenceError, UsageError
-from topicproof.backend.judging.contract import make_contract, read_fields
+from topicproof.backend.history.contracts import KeptContract, contracts, find, keep
+from topicproof.backend.history.store import History
+from topicproof.backend.judging.contract import make_contract, read_contract, read_fields
 from topicproof.backend.judging.contract_draft import draft
 from topicproof.backend.judging.contract_lint import lint
+from topicproof.backend.judging.contract_preview import preview
+from topicproof.backend.judging.sample import samples
+from topicproof.backend.kafka.browse.records import as_text
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
+from topicproof.backend.settings import Settings
+
+PREVIEWED_CHARACTERS = 80
 
 
 class Action(StrEnum):
     INIT = "init"
     LINT = "lint"
+    PREVIEW = "preview"
+    KEEP = "keep"
+    LIST = "list"
+    EXPORT = "export"
+
+
+WRONG = {
+    Action.LINT: "Name the contract: topicproof contract lint FILE.",
+    Action.PREVIEW: "Name the contract: topicproof contract preview FILE.",
+    Action.KEEP: "Name the contract: topicproof contract keep FILE --name NAME.",
+    Action.EXPORT: "Name the kept contract: topicproof contract export NAME.",
+}
+"""What is missing where an action lacks its argument."""
+PAIRS_SHOWN = 20
 
 
 def contract(
     action: Annotated[
-        Action, typer.Argument(help="Write a first contract, or explain the errors in one.")
+        Action,
+        typer.Argument(
+            help=(
+                "Write a first contract, explain the errors in one, show what it would match; keep"
+                " one by name, list the kept ones, print one."
+            )
+        ),
     ],
-    file: Annotated[Path | None, typer.Argument(help="The contract.", metavar="[FILE]")] = None,
+    file: Annotated[
+        str | None,
+        typer.Argument(help="The contract's file, or the name of a kept one.", metavar="[FILE]"),
+    ] = None,
     source: Annotated[
         str | None, typer.Option(help="The topic that was read (init).", metavar="T")
     ] = None,
     sink: Annotated[
         str | None, typer.Option(help="The topic that was written (init).", metavar="T")
     ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="The name to keep it by. Default: the file's (keep).", metavar="NAME"),
+    ] = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
     json_: Json = None,
 ) -> None:
     """`init` looks at two topics and writes a first contract. `lint` explains all errors, by line.
+    `preview` shows which newest records a contract matches. `keep`, `list` and `export` are for
+    contracts that the dashboard and `check --contract NAME` find by name.
 
     Example: `topicproof contract init --source orders --sink invoices orders.yaml`
     """
-    if action is Action.LINT:
-        if file is None:
-            raise UsageError("Name the contract: topicproof contract lint FILE.")
-        _lint(file, json_)
-        return
+    path = None if file is None else Path(file)
+    match action:
+        case Action.INIT:
+            _init(path, source, sink, kafka_settings(bootstrap, config), json_)
+        case Action.LIST:
+            _list(json_)
+        case Action.EXPORT:
+            _export(_required(action, file), json_)
+        case Action.LINT:
+            _lint(Path(_required(action, file)), json_)
+        case Action.KEEP:
+            _keep(Path(_required(action, file)), name, json_)
+        case Action.PREVIEW:
+            _preview(Path(_required(action, file)), kafka_settings(bootstrap, config), json_)
+
+
+def _required(action: Action, file: str | None) -> str:
+    if file is None:
+        raise UsageError(WRONG[action])
+    return file
+
+
+def _init(
+    file: Path | None,
+    source: str | None,
+    sink: str | None,
+    settings: Settings,
+    json_: str | None,
+) -> None:
     if source is None or sink is None:
         raise UsageError("Name both topics: --source T --sink T.")
     if file is not None and file.exists():
         raise UsageError(f"{file} already exists. Choose another name, or remove it.")
-    settings = kafka_settings(bootstrap, config)
     with services(settings, spark=False, say=say) as running:
         found = draft(running.address, source, sink)
     if not found.found:
@@ -74,6 +135,52 @@ def contract(
         out.print(
             found.text if file is None else f"{file}: {found.why}.", highlight=False, markup=False
         )
+
+
+def _preview(file: Path, settings: Settings, json_: str | None) -> None:
+    terms, _fields = read_contract(file)
+    shown = []
+    with services(settings, spark=False, say=say) as running:
+        for one in terms.each():
+            if len(one.source.names) > 1 or len(one.of.names) > 1:
+                raise UsageError("A preview is of one source and one sink, not of several topics.")
+            pair = samples(running.address, one.source.names[0], one.of.names[0])
+            shown.append((one.of.names[0], preview(*pair, one)))
+    emit(json_, [{"sink": sink, **asdict(found), "pairs": None} for sink, found in shown])
+    for sink, found in shown if json_ is None else ():
+        out.print(f"{sink}: {found.why}", highlight=False, markup=False)
+        for pair_ in found.pairs[:PAIRS_SHOWN]:
+            text = as_text(pair_.identity, PREVIEWED_CHARACTERS)
+            out.print(f"  {text}: {pair_.match}", highlight=False, markup=False)
+
+
+def _keep(file: Path, name: str | None, json_: str | None) -> None:
+    read_contract(file)
+    text = file.read_text(encoding="utf-8")
+    kept = keep(History(settings_of()), name or file.stem, text)
+    emit(json_, _json(kept))
+    if json_ is None:
+        out.print(f"Kept as {kept.label}. Check by it: topicproof check --contract {kept.name}")
+
+
+def _list(json_: str | None) -> None:
+    kept = contracts(History(settings_of()))
+    emit(json_, [_json(one) for one in kept])
+    for one in kept if json_ is None else ():
+        out.print(f"{one.label}  {one.kept_at:%Y-%m-%d %H:%M:%S} UTC", highlight=False)
+    if not kept and json_ is None:
+        out.print("No contract has been kept. Keep one: topicproof contract keep FILE")
+
+
+def _export(label: str, json_: str | None) -> None:
+    kept = find(History(settings_of()), label)
+    emit(json_, _json(kept))
+    if json_ is None:
+        out.print(kept.text, end="", highlight=False, markup=False, soft_wrap=True)
+
+
+def _json(kept: KeptContract) -> dict[str, object]:
+    return {**asdict(kept), "kept_at": kept.kept_at.isoformat() + "Z"}
 
 
 def _lint(file: Path, json_: str | None) -> None:

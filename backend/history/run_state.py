@@ -155,6 +155,8 @@ class Progress:
     """Number of distinct files requested."""
     stages: tuple[StageProgress, ...] = ()
     """Progress of each stage, if there are several."""
+    tasks: int = 0
+    """Spark tasks that a check has finished."""
     trouble: str | None = None
     """One sentence on what the last look failed to see."""
 

@@ -40,7 +40,7 @@ from topicproof.backend.settings import Settings
 LEASE_S = 30
 """A lease from another machine is lost after this long without a renewal."""
 MIGRATIONS = Path(__file__).with_name("migrations")
-REVISION = "0003"
+REVISION = "0004"
 """The newest step of the migrations."""
 BUSY_S = 10
 """How long a process waits for other writers of the same SQLite file."""

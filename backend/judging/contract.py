@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,7 +25,7 @@ from topicproof.backend.judging.capture import committed_offsets
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.expressions import check_expression
 from topicproof.backend.kafka.cluster import Cluster, require_records
-from topicproof.backend.yaml_fields import Place, TopicName, YamlFields, read_yaml
+from topicproof.backend.yaml_fields import Place, TopicName, YamlFields, parse_yaml, read_yaml
 from topicproof.validators.contract_terms import ContractTerms, Thresholds
 from topicproof.validators.expectation import REQUIRED
 from topicproof.validators.expected import Expect, Expected
@@ -46,6 +46,8 @@ def _side(said: Any) -> str:
     """Return the location of the identity on one side, in the spelling of `Match`."""
     if said in (KEY, "value"):
         return str(said)
+    if said == PLACEHOLDER:
+        raise ValueError("choose what identifies an input: key, value, a header or a JSON field")
     if isinstance(said, dict) and len(said) == 1:
         ((how, what),) = said.items()
         if how == "header" and isinstance(what, str) and what:
@@ -242,13 +244,24 @@ def read_contract(path: Path) -> tuple[Contract, YamlFields]:
 def read_fields(path: Path) -> YamlFields:
     """Read a contract's fields unchecked. Raises ContractError if the file is not a YAML
     mapping."""
+    return _translated(lambda: read_yaml(path))
+
+
+def parse_fields(text: str, name: str = "contract.yaml") -> YamlFields:
+    """Parse a contract's fields unchecked. `name` stands for the file in messages. Raises
+    ContractError if the text is not a YAML mapping."""
+    return _translated(lambda: parse_yaml(text, Path(name)))
+
+
+def _translated(read: Callable[[], YamlFields]) -> YamlFields:
     try:
-        return read_yaml(path)
+        return read()
     except UsageError as error:
         why = (
             str(error)
             .replace("The plan", "The contract")
             .replace("plan fields", "fields")
+            .replace("`scenario: squares`", "`source: {topic: orders}`")
             .rstrip(".")
         )
         line = re.search(r", line (\d+): ", why)

@@ -4,39 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import yaml
 
 from topicproof.backend.address import Address
-from topicproof.backend.errors import TopicError
-from topicproof.backend.judging.candidates import SCORE_MIN, Fit, candidates, document, fits
+from topicproof.backend.judging.candidates import SCORE_MIN, Fit, candidates, fits
 from topicproof.backend.judging.expectation_seen import Seen, see
-from topicproof.backend.kafka.browse.search import Row, latest
-from topicproof.backend.kafka.client_configs import READ_COMMITTED
-from topicproof.backend.kafka.log import fates, rawlog
-from topicproof.validators.lineage.headers import LINEAGE_HEADER, parse_lineage
-from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, parse_pack
+from topicproof.backend.judging.sample import (
+    Sample,
+    named_input,
+    outputs_of_lineage,
+    packs_of,
+    samples,
+)
+from topicproof.validators.lineage.headers import LINEAGE_HEADER
 
-INPUTS, OUTPUTS = 10_000, 1_000
-"""Number of newest records read from each topic. An output's input may be much older than the
-newest input."""
-KEPT_BYTES = 20_000
-"""Maximum size of one key, value or header."""
-SECONDS_MAX = 30.0
 TRIED_SHOWN = 5
-
-
-@dataclass(frozen=True)
-class Sample:
-    """The newest committed records of a topic, newest first."""
-
-    topic: str
-    rows: Sequence[Row]
-    whole: bool
-    """Whether these are all records of the topic, with none deleted."""
-    documents: Sequence[Any]
-    """Each value as JSON; None if it is not JSON."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +31,18 @@ class Draft:
     why: str
     """One sentence: the reason for its identity, or what to do if none was found."""
     found: bool
+    notes: tuple[str, ...] = ()
+    """What was seen of identity, outputs and order: a sentence each."""
 
 
 def draft(address: Address, source: str, sink: str) -> Draft:
     """Draft a contract. Raises ClusterError, TopicError."""
-    inputs, outputs = (_newest(address, source, INPUTS), _newest(address, sink, OUTPUTS))
+    return draft_from(*samples(address, source, sink))
+
+
+def draft_from(inputs: Sample, outputs: Sample) -> Draft:
+    """Draft a contract from samples of the two topics."""
+    source, sink = inputs.topic, outputs.topic
     there = candidates(inputs.rows, inputs.documents)
     here = candidates(outputs.rows, outputs.documents)
     tried = fits(there, here)
@@ -68,7 +58,7 @@ def draft(address: Address, source: str, sink: str) -> Draft:
         return _nothing(source, sink, tried if lineage is None else [lineage, *tried])
     if best is lineage:
         places = [(row.partition, row.offset) for row in inputs.rows]
-        rows, named = _outputs_of_lineage(outputs, source)
+        rows, named = outputs_of_lineage(outputs, source)
         seen = see(inputs.rows, inputs.documents, rows, outputs.whole, places, named)
     else:
         texts = there[best.source], here[best.sink]
@@ -76,19 +66,9 @@ def draft(address: Address, source: str, sink: str) -> Draft:
     return _contract(source, sink, best, seen)
 
 
-def _newest(address: Address, topic: str, count: int) -> Sample:
-    bounds = rawlog.fetch_bounds(address, topic)
-    ranges = fates.fate_ranges(rawlog.scan(address, topic, bounds), bounds)
-    rows = latest(address, bounds, ranges, READ_COMMITTED, count, KEPT_BYTES, SECONDS_MAX)
-    if not rows:
-        raise TopicError(f"Topic {topic} holds no committed record to look at. Fill it first.")
-    whole = len(rows) < count and all(partition.start == 0 for partition in bounds.partitions)
-    return Sample(topic, rows, whole, [document(row) for row in rows])
-
-
 def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
     """Return how well our sink's headers identify inputs; None if no output has one."""
-    packed = _packs(outputs)
+    packed = packs_of(outputs)
     if packed:
         own = sum(pack is None or pack.topic == inputs.topic for _, pack in packed) / len(packed)
         named = sum(pack.offsets.size for _, pack in packed if pack is not None)
@@ -98,7 +78,9 @@ def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
     if not has:
         return None
     places = [
-        place for place in (_named(row, inputs.topic) for row in outputs.rows) if place is not None
+        place
+        for place in (named_input(row, inputs.topic) for row in outputs.rows)
+        if place is not None
     ]
     return Fit(
         "lineage",
@@ -113,44 +95,15 @@ def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
     )
 
 
-def _packs(outputs: Sample) -> list[tuple[Row, Pack | None]]:
-    """Return headers that name the inputs of many outputs; None for one too long to be kept
-    whole."""
-    headers = [
-        (row, value) for row in outputs.rows for name, value in row.headers if name == PACKED_HEADER
-    ]
-    return [(row, parse_pack(value)) for row, value in headers]
-
-
-def _outputs_of_lineage(
-    outputs: Sample, source: str
-) -> tuple[list[Row], list[tuple[int, int] | None]]:
-    """Return the outputs and the input that each names. A header that names many counts as many
-    outputs."""
-    packed = _packs(outputs)
-    if not packed:
-        return list(outputs.rows), [_named(row, source) for row in outputs.rows]
-    own = [(row, pack) for row, pack in packed if pack is not None and pack.topic == source]
-    rows = [row for row, pack in own for _ in range(pack.offsets.size)]
-    return rows, [(pack.partition, int(offset)) for _, pack in own for offset in pack.offsets]
-
-
-def _named(row: Row, source: str) -> tuple[int, int] | None:
-    """Return the input that an output names in its header."""
-    found = parse_lineage(dict(row.headers).get(LINEAGE_HEADER))
-    return (found.partition, found.offset) if found is not None and found.topic == source else None
-
-
 def _contract(source: str, sink: str, best: Fit, seen: Seen) -> Draft:
     why = f"{best}: {best.certainty}"
+    notes = f"Identity: {why}.", f"Outputs: {seen.outputs}.", f"Order: {seen.ordered}."
     comments = [
         (
             f"# A first contract, from the newest {best.inputs:,} inputs and {best.outputs:,}"
             " outputs. Review it before you rely on it."
         ),
-        f"# Identity: {why}.",
-        f"# Outputs: {seen.outputs}.",
-        f"# Order: {seen.ordered}.",
+        *(f"# {note}" for note in notes),
     ]
     fields = [
         "guarantee: exactly_once",
@@ -178,7 +131,7 @@ def _contract(source: str, sink: str, best: Fit, seen: Seen) -> Draft:
         "# group: my-app # a consumer group whose committed offsets must agree with the output",
         "warn: {pending: 0}",
     ]
-    return Draft("\n".join([*comments, *fields]) + "\n", why, found=True)
+    return Draft("\n".join([*comments, *fields]) + "\n", why, found=True, notes=notes)
 
 
 def _nothing(source: str, sink: str, tried: Sequence[Fit]) -> Draft:

@@ -44,6 +44,12 @@ def lint(
     return tuple(in_order(found))
 
 
+def needs_spark(fields: dict[str, Any]) -> bool:
+    """Return whether an expression may have mistakes that only Spark knows. A plain number has
+    none."""
+    return any(not text.isdecimal() for _, text in _texts(fields))
+
+
 def _texts(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
     """Yield the expressions of a contract and of its sinks, with their places."""
     sinks = fields.get("sinks")

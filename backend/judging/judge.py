@@ -5,7 +5,7 @@ Each stage is computed once and handed on. After the capture, nothing asks Kafka
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -62,6 +62,16 @@ VERSIONS = (
     "pyarrow",
 )
 """Packages that read, judge and render."""
+READING, JUDGING, WRITING = "reading both topics", "judging", "writing the evidence"
+STEPS = READING, JUDGING, WRITING
+"""The steps of judging, as `judge_topics` announces them, in their order."""
+
+Told = Callable[[str], None]
+"""Takes the step that begins now. Whatever it raises ends the judging."""
+
+
+def _untold(_step: str) -> None:
+    pass
 
 
 def judge_topics(
@@ -71,33 +81,35 @@ def judge_topics(
     folder: Path,
     attachments: Mapping[str, Any] | None = None,
     payloads: Payloads = Payloads.ALL,
+    told: Told = _untold,
 ) -> Report:
     """Judge a sink topic against its source. Writes `report.json` and the evidence into `folder`.
 
-    `attachments` are added to the evidence by file name: the plan, the contract. With `payloads`
+    `attachments` are added to the evidence by file name: the plan, the contract. `told` is called
+    at the start of each step. With `payloads`
     none, readings are kept only if something is irregular. This takes less than half the time.
     Otherwise the evidence first holds them whole, and backend/evidence/copy.py removes payloads.
     Raises ClusterError, TopicError, SparkError, EvidenceError.
     """
     evidence = folder / EVIDENCE
     empty(evidence)
+    told(READING)
     if payloads is Payloads.NONE and _provable(question):
         try:
-            return conclude(
-                spark, capture_folded(spark, address, question), folder, attachments, payloads
-            )
+            capture = capture_folded(spark, address, question)
+            return conclude(spark, capture, folder, attachments, payloads, told)
         except ReadingsNeeded:
             empty(evidence)
-    report = conclude(
-        spark, capture_topics(spark, address, question, evidence), folder, attachments
-    )
+    capture = capture_topics(spark, address, question, evidence)
+    report = conclude(spark, capture, folder, attachments, told=told)
     if question.order is Order.PER_SOURCE_PARTITION and _on_their_way(report):
         # Outputs are in order, so everything below the last committed one was due when it was read.
         # Outputs that are still missing at a second look will not come.
         due = {one.partition: one.lso for one in report.source.partitions}
         empty(evidence)
+        told(READING)
         second = capture_topics(spark, address, replace(question, due=due), evidence)
-        report = conclude(spark, second, folder, attachments)
+        report = conclude(spark, second, folder, attachments, told=told)
     return report
 
 
@@ -112,13 +124,16 @@ def conclude(
     folder: Path,
     attachments: Mapping[str, Any] | None = None,
     payloads: Payloads = Payloads.ALL,
+    told: Told = _untold,
 ) -> Report:
     """Judge a capture, and write report and evidence into `folder`, which already has the readings
     if they are kept. `payloads` describes them. Raises ReadingsNeeded if folded readings are not
     enough."""
     evidence = folder / EVIDENCE
+    told(JUDGING)
     keep_capture(capture, evidence)
     report = judge_capture(spark, capture, evidence)
+    told(WRITING)
     complete(evidence, report, attachments or {}, payloads)
     write_text(folder / REPORT, report.to_json())
     return report

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 
-from topicproof.backend.errors import TopicproofError
+from topicproof.backend.errors import CheckStopped, TopicproofError
 from topicproof.backend.evidence.attestation import attest, usable_key
 from topicproof.backend.evidence.copy import without_payloads, without_values
 from topicproof.backend.evidence.folder import EVIDENCE
@@ -15,6 +15,7 @@ from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.runs.watched import watched
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
@@ -29,11 +30,13 @@ def check(
     attachments: Mapping[str, str] | None = None,
     contract: str | None = None,
     payloads: Payloads = Payloads.ALL,
+    version: int | None = None,
 ) -> Report:
     """Judge two topics from any program, and keep the verdict in the history.
 
     `attachments`: additional evidence files, by name. `contract`: the name that all checks of one
-    contract share. `payloads`: all, or none in the evidence.
+    contract share; `version`: its version, if it is kept in the history. `payloads`: all, or none
+    in the evidence. Raises CheckStopped if somebody stops it (`History.request_stop`).
     """
     source, sink = question.source.topic, question.sink
     plan = {
@@ -41,26 +44,38 @@ def check(
         "sink": sink,
         "identity": question.identity,
         "guarantee": question.guarantee,
+        **({"contract": contract} if contract else {}),
+        **({"contract_version": version} if version else {}),
     }
     usable_key(settings)  # rather now than after an hour of judging
-    entry = history.create("check", "check", plan | ({"contract": contract} if contract else {}))
+    entry = history.create("check", "check", plan)
     history.remember(entry.id, Facts(source=source, sink=sink))
     history.enter(entry.id, State.JUDGING)
     folder = settings.runs / entry.id
     try:
-        with spark_session(services.spark_remote) as spark:
+        with (
+            spark_session(services.spark_remote) as spark,
+            watched(history, entry.id, spark) as watch,
+        ):
             judged = replace(question, run=entry.id)
             every = {"plan.json": entry.plan, **(attachments or {})}
-            report = judge_topics(spark, services.address, judged, folder, every, payloads)
+            report = judge_topics(
+                spark, services.address, judged, folder, every, payloads, watch.told
+            )
         if payloads is Payloads.NONE:
             without_payloads(folder / EVIDENCE)
             report = without_values(report)
         attest(settings, folder / EVIDENCE)
     except TopicproofError as error:
+        stopped = isinstance(error, CheckStopped)
         if payloads is Payloads.NONE:
             # The readings hold their payloads until they have been judged.
             shutil.rmtree(folder, ignore_errors=True)
-        history.end(entry.id, State.FAILED, None, None, str(error))
+        elif stopped:
+            # Half of the evidence proves nothing.
+            shutil.rmtree(folder / EVIDENCE, ignore_errors=True)
+        state = State.STOPPED if stopped else State.FAILED
+        history.end(entry.id, state, None, None, None if stopped else str(error))
         raise
     history.end(entry.id, State.DONE, report.verdict, report.why)
     return report

@@ -67,6 +67,25 @@ def start_run(
     return run_id
 
 
+def start_check(
+    settings: Settings, contract: str, say: Callable[[str], None] = lambda _text: None
+) -> str:
+    """Start a check in its own process, by a kept contract such as `orders@3`. Returns its id once
+    it is in the history: of several sinks, the first. `say` receives its output until then. Raises
+    as `start_run`."""
+    folder = settings.home / "launches" / secrets.token_hex(6)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise EvidenceError(f"{folder} cannot be made: {error.strerror}.") from error
+    run_id = _start(settings, ["check", "--contract", contract], folder / LOG, say)
+    home = settings.runs / run_id
+    home.mkdir(parents=True, exist_ok=True)
+    (folder / LOG).rename(home / LOG)
+    folder.rmdir()
+    return run_id
+
+
 def start_resume(
     settings: Settings, run_id: str, say: Callable[[str], None] = lambda _text: None
 ) -> None:

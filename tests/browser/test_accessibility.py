@@ -10,7 +10,10 @@ from tests.browser.conftest import settled
 from tests.runs import Finished
 
 SERIOUS = {"serious", "critical"}
-PAGES = ("", "run", "demos", "compare", "transactions", "topics", "verdict", "matrix", "history")
+PAGES = (
+    *("", "run", "demos", "compare", "transactions", "topics", "check", "verdict", "matrix"),
+    "history",
+)
 
 
 def violations(found: dict[str, list[dict[str, object]]]) -> list[str]:
@@ -33,6 +36,7 @@ def test_no_page_has_a_serious_violation(
         "": "",
         "run": f"?run={run}",
         "demos": f"demos?story=clean&runs={run}",
+        "check": f"check?source={finished.source}&sink={sink}",
         "verdict": f"verdict?run={run}",
     }
     window = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]

@@ -142,6 +142,7 @@ def test_every_page_at_three_widths(
         "compare": f"compare?topic={written}",
         "transactions": f"transactions?topic={written}",
         "topics": f"topics?topic={written}",
+        "check": f"check?source={finished.source}&sink={finished.sink}",
         "verdict": f"verdict?run={run}",
         "matrix": "matrix",
         "history": "history",

@@ -1,0 +1,88 @@
+"""URL state of the Check page: two topics, the contract that they are checked by, and a check.
+
+A contract comes from the draft, from a kept version (`contract=orders@3`) or from an earlier check
+(`run=ID`). Terms that somebody has changed since are in the URL too (`terms`), so a reload keeps
+them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from topicproof.app.wording import plain
+
+TERMS_CHARACTERS = 20_000
+NAME_CHARACTERS = 249
+
+
+@dataclass(frozen=True)
+class CheckState:
+    """What the Check page shows."""
+
+    source: str | None = None
+    sink: str | None = None
+    contract: str | None = None
+    """A kept contract, such as `orders@3`."""
+    run: str | None = None
+    """A check in the history."""
+    name: str | None = None
+    """The name to keep the contract by; None: the one that it has, or the sink's."""
+    terms: Mapping[str, Any] | None = field(default=None)
+    """The contract's fields as somebody has changed them; None: as they come."""
+
+    def with_fields(self, fields: Mapping[str, Any]) -> CheckState:
+        """Return the state with changed fields."""
+        return replace(self, terms=dict(fields))
+
+
+def read_check(params: Mapping[str, str]) -> tuple[CheckState, list[str]]:
+    """Read the URL; also return a notice for an invalid value."""
+    notices: list[str] = []
+    terms = None
+    if "terms" in params:
+        try:
+            terms = json.loads(params["terms"][:TERMS_CHARACTERS])
+        except (ValueError, RecursionError):
+            terms = None
+        if not isinstance(terms, dict):
+            notices.append(
+                "The terms in this address are damaged. Showing the contract without them."
+            )
+            terms = None
+    found = {
+        name: params[name][:NAME_CHARACTERS] or None
+        for name in ("source", "sink", "contract", "run", "name")
+        if name in params
+    }
+    return CheckState(**found, terms=terms), notices
+
+
+def write_check(state: CheckState) -> dict[str, str]:
+    """Write the URL parameters that read back as this state."""
+    named = {name: getattr(state, name) for name in ("source", "sink", "contract", "run", "name")}
+    params = {name: value for name, value in named.items() if value}
+    if state.terms is not None:
+        params["terms"] = json.dumps(state.terms, ensure_ascii=False, separators=(",", ":"))
+    return params
+
+
+def topic_of(fields: Mapping[str, Any], side: str) -> str | None:
+    """Return the one topic of a side; None if the contract names several, or none."""
+    said = fields.get(side)
+    topic = said.get("topic") if isinstance(said, Mapping) else None
+    return topic if isinstance(topic, str) else None
+
+
+def default_name(sink: str | None, kept: str | None) -> str:
+    """Return the name of a contract that nobody has named: of its file, or of the sink."""
+    for ending in (".yaml", ".yml"):
+        kept = kept.removesuffix(ending) if kept else kept
+    return kept or sink or "contract"
+
+
+def mistake_line(field_name: str, why: str) -> str:
+    """Return a mistake of a contract in the words of the form."""
+    return f"**{plain(field_name)}**: {plain(why)}" if field_name else plain(why)

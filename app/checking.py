@@ -1,0 +1,123 @@
+"""What the Check page reads: samples of two topics with the draft, Spark's opinion of expressions,
+and the contract of an earlier check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+from pyspark.sql import SparkSession
+
+from topicproof.app import session
+from topicproof.backend.address import Address
+from topicproof.backend.errors import ContractError, Mistake, TopicproofError
+from topicproof.backend.evidence.folder import EVIDENCE
+from topicproof.backend.history.contracts import find
+from topicproof.backend.history.store import Run
+from topicproof.backend.judging.candidates import candidates
+from topicproof.backend.judging.contract import make_contract, parse_fields
+from topicproof.backend.judging.contract_draft import Draft, draft_from
+from topicproof.backend.judging.contract_lint import lint, needs_spark
+from topicproof.backend.judging.contract_text import LABELS, side_label, spell
+from topicproof.backend.judging.sample import Sample, samples
+from topicproof.backend.services.keeper import Services, services
+from topicproof.backend.services.spark import spark_session
+from topicproof.backend.settings import Settings
+
+CONTRACT = "contract.yaml"
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """Samples of two topics, and what they propose."""
+
+    inputs: Sample
+    outputs: Sample
+    draft: Draft
+    labels: Mapping[str, tuple[str, ...]]
+    """What can identify a record on each side, as labels, by `source` and `sink`."""
+
+
+def drafted(found: Settings, kafka: Services, source: str, sink: str) -> Drafted:
+    """Returns samples and draft of two topics. Raises ClusterError, TopicError."""
+    return _drafted(kafka.bootstrap, source, sink, found.client)
+
+
+@st.cache_resource(
+    ttl="2m", max_entries=4, show_spinner="Reading the newest records of both topics…"
+)
+def _drafted(bootstrap: str, source: str, sink: str, _client: Mapping[str, str]) -> Drafted:
+    pair = samples(Address(bootstrap, _client), source, sink)
+    labels = {side: _labels(sample) for side, sample in zip(("source", "sink"), pair, strict=True)}
+    return Drafted(*pair, draft_from(*pair), labels)
+
+
+def _labels(sample: Sample) -> tuple[str, ...]:
+    spelled = candidates(sample.rows, sample.documents)
+    read = (side_label(parse_fields(f"identity: {one}")["identity"]) for one in spelled)
+    return tuple(dict.fromkeys([*(one for one in read if one), *LABELS]))
+
+
+def mistakes(fields: Mapping[str, Any]) -> tuple[Mistake, ...]:
+    """Returns the mistakes that show without Spark: at once, while somebody types."""
+    try:
+        make_contract(parse_fields(spell(fields)))
+    except ContractError as error:
+        return error.mistakes
+    return ()
+
+
+def spark_mistakes(found: Settings, fields: Mapping[str, Any]) -> tuple[Mistake, ...]:
+    """Returns all mistakes, Spark's included. Raises SparkError, SetupError."""
+    if not needs_spark(dict(fields)):
+        return mistakes(fields)
+    return _spark_mistakes(spell(fields), found)
+
+
+@st.cache_data(ttl="1h", max_entries=200, show_spinner="Spark checks the expressions…")
+def _spark_mistakes(text: str, _found: Settings) -> tuple[Mistake, ...]:
+    @contextmanager
+    def spark() -> Iterator[SparkSession]:
+        with services(_found, kafka=False) as up, spark_session(up.spark_remote) as session_:
+            yield session_
+
+    return lint(parse_fields(text), spark)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the fields of a contract come from, before somebody changes them."""
+
+    fields: Mapping[str, Any]
+    name: str | None = None
+    version: int | None = None
+    text: str | None = None
+    """The text as kept, with its comments."""
+
+
+def kept(found: Settings, label: str) -> Origin:
+    """Returns a kept contract. Raises UsageError, ContractError."""
+    one = find(session.history(found), label)
+    return Origin(parse_fields(one.text), one.name, one.version, one.text)
+
+
+def of_run(found: Settings, run: Run) -> Origin:
+    """Returns the contract of a check: as kept, from its evidence, or from its options. Raises
+    ContractError."""
+    name, version = run.plan.get("contract"), run.plan.get("contract_version")
+    if name and version:
+        try:
+            return kept(found, f"{name}@{version}")
+        except TopicproofError:
+            pass  # Checked on another machine, whose history kept it. The evidence has a copy.
+    path = run.folder(found) / EVIDENCE / CONTRACT
+    if path.is_file():
+        return Origin(parse_fields(path.read_text(encoding="utf-8")), name)
+    fields: dict[str, Any] = {side: {"topic": run.plan.get(side)} for side in ("source", "sink")}
+    said: dict[str, Any] = {
+        one: run.plan[one] for one in ("guarantee", "identity") if one in run.plan
+    }
+    return Origin(fields | said, name)

@@ -1,0 +1,244 @@
+"""A contract as a form. Each change is written to the URL at once, so that lint and preview follow
+and a reload keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import streamlit as st
+
+from topicproof.app.wording import KIND_TITLES
+from topicproof.backend.judging.contract import PLACEHOLDER
+from topicproof.backend.judging.contract_text import identity_of, labels_of
+from topicproof.validators.expected import Expect
+from topicproof.validators.finding import Guarantee, Order
+
+EXPECT_WORDS = {
+    Expect.ONE_TO_ONE: "exactly one",
+    Expect.ZERO_OR_ONE: "one or none",
+    Expect.ONE_TO_MANY: "several, by a count",
+}
+ORDER_WORDS = {
+    Order.PER_SOURCE_PARTITION: "as in each source partition",
+    Order.PER_KEY: "as written, for each key",
+    Order.NONE: "any order",
+}
+GUARANTEE_WORDS = {
+    Guarantee.EXACTLY_ONCE: "exactly once",
+    Guarantee.AT_LEAST_ONCE: "at least once",
+    Guarantee.AT_MOST_ONCE: "at most once",
+}
+RANGE_WORDS = {"whole": "everything ever written", "retained": "what Kafka still holds"}
+
+Changed = Callable[[dict[str, Any]], None]
+"""Takes the contract's fields after a change."""
+
+
+def form(fields: Mapping[str, Any], labels: Mapping[str, Sequence[str]], changed: Changed) -> None:
+    """Shows the terms of a contract. `labels`: what can identify a record, by side."""
+    terms = _Terms(fields, changed)
+    _identity(terms, labels)
+    left, right = st.columns(2)
+    with left:
+        terms.choose(
+            "expect",
+            "Outputs per input",
+            EXPECT_WORDS,
+            Expect.ONE_TO_ONE,
+            "How many records of the sink belong to each record of the source.",
+        )
+    with right:
+        terms.choose(
+            "order",
+            "Order of the outputs",
+            ORDER_WORDS,
+            Order.PER_SOURCE_PARTITION,
+            "The order in which outputs must stand in a sink partition.",
+        )
+    if fields.get("expect") == Expect.ONE_TO_MANY:
+        terms.write(
+            "count",
+            "Count",
+            "2 or json_array_length(get_json_object(value, '$.items'))",
+            "How many outputs an input has: Spark SQL over the source record.",
+        )
+    else:
+        terms.write(
+            "value",
+            "Value of an output (optional)",
+            "upper(value)",
+            "What an output's value must be: Spark SQL over the source record. Empty: values are"
+            " not compared.",
+        )
+    with st.expander("Guarantee, transactions, group and what counts", icon=":material/tune:"):
+        _further(terms)
+
+
+class _Terms:
+    """The fields of a contract, as widgets that change one field each."""
+
+    def __init__(self, fields: Mapping[str, Any], changed: Changed) -> None:
+        self.fields, self._changed = dict(fields), changed
+
+    def set(self, **values: Any) -> None:
+        """Change fields; None removes one."""
+        after = {**self.fields, **values}
+        self._changed({name: value for name, value in after.items() if value is not None})
+
+    def choose(
+        self, name: str, label: str, words: Mapping[Any, str], default: Any, help_: str
+    ) -> None:
+        options = list(words)
+        now = self.fields.get(name, default)
+        key = _shown(name, now if now in options else None)
+
+        def chosen() -> None:
+            value = st.session_state[key]
+            more: dict[str, Any] = {"count": None} if name == "expect" else {}
+            if name == "expect" and value == Expect.ONE_TO_MANY:
+                more = {"count": PLACEHOLDER, "value": None}
+            self.set(**{name: str(value)}, **more)
+
+        st.selectbox(
+            label,
+            options,
+            format_func=lambda one: words[one],
+            key=key,
+            on_change=chosen,
+            help=help_,
+        )
+
+    def write(self, name: str, label: str, placeholder: str, help_: str) -> None:
+        now = self.fields.get(name)
+        key = _shown(name, "" if now in (None, PLACEHOLDER) else str(now))
+
+        def typed() -> None:
+            text = st.session_state[key].strip()
+            empty = PLACEHOLDER if name == "count" else None
+            self.set(**{name: int(text) if text.isdecimal() else text or empty})
+
+        st.text_input(
+            label, key=key, on_change=typed, placeholder=placeholder, help=help_, live="400ms"
+        )
+
+
+def _identity(terms: _Terms, labels: Mapping[str, Sequence[str]]) -> None:
+    now = dict(zip(("source", "sink"), labels_of(terms.fields.get("identity")), strict=True))
+    keys = {side: _shown(f"identity_{side}", one) for side, one in now.items()}
+
+    def chosen(side: str) -> None:
+        picked = {one: st.session_state[key] for one, key in keys.items()}
+        # Lineage is of both sides. Leaving it on one side leaves it on the other.
+        if now[side] == "lineage" and picked[side] != "lineage":
+            other = "sink" if side == "source" else "source"
+            picked[other] = None
+        terms.set(identity=identity_of(picked["source"], picked["sink"]))
+
+    columns = st.columns(2)
+    for column, side, title in zip(
+        columns, now, ("Identity in the source", "Identity in the sink"), strict=True
+    ):
+        options = list(dict.fromkeys([*labels.get(side, ()), *([now[side]] if now[side] else [])]))
+        column.selectbox(
+            title,
+            options,
+            key=keys[side],
+            placeholder="Choose, or type $.path or a header",
+            accept_new_options=True,
+            on_change=chosen,
+            args=(side,),
+            help=(
+                "What tells which input an output belongs to: the key, the value, a header, a field"
+                " of JSON such as $.id, or lineage, the headers that Topicproof's own sink writes."
+                " Type what the list lacks."
+            ),
+        )
+
+
+def _further(terms: _Terms) -> None:
+    left, right = st.columns(2)
+    with left:
+        terms.choose(
+            "guarantee",
+            "Guarantee",
+            GUARANTEE_WORDS,
+            Guarantee.EXACTLY_ONCE,
+            "What the pipeline promises. It decides which findings violate the contract.",
+        )
+    with right:
+        terms.choose(
+            "range",
+            "Judged range",
+            RANGE_WORDS,
+            "whole",
+            "If Kafka has removed records, a verdict on everything stays open.",
+        )
+    terms.write(
+        "group",
+        "Consumer group (optional)",
+        "my-app",
+        "The group whose committed offsets must agree with the output.",
+    )
+    _warnings(terms)
+    named = [kind for kind in terms.fields.get("require", ()) if kind in KIND_TITLES]
+    key = _shown("require", named)
+
+    def required() -> None:
+        terms.set(require=list(st.session_state[key]) or None)
+
+    st.multiselect(
+        "What decides the verdict",
+        list(KIND_TITLES),
+        format_func=lambda kind: KIND_TITLES[kind],
+        key=key,
+        on_change=required,
+        placeholder="All that the guarantee requires",
+        help="Only these kinds of finding make the verdict. The others are looked for and shown.",
+    )
+
+
+def _warnings(terms: _Terms) -> None:
+    """Shows the thresholds that warn about transactions."""
+    said = terms.fields.get("warn")
+    now: dict[str, Any] = dict(said) if isinstance(said, Mapping) else {}
+
+    def warned() -> None:
+        found = {
+            "pending": st.session_state[pending],
+            "aborted_share": st.session_state[share],
+        }
+        kept = {name: value for name, value in found.items() if value is not None}
+        terms.set(warn=kept or None)
+
+    pending = _shown("pending", now.get("pending"))
+    share = _shown("aborted_share", now.get("aborted_share"))
+    left, right = st.columns(2)
+    left.number_input(
+        "Warn above so many pending offsets",
+        min_value=0,
+        value=None,
+        step=1,
+        key=pending,
+        on_change=warned,
+        placeholder="never",
+        help="Pending offsets are withheld from read_committed consumers by an open transaction.",
+    )
+    right.number_input(
+        "Warn above this aborted share",
+        min_value=0.0,
+        max_value=1.0,
+        value=None,
+        step=0.05,
+        key=share,
+        on_change=warned,
+        placeholder="never",
+        help="Aborted records as a share of all records of the sink, from 0 to 1.",
+    )
+
+
+def _shown(name: str, value: Any) -> str:
+    """Puts the field's value into its widget. Returns the widget's key."""
+    key = f"term_{name}"
+    st.session_state[key] = value
+    return key

@@ -1,0 +1,71 @@
+"""A contract as text: fields to YAML, and identities as short labels that a form can offer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from topicproof.backend.judging.contract import LINEAGE, PLACEHOLDER, Contract
+
+LABELS = (LINEAGE, "key", "value")
+"""Labels of identities without a name. The others are `header NAME` and `json $.path`."""
+
+
+def spell(fields: Mapping[str, Any]) -> str:
+    """Spell fields as YAML, in the order of a contract. Unknown fields come last; empty ones are
+    left out."""
+    known = [name for name in Contract.model_fields if name in fields]
+    names = [*known, *(name for name in fields if name not in known)]
+    return "".join(
+        yaml.safe_dump(
+            {name: fields[name]},
+            default_flow_style=None if isinstance(fields[name], Mapping) else False,
+            sort_keys=False,
+            allow_unicode=True,
+            width=100_000,
+        )
+        for name in names
+        if fields[name] not in (None, "", {}, [], ())
+    )
+
+
+def side_label(side: Any) -> str | None:
+    """Return the label of an identity on one side: `key`, `header NAME`, `json $.path`. None if it
+    is not chosen yet, or no identity."""
+    if isinstance(side, str):
+        return None if side == PLACEHOLDER else side
+    if isinstance(side, Mapping) and len(side) == 1:
+        ((how, what),) = side.items()
+        return f"{how} {what}"
+    return None
+
+
+def side_of(label: str) -> Any:
+    """Return the identity that a label stands for. A path alone, such as `$.id`, is a JSON field.
+    Any other single word is a header."""
+    label = label.strip()
+    how, _, what = label.partition(" ")
+    if label in LABELS:
+        return label
+    if how in ("header", "json") and what.strip():
+        return {how: what.strip()}
+    return {"json": label} if label.startswith("$") else {"header": label}
+
+
+def labels_of(identity: Any) -> tuple[str | None, str | None]:
+    """Return the labels of an identity on both sides, source first."""
+    if isinstance(identity, Mapping) and identity.keys() & {"source", "sink"}:
+        return side_label(identity.get("source")), side_label(identity.get("sink"))
+    one = side_label(LINEAGE if identity is None else identity)
+    return one, one
+
+
+def identity_of(source: str | None, sink: str | None) -> Any:
+    """Return the identity that two labels stand for, as a contract has it. Lineage is of both
+    sides, so one side determines the other. A side without a label is left to be chosen."""
+    if LINEAGE in (source, sink):
+        return LINEAGE
+    sides = [PLACEHOLDER if one is None else side_of(one) for one in (source, sink)]
+    return sides[0] if sides[0] == sides[1] else {"source": sides[0], "sink": sides[1]}

@@ -1,0 +1,80 @@
+"""Samples of topics: their newest committed records, for a draft and a preview of a contract."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from topicproof.backend.address import Address
+from topicproof.backend.errors import TopicError
+from topicproof.backend.judging.candidates import document
+from topicproof.backend.kafka.browse.search import Row, latest
+from topicproof.backend.kafka.client_configs import READ_COMMITTED
+from topicproof.backend.kafka.log import fates, rawlog
+from topicproof.validators.lineage.headers import LINEAGE_HEADER, parse_lineage
+from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, parse_pack
+
+INPUTS, OUTPUTS = 10_000, 1_000
+"""Number of newest records read from each topic. An output's input may be much older than the
+newest input."""
+KEPT_BYTES = 20_000
+"""Maximum size of one key, value or header."""
+SECONDS_MAX = 30.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The newest committed records of a topic, newest first."""
+
+    topic: str
+    rows: Sequence[Row]
+    whole: bool
+    """Whether these are all records of the topic, with none deleted."""
+    documents: Sequence[Any]
+    """Each value as JSON; None if it is not JSON."""
+
+
+def samples(address: Address, source: str, sink: str) -> tuple[Sample, Sample]:
+    """Read a sample of each topic. Raises ClusterError, TopicError."""
+    return newest(address, source, INPUTS), newest(address, sink, OUTPUTS)
+
+
+def newest(address: Address, topic: str, count: int) -> Sample:
+    """Read the newest committed records. Raises ClusterError, TopicError for a topic without
+    any."""
+    bounds = rawlog.fetch_bounds(address, topic)
+    ranges = fates.fate_ranges(rawlog.scan(address, topic, bounds), bounds)
+    rows = latest(address, bounds, ranges, READ_COMMITTED, count, KEPT_BYTES, SECONDS_MAX)
+    if not rows:
+        raise TopicError(f"Topic {topic} holds no committed record to look at. Fill it first.")
+    whole = len(rows) < count and all(partition.start == 0 for partition in bounds.partitions)
+    return Sample(topic, rows, whole, [document(row) for row in rows])
+
+
+def packs_of(outputs: Sample) -> list[tuple[Row, Pack | None]]:
+    """Return headers that name the inputs of many outputs; None for one too long to be kept
+    whole."""
+    headers = [
+        (row, value) for row in outputs.rows for name, value in row.headers if name == PACKED_HEADER
+    ]
+    return [(row, parse_pack(value)) for row, value in headers]
+
+
+def outputs_of_lineage(
+    outputs: Sample, source: str
+) -> tuple[list[Row], list[tuple[int, int] | None]]:
+    """Return outputs, and the partition and offset of the input that each names in its header. A
+    header that names many counts as many outputs."""
+    packed = packs_of(outputs)
+    if not packed:
+        return list(outputs.rows), [named_input(row, source) for row in outputs.rows]
+    own = [(row, pack) for row, pack in packed if pack is not None and pack.topic == source]
+    rows = [row for row, pack in own for _ in range(pack.offsets.size)]
+    return rows, [(pack.partition, int(offset)) for _, pack in own for offset in pack.offsets]
+
+
+def named_input(row: Row, source: str) -> tuple[int, int] | None:
+    """Return the partition and offset of the input that an output names in its header."""
+    found = parse_lineage(dict(row.headers).get(LINEAGE_HEADER))
+    return (found.partition, found.offset) if found is not None and found.topic == source else None

@@ -1,0 +1,66 @@
+"""The page Check without a browser: nothing there, damaged addresses, a kept contract with
+mistakes in its terms, a stopped and a failed check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.app.conftest import OpenPage, texts
+from topicproof.backend.history.contracts import keep
+from topicproof.backend.history.run_state import Facts
+from topicproof.backend.history.store import History, State
+from topicproof.backend.settings import Settings
+
+
+@pytest.mark.usefixtures("empty_home")
+def test_without_kafka_the_page_says_so(open_page: OpenPage) -> None:
+    """Story: the cluster does not answer. The page says that, and shows nothing else as if it
+    knew."""
+    app = open_page("check", source="orders", sink="lines")
+    assert not app.exception and app.error and not app.button
+
+
+def test_what_the_address_names_and_what_is_missing(
+    open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: an empty pair of topics, a kept contract of them, its terms changed to wrong ones, an
+    address of a deleted topic, and checks that ended without a verdict."""
+    assert bootstrap
+    history, (source, sink) = History(at_home), (new_topic(), new_topic())
+    app = open_page("check", source=source, sink=sink)
+    said = texts(app)
+    assert not app.exception and "holds no committed record to look at" in said
+    assert "Fill it first" not in said, "the page cannot fill it"
+    assert "choose what identifies an input" in said and app.button[0].disabled
+
+    text = f"source: {{topic: {source}}}\nsink: {{topic: {sink}}}\nidentity: key\n"
+    kept = keep(history, f"kept-{sink}", text)
+    app = open_page("check", contract=kept.label)
+    assert app.text_input(key="check_name").value == kept.name
+    assert app.selectbox(key="term_identity_sink").value == "key"
+    assert not app.exception and not app.button[0].disabled
+
+    app.text_input(key="term_value").set_value("upper(value").run()
+    assert "value: the expression 'upper(value' does not parse" in texts(app).replace("**", "")
+    assert app.button[0].disabled and "terms" in app.query_params
+
+    app = open_page("check", source="gone-1", sink=sink, terms="{", run="check-gone")
+    said = texts(app)
+    assert not app.exception and "has no topic gone-1" in said
+    assert "terms in this address are damaged" in said and "no check check-gone" in said
+
+    for state, error, says in (
+        (State.STOPPED, None, "so it proves nothing"),
+        (State.FAILED, "The broker went <b>away</b>.", "The broker went <b>away</b>."),
+    ):
+        plan = {"source": source, "sink": sink, "contract": kept.name, "contract_version": 1}
+        run = history.create("check", "check", plan)
+        history.remember(run.id, Facts(source=source, sink=sink))
+        history.end(run.id, state, None, None, error)
+        app = open_page("check", run=run.id)
+        assert not app.exception and says in texts(app) and not app.success
+        assert app.button[0].label == "Check again" and not app.page_link
+        history.forget(run.id)
+    history.engine.dispose()

@@ -1,0 +1,85 @@
+"""Two topics of another program, checked, signed and downloaded in a real Chromium, without a
+terminal."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.conftest import settled
+from topicproof.backend.address import Address
+from topicproof.backend.kafka.client_configs import transactional_producer_config
+
+RUN_MS = 300_000
+INPUTS = 120
+CLICKS_MAX = 10
+
+
+@pytest.fixture
+def foreign(bootstrap: str, new_topic: Callable[..., str]) -> tuple[str, str]:
+    """Orders, and an invoice for each of them, as another program writes them."""
+    source, sink = new_topic(2), new_topic(2)
+    producer = Producer(transactional_producer_config(Address(bootstrap), f"shop-{source}"))
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for n in range(INPUTS):
+        key = b"customer-%d" % (n % 7)
+        producer.produce(source, json.dumps({"id": n}).encode(), key, n % 2)
+        producer.produce(sink, json.dumps({"order": {"id": n}}).encode(), key, n % 2)
+    producer.commit_transaction(30)
+    producer.close()
+    return source, sink
+
+
+def test_a_newcomer_checks_signs_and_downloads_in_ten_clicks(
+    address: str, window: Page, foreign: tuple[str, str], tmp_path: Path, artifacts: Path
+) -> None:
+    """Story: QA has never seen a terminal. Two topics of another program are chosen, a contract is
+    drafted from them and understood by a preview, the check runs, its verdict is signed and its
+    evidence downloaded. A reload in the middle loses nothing."""
+    clicks: list[str] = []
+
+    def click(target: Locator, what: str) -> None:
+        target.click()
+        clicks.append(what)
+
+    window.goto(address)
+    click(window.get_by_role("link", name="Check", exact=True), "the page")
+    for side, topic in zip(("Source", "Sink"), foreign, strict=True):
+        click(window.get_by_role("combobox", name=side), f"open {side}")
+        click(window.get_by_role("option", name=topic), f"choose {side}")
+    expect(window.get_by_text(f"of {INPUTS}", exact=True)).to_have_count(2)
+    settled(window)
+    window.screenshot(path=artifacts / "check.png", full_page=True)
+    window.reload()
+    expect(window.get_by_role("combobox", name="Identity in the sink")).to_have_value(
+        "json $.order.id"
+    )
+    click(window.get_by_role("button", name="Check now"), "check")
+    window.wait_for_url("**/check?run=*")
+    verdict = window.get_by_role("link", name="Open the verdict and sign it")
+    expect(verdict).to_be_visible(timeout=RUN_MS)
+    click(verdict, "the verdict")
+    expect(window.get_by_text(f"contract {foreign[1]}")).to_be_visible()
+    name = window.get_by_role("textbox", name="Your name")
+    click(name, "the name")
+    name.fill("Grace Hopper")
+    click(window.get_by_role("button", name="Sign", exact=True), "sign")
+    expect(window.get_by_text("Grace Hopper accepted HOLDS").first).to_be_visible(timeout=RUN_MS)
+    with window.expect_download() as download:
+        click(window.get_by_role("button", name="Download the evidence"), "download")
+    download.value.save_as(tmp_path / "evidence.zip")
+    with zipfile.ZipFile(tmp_path / "evidence.zip") as evidence:
+        (contract,) = (one for one in evidence.namelist() if one.endswith("contract.yaml"))
+        assert f"sink: {{topic: {foreign[1]}}}" in evidence.read(contract).decode()
+    assert len(clicks) <= CLICKS_MAX, clicks
+
+    window.get_by_role("link", name="Check again").first.click()
+    expect(window.get_by_role("button", name="Check again")).to_be_enabled()
+    expect(window.get_by_role("textbox", name="Contract name")).to_have_value(foreign[1])
