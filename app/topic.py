@@ -53,14 +53,15 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
         st.stop()
     topic = st.session_state["last_topic"] = wanted
     run = sinks.get(topic)
-    word = None if run is None else wording.run_word(run)
-    if run is not None and word is not None:
+    judged = session.judged(runs, topic)
+    word = None if judged is None else wording.run_word(judged)
+    if judged is not None and word is not None:
         verdict_slot.page_link(
             "views/verdict.py",
             label="Verdict",
             icon=word.symbol,
-            query_params={"run": run.id},
-            help=wording.plain(f"{word.word}: {run.why}"),
+            query_params={"run": judged.id},
+            help=wording.plain(f"{word.word}: {judged.why}"),
         )
     following = follow and run is not None and run.alive
 

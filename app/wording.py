@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from topicproof.app.charts.marks import MARKS_MAX, Mark
 from topicproof.backend.history.run_state import Progress
 from topicproof.backend.history.signoff import Standing
 from topicproof.backend.history.store import ENDED, Run, State
@@ -188,7 +189,35 @@ def report_balance(report: Report) -> str:
 def bin_sentence(width: int) -> str:
     if width == 1:
         return "Each cell is one offset: click one."
-    return f"Each cell is {width:,} offsets and shows the worst fate in it: click one."
+    return (
+        f"Each cell is {width:,} offsets, divided by fate; a trace of aborted or pending always"
+        " shows: click one."
+    )
+
+
+def marks_sentence(marks: Sequence[Mark]) -> str:
+    """Formats what the strip marks: `1,500 duplicates in 3 places.`"""
+    counts: dict[str, list[int]] = {}
+    for one in marks:
+        counts.setdefault(one.title, []).append(one.count)
+    said = (
+        f"{title}: {sum(found):,} in {count(len(found), 'place')}"
+        for title, found in sorted(counts.items())
+    )
+    cut = f" The {MARKS_MAX:,} largest are drawn." if len(marks) > MARKS_MAX else ""
+    return f"{'; '.join(said)}.{cut}"
+
+
+def marks_legend(marks: Sequence[Mark]) -> str:
+    """Explains the badges that are on the strip."""
+    meanings = {
+        "2×": "the same output again, with a line to its first copy (1)",
+        "▽": "an input without its output",
+        "⇄": "out of order",
+        "!": "another finding",
+    }
+    there = {one.badge for one in marks}
+    return " · ".join(f"{badge} {said}" for badge, said in meanings.items() if badge in there) + "."
 
 
 def run_state(run: Run) -> Word:
