@@ -15,8 +15,8 @@ import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from topicproof.app.charts.marks import Mark
-from topicproof.app.wording import KIND_TITLES
+from topicproof.app.charts.marks import MARKS_MAX, Mark
+from topicproof.app.wording import KIND_TITLES, count
 from topicproof.backend.evidence.findings import PARQUET
 from topicproof.validators.kinds import duplicate
 from topicproof.validators.report import Report
@@ -131,3 +131,28 @@ def first_copy(row: Mapping[Any, Any]) -> tuple[int, int] | None:
     if pd.isna(row["first_offset"]):
         return None
     return int(row["first_partition"]), int(row["first_offset"])
+
+
+def marks_sentence(marks: Sequence[Mark]) -> str:
+    """Formats what the strip marks: `1,500 duplicates in 3 places.`"""
+    counts: dict[str, list[int]] = {}
+    for one in marks:
+        counts.setdefault(one.title, []).append(one.count)
+    said = (
+        f"{title}: {sum(found):,} in {count(len(found), 'place')}"
+        for title, found in sorted(counts.items())
+    )
+    cut = f" The {MARKS_MAX:,} largest are drawn." if len(marks) > MARKS_MAX else ""
+    return f"{'; '.join(said)}.{cut}"
+
+
+def marks_legend(marks: Sequence[Mark]) -> str:
+    """Explains the badges that are on the strip."""
+    meanings = {
+        "2×": "the same output again, with a line to its first copy (1)",
+        "▽": "an input without its output",
+        "⇄": "out of order",
+        "!": "another finding",
+    }
+    there = {one.badge for one in marks}
+    return " · ".join(f"{badge} {said}" for badge, said in meanings.items() if badge in there) + "."

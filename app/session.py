@@ -28,7 +28,7 @@ from topicproof.backend.evidence.copy import zip_evidence
 from topicproof.backend.evidence.folder import REPORT, evidence_hash, evidence_in
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.formats.formats import Formats
-from topicproof.backend.history.signoff import Signoff, Standing, signoffs, standing
+from topicproof.backend.history.signoff import Signoff, signoffs, standing_text
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.kafka.browse.describe import (
     ClusterView,
@@ -78,8 +78,12 @@ def said() -> Iterator[None]:
     try:
         yield
     except TopicproofError as error:
-        st.error(plain(str(error)), title=_title(error), icon=":material/error:")
+        show(error)
         st.stop()
+
+
+def show(error: TopicproofError) -> None:
+    st.error(plain(str(error)), title=_title(error), icon=":material/error:")
 
 
 def _title(error: TopicproofError) -> str:
@@ -463,25 +467,22 @@ def _found_in(digest: str | None, topic: str, run: str, _evidence: Path, _report
     return findings_in(_evidence, _report, run, topic)
 
 
-def standings(found: Settings, runs: Sequence[Run]) -> dict[str, Standing]:
-    """Returns each run's sign-off standing."""
+def standings(found: Settings, runs: Sequence[Run]) -> dict[str, str]:
+    """Returns each run's sign-off standing in words."""
     signed: dict[str, list[Signoff]] = {}
     for one in signoffs(history(found)):
         signed.setdefault(one.run, []).append(one)
     today = datetime.now(UTC).date()
     return {
-        run.id: (
-            standing(signed.get(run.id, []), evidence_hash(run.folder(found)), today)
-            if run.id in signed
-            else Standing.NONE
-        )
+        run.id: (standing_text(signed.get(run.id, []), evidence_hash(run.folder(found)), today))
         for run in runs
     }
 
 
-def zipped(folder: Path, name: str, payloads: Payloads) -> bytes:
-    """Packs the evidence as a zip file. Raises EvidenceError."""
+def zipped(found: Settings, run: Run, payloads: Payloads) -> bytes:
+    """Packs the run's evidence and its sign-offs as a zip file. Raises EvidenceError."""
+    signed = [one.as_json() for one in signoffs(history(found), run.id)]
     with TemporaryDirectory(prefix="topicproof-zip-") as place:
-        packed = Path(place) / f"{name}.zip"
-        zip_evidence(folder, packed, payloads, name)
+        packed = Path(place) / f"{run.id}.zip"
+        zip_evidence(run.folder(found), packed, payloads, run.id, signed)
         return packed.read_bytes()

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from topicproof.app.charts.marks import MARKS_MAX, Mark
 from topicproof.backend.history.run_state import Progress
 from topicproof.backend.history.signoff import Standing
 from topicproof.backend.history.store import ENDED, Run, State
@@ -195,31 +194,6 @@ def bin_sentence(width: int) -> str:
     )
 
 
-def marks_sentence(marks: Sequence[Mark]) -> str:
-    """Formats what the strip marks: `1,500 duplicates in 3 places.`"""
-    counts: dict[str, list[int]] = {}
-    for one in marks:
-        counts.setdefault(one.title, []).append(one.count)
-    said = (
-        f"{title}: {sum(found):,} in {count(len(found), 'place')}"
-        for title, found in sorted(counts.items())
-    )
-    cut = f" The {MARKS_MAX:,} largest are drawn." if len(marks) > MARKS_MAX else ""
-    return f"{'; '.join(said)}.{cut}"
-
-
-def marks_legend(marks: Sequence[Mark]) -> str:
-    """Explains the badges that are on the strip."""
-    meanings = {
-        "2×": "the same output again, with a line to its first copy (1)",
-        "▽": "an input without its output",
-        "⇄": "out of order",
-        "!": "another finding",
-    }
-    there = {one.badge for one in marks}
-    return " · ".join(f"{badge} {said}" for badge, said in meanings.items() if badge in there) + "."
-
-
 def run_state(run: Run) -> Word:
     """Describes the state of a run in a word."""
     if run.alive:
@@ -392,7 +366,7 @@ def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
     if one.state in PREPARED:
         return (
             "Its outcome is decided and the markers are being written, which takes milliseconds."
-            " Take new bounds."
+            " Refresh."
         )
     if one.two_phase:
         return (

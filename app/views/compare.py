@@ -19,7 +19,7 @@ from topicproof.app.charts.strip import (
     strip_with_pointer,
 )
 from topicproof.app.clickable import clickable
-from topicproof.app.found import Found, first_copy
+from topicproof.app.found import Found, first_copy, marks_legend, marks_sentence
 from topicproof.app.payload import decoded, payload, verbatim
 from topicproof.app.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
 from topicproof.app.url_state import (
@@ -133,22 +133,18 @@ def overview(
         " same figures."
     )
     if found_there is not None and marks:
-        alt += f" Marked on it: {wording.marks_sentence(marks)}"
+        alt += f" Marked on it: {marks_sentence(marks)}"
     clickable(strip, strip_pointer(found, place.partition, place.record), "strip", clicked, alt)
     hidden = len(seen.bounds.partitions) - len(bounds.partitions)
     st.caption(
         f"Bounds taken {seen.taken_at:%H:%M:%S} UTC, "
-        + (
-            "again every 2 s while the run continues. "
-            if live
-            else "kept until you take new ones. "
-        )
+        + ("again every 2 s while the run continues. " if live else "kept until you refresh. ")
         + f"{wording.bin_sentence(width)} ◇ shown below · ┃ LSO, where something is withheld"
         + (f" · {wording.count(hidden, 'further partition')} only in numbers" if hidden else "")
     )
     if found_there is not None and marks:
         st.markdown(
-            f"{wording.plain(wording.marks_sentence(marks))} {wording.marks_legend(marks)}"
+            f"{wording.plain(marks_sentence(marks))} {marks_legend(marks)}"
             f" [{wording.plain(f'Verdict of {found_there.run}')}](verdict?run={found_there.run})"
         )
     return lambda: strip_with_pointer(strip, place.partition, place.record)

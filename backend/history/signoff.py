@@ -7,12 +7,11 @@ are not authenticated: there is no password.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
+from typing import Any
 
 from sqlalchemy import Text, select
 from sqlalchemy.exc import IntegrityError, OperationalError
@@ -21,6 +20,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.folder import evidence_hash, evidence_in, read_report
 from topicproof.backend.evidence.manifest import require_unchanged
+from topicproof.backend.evidence.signed import entry_hash
 from topicproof.backend.history.store import Base, History, Run
 from topicproof.backend.settings import Settings
 from topicproof.validators.expectation import merge
@@ -107,15 +107,15 @@ class Signoff:
 
     def hashed(self) -> str:
         """Compute the correct `hash`."""
-        said = {
+        return entry_hash(self.as_json())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as they are hashed, and kept beside evidence."""
+        return {
             **asdict(self),
             "made_at": self.made_at.isoformat(),
             "until": self.until and self.until.isoformat(),
         }
-        del said["hash"]
-        return hashlib.sha256(
-            json.dumps(said, sort_keys=True, ensure_ascii=False).encode()
-        ).hexdigest()
 
 
 def signable(settings: Settings, run: Run) -> tuple[list[Report], str]:
@@ -154,11 +154,11 @@ def sign(
     """
     name, comment = name.strip(), comment.strip()
     if not name:
-        raise UsageError("A sign-off needs a name: --by NAME.")
+        raise UsageError("A sign-off needs a name.")
     if decision is Decision.WAIVE:
         _require_waivable(reports, kind, until, comment)
     elif kind is not None or until is not None:
-        raise UsageError("A kind and a day belong to a waiver only: --decision waive.")
+        raise UsageError("A kind and a day belong to a waiver only.")
     if decision is Decision.ACCEPT:
         _require_acceptable(reports, signoffs(history, run), evidence, comment)
         comment = " ".join([*filter(None, [_covered(reports)]), comment]).strip()
@@ -223,6 +223,33 @@ def standing(entries: Sequence[Signoff], evidence: str | None, today: date) -> S
     return Standing.EXPIRED if rests else Standing.ACCEPTED
 
 
+def waivers(entries: Sequence[Signoff], evidence: str | None) -> int:
+    """Return how many kinds of finding are waived on the evidence in a verdict that is accepted; 0
+    if it does not depend on waivers."""
+    decided = next((one for one in reversed(entries) if one.decision is not Decision.WAIVE), None)
+    if decided is None or decided.decision is Decision.REJECT:
+        return 0
+    if decided.verdict is not Outcome.VIOLATED or decided.evidence != evidence:
+        return 0
+    return len(
+        {
+            one.kind
+            for one in entries
+            if one.decision is Decision.WAIVE
+            and one.evidence == evidence
+            and one.number < decided.number
+        }
+    )
+
+
+def standing_text(entries: Sequence[Signoff], evidence: str | None, today: date) -> str:
+    """Return a run's status in words: `accepted with 3 waivers`. Takes what `standing` takes."""
+    status, waived = standing(entries, evidence, today), waivers(entries, evidence)
+    if status is not Standing.ACCEPTED or not waived:
+        return str(status)
+    return f"{status} with {waived} {'waiver' if waived == 1 else 'waivers'}"
+
+
 def breaking(*reports: Report) -> tuple[Finding, ...]:
     """Return the findings that make a verdict VIOLATED."""
     return tuple(
@@ -242,9 +269,9 @@ def _require_waivable(
         there = f"These can: {', '.join(kinds)}." if kinds else "No finding breaks this verdict."
         raise UsageError(f"{kind or 'No kind'} cannot be waived. {there}")
     if until is None or until < _today():
-        raise UsageError("A waiver needs its last valid day, today or later: --until 2026-12-31.")
+        raise UsageError("A waiver needs its last valid day, today or later, such as 2026-12-31.")
     if not comment:
-        raise UsageError("A waiver needs its reason: --comment TEXT.")
+        raise UsageError("A waiver needs its reason, as its comment.")
 
 
 def _require_acceptable(
@@ -252,12 +279,12 @@ def _require_acceptable(
 ) -> None:
     if any(one.verdict is Outcome.UNKNOWN for one in reports) and not comment:
         raise UsageError(
-            "The verdict is UNKNOWN: accepting it needs a reason in words: --comment TEXT."
+            "The verdict is UNKNOWN: accepting it needs a reason in words, as its comment."
         )
     covered = _covered(reports)
     if covered and not comment:
         raise UsageError(
-            f"The verdict {covered} Accepting it needs a reason in words: --comment TEXT."
+            f"The verdict {covered} Accepting it needs a reason in words, as its comment."
         )
     waived = {
         one.kind
@@ -270,8 +297,8 @@ def _require_acceptable(
     left = [kind for kind in _kinds(reports) if kind not in waived]
     if left:
         raise UsageError(
-            f"The verdict is VIOLATED by {', '.join(left)}. Waive each first (--decision waive"
-            f" --kind {left[0]} --until DAY --comment REASON), or reject."
+            f"The verdict is VIOLATED by {', '.join(left)}. Waive each of these kinds first, until"
+            " a day and with a reason, or reject."
         )
 
 

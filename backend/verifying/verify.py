@@ -22,6 +22,7 @@ from topicproof.backend.evidence.manifest import (
     manifest_hash,
     read_manifest,
 )
+from topicproof.backend.evidence.signed import read_signoffs, signoff_contradictions
 from topicproof.backend.exit_codes import FORGED, UNJUDGED, code_of, worst
 from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.judge import judge_capture
@@ -109,6 +110,7 @@ def verify(spark: SparkSession, evidence: Path, address: Address | None = None) 
         text = (evidence / REPORT).read_text(encoding="utf-8")
         contradictions = report_contradictions(text, said, found)
         forged = asked_contradictions(evidence, capture.question)
+        forged += signoff_contradictions(read_signoffs(evidence))
         others = other_versions(said)
         rendered: list[str] = []
         if not contradictions:
