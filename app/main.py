@@ -24,15 +24,21 @@ def freeze() -> None:
 st.set_page_config(
     page_title="Topicproof", page_icon=Path(__file__).with_name("icon.png"), layout="wide"
 )
-page = st.navigation(
-    [
-        st.Page(
-            one.file, title=one.title, icon=one.icon, default=one is PAGES[0], url_path=one.path
-        )
-        for one in PAGES
-    ],
-    position="top",
+start, *others = (
+    st.Page(
+        one.file,
+        title=one.title,
+        icon=one.icon,
+        default=one is PAGES[0],
+        url_path="" if one is PAGES[0] else one.path,
+    )
+    for one in PAGES
 )
+# People type the start page's name as well. Streamlit knows it only at the root.
+named = st.Page(lambda: None, title=start.title, url_path=PAGES[0].path, visibility="hidden")
+page = st.navigation([start, *others, named], position="top")
+if page is named:
+    st.switch_page(start, query_params=st.query_params.to_dict())
 # Tabs and bookmarks tell pages, topics and runs apart.
 shown = st.query_params.get("topic") or st.query_params.get("run")
 st.set_page_config(page_title=" · ".join(filter(None, (shown, page.title, "Topicproof"))))

@@ -21,6 +21,7 @@ from topicproof.app.url_state import (
     TopicsState,
     write_topics,
 )
+from topicproof.backend.errors import TopicproofError
 from topicproof.backend.formats.formats import Part
 from topicproof.backend.kafka.browse import search as browse
 from topicproof.backend.kafka.browse.search import KEPT_BYTES_MAX, Row, Search, Stop
@@ -327,7 +328,7 @@ def cut(value: bytes | None) -> bool:
     return value is not None and len(value) == KEPT_BYTES_MAX
 
 
-def tail(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
+def tail(_kafka: Services, seen: Snapshot, look: TopicsState) -> None:
     """Shows the newest records, refreshed continually."""
     st.session_state["tail_level"] = look.level
     st.session_state.setdefault("paused", False)
@@ -346,16 +347,17 @@ def tail(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
         )
         st.toggle("Pause", key="paused", help="Stops the refresh; the rows shown stay.")
     paused = st.session_state["paused"]
-    st.fragment(newest, run_every=None if paused else TAIL_S)(
-        kafka, seen.bounds.topic, look.level, paused
-    )
+    st.fragment(newest, run_every=None if paused else TAIL_S)(seen.bounds.topic, look.level, paused)
 
 
-def newest(kafka: Services, name: str, level: str, paused: bool) -> None:
-    """Shows the newest records that a consumer at this level would have received."""
+def newest(name: str, level: str, paused: bool) -> None:
+    """Shows the newest records that a consumer at this level would have received. If Kafka does not
+    answer, the rows stay and the next refresh asks again."""
     kept = st.session_state.get("tail")
     if not paused or kept is None or kept[0] != (name, level):
-        with session.said():
+        try:
+            # An embedded Kafka that was started again may have another address.
+            kafka = session.kafka(session.settings())
             seen = session.snapshot(session.settings(), kafka, name, live=True)
             rows = browse.latest(
                 kafka.address,
@@ -364,7 +366,15 @@ def newest(kafka: Services, name: str, level: str, paused: bool) -> None:
                 ISOLATION[level],
                 TAIL_ROWS,
             )
-        kept = st.session_state["tail"] = ((name, level), seen, rows)
+            kept = st.session_state["tail"] = ((name, level), seen, rows)
+        except TopicproofError as error:
+            st.warning(
+                wording.plain(str(error)),
+                title=f"Nothing new could be read. Trying again every {TAIL_S:.0f} s",
+                icon=":material/sync_problem:",
+            )
+    if kept is None or kept[0] != (name, level):
+        return
     _key, seen, rows = kept
     withheld = seen.fates[Fate.PENDING]
     st.markdown(

@@ -15,17 +15,20 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 import streamlit as st
+from pyarrow import ArrowInvalid
 
+from topicproof.app.found import Found
+from topicproof.app.found import found_in as findings_in
 from topicproof.app.snapshot import Snapshot, Watch, fingerprint, same_place
 from topicproof.app.url_state import TopicsState
 from topicproof.app.wording import plain
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicproofError, UsageError
 from topicproof.backend.evidence.copy import zip_evidence
-from topicproof.backend.evidence.folder import REPORT, evidence_hash
+from topicproof.backend.evidence.folder import REPORT, evidence_hash, evidence_in
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.formats.formats import Formats
-from topicproof.backend.history.signoff import Signoff, Standing, signoffs, standing
+from topicproof.backend.history.signoff import Signoff, signoffs, standing_text
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.kafka.browse.describe import (
     ClusterView,
@@ -75,8 +78,12 @@ def said() -> Iterator[None]:
     try:
         yield
     except TopicproofError as error:
-        st.error(plain(str(error)), title=_title(error), icon=":material/error:")
+        show(error)
         st.stop()
+
+
+def show(error: TopicproofError) -> None:
+    st.error(plain(str(error)), title=_title(error), icon=":material/error:")
 
 
 def _title(error: TopicproofError) -> str:
@@ -426,25 +433,56 @@ def kept_report(found: Settings, run: Run) -> Report | None:
         return None
 
 
-def standings(found: Settings, runs: Sequence[Run]) -> dict[str, Standing]:
-    """Returns each run's sign-off standing."""
+def judged(runs: Sequence[Run], topic: str) -> Run | None:
+    """Returns the first of these runs and checks that has a verdict on the topic, as its sink
+    before its source."""
+    known = [run for run in runs if run.verdict is not None]
+    return next(
+        (
+            run
+            for of in ("sink", "source")
+            for run in known
+            if getattr(run.facts, of) == topic and not run.facts.database
+        ),
+        None,
+    )
+
+
+def found_in(found: Settings, topic: str) -> Found | None:
+    """Returns what the newest verdict on the topic found in it; None without a verdict, or if its
+    evidence cannot be read."""
+    run = judged(runs(found), topic)
+    report = None if run is None else kept_report(found, run)
+    if run is None or report is None:
+        return None
+    try:
+        evidence = evidence_in(run.folder(found))[0]
+        return _found_in(evidence_hash(evidence), topic, run.id, evidence, report)
+    except (TopicproofError, OSError, ArrowInvalid):
+        return None
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _found_in(digest: str | None, topic: str, run: str, _evidence: Path, _report: Report) -> Found:  # noqa: ARG001 - the digest is part of the key
+    return findings_in(_evidence, _report, run, topic)
+
+
+def standings(found: Settings, runs: Sequence[Run]) -> dict[str, str]:
+    """Returns each run's sign-off standing in words."""
     signed: dict[str, list[Signoff]] = {}
     for one in signoffs(history(found)):
         signed.setdefault(one.run, []).append(one)
     today = datetime.now(UTC).date()
     return {
-        run.id: (
-            standing(signed.get(run.id, []), evidence_hash(run.folder(found)), today)
-            if run.id in signed
-            else Standing.NONE
-        )
+        run.id: (standing_text(signed.get(run.id, []), evidence_hash(run.folder(found)), today))
         for run in runs
     }
 
 
-def zipped(found: Settings, folder: Path, name: str, payloads: Payloads) -> bytes:
-    """Packs the evidence as a zip file. Raises EvidenceError."""
+def zipped(found: Settings, run: Run, payloads: Payloads) -> bytes:
+    """Packs the run's evidence and its sign-offs as a zip file. Raises EvidenceError."""
+    signed = [one.as_json() for one in signoffs(history(found), run.id)]
     with TemporaryDirectory(prefix="topicproof-zip-") as place:
-        packed = Path(place) / f"{name}.zip"
-        zip_evidence(folder, packed, payloads, name, found)
+        packed = Path(place) / f"{run.id}.zip"
+        zip_evidence(run.folder(found), packed, payloads, run.id, signed, found)
         return packed.read_bytes()

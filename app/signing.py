@@ -20,6 +20,7 @@ from topicproof.backend.history.signoff import (
     signable,
     signoffs,
     standing,
+    standing_text,
     unanchored,
 )
 from topicproof.backend.history.store import Run
@@ -50,7 +51,7 @@ def evidence(settings: Settings, run: Run) -> None:
             st.caption("It was judged by an older version, which kept only report.json.")
             return
         st.markdown(
-            "Report, page, JUnit, findings, readings and plan, each with its hash. "
+            "Report, page, JUnit, findings, readings, plan and sign-offs, each with its hash. "
             f"`topicproof verify` judges it again without Kafka. Manifest `{digest}`"
         )
         with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -62,13 +63,7 @@ def evidence(settings: Settings, run: Run) -> None:
             )
             st.download_button(
                 "Download the evidence",
-                partial(
-                    session.zipped,
-                    settings,
-                    run.folder(settings),
-                    run.id,
-                    payloads or Payloads.ALL,
-                ),
+                partial(session.zipped, settings, run, payloads or Payloads.ALL),
                 file_name=f"{run.id}-evidence.zip",
                 mime="application/zip",
                 icon=":material/folder_zip:",
@@ -83,8 +78,10 @@ def signing(settings: Settings, run: Run) -> None:
     mine = [one for one in every if one.run == run.id]
     digest = evidence_hash(run.folder(settings))
     with st.container(border=True):
-        word = wording.STANDING_WORDS[standing(mine, digest, datetime.now(UTC).date())]
-        st.markdown(f"**Sign-off** {wording.badge(word)} {word.meaning}")
+        today = datetime.now(UTC).date()
+        word = wording.STANDING_WORDS[standing(mine, digest, today)]
+        status = standing_text(mine, digest, today)
+        st.markdown(f"**Sign-off** {wording.badge(word, status)} {word.meaning}")
         damaged = broken(every)
         if damaged is not None:
             st.error(

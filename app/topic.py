@@ -10,11 +10,13 @@ from streamlit.delta_generator import DeltaGenerator
 
 from topicproof.app import session, wording
 from topicproof.app.snapshot import Snapshot
+from topicproof.backend.errors import ClusterError, TopicproofError
 from topicproof.backend.history.store import Run
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 
 POLL_S = 2.0
+RETRY_S = 3.0
 KEPT = ("view", "level")
 """What stays of a page's address when another topic is chosen."""
 Body = Callable[[Services, Snapshot, bool], None]
@@ -28,7 +30,9 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
     )
     title_slot.title(title, anchor=False)
     with session.said():
-        kafka = session.kafka(settings)
+        kafka = connected(settings)
+        if kafka is None:
+            st.stop()
         names = session.topics(settings, kafka, st.query_params.get("topic"))
         runs = session.runs(settings)
     if not names:
@@ -53,14 +57,15 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
         st.stop()
     topic = st.session_state["last_topic"] = wanted
     run = sinks.get(topic)
-    word = None if run is None else wording.run_word(run)
-    if run is not None and word is not None:
+    judged = session.judged(runs, topic)
+    word = None if judged is None else wording.run_word(judged)
+    if judged is not None and word is not None:
         verdict_slot.page_link(
             "views/verdict.py",
             label="Verdict",
             icon=word.symbol,
-            query_params={"run": run.id},
-            help=wording.plain(f"{word.word}: {run.why}"),
+            query_params={"run": judged.id},
+            help=wording.plain(f"{word.word}: {judged.why}"),
         )
     following = follow and run is not None and run.alive
 
@@ -76,12 +81,33 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
     st.fragment(looked_at, run_every=POLL_S if following else None)()
 
 
+def connected(settings: Settings) -> Services | None:
+    """Returns the running Kafka. If it does not answer, shows why, and draws the page again when
+    Kafka is back. Raises SetupError."""
+    try:
+        return session.kafka(settings)
+    except ClusterError as error:
+        session.show(error)
+    st.caption(f"The page opens when Kafka is back: tried every {RETRY_S:.0f} s.")
+    st.fragment(wait_for_kafka, run_every=RETRY_S)(settings)
+    return None
+
+
+def wait_for_kafka(settings: Settings) -> None:
+    """Draws the page again once Kafka answers."""
+    try:
+        session.kafka(settings)
+    except TopicproofError:
+        return  # The error is on the page already, and the next try follows.
+    st.rerun()
+
+
 def empty(seen: Snapshot) -> bool:
     """Whether the topic is empty; if so, shows a notice."""
     if not seen.bounds.offsets:
         st.info(
-            "This topic is empty: HW and log start are the same in every partition. Take new"
-            " bounds once something has been written.",
+            "This topic is empty: HW and log start are the same in every partition. Refresh once"
+            " something has been written.",
             title="Empty topic",
         )
     return not seen.bounds.offsets
@@ -120,7 +146,7 @@ def choose(
         on_change=chosen,
     )
     right.button(
-        "Take new bounds",
+        "Refresh",
         icon=":material/refresh:",
         width="stretch",
         key="refresh",

@@ -188,7 +188,10 @@ def report_balance(report: Report) -> str:
 def bin_sentence(width: int) -> str:
     if width == 1:
         return "Each cell is one offset: click one."
-    return f"Each cell is {width:,} offsets and shows the worst fate in it: click one."
+    return (
+        f"Each cell is {width:,} offsets, divided by fate; a trace of aborted or pending always"
+        " shows: click one."
+    )
 
 
 def run_state(run: Run) -> Word:
@@ -363,7 +366,7 @@ def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
     if one.state in PREPARED:
         return (
             "Its outcome is decided and the markers are being written, which takes milliseconds."
-            " Take new bounds."
+            " Refresh."
         )
     if one.two_phase:
         return (

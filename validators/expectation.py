@@ -119,7 +119,8 @@ PREMISES: Mapping[str, Premise] = {
     ),
     "identity_disjoint": Premise(
         _MATCHED,
-        "Name another identity, such as `--identity key`: `topicproof contract init` proposes one.",
+        "Name another identity, such as key: a drafted contract (`topicproof contract init`)"
+        " proposes one.",
     ),
     "outputs_alike": Premise(
         ("duplicate", "gap"),

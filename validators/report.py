@@ -465,10 +465,23 @@ def _judge_kind(
     if validator.NAME in PREMISES and outcome is Outcome.UNKNOWN:
         why += f" {PREMISES[validator.NAME].remedy}"
     if outcome is Outcome.HOLDS and covered == 0:
-        outcome, why = Outcome.UNKNOWN, f"Nothing to look at: there are no {validator.UNIT}."
+        outcome, why = Outcome.UNKNOWN, f"Nothing to look at: {_nothing(validator, ledger)}."
     if primary and validator.NAME in EXEMPT[guarantee]:
         why += f" Allowed: {EXEMPT[guarantee][validator.NAME]}."
     return Finding(validator.NAME, outcome, count, primary, explained_by, found.examples, why)
+
+
+def _nothing(validator: Validator, ledger: Ledger) -> str:
+    """Explains why a kind has a denominator of zero. The log may hold transactions that no header
+    names."""
+    told = ledger.transactions
+    inside = (told.committed or 0) + (told.aborted or 0) + (told.open or 0)
+    if validator.UNIT == "transactions" and inside and told.told_by == "raw_log":
+        return (
+            f"the log holds {inside:,} {_plural(inside, 'transaction')}, but no header or journal"
+            " names one"
+        )
+    return f"there are no {validator.UNIT}"
 
 
 def _verdict(ledger: Ledger, counting: Iterable[Finding]) -> Outcome:

@@ -10,6 +10,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from topicproof.app.charts.layout import FATE_COLOURS, RIGHT_PX, Pointer, colour_steps
+from topicproof.app.charts.marks import Mark, mark_traces
+from topicproof.app.charts.proportions import layers
 from topicproof.app.wording import FATE_WORDS
 from topicproof.backend.kafka.log.fates import FATES, Bins
 from topicproof.validators.finding import Bounds, Fate
@@ -33,6 +35,12 @@ TICKS_MAX = 12
 _TOP_PX, _AXIS_PX = 4, 30
 """Space above and below the rows."""
 _ROWS_PX_MIN = 62
+LAYER_PX = 3
+"""Height of the smallest part of a cell that holds several fates."""
+GAP_PX = 4
+"""Space between rows, at least."""
+BETWEEN = "rgba(0,0,0,0)"
+"""Colour of that space."""
 
 
 def strip_columns(partitions: int) -> int:
@@ -40,41 +48,28 @@ def strip_columns(partitions: int) -> int:
     return max(STRIP_COLUMNS_MIN, min(STRIP_COLUMNS_MAX, STRIP_CELLS_MAX // max(1, partitions)))
 
 
-def strip_figure(found: Bins, bounds: Bounds) -> go.Figure:
-    """Draws every partition as a row of cells coloured by fate, on one axis of offsets, with the
-    LSO if it holds records back. Clickable points have partition, first and end offset as their
-    `customdata`.
+def strip_figure(found: Bins, bounds: Bounds, marks: Sequence[Mark] = ()) -> go.Figure:
+    """Draws every partition as a row of cells on one axis of offsets, with the LSO if it holds
+    records back, and the marks of a verdict. A cell of several fates is divided in proportion.
+    Clickable points have partition, first and end offset as their `customdata`.
 
     The pointer at the item in the tables is not part of the figure, but laid over it
     (`strip_pointer`). On any change, a browser redraws the whole figure, which takes most of a
     second.
     """
-    rows = [f"p{number}" for number in found.partitions]
     row_px = _row_px(found)
     first, end = int(found.edges[0]), int(found.edges[-1])
     centres = (found.edges[:-1] + found.edges[1:] - 1) / 2
     figure = go.Figure()
-    colours = [NOTHING, *(FATE_COLOURS[fate] for fate in FATES)]
-    figure.add_heatmap(
-        z=(found.worst + 1).astype(np.uint8),
-        x=centres,
-        y=rows,
-        zmin=-0.5,
-        zmax=len(colours) - 0.5,
-        colorscale=colour_steps(colours),
-        showscale=False,
-        hoverinfo="skip",
-        xgap=0,
-        ygap=max(2, row_px // 6),
-    )
-    figure.add_scatter(**_points(found, rows, row_px))
-    figure.add_scatter(**_symbols(found, rows, centres))
+    figure.add_heatmap(**_cells(found, centres))
+    figure.add_scatter(**_points(found, row_px))
+    figure.add_scatter(**_symbols(found, centres))
     withheld = [p for p in bounds.partitions if p.lso < p.hw]
     for colour, width in (("#FFFFFF", 7), ("#111111", 3)):
         # Dark on light, so it is visible on either theme.
         figure.add_scatter(
             x=[p.lso - 0.5 for p in withheld],
-            y=[f"p{p.partition}" for p in withheld],
+            y=[found.partitions.index(p.partition) for p in withheld],
             customdata=[p.lso for p in withheld],
             mode="markers",
             marker={
@@ -84,6 +79,9 @@ def strip_figure(found: Bins, bounds: Bounds) -> go.Figure:
             },
             hovertemplate="last stable offset %{customdata:,}<extra></extra>",
         )
+    rows = {number: row for row, number in enumerate(found.partitions)}
+    for trace in mark_traces(marks, rows, _half(found), row_px):
+        figure.add_scatter(**trace)
     figure.update_layout(
         height=_TOP_PX + _rows_px(found) + _AXIS_PX,
         # Fixed, so that the pointer finds its place.
@@ -95,11 +93,13 @@ def strip_figure(found: Bins, bounds: Bounds) -> go.Figure:
     )
     figure.update_yaxes(
         autorange=False,
-        range=[len(rows) - 0.5, -0.5],
+        range=[len(found.partitions) - 0.5, -0.5],
+        tickvals=list(range(len(found.partitions))),
+        ticktext=[f"p{number}" for number in found.partitions],
         showgrid=False,
+        zeroline=False,
         fixedrange=True,
         automargin=False,
-        type="category",
     )
     figure.update_xaxes(
         tickformat=",d",
@@ -131,7 +131,7 @@ def strip_with_pointer(figure: go.Figure, partition: int, offset: int) -> go.Fig
     pointed = go.Figure(figure)
     pointed.add_scatter(
         x=[offset],
-        y=[f"p{partition}"],
+        y=[_row_of(figure, partition)],
         mode="markers",
         marker={
             "symbol": "diamond",
@@ -143,6 +143,43 @@ def strip_with_pointer(figure: go.Figure, partition: int, offset: int) -> go.Fig
         cliponaxis=False,
     )
     return pointed
+
+
+def _row_of(figure: go.Figure, partition: int) -> int:
+    return list(figure.layout.yaxis.ticktext).index(f"p{partition}")
+
+
+def _cells(found: Bins, centres: Any) -> dict[str, Any]:
+    """Returns the heat map: the layers of each partition's cells, and a space below each."""
+    partitions = len(found.partitions)
+    count = _layers(found)
+    edges = np.linspace(-_half(found), _half(found), count + 1)
+    # 0: between the rows, 1: no offsets.
+    codes = np.zeros((partitions, count + 1, len(centres)), np.uint8)
+    codes[:, :count] = (layers(found, count) + 2).astype(np.uint8)
+    colours = [BETWEEN, NOTHING, *(FATE_COLOURS[fate] for fate in FATES)]
+    return {
+        "z": codes.reshape(-1, len(centres))[:-1],
+        "x": centres,
+        "y": (np.arange(partitions)[:, None] + edges).ravel(),
+        "zmin": -0.5,
+        "zmax": len(colours) - 0.5,
+        "colorscale": colour_steps(colours),
+        "showscale": False,
+        "hoverinfo": "skip",
+        "xgap": 0,
+        "ygap": 0,
+    }
+
+
+def _layers(found: Bins) -> int:
+    """Returns the number of layers that fit into a row."""
+    return max(1, int((_rows_px(found) / len(found.partitions) - GAP_PX) // LAYER_PX))
+
+
+def _half(found: Bins) -> float:
+    """Returns half the height of a cell, in rows."""
+    return _layers(found) * LAYER_PX * len(found.partitions) / _rows_px(found) / 2
 
 
 def _row_px(found: Bins) -> int:
@@ -158,7 +195,7 @@ def _left_px(found: Bins) -> int:
     return 12 + 8 * max(len(f"p{number}") for number in found.partitions)
 
 
-def _points(found: Bins, rows: Sequence[str], row_px: int) -> dict[str, Any]:
+def _points(found: Bins, row_px: int) -> dict[str, Any]:
     """Returns invisible points over the cells: Plotly's heat maps can be neither selected nor
     queried."""
     shared = max(1, -(-found.worst.size // STRIP_POINTS_MAX))
@@ -170,14 +207,16 @@ def _points(found: Bins, rows: Sequence[str], row_px: int) -> dict[str, Any]:
     # Plotly inspects every element of a list, but takes an array of objects as it is.
     return {
         "x": (edges[column] + edges[column + 1] - 1) / 2,
-        "y": np.array(rows, dtype=object)[row],
+        "y": row,
         "customdata": np.column_stack(places).astype(object),
         "text": np.array([_counts(counts) for counts in counts[row, column]], dtype=object),
         "mode": "markers",
         "marker": {"opacity": 0, "size": row_px - 4, "symbol": "square"},
         "unselected": {"marker": {"opacity": 0}},
         "selected": {"marker": {"opacity": 0}},
-        "hovertemplate": "%{y}, offsets from %{customdata[1]:,}<br>%{text}<extra></extra>",
+        "hovertemplate": (
+            "p%{customdata[0]}, offsets from %{customdata[1]:,}<br>%{text}<extra></extra>"
+        ),
     }
 
 
@@ -186,12 +225,12 @@ def _counts(counts: Any) -> str:
     return ", ".join(f"{value:,} {FATE_WORDS[fate].word}" for fate, value in named if value)
 
 
-def _symbols(found: Bins, rows: Sequence[str], centres: Any) -> dict[str, Any]:
+def _symbols(found: Bins, centres: Any) -> dict[str, Any]:
     """Places each fate's symbol in the middle of every stretch with room for it."""
     shortest = max(1, int(len(centres) * LABELLED_SHARE))
     places = [
-        (float((centres[first] + centres[end - 1]) / 2), rows[row], FATE_WORDS[FATES[code]].symbol)
-        for row in range(len(rows))
+        (float((centres[first] + centres[end - 1]) / 2), row, FATE_WORDS[FATES[code]].symbol)
+        for row in range(len(found.partitions))
         for first, end, code in _stretches(found.worst[row])
         if code >= 0 and FATES[code] in LABELLED and end - first >= shortest
     ]

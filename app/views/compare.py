@@ -10,6 +10,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from topicproof.app import export, session, tables, topic, wording
+from topicproof.app.charts.marks import Mark
 from topicproof.app.charts.strip import (
     STRIP_PARTITIONS_MAX,
     strip_columns,
@@ -18,6 +19,7 @@ from topicproof.app.charts.strip import (
     strip_with_pointer,
 )
 from topicproof.app.clickable import clickable
+from topicproof.app.found import Found, first_copy, marks_legend, marks_sentence
 from topicproof.app.payload import decoded, payload, verbatim
 from topicproof.app.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
 from topicproof.app.url_state import (
@@ -66,7 +68,8 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
         st.warning(notice, icon=":material/info:")
     # First of all: the browser loads the drawing code and draws the strip while the rest is
     # computed.
-    strip = overview(seen, place, live)
+    found = None if live else session.found_in(settings, place.topic)
+    strip = overview(seen, place, found, live)
     facts(kafka, seen, facts_slot)
     controls(seen, place)
     with session.said():
@@ -81,7 +84,7 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
         listing(place, records, strip)
     with right:
         if chosen is not None:
-            detail(kafka, seen, place, chosen)
+            detail(kafka, seen, place, chosen, found)
 
 
 def facts(kafka: Services, seen: Snapshot, slot: DeltaGenerator) -> None:
@@ -102,8 +105,11 @@ def facts(kafka: Services, seen: Snapshot, slot: DeltaGenerator) -> None:
             )
 
 
-def overview(seen: Snapshot, place: CompareState, live: bool) -> export.Chart:
-    """Draws the strip: every partition on one axis of offsets. Returns the chart, for export."""
+def overview(
+    seen: Snapshot, place: CompareState, found_there: Found | None, live: bool
+) -> export.Chart:
+    """Draws the strip: every partition on one axis of offsets, with what the topic's verdict found.
+    Returns the chart, for export."""
     bounds = around(seen.bounds, place.partition)
     found = fates.bins(seen.ranges, bounds, strip_columns(len(bounds.partitions)))
     width = int(found.edges[1] - found.edges[0])
@@ -120,24 +126,36 @@ def overview(seen: Snapshot, place: CompareState, live: bool) -> export.Chart:
             offset = worst_place(seen.ranges, partition, first, end)
             go(replace(place, partition=partition, offset=offset, record=offset))
 
-    strip = strip_figure(found, bounds)
+    marks = [] if found_there is None else [one for one in found_there.marks if within(one, bounds)]
+    strip = strip_figure(found, bounds, marks)
     alt = (
         f"Fates of the offsets of {place.topic}, one row per partition. The balance table has the"
         " same figures."
     )
+    if found_there is not None and marks:
+        alt += f" Marked on it: {marks_sentence(marks)}"
     clickable(strip, strip_pointer(found, place.partition, place.record), "strip", clicked, alt)
     hidden = len(seen.bounds.partitions) - len(bounds.partitions)
     st.caption(
         f"Bounds taken {seen.taken_at:%H:%M:%S} UTC, "
-        + (
-            "again every 2 s while the run continues. "
-            if live
-            else "kept until you take new ones. "
-        )
+        + ("again every 2 s while the run continues. " if live else "kept until you refresh. ")
         + f"{wording.bin_sentence(width)} ◇ shown below · ┃ LSO, where something is withheld"
         + (f" · {wording.count(hidden, 'further partition')} only in numbers" if hidden else "")
     )
+    if found_there is not None and marks:
+        st.markdown(
+            f"{wording.plain(marks_sentence(marks))} {marks_legend(marks)}"
+            f" [{wording.plain(f'Verdict of {found_there.run}')}](verdict?run={found_there.run})"
+        )
     return lambda: strip_with_pointer(strip, place.partition, place.record)
+
+
+def within(mark: Mark, bounds: Bounds) -> bool:
+    """Whether the topic still has the offsets of a mark."""
+    return any(
+        p.partition == mark.partition and p.start <= mark.first and mark.last < p.hw
+        for p in bounds.partitions
+    )
 
 
 def around(bounds: Bounds, partition: int) -> Bounds:
@@ -287,12 +305,16 @@ def listing(place: CompareState, records: Sequence[Record], strip: export.Chart)
         export.offer(place.topic, f"{place.topic}-{place.partition}-{first}", shown, formats, strip)
 
 
-def detail(kafka: Services, seen: Snapshot, place: CompareState, record: Record) -> None:
-    """Shows one offset: its content, and why a read_committed consumer gets it or not."""
+def detail(
+    kafka: Services, seen: Snapshot, place: CompareState, record: Record, found: Found | None
+) -> None:
+    """Shows one offset: what the verdict found there, why a read_committed consumer gets it or not,
+    and its content."""
     word = wording.FATE_WORDS[record.fate]
     with st.container(border=True):
         st.markdown(f"#### Offset {record.offset:,} {wording.badge(word)}")
         st.caption(f"{wording.plain(place.topic)}, partition {record.partition}")
+        findings(seen, place, found)
         st.markdown(f"**Does a read\\_committed consumer get it?** {wording.plain(record.why)}")
         if record.fate is Fate.ABORTED:
             with session.said():
@@ -354,6 +376,27 @@ def detail(kafka: Services, seen: Snapshot, place: CompareState, record: Record)
                 alt="The headers of the record",
             )
         st.caption(f"Timestamp {wording.moment_of_ms(record.timestamp_ms)}")
+
+
+def findings(seen: Snapshot, place: CompareState, found: Found | None) -> None:
+    """Shows what the topic's verdict found at the chosen offset, with a way to the first copy of a
+    duplicate."""
+    if found is None:
+        return
+    for one in found.at(place.partition, place.record).to_dict("records"):
+        st.warning(
+            wording.plain(one["why"]), title=wording.KIND_TITLES.get(one["kind"], one["kind"])
+        )
+        first = first_copy(one)
+        if first is not None and first[0] in {p.partition for p in seen.bounds.partitions}:
+            partition, offset = first
+            st.button(
+                f"Its first copy: partition {partition}, offset {offset:,}",
+                key="first_copy",
+                icon=":material/content_copy:",
+                on_click=go,
+                args=(replace(place, partition=partition, offset=offset, record=offset),),
+            )
 
 
 topic.page(settings, "Compare", body)

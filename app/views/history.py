@@ -15,7 +15,6 @@ from topicproof.app import export, session, wording
 from topicproof.app.charts.trend import trend_figure
 from topicproof.backend.history import trend
 from topicproof.backend.history.compare import Comparison, compare
-from topicproof.backend.history.signoff import Standing
 from topicproof.backend.history.store import Run
 
 EVERY = "every"
@@ -72,8 +71,7 @@ def filtered(runs: Sequence[Run]) -> list[Run]:
     ]
 
 
-def listed(runs: Sequence[Run], standings: Mapping[str, Standing]) -> None:
-    words = [wording.STANDING_WORDS[standings[run.id]] for run in runs]
+def listed(runs: Sequence[Run], standings: Mapping[str, str]) -> None:
     frame = pd.DataFrame(
         {
             "run": [f"verdict?run={run.id}" if run.verdict else f"./?run={run.id}" for run in runs],
@@ -82,7 +80,7 @@ def listed(runs: Sequence[Run], standings: Mapping[str, Standing]) -> None:
             "what": [trend.subject(run) for run in runs],
             "state": [wording.run_state(run).word for run in runs],
             "verdict": [wording.verdict_short(run) for run in runs],
-            "sign-off": [word.word for word in words],
+            "sign-off": [standings[run.id] for run in runs],
             "took": [trend.took_s(run) for run in runs],
             "why": [run.why or run.error or "" for run in runs],
         }

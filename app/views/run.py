@@ -1,4 +1,7 @@
-"""Run: configure a run, start it, watch it live, stop it, resume it. `?run=ID` reopens this run."""
+"""Run: configure a run, start it, watch it live, stop it, resume it.
+
+`?run=ID` reopens this run; `?plan_records=` and the like fill in the form.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,7 @@ def form() -> None:
             [name for name, scenario in SCENARIOS.items() if scenario.value is not None],
             format_func=lambda name: f"{name}: {SCENARIOS[name].title}",
             key="plan_scenario",
+            bind="query-params",
             help=(
                 "Where the inputs come from, and what the pipeline on Spark makes of each. For"
                 " topics of your own, write a plan and start it from the command line: topicproof"
@@ -46,6 +50,7 @@ def form() -> None:
                 "Guarantee",
                 get_args(RunPlan.model_fields["guarantee"].annotation),
                 key="plan_guarantee",
+                bind="query-params",
                 help="What the run promises, and what its verdict is measured against.",
             ),
             "records": right.number_input(
@@ -54,6 +59,7 @@ def form() -> None:
                 value=20_000,
                 step=10_000,
                 key="plan_records",
+                bind="query-params",
                 help=(
                     "How many integers are written to the source. “Run until stopped” ignores it."
                 ),
@@ -64,6 +70,7 @@ def form() -> None:
                 max_value=10_000,
                 value=3,
                 key="plan_partitions",
+                bind="query-params",
                 help=(
                     "Partitions of the source and of the sink. Each source partition has its own"
                     " transactional id."
@@ -75,6 +82,7 @@ def form() -> None:
                 value=1_000,
                 step=100,
                 key="plan_per_transaction",
+                bind="query-params",
                 help="How many inputs go into one transaction at most.",
             ),
             "abort_probability": left.number_input(
@@ -84,6 +92,7 @@ def form() -> None:
                 value=0.2,
                 step=0.05,
                 key="plan_abort_probability",
+                bind="query-params",
                 help=(
                     "Each transaction is aborted on purpose with this probability, and tried again:"
                     " its aborted records stay in the topic, where only read_uncommitted sees them."
@@ -95,6 +104,7 @@ def form() -> None:
             "Fault",
             list(faults),
             key="plan_fault",
+            bind="query-params",
             help=(
                 "What goes wrong on purpose. It happens once, or once per source partition if it"
                 " strikes the worker. "
@@ -106,6 +116,7 @@ def form() -> None:
             min_value=0,
             value=2,
             key="plan_fault_transaction",
+            bind="query-params",
             help="The fault strikes in this transaction. 0: nothing goes wrong.",
         )
         step = right.selectbox(
@@ -113,6 +124,7 @@ def form() -> None:
             list(Step),
             index=list(Step).index(Step.PRODUCED),
             key="plan_fault_step",
+            bind="query-params",
             help=(
                 "At which step of the transaction the fault strikes. Crash and error can strike at"
                 " any step, zombie and hijack while the transaction is open."
@@ -125,6 +137,7 @@ def form() -> None:
             "Seed",
             value=1,
             key="plan_seed",
+            bind="query-params",
             help=(
                 "Seeds every random draw: the same plan with the same seed aborts the same"
                 " transactions again."
@@ -135,12 +148,14 @@ def form() -> None:
             min_value=1.0,
             value=None,
             key="plan_rate",
+            bind="query-params",
             placeholder="no limit",
             help="How fast the source is filled. Empty: as fast as possible.",
         )
         fields["until_stopped"] = st.toggle(
             "Run until stopped",
             key="plan_until_stopped",
+            bind="query-params",
             help=(
                 "Fill and process at the same time until you press Stop; then judge what was"
                 " committed."

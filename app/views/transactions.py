@@ -101,8 +101,8 @@ def facts(seen: Snapshot) -> None:
     plain = seen.ranges[~seen.ranges["transactional"].astype(bool) & seen.ranges["control"].isna()]
     outside = int(plain["records"].sum())
     st.caption(
-        "Each counts once per partition that it wrote to; across all partitions there are"
-        f" {len(seen.over_partitions):,}. {aborted:,} of {wording.count(records, 'record')} in "
+        f"{wording.count(len(seen.over_partitions), 'transaction')}; {len(found):,} counted per"
+        f" partition. {aborted:,} of {wording.count(records, 'record')} in "
         f"transactions ({aborted / max(1, records):.1%}) were aborted"
         + (
             f"; {wording.count(outside, 'further record')} in none."

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from topicproof.app import session, signing, wording
+from topicproof.app import session, signing, way_forward, wording
 from topicproof.app.url_state import example_position
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.store import Run
@@ -66,6 +66,7 @@ def page() -> None:
         )
     subject(run, report)
     outcome(run, report)
+    way_forward.offer(run, report)
     witnesses(run, report)
     aside = report.aside
     for finding in report.findings:

@@ -46,7 +46,8 @@ def evidence(
     for one in evidence_in(place):
         require_unchanged(one)
     if folder is not None:
-        copy_all(place, folder, payloads)
+        signed = [one.as_json() for one in signoffs_of.signoffs(History(settings), run_id)]
+        copy_all(place, folder, payloads, signed)
         attest_copy(settings, place, folder)
         place = folder
     manifests = {str(one): read_manifest(one) for one in evidence_in(place)}

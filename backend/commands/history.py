@@ -16,7 +16,7 @@ from topicproof.backend.commands.terminal import emit, out
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.folder import evidence_hash, read_report
 from topicproof.backend.history.compare import compare as compare_reports
-from topicproof.backend.history.signoff import Standing, signoffs, standing
+from topicproof.backend.history.signoff import Standing, signoffs, standing_text
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.history.trend import MEASURES, subject, topics
 from topicproof.backend.settings import Settings
@@ -117,7 +117,7 @@ def trend(
         for column in table.columns:
             column.no_wrap = column.header != "sign-off"
         for row in rows:
-            signed = "" if row["sign_off"] is Standing.NONE else row["sign_off"]
+            signed = "" if row["sign_off"] == Standing.NONE else row["sign_off"]
             figures = (_number(row["figures"][measure]) for measure in SHORT)
             table.add_row(row["run"], row["started"][:16], row["verdict"], *figures, signed)
         out.print(table)
@@ -131,7 +131,7 @@ def _rows(settings: Settings, history: History, runs: Sequence[Run]) -> list[dic
             "run": run.id,
             "started": f"{run.created_at:%Y-%m-%d %H:%M:%S}",
             "verdict": run.verdict,
-            "sign_off": standing(
+            "sign_off": standing_text(
                 signoffs(history, run.id), evidence_hash(run.folder(settings)), today
             ),
             "figures": {

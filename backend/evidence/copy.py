@@ -34,7 +34,8 @@ from topicproof.backend.evidence.manifest import (
     require_unchanged,
     write_manifest,
 )
-from topicproof.backend.evidence.page import PAGE, page_time
+from topicproof.backend.evidence.page import PAGE, page_time, write_page
+from topicproof.backend.evidence.signed import Entries, write_signoffs
 from topicproof.backend.settings import Settings
 from topicproof.validators.kinds.wrong_value import without_values as sentence_without
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
@@ -50,8 +51,11 @@ CONTENT = ("content", "seen_content")
 Mask = Callable[[bytes | None], bytes | None]
 
 
-def copy_evidence(evidence: Path, target: Path, payloads: Payloads = Payloads.ALL) -> str:
-    """Copy the evidence into the folder `target`. Returns the hash of the copy's manifest.
+def copy_evidence(
+    evidence: Path, target: Path, payloads: Payloads = Payloads.ALL, signoffs: Entries = ()
+) -> str:
+    """Copy the evidence into the folder `target`, with its sign-offs. Returns the hash of the
+    copy's manifest, which names the original's unless both are the same.
 
     Replaces an earlier copy. Raises UsageError if the folder holds anything else, EvidenceError if
     the evidence has changed or the copy cannot be written.
@@ -64,14 +68,17 @@ def copy_evidence(evidence: Path, target: Path, payloads: Payloads = Payloads.AL
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             if payloads is Payloads.ALL:
                 shutil.copyfile(evidence / name, target / name)
-        if payloads is Payloads.ALL:
+        if payloads is Payloads.ALL and not signoffs:
             if (evidence / ATTESTATION).is_file():
                 shutil.copyfile(evidence / ATTESTATION, target / ATTESTATION)
             return original
-        mask = _digests() if payloads is Payloads.MASKED else None
-        for name in manifest.files:
-            _copy_masked(evidence / name, target / name, mask)
-        _tell_again(evidence, target, manifest)
+        if payloads is not Payloads.ALL:
+            mask = _digests() if payloads is Payloads.MASKED else None
+            for name in manifest.files:
+                _copy_masked(evidence / name, target / name, mask)
+            _tell_again(evidence, target, manifest)
+        if signoffs:
+            _add_signoffs(evidence, target, manifest, signoffs)
     except OSError as error:
         raise EvidenceError(
             f"The evidence cannot be copied to {target}: {error.strerror}."
@@ -108,7 +115,9 @@ def without_payloads(evidence: Path) -> None:
         ) from error
 
 
-def copy_all(folder: Path, target: Path, payloads: Payloads = Payloads.ALL) -> None:
+def copy_all(
+    folder: Path, target: Path, payloads: Payloads = Payloads.ALL, signoffs: Entries = ()
+) -> None:
     """Copy the evidence of a run's folder: one straight into `target`, several at their relative
     paths. Raises as `copy_evidence`."""
     found = evidence_in(folder)
@@ -116,17 +125,25 @@ def copy_all(folder: Path, target: Path, payloads: Payloads = Payloads.ALL) -> N
         require_room(target)
     for evidence in found:
         copy_evidence(
-            evidence, target if len(found) == 1 else target / evidence.relative_to(folder), payloads
+            evidence,
+            target if len(found) == 1 else target / evidence.relative_to(folder),
+            payloads,
+            signoffs,
         )
 
 
 def zip_evidence(
-    run: Path, target: Path, payloads: Payloads, name: str, settings: Settings | None = None
+    run: Path,
+    target: Path,
+    payloads: Payloads,
+    name: str,
+    signoffs: Entries = (),
+    settings: Settings | None = None,
 ) -> None:
-    """Zip the evidence of a run's folder under a top folder `name`. With `settings`, a masked copy
-    is signed again. Raises EvidenceError."""
+    """Zip the evidence of a run's folder under a top folder `name`. With `settings`, a copy that
+    differs from its original is signed again. Raises EvidenceError."""
     folder = target.with_suffix(".folder")
-    copy_all(run, folder, payloads)
+    copy_all(run, folder, payloads, signoffs)
     if settings is not None:
         attest_copy(settings, run, folder)
     try:
@@ -203,6 +220,14 @@ def _copy_masked(path: Path, target: Path, mask: Mask | None) -> None:
                     )
                     rows = rows.set_column(kept.index("why"), schema.field("why"), told)
                 writer.write_table(rows.cast(schema))
+
+
+def _add_signoffs(evidence: Path, target: Path, manifest: Manifest, signoffs: Entries) -> None:
+    """Write the sign-offs into a copy, and render its page with them."""
+    judged_at = manifest.judged_at or page_time(evidence / PAGE) or ""
+    write_signoffs(target, signoffs)
+    made_at = f"{judged_at.replace('T', ' ')} UTC"
+    write_page(target / PAGE, read_report(target), made_at, signoffs)
 
 
 def _tell_again(evidence: Path, target: Path, manifest: Manifest) -> None:

@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from topicproof.backend.evidence.figures import FATES, figures
+from topicproof.backend.evidence.signed import Entries, signoff_rows
 from topicproof.validators.finding import Example, Outcome, PartitionBounds
 from topicproof.validators.report import Report
 
@@ -29,8 +30,8 @@ PAGE_HEAD_MAX = 20_000
 """The time is within this many characters of a page."""
 
 
-def write_page(path: Path, report: Report, made_at: str) -> None:
-    """Write the page. Raises OSError."""
+def write_page(path: Path, report: Report, made_at: str, signoffs: Entries = ()) -> None:
+    """Write the page, in a copy with the sign-offs. Raises OSError."""
     balance = sorted(report.balance, key=lambda one: one.partition)
     topics = report.origin.topics if report.origin else {}
     text = (
@@ -39,6 +40,7 @@ def write_page(path: Path, report: Report, made_at: str) -> None:
         .render(
             report=report,
             made_at=made_at,
+            signoffs=signoff_rows(signoffs),
             symbols=SYMBOLS,
             examples_open=EXAMPLES_OPEN,
             fates=tuple(FATES),

@@ -8,8 +8,6 @@ there is no password.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
@@ -23,6 +21,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.folder import evidence_hash, evidence_in, read_report
 from topicproof.backend.evidence.manifest import require_unchanged
+from topicproof.backend.evidence.signed import entry_hash, hashed_fields
 from topicproof.backend.history.anchor import (
     Anchored,
     anchored,
@@ -120,19 +119,19 @@ class Signoff:
 
     def fields(self) -> dict[str, Any]:
         """Return what is hashed and signed, as JSON has it."""
-        said = {
+        return hashed_fields(self.as_json())
+
+    def hashed(self) -> str:
+        """Compute the correct `hash`."""
+        return entry_hash(self.as_json())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields, as they are kept beside evidence."""
+        return {
             **asdict(self),
             "made_at": self.made_at.isoformat(),
             "until": self.until and self.until.isoformat(),
         }
-        del said["hash"], said["envelope"]
-        return said
-
-    def hashed(self) -> str:
-        """Compute the correct `hash`."""
-        return hashlib.sha256(
-            json.dumps(self.fields(), sort_keys=True, ensure_ascii=False).encode()
-        ).hexdigest()
 
 
 def signable(settings: Settings, run: Run) -> tuple[list[Report], str]:
@@ -171,11 +170,11 @@ def sign(
     """
     name, comment = name.strip(), comment.strip()
     if not name:
-        raise UsageError("A sign-off needs a name: --by NAME.")
+        raise UsageError("A sign-off needs a name.")
     if decision is Decision.WAIVE:
         _require_waivable(reports, kind, until, comment)
     elif kind is not None or until is not None:
-        raise UsageError("A kind and a day belong to a waiver only: --decision waive.")
+        raise UsageError("A kind and a day belong to a waiver only.")
     if decision is Decision.ACCEPT:
         _require_acceptable(reports, signoffs(history, run), evidence, comment)
         comment = " ".join([*filter(None, [_covered(reports)]), comment]).strip()
@@ -258,6 +257,33 @@ def standing(entries: Sequence[Signoff], evidence: str | None, today: date) -> S
     return Standing.EXPIRED if rests else Standing.ACCEPTED
 
 
+def waivers(entries: Sequence[Signoff], evidence: str | None) -> int:
+    """Return how many kinds of finding are waived on the evidence in a verdict that is accepted; 0
+    if it does not depend on waivers."""
+    decided = next((one for one in reversed(entries) if one.decision is not Decision.WAIVE), None)
+    if decided is None or decided.decision is Decision.REJECT:
+        return 0
+    if decided.verdict is not Outcome.VIOLATED or decided.evidence != evidence:
+        return 0
+    return len(
+        {
+            one.kind
+            for one in entries
+            if one.decision is Decision.WAIVE
+            and one.evidence == evidence
+            and one.number < decided.number
+        }
+    )
+
+
+def standing_text(entries: Sequence[Signoff], evidence: str | None, today: date) -> str:
+    """Return a run's status in words: `accepted with 3 waivers`. Takes what `standing` takes."""
+    status, waived = standing(entries, evidence, today), waivers(entries, evidence)
+    if status is not Standing.ACCEPTED or not waived:
+        return str(status)
+    return f"{status} with {waived} {'waiver' if waived == 1 else 'waivers'}"
+
+
 def breaking(*reports: Report) -> tuple[Finding, ...]:
     """Return the findings that make a verdict VIOLATED."""
     return tuple(
@@ -277,9 +303,9 @@ def _require_waivable(
         there = f"These can: {', '.join(kinds)}." if kinds else "No finding breaks this verdict."
         raise UsageError(f"{kind or 'No kind'} cannot be waived. {there}")
     if until is None or until < _today():
-        raise UsageError("A waiver needs its last valid day, today or later: --until 2026-12-31.")
+        raise UsageError("A waiver needs its last valid day, today or later, such as 2026-12-31.")
     if not comment:
-        raise UsageError("A waiver needs its reason: --comment TEXT.")
+        raise UsageError("A waiver needs its reason, as its comment.")
 
 
 def _require_acceptable(
@@ -287,12 +313,12 @@ def _require_acceptable(
 ) -> None:
     if any(one.verdict is Outcome.UNKNOWN for one in reports) and not comment:
         raise UsageError(
-            "The verdict is UNKNOWN: accepting it needs a reason in words: --comment TEXT."
+            "The verdict is UNKNOWN: accepting it needs a reason in words, as its comment."
         )
     covered = _covered(reports)
     if covered and not comment:
         raise UsageError(
-            f"The verdict {covered} Accepting it needs a reason in words: --comment TEXT."
+            f"The verdict {covered} Accepting it needs a reason in words, as its comment."
         )
     waived = {
         one.kind
@@ -305,8 +331,8 @@ def _require_acceptable(
     left = [kind for kind in _kinds(reports) if kind not in waived]
     if left:
         raise UsageError(
-            f"The verdict is VIOLATED by {', '.join(left)}. Waive each first (--decision waive"
-            f" --kind {left[0]} --until DAY --comment REASON), or reject."
+            f"The verdict is VIOLATED by {', '.join(left)}. Waive each of these kinds first, until"
+            " a day and with a reason, or reject."
         )
 
 

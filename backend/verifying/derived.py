@@ -28,6 +28,7 @@ from topicproof.backend.evidence.junit import JUNIT, write_junit
 from topicproof.backend.evidence.limits import read_json
 from topicproof.backend.evidence.manifest import MANIFEST, Manifest
 from topicproof.backend.evidence.page import PAGE, page_time, write_page
+from topicproof.backend.evidence.signed import read_signoffs
 from topicproof.backend.judging.capture_store import Question
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.expected import Expected
@@ -225,7 +226,8 @@ def file_contradictions(
     try:
         write_csv(evidence / PARQUET, scratch / CSV)
         write_junit(scratch / JUNIT, said, here, judged_at)
-        write_page(scratch / PAGE, said, f"{judged_at.replace('T', ' ')} UTC")
+        made_at = f"{judged_at.replace('T', ' ')} UTC"
+        write_page(scratch / PAGE, said, made_at, read_signoffs(evidence))
         for name, source in (
             (CSV, PARQUET),
             (JUNIT, f"{REPORT} with the rows found again"),

@@ -25,6 +25,7 @@ from topicproof.backend.evidence.manifest import (
     manifest_hash,
     read_manifest,
 )
+from topicproof.backend.evidence.signed import read_signoffs, signoff_contradictions
 from topicproof.backend.exit_codes import FORGED, UNJUDGED, code_of, worst
 from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.judge import judge_capture
@@ -162,6 +163,7 @@ def verify(
         text = read_bytes(evidence / REPORT).decode()
         contradictions = report_contradictions(text, said, found)
         forged = asked_contradictions(evidence, capture.question)
+        forged += signoff_contradictions(read_signoffs(evidence))
         others = other_versions(said)
         rendered: list[str] = []
         if not contradictions:

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from tests.app.test_url_state import BOUNDS, RANGES
+from topicproof.app.charts.proportions import layers
 from topicproof.app.charts.strip import (
     STRIP_CELLS_MAX,
     STRIP_PARTITIONS_MAX,
@@ -16,8 +17,8 @@ from topicproof.app.charts.strip import (
     strip_with_pointer,
 )
 from topicproof.app.charts.timeline import timeline_figure, timeline_pointer
-from topicproof.backend.kafka.log.fates import bins
-from topicproof.validators.finding import Bounds, PartitionBounds
+from topicproof.backend.kafka.log.fates import FATES, bins
+from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 
 def test_the_strip_has_a_cell_for_every_bin_and_says_what_is_in_it() -> None:
@@ -26,7 +27,10 @@ def test_the_strip_has_a_cell_for_every_bin_and_says_what_is_in_it() -> None:
     found = bins(RANGES, BOUNDS, strip_columns(3))
     figure = strip_figure(found, BOUNDS)
     heat, cells, symbols, _under, lso = figure.data
-    assert heat.z.shape == (3, 12) and str(heat.z.dtype) == "uint8"
+    assert heat.z.shape[1] == 12 and str(heat.z.dtype) == "uint8"
+    assert len(heat.y) == len(heat.z) + 1 and list(figure.layout.yaxis.ticktext) == [
+        f"p{number}" for number in found.partitions
+    ]
     assert len(cells.x) == int((found.worst >= 0).sum()) == 17
     assert cells.text[5] == "1 aborted" and tuple(cells.customdata[5]) == (0, 5, 6)
     assert "✕" in symbols.text and "◔" in symbols.text
@@ -64,6 +68,34 @@ def test_a_strip_stays_small(partitions: int) -> None:
     points = strip_figure(bins(ranges, bounds, strip_columns(shown)), bounds).data[1]
     assert len(points.x) <= STRIP_POINTS_MAX + shown
     assert sum(int(end) - int(first) for _, first, end in points.customdata) >= shown * 1_000
+
+
+SHARES = (
+    *((committed, aborted) for committed, aborted in ((900, 100), (500, 500), (999, 1), (1, 999))),
+    *((813, 187), (995, 5)),
+)
+
+
+@pytest.mark.parametrize(("committed", "aborted"), SHARES)
+def test_a_mixed_cell_is_drawn_in_proportion(committed: int, aborted: int) -> None:
+    """Story: somebody sees a strip and estimates how much was aborted. The estimate is right, a
+    lone aborted record is not lost, and a lone committed one neither."""
+    bounds = Bounds("topic", (PartitionBounds(0, 0, 100_000, 100_000),))
+    pieces = [
+        (0, 1_000 * number + first, 1_000 * number + last, fate, last + 1 - first, -1, None)
+        for number in range(100)
+        for first, last, fate in ((0, committed - 1, "COMMITTED"), (committed, 999, "ABORTED"))
+    ]
+    found = bins(pd.DataFrame(pieces, columns=RANGES.columns), bounds, 100)
+    drawn = layers(found, 9)
+    assert drawn.shape == (1, 9, 100)
+    of_aborted = drawn == FATES.index(Fate.ABORTED)
+    assert of_aborted.any(axis=1).all() and not of_aborted.all(axis=1).any()
+    fewest, most = 1 / 9, 8 / 9
+    assert of_aborted.mean() == pytest.approx(
+        min(most, max(fewest, aborted / (committed + aborted))), abs=0.01
+    )
+    assert not of_aborted[0, 0].any(), "the worst fate lies below"
 
 
 def of_timeline(

@@ -25,6 +25,8 @@ TITLE = "Duplicates"
 QUESTION = "Is every output committed at most once?"
 UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+FIRST_COPY = r"the first is at (\d+)/(\d+)\."
+"""Finds the first copy's partition and offset in a row's sentence."""
 
 
 def find(ledger: Ledger) -> DataFrame | None:

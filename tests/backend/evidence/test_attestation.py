@@ -218,7 +218,7 @@ def test_a_copy_is_signed_if_its_original_is(
 
 
 def test_a_download_is_signed(settings: Settings, signed: Path, tmp_path: Path) -> None:
-    zip_evidence(signed.parent, tmp_path / "run.zip", Payloads.MASKED, "run", settings)
+    zip_evidence(signed.parent, tmp_path / "run.zip", Payloads.MASKED, "run", settings=settings)
     with zipfile.ZipFile(tmp_path / "run.zip") as packed:
         packed.extractall(tmp_path / "unpacked")
     found, vouched = looked(settings, tmp_path / "unpacked" / "run", required=True)

@@ -30,9 +30,11 @@ from topicproof.backend.evidence.manifest import (
     Difference,
     Payloads,
     differences,
+    manifest_hash,
     read_manifest,
     write_manifest,
 )
+from topicproof.backend.evidence.signed import entry_hash
 from topicproof.backend.judging.capture_store import Capture, Question, keep_capture, read_capture
 from topicproof.backend.sink.journal import Declared, FaultFired, TaskStarted, TransactionEnded
 from topicproof.backend.verifying.derived import report_contradictions
@@ -607,6 +609,32 @@ def test_a_zip_holds_the_folder(healthy: tuple[Path, Report], tmp_path: Path) ->
     with zipfile.ZipFile(tmp_path / "evidence.zip") as packed:
         packed.extractall(tmp_path)
     assert differences(tmp_path / "squares-1") == []
+
+
+def test_a_signed_copy_shows_its_signatures(
+    spark: SparkSession, healthy: tuple[Path, Report], tmp_path: Path
+) -> None:
+    """Story: evidence is downloaded after it was signed. The sign-off is in it and on its page, it
+    names the signed manifest, and it can be verified. A changed sign-off is found."""
+    entry = {
+        "number": 1,
+        "made_at": "2026-01-01T10:00:00",
+        "name": "Grace <b>Hopper",
+        "decision": "accept",
+        "comment": "as expected",
+        "verdict": "HOLDS",
+        "evidence": manifest_hash(healthy[0]),
+    }
+    signed = {**entry, "hash": entry_hash(entry)}
+    copy_evidence(healthy[0], tmp_path / "copy", Payloads.ALL, [signed])
+    assert read_manifest(tmp_path / "copy").of == manifest_hash(healthy[0])
+    page = (tmp_path / "copy" / "report.html").read_text()
+    assert "Grace &lt;b&gt;Hopper" in page and "accepted HOLDS" in page
+    found = verify(spark, tmp_path / "copy")
+    assert (found.differences, found.contradictions, found.forged) == ((), (), ())
+
+    copy_evidence(healthy[0], tmp_path / "forged", Payloads.ALL, [{**signed, "name": "Somebody"}])
+    assert any("signoffs.json: entry 1" in one for one in verify(spark, tmp_path / "forged").forged)
 
 
 def test_every_part_of_the_question_is_kept(spark: SparkSession, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from topicproof.backend.history.signoff import (
     sign,
     signoffs,
     standing,
+    standing_text,
     unanchored,
 )
 from topicproof.backend.history.store import History
@@ -262,3 +263,16 @@ def _rewrite(history: History, number: int, **changes: str) -> None:
                     "number": one.number,
                 },
             )
+
+
+def test_an_acceptance_names_its_waivers(open_history: Open) -> None:
+    """Story: somebody waives a finding and accepts. Whoever reads the decision sees that it rests
+    on a waiver."""
+    history = open_history()
+    reason = {"kind": "duplicate", "until": LATER, "comment": "known"}
+    sign(history, "a", [TWICE], "e1", Decision.WAIVE, "Grace Hopper", **reason)  # type: ignore[arg-type]
+    assert standing_text(signoffs(history, "a"), "e1", TODAY) == "not signed"
+    sign(history, "a", [TWICE], "e1", Decision.ACCEPT, "Grace Hopper")
+    assert standing_text(signoffs(history, "a"), "e1", TODAY) == "accepted with 1 waiver"
+    sign(history, "b", [HELD], "e2", Decision.ACCEPT, "Grace Hopper")
+    assert standing_text(signoffs(history, "b"), "e2", TODAY) == "accepted"

@@ -1,0 +1,158 @@
+"""What a verdict found in a topic, place by place, and as marks for the strip.
+
+Rows of `findings.parquet` in, frames and marks out. Duplicates and the like lie in the sink; a gap
+lies in the source, at the input whose output is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from topicproof.app.charts.marks import MARKS_MAX, Mark
+from topicproof.app.wording import KIND_TITLES, count
+from topicproof.backend.evidence.findings import PARQUET
+from topicproof.validators.kinds import duplicate
+from topicproof.validators.report import Report
+
+ROWS_MAX = 100_000
+"""Rows read for the marks."""
+APART = 2
+"""Findings at most this many offsets apart make one mark: a marker may lie between them."""
+READ = ("kind", "partition", "offset", "source_topic", "source_partition", "source_offset", "why")
+COLUMNS = ("kind", "partition", "offset", "first_partition", "first_offset", "why")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The findings of one verdict in one topic."""
+
+    run: str
+    rows: pd.DataFrame
+    """`COLUMNS`: one row per finding, by kind and place. `first_partition` and `first_offset` are
+    the first copy of a duplicate, otherwise null."""
+    marks: tuple[Mark, ...]
+    """The same, neighbours as one, the largest first."""
+
+    def at(self, partition: int, offset: int) -> pd.DataFrame:
+        return self.rows[(self.rows["partition"] == partition) & (self.rows["offset"] == offset)]
+
+
+def found_in(evidence: Path, report: Report, run: str, topic: str) -> Found:
+    """Reads what the verdict found in the topic. Raises OSError, pyarrow.ArrowInvalid."""
+    rows = located(read_rows(evidence, report), report, topic)
+    return Found(run, rows, marks(rows))
+
+
+def read_rows(evidence: Path, report: Report) -> pd.DataFrame:
+    """Reads the findings (`READ`) of each kind that has a section in the report, without those that
+    another kind explains. Empty if there is no such file."""
+    kinds = [one.kind for one in report.findings if one.count and one not in report.aside]
+    path = evidence / PARQUET
+    if not kinds or not path.is_file():
+        return pd.DataFrame(columns=list(READ))
+    wanted = pc.field("kind").isin(kinds) & pc.field("explained_by").is_null()
+    table = pq.read_table(path, columns=list(READ), filters=wanted)
+    rows: pd.DataFrame = table.slice(0, ROWS_MAX).to_pandas()
+    return rows
+
+
+def located(rows: pd.DataFrame, report: Report, topic: str) -> pd.DataFrame:
+    """Returns the findings (`COLUMNS`) that lie in the topic, by kind and place."""
+    lacking = rows[rows["partition"].isna() & (rows["source_topic"] == topic)]
+    gaps = lacking.assign(partition=lacking["source_partition"], offset=lacking["source_offset"])
+    there = rows[rows["partition"].notna()]
+    numbers = _numbers(report, topic, there["partition"].unique().tolist())
+    there = there[there["partition"].isin(numbers)]
+    first = there["why"].str.extract(duplicate.FIRST_COPY).astype("Int64")
+    known = first[0].isin(_numbers(report, topic, first[0].dropna().unique().tolist()))
+    placed = there.assign(
+        partition=there["partition"].map(numbers),
+        first_partition=first[0].where(known).map(lambda one: report.sink.place(one)[1], "ignore"),
+        first_offset=first[1].where(known),
+    )
+    both = pd.concat([gaps, placed], ignore_index=True).reindex(columns=list(COLUMNS))
+    types = dict.fromkeys(("first_partition", "first_offset"), "Int64")
+    both = both.dropna(subset=["offset"]).astype({"partition": int, "offset": int, **types})
+    return both.sort_values(["kind", "partition", "offset"], ignore_index=True)
+
+
+def _numbers(report: Report, topic: str, numbers: Sequence[int]) -> dict[int, int]:
+    """Returns the topic's own number of each of the report's partitions that belong to it."""
+    places = {number: report.sink.place(int(number)) for number in numbers}
+    return {number: place[1] for number, place in places.items() if place[0] == topic}
+
+
+def marks(rows: pd.DataFrame) -> tuple[Mark, ...]:
+    """Joins findings (`COLUMNS`) at neighbouring offsets, the largest first."""
+    if rows.empty:
+        return ()
+    before = rows.shift()
+    begins = (rows["kind"] != before["kind"]) | (rows["partition"] != before["partition"])
+    begins |= ~(rows["offset"] - before["offset"]).between(0, APART)
+    for name, apart in (("first_partition", 0), ("first_offset", APART)):
+        step = (rows[name] - before[name].astype("Int64")).abs()
+        begins |= (step > apart).fillna(False).astype(bool)
+        begins |= rows[name].isna() != before[name].isna()
+    joined = rows.groupby(begins.cumsum(), sort=False).agg(
+        kind=("kind", "first"),
+        partition=("partition", "first"),
+        first=("offset", "first"),
+        last=("offset", "last"),
+        count=("offset", "size"),
+        first_partition=("first_partition", "first"),
+        first_offset=("first_offset", "first"),
+        why=("why", "first"),
+    )
+    largest = joined.sort_values("count", ascending=False, kind="stable")
+    return tuple(
+        Mark(
+            one["kind"],
+            KIND_TITLES.get(one["kind"], one["kind"]),
+            one["partition"],
+            one["first"],
+            one["last"],
+            one["count"],
+            first_copy(one),
+            one["why"],
+        )
+        for one in largest.to_dict("records")
+    )
+
+
+def first_copy(row: Mapping[Any, Any]) -> tuple[int, int] | None:
+    """Returns partition and offset of the first copy in a row (`COLUMNS`); None without one."""
+    if pd.isna(row["first_offset"]):
+        return None
+    return int(row["first_partition"]), int(row["first_offset"])
+
+
+def marks_sentence(marks: Sequence[Mark]) -> str:
+    """Formats what the strip marks: `1,500 duplicates in 3 places.`"""
+    counts: dict[str, list[int]] = {}
+    for one in marks:
+        counts.setdefault(one.title, []).append(one.count)
+    said = (
+        f"{title}: {sum(found):,} in {count(len(found), 'place')}"
+        for title, found in sorted(counts.items())
+    )
+    cut = f" The {MARKS_MAX:,} largest are drawn." if len(marks) > MARKS_MAX else ""
+    return f"{'; '.join(said)}.{cut}"
+
+
+def marks_legend(marks: Sequence[Mark]) -> str:
+    """Explains the badges that are on the strip."""
+    meanings = {
+        "2×": "the same output again, with a line to its first copy (1)",
+        "▽": "an input without its output",
+        "⇄": "out of order",
+        "!": "another finding",
+    }
+    there = {one.badge for one in marks}
+    return " · ".join(f"{badge} {said}" for badge, said in meanings.items() if badge in there) + "."
