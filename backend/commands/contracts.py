@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from topicproof.backend.commands.options import Bootstrap, Config, Json, kafka_settings, settings_of
 from topicproof.backend.commands.terminal import emit, err, out, say
 from topicproof.backend.errors import ContractError, EvidenceError, UsageError
+from topicproof.backend.formats.formats import Formats
 from topicproof.backend.judging.contract import make_contract, read_fields
 from topicproof.backend.judging.contract_draft import draft
 from topicproof.backend.judging.contract_lint import lint
@@ -55,8 +56,11 @@ def contract(
     if file is not None and file.exists():
         raise UsageError(f"{file} already exists. Choose another name, or remove it.")
     settings = kafka_settings(bootstrap, config)
-    with services(settings, spark=False, say=say) as running:
-        found = draft(running.address, source, sink)
+    with (
+        services(settings, spark=False, say=say) as running,
+        closing(Formats(settings.registry, settings.avro_files)) as formats,
+    ):
+        found = draft(running.address, source, sink, formats)
     if not found.found:
         emit(json_, {"contract": None, "why": found.why, "tried": found.text, "file": None})
         out.print(found.text, end="", highlight=False, markup=False)

@@ -33,6 +33,7 @@ from topicproof.backend.evidence.manifest import (
     write_manifest,
 )
 from topicproof.backend.evidence.page import PAGE, page_time
+from topicproof.validators.decoded import DECODED
 from topicproof.validators.kinds.wrong_value import without_values as sentence_without
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 from topicproof.validators.lineage.packs import PACKED_HEADER
@@ -41,8 +42,8 @@ from topicproof.validators.report import Report
 DIGEST_BYTES = 16
 OURS = (LINEAGE_HEADER, TRANSACTION_HEADER, PACKED_HEADER)
 """Headers of our own pipelines: they name places and transactions, not content."""
-CONTENT = ("content", "seen_content")
-"""Columns with content hashes, which only judging needs."""
+CONTENT = ("content", "seen_content", DECODED)
+"""Columns with content hashes or decoded fields, which only judging needs."""
 
 Mask = Callable[[bytes | None], bytes | None]
 

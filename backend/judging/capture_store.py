@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.folded import keep_folded, read_folded
+from topicproof.backend.formats.fields import KnownSchemas
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.sink.journal import Entry, decode, encode
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
@@ -42,6 +43,7 @@ BATCHES, JOURNAL, COUNTS, TAKEN = (
 PACKS, SOURCE_PACKS = "sink-packs", "source-packs"
 SOURCE_BATCHES, ABORTED, POLLED = "source-raw_log.parquet", "source-aborted", "sink-polled.parquet"
 PENDING = "source-pending"
+SCHEMAS = "schemas.json"
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ class Capture:
     """Kafka's ids of the cluster and the topics."""
     notes: tuple[str, ...] = ()
     """Sentences for readers of the report."""
+    schemas: KnownSchemas | None = None
+    """The schemas of the records, if the question names fields of them."""
 
     @property
     def offsets(self) -> int:
@@ -174,6 +178,8 @@ def keep_capture(capture: Capture, evidence: Path) -> None:
         "notes": capture.notes,
     }
     write_text(evidence / TAKEN, json.dumps(said, indent=2, ensure_ascii=False))
+    if capture.schemas is not None:
+        write_text(evidence / SCHEMAS, capture.schemas.to_json())
     if isinstance(expected.count, DataFrame):
         keep(expected.count, (evidence / COUNTS).as_uri(), capture.offsets)
     try:
@@ -242,6 +248,11 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             # Evidence of earlier versions has neither.
             origin=TypeAdapter(Origin | None).validate_python(said.get("origin")),
             notes=tuple(said.get("notes", ())),
+            schemas=(
+                KnownSchemas.from_json((evidence / SCHEMAS).read_text(encoding="utf-8"))
+                if (evidence / SCHEMAS).exists()
+                else None
+            ),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EvidenceError(

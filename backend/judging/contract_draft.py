@@ -10,7 +10,16 @@ import yaml
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
-from topicproof.backend.judging.candidates import SCORE_MIN, Fit, candidates, document, fits
+from topicproof.backend.formats.decoded import Format
+from topicproof.backend.formats.formats import Formats
+from topicproof.backend.judging.candidates import (
+    SCORE_MIN,
+    Fit,
+    Texts,
+    candidates,
+    document,
+    fits,
+)
 from topicproof.backend.judging.expectation_seen import Seen, see
 from topicproof.backend.kafka.browse.search import Row, latest
 from topicproof.backend.kafka.client_configs import READ_COMMITTED
@@ -36,7 +45,15 @@ class Sample:
     whole: bool
     """Whether these are all records of the topic, with none deleted."""
     documents: Sequence[Any]
-    """Each value as JSON; None if it is not JSON."""
+    """Each value as JSON; None if it is not JSON and cannot be decoded."""
+    fields: bool = False
+    """Whether some values were decoded from another format than JSON."""
+    keys: Sequence[Any] = ()
+    """Each key decoded; None if it cannot be decoded."""
+
+    @property
+    def candidates(self) -> dict[str, Texts]:
+        return candidates(self.rows, self.documents, self.fields, self.keys)
 
 
 @dataclass(frozen=True)
@@ -50,11 +67,13 @@ class Draft:
     found: bool
 
 
-def draft(address: Address, source: str, sink: str) -> Draft:
-    """Draft a contract. Raises ClusterError, TopicError."""
-    inputs, outputs = (_newest(address, source, INPUTS), _newest(address, sink, OUTPUTS))
-    there = candidates(inputs.rows, inputs.documents)
-    here = candidates(outputs.rows, outputs.documents)
+def draft(address: Address, source: str, sink: str, formats: Formats | None = None) -> Draft:
+    """Draft a contract. `formats` decodes what is not JSON; None: without a registry. Raises
+    ClusterError, TopicError."""
+    formats = formats or Formats()
+    inputs = _newest(address, source, INPUTS, formats)
+    outputs = _newest(address, sink, OUTPUTS, formats)
+    there, here = inputs.candidates, outputs.candidates
     tried = fits(there, here)
     lineage = _lineage(inputs, outputs)
     best = (
@@ -69,21 +88,27 @@ def draft(address: Address, source: str, sink: str) -> Draft:
     if best is lineage:
         places = [(row.partition, row.offset) for row in inputs.rows]
         rows, named = _outputs_of_lineage(outputs, source)
-        seen = see(inputs.rows, inputs.documents, rows, outputs.whole, places, named)
+        seen = see(inputs.rows, inputs.documents, rows, outputs.whole, places, named, inputs.fields)
     else:
         texts = there[best.source], here[best.sink]
-        seen = see(inputs.rows, inputs.documents, outputs.rows, outputs.whole, *texts)
+        seen = see(
+            inputs.rows, inputs.documents, outputs.rows, outputs.whole, *texts, inputs.fields
+        )
     return _contract(source, sink, best, seen)
 
 
-def _newest(address: Address, topic: str, count: int) -> Sample:
+def _newest(address: Address, topic: str, count: int, formats: Formats) -> Sample:
     bounds = rawlog.fetch_bounds(address, topic)
     ranges = fates.fate_ranges(rawlog.scan(address, topic, bounds), bounds)
     rows = latest(address, bounds, ranges, READ_COMMITTED, count, KEPT_BYTES, SECONDS_MAX)
     if not rows:
         raise TopicError(f"Topic {topic} holds no committed record to look at. Fill it first.")
     whole = len(rows) < count and all(partition.start == 0 for partition in bounds.partitions)
-    return Sample(topic, rows, whole, [document(row) for row in rows])
+    values = [formats.decode(row.value or b"", topic) for row in rows]
+    keys = [formats.decode(row.key or b"", topic, "key").value for row in rows]
+    fields = any(one.known and one.format is not Format.JSON for one in values)
+    documents = [one.value for one in values] if fields else [document(row) for row in rows]
+    return Sample(topic, rows, whole, documents, fields, keys)
 
 
 def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
