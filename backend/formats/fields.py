@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from topicproof.backend.formats.decoded import DEPTH_MAX, as_json
-from topicproof.backend.formats.formats import Decoder, Part, Plain
+from topicproof.backend.formats.formats import HEAD_BYTES, Decoder, Part, Plain, Read
 from topicproof.backend.formats.registered import Registered, RegistryFailure
 
 Path = tuple[str | int, ...]
@@ -84,6 +84,9 @@ class FieldReader:
             return tuple([text_at(value, path) for path in paths])
 
         self._nothing = texts(None)
+        self._schemas = schemas
+        self._short: dict[bytes, Read] = {}
+        """The reader of each schema that has decoded a record, by the bytes of its id."""
         self._decoder = Decoder(schemas, avro, Plain(texts, Number))
 
     def read(
@@ -93,7 +96,17 @@ class FieldReader:
         (None if there is none). No bytes hold no field."""
         if data is None:
             return None, self._nothing
+        short = self._short.get(data[1:HEAD_BYTES]) if data[:1] == b"\0" else None
+        if short is not None and topic not in self._schemas.avro:
+            try:
+                return None, short(data[HEAD_BYTES:])[0]
+            except (ValueError, RecursionError):
+                pass  # The long way says why.
         found = self._decoder.decode(data, topic, self._part)
+        if found.known and found.schema_id is not None:
+            reader = self._decoder.reader(self._schemas.schema(found.schema_id))
+            assert not isinstance(reader, str), "it has just decoded a record"
+            self._short[data[1:HEAD_BYTES]] = reader[1]
         if found.known:
             return None, found.value
         return found.reason or UNREADABLE, self._nothing

@@ -71,6 +71,7 @@ class Decoder:
         self._plain = plain
         self._readers: dict[int, tuple[Format, Read] | str] = {}
         """The reader of each schema id, or why there is none."""
+        self._places: dict[tuple[int, str, Part], tuple[str | None, int | None]] = {}
         self._lock = Lock()
 
     def decode(self, data: bytes, topic: str = "", part: Part = "value") -> Decoded:
@@ -88,6 +89,9 @@ class Decoder:
 
     def reader(self, schema: Registered) -> tuple[Format, Read] | str:
         """Return the format and the reader of a schema, or why there is none."""
+        known = self._readers.get(schema.schema_id)
+        if known is not None:
+            return known
         with self._lock:
             if schema.schema_id not in self._readers:
                 try:
@@ -96,6 +100,13 @@ class Decoder:
                     why = f"Schema {schema.schema_id} cannot be used: {_said(error)}."
                     self._readers[schema.schema_id] = why
             return self._readers[schema.schema_id]
+
+    def _place(self, schema: Registered, topic: str, part: Part) -> tuple[str | None, int | None]:
+        """Return the schema's subject and version. Kept, because this is asked for each record."""
+        where = schema.schema_id, topic, part
+        if where not in self._places:
+            self._places[where] = schema.place(topic, part)
+        return self._places[where]
 
     def _decode(self, data: bytes, topic: str, part: Part) -> Decoded:
         if data[:1] == bytes([MAGIC]) and len(data) >= HEAD_BYTES:
@@ -117,7 +128,7 @@ class Decoder:
         except RegistryFailure as failure:
             return Decoded(schema_id=schema_id, reason=str(failure))
         reader = self.reader(schema)
-        subject, version = schema.place(topic, part)
+        subject, version = self._place(schema, topic, part)
         if isinstance(reader, str):
             return Decoded(None, None, schema_id, subject, version, reader)
         kind, read = reader

@@ -19,6 +19,7 @@ from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.judging.contract import make_contract, question_of
+from topicproof.backend.judging.contract_draft import draft
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.judging.selftest import self_test
 from topicproof.backend.kafka.client_configs import transactional_producer_config
@@ -91,12 +92,16 @@ def test_formats_in_one_topic_are_judged_and_broken_bytes_are_named(
     tmp_path: Path,
 ) -> None:
     """Story: orders in every format become JSON under another name. All are matched, with one
-    request for each schema, and the evidence proves it without a registry. Then broken bytes join
-    on both sides: each is named, and the verdict stays open."""
+    request for each schema, and the evidence proves it without a registry. `contract init` finds
+    the fields. Then broken bytes join on both sides: each is named, and the verdict stays open."""
     source, sink = new_topic(), new_topic()
     produce(bootstrap, source, every_format(schema_registry, source))
     outputs = [(None, b'{"order": {"number": %d}}' % number) for number in range(1, 7)]
     produce(bootstrap, sink, outputs)
+    formats = Formats(RegistryFacts(schema_registry))
+    proposed = draft(Address(bootstrap), source, sink, formats)
+    formats.close()
+    assert "{source: {field: id}, sink: {json: $.order.number}}" in proposed.text, proposed.text
     contract = {
         "source": {"topic": source},
         "sink": {"topic": sink},
