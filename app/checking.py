@@ -15,9 +15,9 @@ from topicproof.app import session
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ContractError, Mistake, TopicproofError
 from topicproof.backend.evidence.folder import EVIDENCE
+from topicproof.backend.formats.formats import Formats
 from topicproof.backend.history.contracts import find
 from topicproof.backend.history.store import Run
-from topicproof.backend.judging.candidates import candidates
 from topicproof.backend.judging.contract import make_contract, parse_fields
 from topicproof.backend.judging.contract_draft import Draft, draft_from
 from topicproof.backend.judging.contract_lint import lint, needs_spark
@@ -43,21 +43,23 @@ class Drafted:
 
 def drafted(found: Settings, kafka: Services, source: str, sink: str) -> Drafted:
     """Returns samples and draft of two topics. Raises ClusterError, TopicError."""
-    return _drafted(kafka.bootstrap, source, sink, found.client)
+    return _drafted(kafka.bootstrap, source, sink, found.client, session.formats(found))
 
 
 @st.cache_resource(
     ttl="2m", max_entries=4, show_spinner="Reading the newest records of both topics…"
 )
-def _drafted(bootstrap: str, source: str, sink: str, _client: Mapping[str, str]) -> Drafted:
-    pair = samples(Address(bootstrap, _client), source, sink)
+def _drafted(
+    bootstrap: str, source: str, sink: str, _client: Mapping[str, str], _formats: Formats
+) -> Drafted:
+    pair = samples(Address(bootstrap, _client), source, sink, _formats)
     labels = {side: _labels(sample) for side, sample in zip(("source", "sink"), pair, strict=True)}
     return Drafted(*pair, draft_from(*pair), labels)
 
 
 def _labels(sample: Sample) -> tuple[str, ...]:
-    spelled = candidates(sample.rows, sample.documents)
-    read = (side_label(parse_fields(f"identity: {one}")["identity"]) for one in spelled)
+    spelled = (parse_fields(f"identity: {one}")["identity"] for one in sample.candidates)
+    read = (side_label(one) for one in spelled)
     return tuple(dict.fromkeys([*(one for one in read if one), *LABELS]))
 
 

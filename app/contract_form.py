@@ -63,6 +63,13 @@ def form(fields: Mapping[str, Any], labels: Mapping[str, Sequence[str]], changed
             "2 or json_array_length(get_json_object(value, '$.items'))",
             "How many outputs an input has: Spark SQL over the source record.",
         )
+    elif isinstance(fields.get("value"), Mapping):
+        st.markdown("Values of an output's fields")
+        st.dataframe(
+            [{"field": path, "expected": text} for path, text in fields["value"].items()],
+            hide_index=True,
+        )
+        st.caption("Change them in the YAML: export the contract, edit it and import it.")
     else:
         terms.write(
             "value",

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from topicproof.validators.decoded import path_of, text_of
 from topicproof.validators.lineage.identity import KEYS, Match
 
 
@@ -38,6 +42,12 @@ class ContractTerms:
 
     repeats: bool = False
     """Whether the guarantee allows repeated outputs."""
+    compared: tuple[str, ...] = ()
+    """The fields of the output that `value` gives, as a JSON object of texts; empty: its value as
+    bytes."""
+    source_fields: tuple[str, ...] = ()
+    """The fields of source records that the terms name, as validators/decoded.py spells them."""
+    sink_fields: tuple[str, ...] = ()
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -48,6 +58,14 @@ class ContractTerms:
             ("offset_behind", self.offsets),
         )
         return tuple(kind for kind, given in said if given is not None)
+
+
+def compared_value(agreed: ContractTerms) -> Column:
+    """Returns what is compared with the required value of an output."""
+    if not agreed.compared:
+        return F.col("value")
+    texts = F.struct(*(text_of(one).alias(path_of(one)) for one in agreed.compared))
+    return F.to_json(texts, {"ignoreNullFields": "false"}).cast("binary")
 
 
 NOTHING_MORE = ContractTerms()

@@ -106,6 +106,12 @@ class Premise:
 
 
 PREMISES: Mapping[str, Premise] = {
+    "undecodable": Premise(
+        _MATCHED,
+        "Name the registry (`schema.registry.url` with --config) or the schema that they were"
+        " written with, or identify records by something else.",
+        "the contract names no decoded field",
+    ),
     "identity_missing": Premise(
         _MATCHED,
         "Name what every record of both topics holds: `topicproof contract init` proposes an"

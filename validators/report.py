@@ -339,6 +339,8 @@ def _required(
 def _asked(premise: str, ledger: Ledger) -> bool:
     """Whether a premise applies to this verdict at all."""
     match premise:
+        case "undecodable":
+            return bool(ledger.agreed.source_fields or ledger.agreed.sink_fields)
         case "identity_missing" | "identity_repeated":
             return ledger.by_key
         case "outputs_alike":

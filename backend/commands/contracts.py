@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from topicproof.backend.commands.options import Bootstrap, Config, Json, kafka_settings, settings_of
 from topicproof.backend.commands.terminal import emit, err, out, say
 from topicproof.backend.errors import ContractError, EvidenceError, UsageError
+from topicproof.backend.formats.formats import Formats
 from topicproof.backend.history.contracts import KeptContract, contracts, find, keep
 from topicproof.backend.history.store import History
 from topicproof.backend.judging.contract import make_contract, read_contract, read_fields
@@ -116,8 +117,11 @@ def _init(
         raise UsageError("Name both topics: --source T --sink T.")
     if file is not None and file.exists():
         raise UsageError(f"{file} already exists. Choose another name, or remove it.")
-    with services(settings, spark=False, say=say) as running:
-        found = draft(running.address, source, sink)
+    with (
+        services(settings, spark=False, say=say) as running,
+        closing(Formats(settings.registry, settings.avro_files)) as formats,
+    ):
+        found = draft(running.address, source, sink, formats)
     if not found.found:
         emit(json_, {"contract": None, "why": found.why, "tried": found.text, "file": None})
         out.print(found.text, end="", highlight=False, markup=False)
@@ -140,11 +144,14 @@ def _init(
 def _preview(file: Path, settings: Settings, json_: str | None) -> None:
     terms, _fields = read_contract(file)
     shown = []
-    with services(settings, spark=False, say=say) as running:
+    with (
+        services(settings, spark=False, say=say) as running,
+        closing(Formats(settings.registry, settings.avro_files)) as formats,
+    ):
         for one in terms.each():
             if len(one.source.names) > 1 or len(one.of.names) > 1:
                 raise UsageError("A preview is of one source and one sink, not of several topics.")
-            pair = samples(running.address, one.source.names[0], one.of.names[0])
+            pair = samples(running.address, one.source.names[0], one.of.names[0], formats)
             shown.append((one.of.names[0], preview(*pair, one)))
     emit(json_, [{"sink": sink, **asdict(found), "pairs": None} for sink, found in shown])
     for sink, found in shown if json_ is None else ():

@@ -37,6 +37,7 @@ from topicproof.backend.evidence.manifest import (
 from topicproof.backend.evidence.page import PAGE, page_time, write_page
 from topicproof.backend.evidence.signed import Entries, write_signoffs
 from topicproof.backend.settings import Settings
+from topicproof.validators.decoded import DECODED
 from topicproof.validators.kinds.wrong_value import without_values as sentence_without
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 from topicproof.validators.lineage.packs import PACKED_HEADER
@@ -45,8 +46,8 @@ from topicproof.validators.report import Report
 DIGEST_BYTES = 16
 OURS = (LINEAGE_HEADER, TRANSACTION_HEADER, PACKED_HEADER)
 """Headers of our own pipelines: they name places and transactions, not content."""
-CONTENT = ("content", "seen_content")
-"""Columns with content hashes, which only judging needs."""
+CONTENT = ("content", "seen_content", DECODED)
+"""Columns with content hashes or decoded fields, which only judging needs."""
 
 Mask = Callable[[bytes | None], bytes | None]
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from fastavro import parse_schema, schemaless_reader
 
-from topicproof.backend.formats.decoded import as_json
-
 
 class AvroSchema:
     """A parsed schema of Avro. Raises ValueError if it is no such schema."""
@@ -18,6 +16,7 @@ class AvroSchema:
     def __init__(self, text: str, references: Iterable[str] = ()) -> None:
         """`references` are the texts of schemas whose types it names, each after those that it
         needs itself."""
+        self.text = text
         named: dict[str, Any] = {}
         try:
             for one in references:
@@ -30,13 +29,13 @@ class AvroSchema:
         )
         """Confluent's serialisers write a schema of bytes alone as it is, without its length."""
 
-    def decode(self, data: bytes) -> Any:
-        """Return the value as JSON. Every byte belongs to it.
+    def read(self, data: bytes) -> Any:
+        """Return the value as fastavro does. Every byte belongs to it.
 
         Raises ValueError for truncated or broken bytes, RecursionError if it is nested too deeply.
         """
         if self._bytes:
-            return as_json(data)
+            return data
         source = io.BytesIO(data)
         try:
             value = schemaless_reader(source, self._parsed, None)
@@ -47,7 +46,7 @@ class AvroSchema:
         left = len(data) - source.tell()
         if left:
             raise ValueError(f"{left:,} bytes follow the value")
-        return as_json(value)
+        return value
 
 
 def _loaded(text: str) -> Any:

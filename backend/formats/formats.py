@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgpack
 
@@ -39,8 +39,109 @@ Read = Callable[[bytes], tuple[Any, str | None]]
 """Returns the value and what it leaves out. Raises ValueError, RecursionError."""
 
 
-class Formats:
-    """The decoders of one configuration. Safe for several threads."""
+class Schemas(Protocol):
+    """Where schemas come from: a registry, or what one has said."""
+
+    def schema(self, schema_id: int) -> Registered:
+        """Return the schema of an id. Raises RegistryFailure."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """What becomes of a value that a reader of a format returns."""
+
+    finish: Callable[[Any], Any] = as_json
+    """Raises ValueError, RecursionError."""
+    number: Callable[[str], Any] | None = None
+    """Makes a number of its characters in JSON; None: Python's own numbers."""
+
+
+AS_JSON = Plain()
+
+
+class Decoder:
+    """Decodes with given schemas. Safe for several threads."""
+
+    def __init__(
+        self, schemas: Schemas | None, avro: Mapping[str, AvroSchema], plain: Plain = AS_JSON
+    ) -> None:
+        """`avro` has the schema of each topic whose values are Avro without a registry."""
+        self._schemas = schemas
+        self._avro = avro
+        self._plain = plain
+        self._readers: dict[int, tuple[Format, Read] | str] = {}
+        """The reader of each schema id, or why there is none."""
+        self._places: dict[tuple[int, str, Part], tuple[str | None, int | None]] = {}
+        self._lock = Lock()
+
+    def decode(self, data: bytes, topic: str = "", part: Part = "value") -> Decoded:
+        """Decode a key or value; schema files are for values. Bytes, schemas and registries never
+        raise: `reason` has what is wrong. The bytes of one schema always give the same value."""
+        given = self._avro.get(topic) if part == "value" else None
+        if given is not None:
+            try:
+                return Decoded(self._plain.finish(given.read(data)), Format.AVRO)
+            except (ValueError, RecursionError) as error:
+                missed = f"They do not fit the schema file of {topic}: {_said(error)}."
+                other = self._decode(data, topic, part)
+                return other if other.known else replace(other, reason=other.reason or missed)
+        return self._decode(data, topic, part)
+
+    def reader(self, schema: Registered) -> tuple[Format, Read] | str:
+        """Return the format and the reader of a schema, or why there is none."""
+        known = self._readers.get(schema.schema_id)
+        if known is not None:
+            return known
+        with self._lock:
+            if schema.schema_id not in self._readers:
+                try:
+                    self._readers[schema.schema_id] = _reader_of(schema, self._plain)
+                except (ValueError, RecursionError) as error:
+                    why = f"Schema {schema.schema_id} cannot be used: {_said(error)}."
+                    self._readers[schema.schema_id] = why
+            return self._readers[schema.schema_id]
+
+    def _place(self, schema: Registered, topic: str, part: Part) -> tuple[str | None, int | None]:
+        """Return the schema's subject and version. Kept, because this is asked for each record."""
+        where = schema.schema_id, topic, part
+        if where not in self._places:
+            self._places[where] = schema.place(topic, part)
+        return self._places[where]
+
+    def _decode(self, data: bytes, topic: str, part: Part) -> Decoded:
+        if data[:1] == bytes([MAGIC]) and len(data) >= HEAD_BYTES:
+            return self._registered(data, topic, part)
+        return _self_described(data, self._plain)
+
+    def _registered(self, data: bytes, topic: str, part: Part) -> Decoded:
+        schema_id = int.from_bytes(data[1:HEAD_BYTES], "big")
+        if not schema_id:
+            return Decoded()  # A number with leading zeros rather than a record of a registry.
+        if self._schemas is None:
+            why = (
+                f"They begin as a record with schema {schema_id} of a registry, and no"
+                " schema.registry.url is given."
+            )
+            return Decoded(schema_id=schema_id, reason=why)
+        try:
+            schema = self._schemas.schema(schema_id)
+        except RegistryFailure as failure:
+            return Decoded(schema_id=schema_id, reason=str(failure))
+        reader = self.reader(schema)
+        subject, version = self._place(schema, topic, part)
+        if isinstance(reader, str):
+            return Decoded(None, None, schema_id, subject, version, reader)
+        kind, read = reader
+        try:
+            value, left = read(data[HEAD_BYTES:])
+        except (ValueError, RecursionError) as error:
+            why = f"The bytes are not as {kind} schema {schema_id} has them: {_said(error)}."
+            return Decoded(None, None, schema_id, subject, version, why)
+        return Decoded(value, kind, schema_id, subject, version, left)
+
+
+class Formats(Decoder):
+    """The decoders of one configuration."""
 
     def __init__(
         self, registry: RegistryFacts | None = None, avro: Mapping[str, Path] | None = None
@@ -54,114 +155,72 @@ class Formats:
             from topicproof.backend.formats.registry import Registry
 
             self.registry = Registry(registry)
-        self._avro = {topic: _schema_file(path) for topic, path in (avro or {}).items()}
-        self._readers: dict[int, tuple[Format, Read] | str] = {}
-        """The reader of each schema id, or why there is none."""
-        self._lock = Lock()
+        self.avro = {topic: _schema_file(path) for topic, path in (avro or {}).items()}
+        """The schema of each topic whose values are Avro without a registry."""
+        super().__init__(self.registry, self.avro)
 
     @property
     def configured(self) -> bool:
         """Whether more can be decoded than what bytes say of themselves."""
-        return self.registry is not None or bool(self._avro)
+        return self.registry is not None or bool(self.avro)
 
     def close(self) -> None:
         if self.registry is not None:
             self.registry.close()
 
-    def decode(self, data: bytes, topic: str = "", part: Part = "value") -> Decoded:
-        """Decode a key or value; schema files are for values. Bytes, schemas and registries never
-        raise: `reason` has what is wrong. The bytes of one schema always give the same value."""
-        given = self._avro.get(topic) if part == "value" else None
-        if given is not None:
-            try:
-                return Decoded(given.decode(data), Format.AVRO)
-            except (ValueError, RecursionError) as error:
-                missed = f"They do not fit the schema file of {topic}: {_said(error)}."
-                other = self._decode(data, topic, part)
-                return other if other.known else replace(other, reason=other.reason or missed)
-        return self._decode(data, topic, part)
 
-    def _decode(self, data: bytes, topic: str, part: Part) -> Decoded:
-        if data[:1] == bytes([MAGIC]) and len(data) >= HEAD_BYTES:
-            return self._registered(data, topic, part)
-        return _self_described(data)
-
-    def _registered(self, data: bytes, topic: str, part: Part) -> Decoded:
-        schema_id = int.from_bytes(data[1:HEAD_BYTES], "big")
-        if not schema_id:
-            return Decoded()  # A number with leading zeros rather than a record of a registry.
-        if self.registry is None:
-            why = (
-                f"They begin as a record with schema {schema_id} of a registry, and no"
-                " schema.registry.url is given."
-            )
-            return Decoded(schema_id=schema_id, reason=why)
-        try:
-            schema = self.registry.schema(schema_id)
-        except RegistryFailure as failure:
-            return Decoded(schema_id=schema_id, reason=str(failure))
-        reader = self._reader(schema)
-        subject, version = schema.place(topic, part)
-        if isinstance(reader, str):
-            return Decoded(None, None, schema_id, subject, version, reader)
-        kind, read = reader
-        try:
-            value, left = read(data[HEAD_BYTES:])
-        except (ValueError, RecursionError) as error:
-            why = f"The bytes are not as {kind} schema {schema_id} has them: {_said(error)}."
-            return Decoded(None, None, schema_id, subject, version, why)
-        return Decoded(value, kind, schema_id, subject, version, left)
-
-    def _reader(self, schema: Registered) -> tuple[Format, Read] | str:
-        with self._lock:
-            if schema.schema_id not in self._readers:
-                try:
-                    self._readers[schema.schema_id] = _reader_of(schema)
-                except (ValueError, RecursionError) as error:
-                    why = f"Schema {schema.schema_id} cannot be used: {_said(error)}."
-                    self._readers[schema.schema_id] = why
-            return self._readers[schema.schema_id]
-
-
-def _reader_of(schema: Registered) -> tuple[Format, Read]:
+def _reader_of(schema: Registered, plain: Plain) -> tuple[Format, Read]:
     if schema.kind == AVRO:
         from topicproof.backend.formats.avro import AvroSchema
 
         avro = AvroSchema(schema.text, schema.references.values())
-        return Format.AVRO, lambda data: (avro.decode(data), None)
+        return Format.AVRO, lambda data: (plain.finish(avro.read(data)), None)
     if schema.kind == PROTOBUF:
         from topicproof.backend.formats.protobuf import ProtobufSchema
 
-        return Format.PROTOBUF, ProtobufSchema(schema.text, schema.references).decode
+        protobuf = ProtobufSchema(schema.text, schema.references)
+
+        def read(data: bytes) -> tuple[Any, str | None]:
+            value, left = protobuf.read(data)
+            return plain.finish(value), left
+
+        return Format.PROTOBUF, read
     if schema.kind == JSON:
         # Not validated: a schema may refer to any address, which would then be asked.
-        return Format.JSON_SCHEMA, lambda data: (_loads(data), None)
+        return Format.JSON_SCHEMA, lambda data: (_loads(data, plain), None)
     raise ValueError(f"{schema.kind} is neither {AVRO}, {PROTOBUF} nor {JSON}")
 
 
-def _self_described(data: bytes) -> Decoded:
+def _self_described(data: bytes, plain: Plain) -> Decoded:
     """Decode JSON objects and arrays, and MessagePack's maps with names. Other values of both look
     like text or arbitrary bytes."""
     start = data.lstrip(b" \t\r\n")[:1]
     try:
         if start and start in b"{[":
-            return Decoded(_loads(data), Format.JSON)
+            return Decoded(_loads(data, plain), Format.JSON)
         if data and (0x80 < data[0] <= 0x8F or data[0] in (0xDE, 0xDF)):
             value = msgpack.unpackb(data, timestamp=3, strict_map_key=False)
             if isinstance(value, dict) and value and all(isinstance(one, str) for one in value):
-                return Decoded(as_json(value), Format.MESSAGEPACK)
+                return Decoded(plain.finish(as_json(value)), Format.MESSAGEPACK)
     except (ValueError, RecursionError, msgpack.UnpackException):
         return Decoded()  # Text or bytes that only begin like it. They are shown as they are.
     return Decoded()
 
 
-def _loads(data: bytes) -> Any:
+def _loads(data: bytes, plain: Plain) -> Any:
     """Return the value of JSON text. Raises ValueError, RecursionError."""
 
     def refuse(name: str) -> Any:
         raise ValueError(f"{name} is no number of JSON")
 
-    return as_json(json.loads(data.decode(), parse_constant=refuse, object_pairs_hook=unique))
+    found = json.loads(
+        data.decode(),
+        parse_constant=refuse,
+        object_pairs_hook=unique,
+        parse_int=plain.number,
+        parse_float=plain.number,
+    )
+    return plain.finish(found)
 
 
 def _schema_file(path: Path) -> AvroSchema:

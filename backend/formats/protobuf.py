@@ -24,8 +24,6 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from topicproof.backend.formats.decoded import as_json
-
 MAIN = "topicproof-main.proto"
 COMPILE_TIMEOUT_S = 20
 _MESSAGES_MAX = 100
@@ -55,9 +53,9 @@ class ProtobufSchema:
         except (TypeError, KeyError) as error:
             raise ValueError(f"the schema's files do not fit together ({error})") from error
 
-    def decode(self, data: bytes) -> tuple[Any, str | None]:
-        """Return the message as JSON (Protobuf's own mapping: 64-bit numbers are strings), and what
-        it leaves out. `data` begins with the message's index.
+    def read(self, data: bytes) -> tuple[Any, str | None]:
+        """Return the message in Protobuf's own JSON mapping (64-bit numbers are strings), and what
+        that leaves out. `data` begins with the message's index.
 
         Raises ValueError for truncated or broken bytes, RecursionError if it is nested too deeply.
         """
@@ -73,7 +71,6 @@ class ProtobufSchema:
             )
         except (DecodeError, json_format.Error, TypeError, ValueError) as error:
             raise ValueError(f"they are no {message.DESCRIPTOR.full_name} ({error})") from error
-        value = as_json(value)
         size = message.ByteSize()
         message.DiscardUnknownFields()
         unknown = size - message.ByteSize()

@@ -9,7 +9,9 @@ from typing import Any
 
 import yaml
 
+from topicproof.backend.formats.fields import Number, text_at
 from topicproof.backend.kafka.browse.search import Row
+from topicproof.validators.decoded import KEY_FIELD, VALUE_FIELD, spell_field
 from topicproof.validators.json_path import parse_path, spell_path
 
 DEPTH_MAX = 3
@@ -25,12 +27,6 @@ SCORE_MIN = 0.5
 
 Texts = Sequence[bytes | None]
 """The part's text in each record of a sample; None if it is missing."""
-
-
-class Number(str):
-    """A JSON number as written."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -107,27 +103,43 @@ def fits(inputs: Mapping[str, Texts], outputs: Mapping[str, Texts]) -> list[Fit]
     return sorted(found, key=lambda fit: -fit.score)
 
 
-def candidates(rows: Sequence[Row], documents: Sequence[Any]) -> dict[str, Texts]:
+def candidates(
+    rows: Sequence[Row],
+    documents: Sequence[Any],
+    fields: bool = False,
+    keys: Sequence[Any] = (),
+) -> dict[str, Texts]:
     """Return the parts that most records have, by their spelling: key, headers, JSON paths and
-    value."""
+    value. With `fields`, documents are decoded values, and their paths are those of fields. `keys`
+    are the decoded keys, if any can be decoded."""
     found: dict[str, Texts] = {"key": [row.key for row in rows]}
     headers = [dict(row.headers) for row in rows]
     for name in sorted({name for own in headers for name in own if name}):
         found[_spelled("header", name)] = [own.get(name) for own in headers]
+    found |= _at_paths(documents, VALUE_FIELD if fields else "json")
+    found |= _at_paths(keys, KEY_FIELD)
+    found["value"] = [row.value for row in rows]
+    return {
+        name: texts
+        for name, texts in found.items()
+        if _share(_present(texts), len(rows)) >= SHARE_MIN
+    }
+
+
+def _at_paths(documents: Sequence[Any], how: str) -> dict[str, Texts]:
+    """Return the most frequent paths of documents, with the text at each."""
     leaves = [dict(_leaves(document)) for document in documents]
     seen: dict[tuple[str | int, ...], int] = {}
     for own in leaves:
         for path in own:
             seen[path] = seen.get(path, 0) + 1
     often = sorted(seen, key=lambda path: (-seen[path], len(path), spell_path(path)))[:PATHS_MAX]
-    for path in sorted(often, key=lambda path: (len(path), spell_path(path))):
-        if _readable(path):
-            found[_spelled("json", spell_path(path))] = [own.get(path) for own in leaves]
-    found["value"] = [row.value for row in rows]
     return {
-        name: texts
-        for name, texts in found.items()
-        if _share(_present(texts), len(rows)) >= SHARE_MIN
+        _spelled(how, spell_path(path) if how == "json" else spell_field(path)): [
+            own.get(path) for own in leaves
+        ]
+        for path in sorted(often, key=lambda path: (len(path), spell_path(path)))
+        if _readable(path)
     }
 
 
@@ -167,6 +179,8 @@ def _leaves(found: Any) -> Iterator[tuple[tuple[str | int, ...], bytes]]:
     for path, one in nodes(found):
         if isinstance(one, bool):
             yield path, str(one).lower().encode()
+        elif isinstance(one, int | float):
+            yield path, (text_at(one, ()) or "").encode()
         elif isinstance(one, str):
             try:
                 yield path, one.encode()

@@ -26,6 +26,7 @@ from topicproof.backend.evidence.limits import (
     require_inside,
     require_rows,
 )
+from topicproof.backend.formats.fields import KnownSchemas
 from topicproof.backend.judging.expressions import check_expression
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.sink.journal import Entry, decode, encode
@@ -54,6 +55,7 @@ BATCHES, JOURNAL, COUNTS, TAKEN = (
 PACKS, SOURCE_PACKS = "sink-packs", "source-packs"
 SOURCE_BATCHES, ABORTED, POLLED = "source-raw_log.parquet", "source-aborted", "sink-polled.parquet"
 PENDING = "source-pending"
+SCHEMAS = "schemas.json"
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,8 @@ class Capture:
     """Kafka's ids of the cluster and the topics."""
     notes: tuple[str, ...] = ()
     """Sentences for readers of the report."""
+    schemas: KnownSchemas | None = None
+    """The schemas of the records, if the question names fields of them."""
 
     @property
     def offsets(self) -> int:
@@ -186,6 +190,8 @@ def keep_capture(capture: Capture, evidence: Path) -> None:
         "notes": capture.notes,
     }
     write_text(evidence / TAKEN, json.dumps(said, indent=2, ensure_ascii=False))
+    if capture.schemas is not None:
+        write_text(evidence / SCHEMAS, capture.schemas.to_json())
     if isinstance(expected.count, DataFrame):
         keep(expected.count, (evidence / COUNTS).as_uri(), capture.offsets)
     try:
@@ -263,6 +269,11 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             # Evidence of earlier versions has neither.
             origin=TypeAdapter(Origin | None).validate_python(said.get("origin")),
             notes=tuple(said.get("notes", ())),
+            schemas=(
+                KnownSchemas.from_json((evidence / SCHEMAS).read_text(encoding="utf-8"))
+                if (evidence / SCHEMAS).exists()
+                else None
+            ),
         )
     except (
         *(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError),

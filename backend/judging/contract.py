@@ -15,6 +15,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainValidator,
     ValidationError,
     model_validator,
 )
@@ -24,9 +25,11 @@ from topicproof.backend.errors import ContractError, Mistake, TopicError, UsageE
 from topicproof.backend.judging.capture import committed_offsets
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.expressions import check_expression
+from topicproof.backend.judging.fields import FUNCTIONS, each_in_sql, fields_of, in_sql
 from topicproof.backend.kafka.cluster import Cluster, require_records
 from topicproof.backend.yaml_fields import Place, TopicName, YamlFields, parse_yaml, read_yaml
 from topicproof.validators.contract_terms import ContractTerms, Thresholds
+from topicproof.validators.decoded import VALUE_FIELD, parse_field
 from topicproof.validators.expectation import REQUIRED
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order
@@ -55,7 +58,12 @@ def _side(said: Any) -> str:
         if how == "json" and isinstance(what, str):
             parse_path(what)
             return f"json:{what}"
-    raise ValueError("expected key, value, {header: NAME} or {json: $.path}")
+        if how in FUNCTIONS and isinstance(what, str):
+            parse_field(what)
+            return f"{how}:{what}"
+    raise ValueError(
+        "expected key, value, {header: NAME}, {json: $.path}, {field: path} or {key_field: path}"
+    )
 
 
 def _kind(name: str) -> str:
@@ -69,6 +77,29 @@ def _number(said: Any) -> Any:
     return str(said) if type(said) is int else said
 
 
+def _value(said: Any) -> str | dict[str, str]:
+    """Check an expression for the whole output, or one for each of its fields by path."""
+    if not isinstance(said, Mapping):
+        return _checked(said)
+    if not said:
+        raise ValueError("name at least one field of the output")
+    checked = {}
+    for path, text in said.items():
+        parse_field(str(path))
+        try:
+            checked[str(path)] = _checked(text)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+    return checked
+
+
+def _checked(said: Any) -> str:
+    text = _number(said)
+    if not isinstance(text, str):
+        raise ValueError("expected an expression, or a mapping of fields to expressions")
+    return check_expression(text)
+
+
 def _filled_in(text: Any) -> Any:
     if text == PLACEHOLDER:
         raise ValueError(
@@ -78,6 +109,7 @@ def _filled_in(text: Any) -> Any:
 
 
 Expression = Annotated[str, BeforeValidator(_number), AfterValidator(check_expression)]
+Value = Annotated[str | dict[str, str], PlainValidator(_value)]
 Side = Annotated[str, BeforeValidator(_side)]
 
 
@@ -113,7 +145,7 @@ class OwnTerms(BaseModel):
     identity: Literal["lineage"] | Side | Sides | None = None
     expect: Expect | None = None
     count: Expression | None = None
-    value: Expression | None = None
+    value: Value | None = None
     order: Order | None = None
 
 
@@ -141,8 +173,9 @@ class Contract(BaseModel):
     expect: Expect = Expect.ONE_TO_ONE
     count: Annotated[Expression | None, BeforeValidator(_filled_in)] = None
     """Number of outputs per input: Spark SQL over the source record."""
-    value: Expression | None = None
-    """The expected output value: Spark SQL over the source record."""
+    value: Value | None = None
+    """The expected output value: Spark SQL over the source record. Or one expression for each field
+    of the decoded output, by path."""
     order: Order = Order.PER_SOURCE_PARTITION
     group: str | None = None
     """The consumer group whose offsets must agree with the output."""
@@ -199,7 +232,8 @@ class Contract(BaseModel):
     @property
     def asked(self) -> tuple[str, ...]:
         """The kinds that the contract's value or group requires."""
-        return ContractTerms(value=self.value, offsets=None if self.group is None else {}).kinds
+        value = None if self.value is None else ""
+        return ContractTerms(value=value, offsets=None if self.group is None else {}).kinds
 
     @property
     def by(self) -> Identity:
@@ -214,12 +248,46 @@ class Contract(BaseModel):
         )
         warn = Thresholds(self.warn.pending, self.warn.aborted_share)
         return ContractTerms(
-            match, self.value, offsets, self.require, warn, retained=self.range == "retained"
+            match,
+            self._value_in_sql,
+            offsets,
+            self.require,
+            warn,
+            retained=self.range == "retained",
+            compared=self._compared,
+            source_fields=_fields(match.source, *fields_of(self.count, *self._expressions)),
+            sink_fields=_fields(match.sink, *self._compared),
         )
 
     @property
     def expected(self) -> Expected:
-        return Expected(self.expect, self.count)
+        return Expected(self.expect, None if self.count is None else in_sql(self.count))
+
+    @property
+    def _expressions(self) -> tuple[str, ...]:
+        """What `value` computes."""
+        if isinstance(self.value, str):
+            return (self.value,)
+        return tuple((self.value or {}).values())
+
+    @property
+    def _compared(self) -> tuple[str, ...]:
+        return tuple(
+            f"{VALUE_FIELD}:{path}" for path in (self.value if isinstance(self.value, dict) else ())
+        )
+
+    @property
+    def _value_in_sql(self) -> str | None:
+        return (
+            each_in_sql(self.value)
+            if isinstance(self.value, dict)
+            else (None if self.value is None else in_sql(self.value))
+        )
+
+
+def _fields(*named: str) -> tuple[str, ...]:
+    """Return the fields among these parts of a record, each once."""
+    return tuple(dict.fromkeys(one for one in named if one.partition(":")[0] in FUNCTIONS))
 
 
 def _said(own: OwnTerms) -> dict[str, Any]:

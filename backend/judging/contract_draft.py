@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import yaml
 
 from topicproof.backend.address import Address
-from topicproof.backend.judging.candidates import SCORE_MIN, Fit, candidates, fits
+from topicproof.backend.formats.formats import Formats
+from topicproof.backend.judging.candidates import SCORE_MIN, Fit, fits
 from topicproof.backend.judging.expectation_seen import Seen, see
 from topicproof.backend.judging.sample import (
     Sample,
@@ -35,16 +36,16 @@ class Draft:
     """What was seen of identity, outputs and order: a sentence each."""
 
 
-def draft(address: Address, source: str, sink: str) -> Draft:
-    """Draft a contract. Raises ClusterError, TopicError."""
-    return draft_from(*samples(address, source, sink))
+def draft(address: Address, source: str, sink: str, formats: Formats | None = None) -> Draft:
+    """Draft a contract. `formats` decodes what is not JSON; None: without a registry. Raises
+    ClusterError, TopicError."""
+    return draft_from(*samples(address, source, sink, formats))
 
 
 def draft_from(inputs: Sample, outputs: Sample) -> Draft:
     """Draft a contract from samples of the two topics."""
     source, sink = inputs.topic, outputs.topic
-    there = candidates(inputs.rows, inputs.documents)
-    here = candidates(outputs.rows, outputs.documents)
+    there, here = inputs.candidates, outputs.candidates
     tried = fits(there, here)
     lineage = _lineage(inputs, outputs)
     best = (
@@ -59,10 +60,12 @@ def draft_from(inputs: Sample, outputs: Sample) -> Draft:
     if best is lineage:
         places = [(row.partition, row.offset) for row in inputs.rows]
         rows, named = outputs_of_lineage(outputs, source)
-        seen = see(inputs.rows, inputs.documents, rows, outputs.whole, places, named)
+        seen = see(inputs.rows, inputs.documents, rows, outputs.whole, places, named, inputs.fields)
     else:
         texts = there[best.source], here[best.sink]
-        seen = see(inputs.rows, inputs.documents, outputs.rows, outputs.whole, *texts)
+        seen = see(
+            inputs.rows, inputs.documents, outputs.rows, outputs.whole, *texts, inputs.fields
+        )
     return _contract(source, sink, best, seen)
 
 

@@ -18,7 +18,9 @@ from topicproof.backend.errors import ContractError, Mistake
 from topicproof.backend.judging.contract import in_order, make_contract, mistake
 from topicproof.backend.judging.expression_limits import patterns_of
 from topicproof.backend.judging.expressions import parse_expression
+from topicproof.backend.judging.fields import fields_of, in_sql
 from topicproof.backend.yaml_fields import Place, YamlFields
+from topicproof.validators.decoded import DECODED, decoded_type
 from topicproof.validators.expected import record
 from topicproof.validators.json_path import exact_text, parse_path
 from topicproof.validators.readings import COLUMNS
@@ -36,7 +38,7 @@ def lint(
     except ContractError as error:
         found = list(error.mistakes)
     bad = {one.field for one in found}
-    texts = {place: text for place, text in _texts(fields) if ".".join(map(str, place)) not in bad}
+    texts = {place: text for place, text in _texts(fields) if not bad & _names(place)}
     paths = dict(_paths(fields))
     if texts or paths:
         with spark() as session, _quiet():
@@ -56,8 +58,16 @@ def _texts(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
     own = enumerate(sinks) if isinstance(sinks, list) else ()
     for at, said in ((), fields), *((("sinks", number), one) for number, one in own):
         for name in EXPRESSIONS if isinstance(said, dict) else ():
-            if said.get(name) is not None:
-                yield (*at, name), str(said[name])
+            given = said.get(name)
+            if isinstance(given, dict):
+                yield from (((*at, name, path), str(text)) for path, text in given.items())
+            elif given is not None:
+                yield (*at, name), str(given)
+
+
+def _names(place: Place) -> set[str]:
+    """Return the names of a field and of those around it."""
+    return {".".join(map(str, place[:length])) for length in range(1, len(place) + 1)}
 
 
 @contextmanager
@@ -91,7 +101,9 @@ def _paths(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
 def _refused_by_spark(
     spark: SparkSession, fields: dict[str, Any], texts: dict[Place, str], paths: dict[Place, str]
 ) -> Iterator[Mistake]:
-    inputs = record(spark.createDataFrame([], COLUMNS), "source")
+    named = decoded_type(fields_of(*texts.values()))
+    empty = spark.createDataFrame([], COLUMNS).withColumn(DECODED, F.lit(None).cast(named))
+    inputs = record(empty, "source")
 
     one_row = spark.range(1)
 
@@ -103,8 +115,10 @@ def _refused_by_spark(
         return None
 
     for at, text in texts.items():
-        name = at[-1]
-        refused = why(F.expr(text))
+        # A field of an output may be called count, too.
+        name = "value" if "value" in at else at[-1]
+        given = F.expr(in_sql(text))
+        refused = why(given)
         if refused is not None:
             yield mistake(fields, at, f"Spark refuses {text!r}: {refused}")
             continue
@@ -115,7 +129,7 @@ def _refused_by_spark(
                 yield mistake(
                     fields, at, f"Spark refuses the regular expression {pattern!r}: {refused}"
                 )
-        kind = inputs.select(F.expr(text).alias("given")).schema["given"].dataType
+        kind = inputs.select(given.alias("given")).schema["given"].dataType
         if name == "count" and not isinstance(kind, NumericType):
             null = isinstance(kind, NullType)
             remedy = "Name a number" if null else "Cast it, as in try_cast(... as int)"
@@ -123,7 +137,7 @@ def _refused_by_spark(
             yield mistake(
                 fields, at, f"{text!r} is of type {what}, and a count is a number. {remedy}"
             )
-        if name == "value" and why(F.expr(text).cast("string")) is not None:
+        if name == "value" and why(given.cast("string")) is not None:
             yield mistake(
                 fields, at, f"{text!r} is of type {kind.simpleString()}, which cannot become text"
             )

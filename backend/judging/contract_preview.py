@@ -3,19 +3,19 @@ nothing, but shows a wrong identity before a check."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from topicproof.backend.errors import ContractError
-from topicproof.backend.judging.candidates import Number
+from topicproof.backend.formats.fields import text_at
 from topicproof.backend.judging.contract import Contract, make_contract
 from topicproof.backend.judging.expectation_seen import EDGE
 from topicproof.backend.judging.sample import Sample, outputs_of_lineage
 from topicproof.backend.kafka.browse.search import Row
+from topicproof.validators.decoded import KEY_FIELD, VALUE_FIELD, parse_field
 from topicproof.validators.expected import Expect
 from topicproof.validators.json_path import parse_path
 from topicproof.validators.lineage.identity import Identity
@@ -214,46 +214,16 @@ def _place(partition: int, offset: int) -> bytes:
 
 def _texts(sample: Sample, by: str) -> list[bytes | None]:
     """Return each record's identity, in the spelling of `Match`: `key`, `header:NAME`,
-    `json:$.path`."""
+    `json:$.path`, `field:path`."""
     how, _, what = by.partition(":")
     if how == "header":
         return [dict(row.headers).get(what) for row in sample.rows]
-    if how == "json":
-        path = parse_path(what)
-        return [_text_at(found, path) for found in sample.documents]
+    if how in ("json", VALUE_FIELD, KEY_FIELD):
+        path = parse_path(what) if how == "json" else parse_field(what)
+        found = sample.keys if how == KEY_FIELD else sample.documents
+        texts = (text_at(one, path) for one in found)
+        return [None if text is None else text.encode(errors="replace") for text in texts]
     return [row.key if how == "key" else row.value for row in sample.rows]
-
-
-def _text_at(document: Any, path: Sequence[str | int]) -> bytes | None:
-    """Return the exact text at a path, by the rules of validators/json_path.py."""
-    for step in path:
-        if isinstance(step, int):
-            inside = isinstance(document, list) and step < len(document)
-        else:
-            inside = isinstance(document, dict) and step in document
-        if not inside:
-            return None
-        document = document[step]
-    if document is None:
-        return None
-    text = document if isinstance(document, str) else "".join(_compact(document))
-    return text.encode(errors="replace")
-
-
-def _compact(node: Any) -> Iterator[str]:
-    """Yield JSON without spaces, with the names of objects in order and numbers as written."""
-    if isinstance(node, dict):
-        for at, name in enumerate(sorted(node)):
-            yield f"{',' if at else '{'}{json.dumps(name, ensure_ascii=False)}:"
-            yield from _compact(node[name])
-        yield "}" if node else "{}"
-    elif isinstance(node, list):
-        for at, one in enumerate(node):
-            yield "," if at else "["
-            yield from _compact(one)
-        yield "]" if node else "[]"
-    else:
-        yield str(node) if isinstance(node, Number) else json.dumps(node, ensure_ascii=False)
 
 
 def _count(value: int, noun: str, plural: str | None = None) -> str:

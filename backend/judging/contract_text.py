@@ -8,9 +8,11 @@ from typing import Any
 import yaml
 
 from topicproof.backend.judging.contract import LINEAGE, PLACEHOLDER, Contract
+from topicproof.validators.decoded import KEY_FIELD, VALUE_FIELD
 
 LABELS = (LINEAGE, "key", "value")
-"""Labels of identities without a name. The others are `header NAME` and `json $.path`."""
+"""Labels of identities without a name. The others are `header NAME`, `json $.path`, `field path` and
+`key_field path`."""
 
 
 def spell(fields: Mapping[str, Any]) -> str:
@@ -32,8 +34,8 @@ def spell(fields: Mapping[str, Any]) -> str:
 
 
 def side_label(side: Any) -> str | None:
-    """Return the label of an identity on one side: `key`, `header NAME`, `json $.path`. None if it
-    is not chosen yet, or no identity."""
+    """Return the label of an identity on one side: `key`, `header NAME`, `json $.path`,
+    `field path`. None if it is not chosen yet, or no identity."""
     if isinstance(side, str):
         return None if side == PLACEHOLDER else side
     if isinstance(side, Mapping) and len(side) == 1:
@@ -49,7 +51,7 @@ def side_of(label: str) -> Any:
     how, _, what = label.partition(" ")
     if label in LABELS:
         return label
-    if how in ("header", "json") and what.strip():
+    if how in ("header", "json", VALUE_FIELD, KEY_FIELD) and what.strip():
         return {how: what.strip()}
     return {"json": label} if label.startswith("$") else {"header": label}
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from topicproof.backend.judging.candidates import Number, nodes
+from topicproof.backend.formats.fields import Number
+from topicproof.backend.judging.candidates import nodes
 from topicproof.backend.judging.contract import PLACEHOLDER
 from topicproof.backend.kafka.browse.search import Row
+from topicproof.validators.decoded import spell_field
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Order
 from topicproof.validators.json_path import parse_path, spell_path
@@ -43,9 +45,11 @@ def see(
     whole: bool,
     there: Sequence[Hashable | None],
     here: Sequence[Hashable | None],
+    fields: bool = False,
 ) -> Seen:
     """Observe the matched records. `there` and `here` are the matching keys of the inputs and
-    outputs, row by row. `whole`: these are all outputs of the sink."""
+    outputs, row by row. `whole`: these are all outputs of the sink. `fields`: documents are decoded
+    values, not JSON."""
     occurs = Counter(text for text in there if text is not None)
     single = {
         text: row
@@ -59,7 +63,7 @@ def see(
     by_place = {
         (row.partition, row.offset): found for row, found in zip(inputs, documents, strict=True)
     }
-    expect, count, said = _expectation(judged, by_place)
+    expect, count, said = _expectation(judged, by_place, fields)
     order, ordered = _order(matched, outputs, here)
     return Seen(expect, count, said, order, ordered)
 
@@ -83,7 +87,7 @@ def _old_enough(places: Mapping[Place, int], whole: bool) -> dict[Place, int]:
 
 
 def _expectation(
-    judged: Mapping[Place, int], documents: Mapping[Place, Any]
+    judged: Mapping[Place, int], documents: Mapping[Place, Any], fields: bool
 ) -> tuple[Expect, str | None, str]:
     if not judged:
         return (
@@ -103,7 +107,7 @@ def _expectation(
             None,
             f"{said}. A count of 0 or 1 tells a filtered input from a lost one",
         )
-    for count in _counts(judged, documents):
+    for count in _counts(judged, documents, fields):
         return Expect.ONE_TO_MANY, count, f"{said}, which is {count}"
     remedy = (
         f"Fill in the count, or write one_to_one if outputs above 1 are duplicates ({PLACEHOLDER}"
@@ -116,7 +120,9 @@ def _expectation(
     )
 
 
-def _counts(judged: Mapping[Place, int], documents: Mapping[Place, Any]) -> Iterator[str]:
+def _counts(
+    judged: Mapping[Place, int], documents: Mapping[Place, Any], fields: bool
+) -> Iterator[str]:
     """Yield expressions for each input's number of outputs."""
     if len(set(judged.values())) == 1:
         yield str(next(iter(judged.values())))
@@ -124,15 +130,20 @@ def _counts(judged: Mapping[Place, int], documents: Mapping[Place, Any]) -> Iter
     found = {place: dict(nodes(documents[place])) for place in judged}
     of_all = set.intersection(*(set(own) for own in found.values()))
     kinds: tuple[tuple[Callable[[Any], int | None], str], ...] = (
-        (_length, "json_array_length(get_json_object(value, {}))"),
-        (_integer, "try_cast(get_json_object(value, {}) as int)"),
+        (_length, "json_array_length({})"),
+        (_integer, "try_cast({} as int)"),
     )
     for number_of, spelled in kinds:
         for path in sorted(of_all, key=lambda path: (len(path), spell_path(path))):
             if _plain(path) and all(
                 number_of(found[place][path]) == count for place, count in judged.items()
             ):
-                yield spelled.format(f"'{spell_path(path)}'")
+                text = (
+                    f"field('{spell_field(path)}')"
+                    if fields
+                    else f"get_json_object(value, '{spell_path(path)}')"
+                )
+                yield spelled.format(text)
 
 
 def _plain(path: tuple[str | int, ...]) -> bool:
@@ -146,6 +157,8 @@ def _length(found: Any) -> int | None:
 
 
 def _integer(found: Any) -> int | None:
+    if type(found) is int:
+        return found if 0 <= found < 10**9 else None
     return int(found) if isinstance(found, Number) and found.isdigit() and len(found) <= 9 else None
 
 

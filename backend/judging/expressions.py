@@ -14,6 +14,7 @@ from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokenizer_core import TokenType
 
+from topicproof.backend.judging import fields
 from topicproof.backend.judging.expression_limits import check_limits
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
@@ -111,7 +112,7 @@ def _parsed(text: str) -> exp.Expr:
         if following.token_type is not TokenType.L_PAREN or not called.replace("_", "a").isalnum():
             continue
         qualified = before is not None and before.token_type is TokenType.DOT
-        if qualified or called not in FUNCTIONS | _BEFORE_A_PARENTHESIS:
+        if qualified or called not in FUNCTIONS | fields.FUNCTIONS | _BEFORE_A_PARENTHESIS:
             raise ValueError(f"the function {called} is not allowed in {text!r}")
     for token in tokens:
         if token.token_type is not TokenType.STRING and token.text.lower().startswith(
@@ -124,6 +125,7 @@ def _parsed(text: str) -> exp.Expr:
         for kind, name_of_kind in _REFUSED:
             if isinstance(node, kind):
                 raise ValueError(f"{name_of_kind} is not allowed in {text!r}")
+    fields.calls_in(text)
     _check_columns(select.expressions[0], text)
     check_limits(select.expressions[0])
     return cast(exp.Expr, select.expressions[0])

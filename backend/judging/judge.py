@@ -5,6 +5,7 @@ Each stage is computed once and handed on. After the capture, nothing asks Kafka
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -20,6 +21,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import SparkError
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete
 from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.formats.formats import Formats
 from topicproof.backend.judging.capture import capture_folded, capture_topics
 from topicproof.backend.judging.capture_store import (
     COMMITTED,
@@ -32,6 +34,8 @@ from topicproof.backend.judging.capture_store import (
     keep_capture,
     write_text,
 )
+from topicproof.backend.judging.decoding import FOLDER as DECODED_FOLDER
+from topicproof.backend.judging.decoding import decode, fetch_schemas
 from topicproof.backend.judging.spark_tuning import limit_rows, tune
 from topicproof.backend.kafka.log import fates
 from topicproof.backend.services.spark import first_line
@@ -82,6 +86,7 @@ def judge_topics(
     attachments: Mapping[str, Any] | None = None,
     payloads: Payloads = Payloads.ALL,
     told: Told = _untold,
+    formats: Formats | None = None,
 ) -> Report:
     """Judge a sink topic against its source. Writes `report.json` and the evidence into `folder`.
 
@@ -89,6 +94,7 @@ def judge_topics(
     at the start of each step. With `payloads`
     none, readings are kept only if something is irregular. This takes less than half the time.
     Otherwise the evidence first holds them whole, and backend/evidence/copy.py removes payloads.
+    `formats` decodes the fields that the question names; None: without a registry.
     Raises ClusterError, TopicError, SparkError, EvidenceError.
     """
     evidence = folder / EVIDENCE
@@ -100,15 +106,23 @@ def judge_topics(
             return conclude(spark, capture, folder, attachments, payloads, told)
         except ReadingsNeeded:
             empty(evidence)
-    capture = capture_topics(spark, address, question, evidence)
-    report = conclude(spark, capture, folder, attachments, told=told)
+
+    def captured(question: Question) -> Capture:
+        capture = capture_topics(spark, address, question, evidence)
+        try:
+            return replace(capture, schemas=fetch_schemas(capture, formats or Formats()))
+        except PySparkException as error:
+            why = f"Spark could not read {question.sink}: {first_line(error)}"
+            raise SparkError(why) from error
+
+    report = conclude(spark, captured(question), folder, attachments, told=told)
     if question.order is Order.PER_SOURCE_PARTITION and _on_their_way(report):
         # Outputs are in order, so everything below the last committed one was due when it was read.
         # Outputs that are still missing at a second look will not come.
         due = {one.partition: one.lso for one in report.source.partitions}
         empty(evidence)
         told(READING)
-        second = capture_topics(spark, address, replace(question, due=due), evidence)
+        second = captured(replace(question, due=due))
         report = conclude(spark, second, folder, attachments, told=told)
     return report
 
@@ -162,6 +176,9 @@ def judge_capture(spark: SparkSession, capture: Capture, evidence: Path) -> Repo
         return replace(report, origin=capture.origin, notes=capture.notes)
     except PySparkException as error:
         raise SparkError(f"Spark could not judge {question.sink}: {first_line(error)}") from error
+    finally:
+        # They can be made again from the readings and the schemas.
+        shutil.rmtree(evidence / DECODED_FOLDER, ignore_errors=True)
 
 
 def versions() -> dict[str, str]:
@@ -174,6 +191,7 @@ def ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
     The judged range ends where outputs are no longer due. If the topics move and no due offsets are
     given, the ledger is built twice: the first one shows how far the outputs reach.
     """
+    capture = decode(capture, evidence)
     question = capture.question
     if question.due is not None:
         told = replace(capture.circumstances, due_told=True)

@@ -8,7 +8,9 @@ from typing import Any
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
-from topicproof.backend.judging.candidates import document
+from topicproof.backend.formats.decoded import Format
+from topicproof.backend.formats.formats import Formats
+from topicproof.backend.judging.candidates import Texts, candidates, document
 from topicproof.backend.kafka.browse.search import Row, latest
 from topicproof.backend.kafka.client_configs import READ_COMMITTED
 from topicproof.backend.kafka.log import fates, rawlog
@@ -32,15 +34,28 @@ class Sample:
     whole: bool
     """Whether these are all records of the topic, with none deleted."""
     documents: Sequence[Any]
-    """Each value as JSON; None if it is not JSON."""
+    """Each value as JSON; None if it is not JSON and cannot be decoded."""
+    fields: bool = False
+    """Whether some values were decoded from another format than JSON."""
+    keys: Sequence[Any] = ()
+    """Each key decoded; None if it cannot be decoded."""
+
+    @property
+    def candidates(self) -> dict[str, Texts]:
+        """The parts by which records may be matched, with each record's text."""
+        return candidates(self.rows, self.documents, self.fields, self.keys)
 
 
-def samples(address: Address, source: str, sink: str) -> tuple[Sample, Sample]:
-    """Read a sample of each topic. Raises ClusterError, TopicError."""
-    return newest(address, source, INPUTS), newest(address, sink, OUTPUTS)
+def samples(
+    address: Address, source: str, sink: str, formats: Formats | None = None
+) -> tuple[Sample, Sample]:
+    """Read a sample of each topic. `formats` decodes what is not JSON; None: without a registry.
+    Raises ClusterError, TopicError."""
+    formats = formats or Formats()
+    return newest(address, source, INPUTS, formats), newest(address, sink, OUTPUTS, formats)
 
 
-def newest(address: Address, topic: str, count: int) -> Sample:
+def newest(address: Address, topic: str, count: int, formats: Formats) -> Sample:
     """Read the newest committed records. Raises ClusterError, TopicError for a topic without
     any."""
     bounds = rawlog.fetch_bounds(address, topic)
@@ -49,7 +64,11 @@ def newest(address: Address, topic: str, count: int) -> Sample:
     if not rows:
         raise TopicError(f"Topic {topic} holds no committed record to look at. Fill it first.")
     whole = len(rows) < count and all(partition.start == 0 for partition in bounds.partitions)
-    return Sample(topic, rows, whole, [document(row) for row in rows])
+    values = [formats.decode(row.value or b"", topic) for row in rows]
+    keys = [formats.decode(row.key or b"", topic, "key").value for row in rows]
+    fields = any(one.known and one.format is not Format.JSON for one in values)
+    documents = [one.value for one in values] if fields else [document(row) for row in rows]
+    return Sample(topic, rows, whole, documents, fields, keys)
 
 
 def packs_of(outputs: Sample) -> list[tuple[Row, Pack | None]]:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from topicproof.backend.errors import SelfTestError, SparkError, UsageError
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, evidence_hash, evidence_in
 from topicproof.backend.judging.capture_store import Capture, read_capture
+from topicproof.backend.judging.decoding import decoded_sink
 from topicproof.backend.judging.judge import judge_capture, ledger_of, with_headers
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import first_line, spark_session
@@ -86,7 +87,7 @@ def _told_apart(sink: DataFrame, capture: Capture) -> DataFrame:
     """Return the sink's records; by key, only those with a unique key."""
     if capture.question.identity is not Identity.KEY:
         return sink
-    held = capture.committed.select(
+    held = decoded_sink(capture, capture.committed).select(
         "partition", "offset", capture.question.agreed.match.of_sink().alias("held")
     )
     alone = held.groupBy("held").agg(

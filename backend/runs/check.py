@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 
 from topicproof.backend.errors import CheckStopped, TopicproofError
@@ -11,6 +12,7 @@ from topicproof.backend.evidence.attestation import attest, usable_key
 from topicproof.backend.evidence.copy import without_payloads, without_values
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.formats.formats import Formats
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.capture_store import Question
@@ -59,9 +61,10 @@ def check(
         ):
             judged = replace(question, run=entry.id)
             every = {"plan.json": entry.plan, **(attachments or {})}
-            report = judge_topics(
-                spark, services.address, judged, folder, every, payloads, watch.told
-            )
+            with closing(Formats(settings.registry, settings.avro_files)) as formats:
+                report = judge_topics(
+                    spark, services.address, judged, folder, every, payloads, watch.told, formats
+                )
         if payloads is Payloads.NONE:
             without_payloads(folder / EVIDENCE)
             report = without_values(report)

@@ -151,6 +151,8 @@ def _terms(
         "expect": str(expected.kind),
         "count": expected.count if isinstance(expected.count, str) else None,
         "value": agreed.value,
+        "fields of the source": agreed.source_fields,
+        "fields of the sink": agreed.sink_fields,
         "order": str(order),
         "group": agreed.offsets is not None,
         "require": agreed.require,

@@ -35,11 +35,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 
 from topicproof.validators import readings
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
+from topicproof.validators.decoded import DECODED
 from topicproof.validators.expected import ONE_TO_ONE, Expected
 from topicproof.validators.facts.journal import outcomes_of
 from topicproof.validators.facts.log_facts import BATCH_COLUMNS
@@ -138,9 +139,10 @@ class History:
         order: Order = Order.PER_SOURCE_PARTITION,
         source_log: bool = True,
         circumstances: Circumstances = NO_CIRCUMSTANCES,
+        decoded: tuple[Column, Column] | None = None,
     ) -> Ledger:
         """`declared`: outcomes of the journal by (transactional id, sequence), with the reason
-        behind a colon."""
+        behind a colon. `decoded`: the column of that name, of the source and of the sink."""
         journal = None
         if declared is not None:
             rows = [
@@ -170,10 +172,15 @@ class History:
                 else None
             ),
         )
+        uncommitted = spark.createDataFrame(self.uncommitted, readings.COLUMNS)
+        source = spark.createDataFrame(self.source, readings.COLUMNS)
+        if decoded is not None:
+            source = source.withColumn(DECODED, decoded[0])
+            uncommitted = uncommitted.withColumn(DECODED, decoded[1])
         return build_ledger(
             committed=spark.createDataFrame(self.committed, readings.COLUMNS),
-            uncommitted=spark.createDataFrame(self.uncommitted, readings.COLUMNS),
-            source=spark.createDataFrame(self.source, readings.COLUMNS),
+            uncommitted=uncommitted,
+            source=source,
             sink_bounds=self.sink_bounds,
             source_bounds=self.source_bounds,
             evidence=f"file:{folder / uuid.uuid4().hex}",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from tests.validators.history import History, history
 from topicproof.validators.circumstances import Circumstances, Growth, Removed
@@ -61,6 +62,92 @@ def test_a_misspelt_header_identifies_nothing(spark: SparkSession, tmp_path: Pat
         " identity_disjoint: None of 4 committed records names an input of the source. Name what"
         " every record of both topics holds: `topicproof contract init` proposes an identity."
     )
+
+
+@pytest.mark.parametrize(
+    ("broken", "verdict", "rows"),
+    [
+        ([], Outcome.HOLDS, {}),
+        (
+            [1],
+            Outcome.UNKNOWN,
+            {
+                "undecodable": (2, 2, None),
+                "identity_missing": (2, 0, "undecodable"),
+                "phantom": (1, 0, "identity_missing"),
+            },
+        ),
+    ],
+    ids=["all are decoded", "an input and its output are broken"],
+)
+def test_records_that_cannot_be_decoded(
+    spark: SparkSession,
+    tmp_path: Path,
+    broken: list[int],
+    verdict: Outcome,
+    rows: dict[str, Any],
+) -> None:
+    """Story: records are matched by a field of both sides."""
+    field = "field:id"
+    agreed = ContractTerms(Match(field, field), source_fields=(field,), sink_fields=(field,))
+    lost = F.col("offset").isin(broken)
+    column = F.struct(
+        F.when(lost, F.lit("No schema 7.")).alias("reason"),
+        F.when(~lost, F.col("offset").cast("string")).alias(field),
+    )
+    made, two = history("0 1 2 C", inputs=3), (column, column)
+    report = judged(spark, tmp_path, made, agreed=agreed, decoded=two, **BY_KEY)
+    assert (report.verdict, found(report)) == (verdict, rows), report.why
+    (checked,) = [one.records for one in report.checked if one.kind == "undecodable"]
+    assert checked == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "verdict", "rows", "doubts"),
+    [
+        ("offset", None, Outcome.HOLDS, {}, 0),
+        ("9 - offset", None, Outcome.VIOLATED, {"wrong_value": (3, 3, None)}, 0),
+        (
+            "offset",
+            "if(offset = 1, 'No schema 7.', null)",
+            Outcome.UNKNOWN,
+            {"undecodable": (1, 1, None)},
+            0,
+        ),
+        (
+            "if(offset = 1, null, offset)",
+            "if(offset = 1, 'No schema 7.', null)",
+            Outcome.UNKNOWN,
+            {"undecodable": (1, 1, None), "wrong_value": (1, 0, "undecodable")},
+            0,
+        ),
+        ("null", None, Outcome.UNKNOWN, {"wrong_value": (3, 3, None)}, 1),
+    ],
+    ids=["as promised", "wrong", "broken", "broken and so unknown", "a misspelt field"],
+)
+def test_fields_of_outputs(
+    spark: SparkSession,
+    tmp_path: Path,
+    text: str,
+    reason: str | None,
+    verdict: Outcome,
+    rows: dict[str, Any],
+    doubts: int,
+) -> None:
+    """Story: a contract gives a field of each output by a field of its input."""
+    field = "field:n"
+    sql = "to_json(named_struct('n', decoded.`field:n`), map('ignoreNullFields', 'false'))"
+    agreed = ContractTerms(
+        value=sql, compared=(field,), source_fields=(field,), sink_fields=(field,)
+    )
+    source, sink = (
+        F.expr(f"named_struct('reason', string({why}), '{field}', string({given}))")
+        for why, given in (("null", "offset"), (reason or "null", text))
+    )
+    made = history("0 1 2 C", inputs=3)
+    report = judged(spark, tmp_path, made, agreed=agreed, decoded=(source, sink))
+    assert (report.verdict, found(report)) == (verdict, rows), report.why
+    assert len(report.doubts) == doubts, report.doubts
 
 
 @pytest.mark.parametrize(

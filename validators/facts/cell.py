@@ -35,5 +35,7 @@ class Cell(NamedTuple):
     """Committed and pending records that name an input of the source, even if it does not exist."""
     unidentified: int = 0
     """Committed and pending records without an identity, if records are matched by key."""
+    undecoded: int = 0
+    """Committed and pending records that cannot be decoded, if a contract names their fields."""
     revoked: int = 0
     """Committed records whose transaction was aborted, according to the raw log or the journal."""

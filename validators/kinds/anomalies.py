@@ -253,6 +253,7 @@ ANOMALIES: tuple[Anomaly, ...] = (
         "a verdict on nothing, on a moving topic, by a check that finds nothing",
         (
             *(
+                "undecodable",
                 "identity_missing",
                 "identity_repeated",
                 "identity_disjoint",

@@ -41,6 +41,7 @@ from topicproof.validators.kinds import (
     source_pending,
     source_removed,
     torn,
+    undecodable,
     unknown_outcome,
     unstable_offsets,
     wrong_attribution,
@@ -76,6 +77,7 @@ class Validator(Protocol):
 
 VALIDATORS: tuple[Validator, ...] = (
     *(
+        undecodable,
         identity_missing,
         identity_repeated,
         identity_disjoint,

@@ -8,11 +8,12 @@ shows up here, because no record has it.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import evidence, of_source, share, together
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds import undecodable
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import countable
 
@@ -28,19 +29,29 @@ def find(ledger: Ledger) -> DataFrame | None:
     if ledger.identified.missing and ledger.identities is not None:
         inputs = ledger.identities().where(F.col("source_key").isNull() & ~F.col("pending"))
         rows = of_source(inputs, ledger.source_bounds.topic).withColumn("output_index", F.lit(None))
-        frames.append(
-            evidence(
-                rows, F.lit(1), F.lit(f"This input has no {_spelled(ledger.agreed.match.source)}.")
+        why = F.lit(f"This input has no {_spelled(ledger.agreed.match.source)}.")
+        if ledger.inputs_decoded.undecoded:
+            rows = rows.join(
+                undecodable.inputs(ledger), ["source_partition", "source_offset"], "left"
             )
-        )
+        else:
+            rows = rows.withColumn("undecoded", F.lit(None).cast("string"))
+        frames.append(evidence(rows, F.lit(1), why, _cause()))
     if ledger.unidentified_outputs:
         rows = ledger.sink.where(countable() & ~F.col("identified"))
         frames.append(
             evidence(
-                rows, F.lit(0), F.lit(f"This record has no {_spelled(ledger.agreed.match.sink)}.")
+                rows,
+                F.lit(0),
+                F.lit(f"This record has no {_spelled(ledger.agreed.match.sink)}."),
+                _cause(),
             )
         )
     return together(frames)
+
+
+def _cause() -> Column:
+    return F.when(F.col("undecoded").isNotNull(), F.lit(undecodable.NAME))
 
 
 def covered(ledger: Ledger) -> int:
@@ -61,5 +72,6 @@ def says(count: int, records: int) -> str:
 
 
 def _spelled(by: str) -> str:
-    """`header:id` -> `header id`."""
-    return by.replace(":", " ", 1)
+    """`header:id` -> `header id`, `key_field:id` -> `key field id`."""
+    how, _, what = by.partition(":")
+    return f"{how.replace('_', ' ')} {what}".strip()

@@ -2,8 +2,9 @@
 
 Catalogue 6. The contract's expression is computed again from each source record and compared with
 the output's value, byte by byte: text as UTF-8, any other type as Spark formats it as text. If the
-expression gives null, the value must be null. Every committed copy of an output is compared. If the
-expression fails on a record, the kind is not judged.
+expression gives null, the value must be null. A contract may instead give fields of the decoded
+output, each with its own expression; then their texts are compared. Every committed copy of an
+output is compared. If the expression fails on a record, the kind is not judged.
 
 Each row shows both values, which are payloads. Copies of evidence without payloads hold the row's
 `without_values` instead.
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import evidence, share
 from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.kinds import undecodable
 from topicproof.validators.kinds.matching import of_another
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place
@@ -50,7 +52,16 @@ def find(ledger: Ledger) -> DataFrame | None:
         shown("wanted"),
         F.lit(" is expected."),
     )
-    return evidence(rows, F.lit(0), why, of_another(ledger))
+    return evidence(rows, F.lit(0), why, _cause(ledger))
+
+
+def _cause(ledger: Ledger) -> Column:
+    """Returns why a value may be right after all: one of the two records cannot be decoded, or
+    another one is the true input."""
+    lost = F.col("undecoded").isNotNull() | F.col("unknown")
+    another = of_another(ledger)
+    cause = F.when(lost, F.lit(undecodable.NAME))
+    return cause if another is None else cause.otherwise(another)
 
 
 def shown(value: str) -> Column:

@@ -14,7 +14,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
-from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
+from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms, compared_value
+from topicproof.validators.decoded import DECODED, undecoded
 from topicproof.validators.expected import ONE_TO_ONE, Expect, Expected
 from topicproof.validators.facts.balance import (
     Headers,
@@ -46,6 +47,7 @@ from topicproof.validators.ledger.counts import (
     Values,
     count_alike,
     count_cells,
+    count_decoded,
     count_doubts,
     count_ends,
     count_identities,
@@ -57,6 +59,7 @@ from topicproof.validators.ledger.counts import (
     count_repeats,
     count_writers,
     doubts_of,
+    empty_fields,
     outputs_produced,
     outputs_wanted,
     values_wanted,
@@ -145,10 +148,20 @@ def build_ledger(
     )
     found = _shortly(given) or _at_length(given)
     values = values_wanted(source, uncommitted, source_bounds, agreed)
+    decoded, outputs = in_parallel(
+        lambda: count_decoded(source, agreed.source_fields),
+        lambda: count_decoded(uncommitted, agreed.sink_fields),
+    )
+    doubts = (
+        *doubts,
+        *empty_fields(source_bounds.topic, decoded),
+        *empty_fields(sink_bounds.topic, outputs),
+    )
     asked = _Asked(
         sink_bounds, source_bounds, evidence, expected, agreed, order, identity, circumstances
     )
-    return _ledger(source.sparkSession, found, asked, accounts, values, doubts, began)
+    ledger = _ledger(source.sparkSession, found, asked, accounts, values, doubts, began)
+    return replace(ledger, source=source, inputs_decoded=decoded)
 
 
 def proved_ledger(
@@ -345,6 +358,9 @@ def _shortly(given: _Given) -> _Counted | None:
     simple = given.identity is Identity.LINEAGE and given.aborted is None and expected.count is None
     if not simple or given.order is not Order.PER_SOURCE_PARTITION or given.raw_log is None:
         return None
+    if given.agreed.sink_fields:
+        # Folded readings do not tell which records cannot be decoded.
+        return None
     log = regular_log(given.raw_log.facts, given.sink_bounds)
     if log is None:
         return None
@@ -516,7 +532,8 @@ def _unpacked(given: _Given) -> tuple[_Given, tuple[str, ...]]:
     packs, evidence = given.packs, given.evidence
 
     def whole(reading: DataFrame, name: str) -> DataFrame:
-        return keep(unpacked(reading, packs), f"{evidence}/{name}", given.offsets, COLUMNS)
+        columns = None if DECODED in reading.columns else COLUMNS
+        return keep(unpacked(reading, packs), f"{evidence}/{name}", given.offsets, columns)
 
     committed, uncommitted = in_parallel(
         lambda: whole(given.committed, "committed"), lambda: whole(given.uncommitted, "uncommitted")
@@ -537,6 +554,8 @@ def _keep_sink(given: _Given, words: DataFrame, dense: bool, counts: DataFrame |
     `with_places`."""
     agreed, source, bounds = given.agreed, given.source, given.source_bounds
     hashed = {"held": agreed.match.of_sink(), "value_hash": _value_hash(given)}
+    lost = undecoded() if agreed.sink_fields else F.lit(None).cast("string")
+    hashed["undecoded"] = lost
     records = given.uncommitted.withColumns(hashed)
     records = with_fates(records, words, given.sink_bounds, given.raw_log is not None)
     records = with_declared(with_transaction(records), given.declared)
@@ -566,7 +585,7 @@ def _keep_sink(given: _Given, words: DataFrame, dense: bool, counts: DataFrame |
 
 def _value_hash(given: _Given) -> Column:
     kept = given.agreed.value is not None or given.compared
-    return F.xxhash64("value") if kept else F.lit(None).cast("long")
+    return F.xxhash64(compared_value(given.agreed)) if kept else F.lit(None).cast("long")
 
 
 def _read(judged: Bounds, circumstances: Circumstances) -> Bounds:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.contract_terms import ContractTerms
+from topicproof.validators.contract_terms import ContractTerms, compared_value
+from topicproof.validators.decoded import path_of, text_of, undecoded
 from topicproof.validators.expected import outputs_of, record
 from topicproof.validators.facts.balance import Headers
 from topicproof.validators.facts.cell import Cell
@@ -98,9 +99,10 @@ class Values(NamedTuple):
     """The values that a contract requires, beside the actual records."""
 
     wanted: DataFrame
-    """source_partition, source_offset, wanted (binary), wanted_hash."""
+    """source_partition, source_offset, wanted (binary), wanted_hash, unknown (whether the input
+    cannot be decoded, so that nothing tells the value)."""
     records: DataFrame
-    """The sink's records; only partition, offset and value are read."""
+    """What is compared of the sink's records: partition, offset, value."""
 
 
 def values_wanted(
@@ -110,13 +112,37 @@ def values_wanted(
         return None
     inputs = source.where(between("partition", "offset", bounds, "lso"))
     wanted = F.expr(agreed.value).cast("string").cast("binary")
+    unknown = undecoded().isNotNull() if agreed.source_fields else F.lit(False)
     told = record(inputs, bounds.topic).select(
         F.col("partition").alias("source_partition"),
         F.col("offset").alias("source_offset"),
         wanted.alias("wanted"),
         F.xxhash64(wanted).alias("wanted_hash"),
+        unknown.alias("unknown"),
     )
-    return Values(told, records)
+    held = records.select("partition", "offset", compared_value(agreed).alias("value"))
+    return Values(told, held)
+
+
+class DecodedCounts(NamedTuple):
+    """Counts of a reading whose fields a contract names. All zero if it names none."""
+
+    records: int = 0
+    undecoded: int = 0
+    empty: tuple[str, ...] = ()
+    """The fields that no record holds, although some can be decoded."""
+
+
+NOTHING_DECODED = DecodedCounts()
+
+
+def count_decoded(reading: DataFrame, fields: Sequence[str]) -> DecodedCounts:
+    if not fields:
+        return NOTHING_DECODED
+    held = (F.count(text_of(one)) for one in fields)
+    records, lost, *found = reading.agg(F.count("*"), F.count(undecoded()), *held).collect()[0]
+    empty = [path_of(one) for one, count in zip(fields, found, strict=True) if not count]
+    return DecodedCounts(records, lost, tuple(empty) if records > lost else ())
 
 
 def outputs_produced(sink: DataFrame) -> DataFrame:
@@ -211,6 +237,7 @@ def count_cells(sink: DataFrame, headers: Mapping[int, Headers], topic: str) -> 
             (F.col("fate") != Fate.ABORTED.value) & F.col("source_topic").eqNullSafe(F.lit(topic))
         ),
         "unidentified": countable() & ~F.col("identified"),
+        "undecoded": countable() & F.col("undecoded").isNotNull(),
         "revoked": committed & known_aborted(),
     }
     cells = sink.groupBy(
@@ -392,6 +419,13 @@ def doubts_of(
         if one.unexplained
     ]
     return tuple(said)
+
+
+def empty_fields(topic: str, found: DecodedCounts) -> tuple[str, ...]:
+    """Returns a doubt if no record holds a field that the contract names. It may be misspelt, and
+    then comparing nothing with nothing would hold."""
+    names = ", ".join(found.empty)
+    return (f"fields that no decoded record of {topic} holds: {names}.",) if names else ()
 
 
 def count_ends(raw_log: RawLog, bounds: Bounds) -> dict[str, int]:

@@ -20,6 +20,8 @@ from topicproof.validators.facts.header_transactions import TransactionalId
 from topicproof.validators.facts.raw_log import RawLog
 from topicproof.validators.finding import Balance, Bounds, Order, Transactions, Witness
 from topicproof.validators.ledger.counts import (
+    NOTHING_DECODED,
+    DecodedCounts,
     Identities,
     Keys,
     Values,
@@ -147,6 +149,10 @@ class Ledger:
     evidence: str
     """URL of the folder where the frames are kept."""
     took_s: float
+    source: DataFrame | None = None
+    """The source's committed records. None if the readings are folded."""
+    inputs_decoded: DecodedCounts = NOTHING_DECODED
+    """Counts of `source`, if a contract names its fields."""
 
     @cached_property
     def sink(self) -> DataFrame:
@@ -177,6 +183,12 @@ class Ledger:
         """Number of committed and pending sink records without an identity, if records are matched
         by key."""
         return sum(cell.unidentified for cell in self.cells)
+
+    @property
+    def undecoded_outputs(self) -> int:
+        """Number of committed and pending sink records that cannot be decoded, if a contract names
+        their fields."""
+        return sum(cell.undecoded for cell in self.cells)
 
     @property
     def disjoint(self) -> bool:

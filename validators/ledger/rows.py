@@ -36,7 +36,7 @@ SINK_COLUMNS = (
     " string, declared string, reason string, source_topic string, source_partition int,"
     " source_offset long, output_index int, place string, transactional_id string, sequence long,"
     " attempt int, task string, total long, visible boolean, content long, key_hash long,"
-    " value_hash long, identified boolean, ambiguous boolean, waiting boolean"
+    " value_hash long, identified boolean, ambiguous boolean, waiting boolean, undecoded string"
 )
 """`transactional` and `outcome` come from the raw log: null if it was not heard; `outcome` is also
 null if there is none. `declared` and `reason` come from the journal. `visible`: whether
@@ -48,6 +48,8 @@ the value, if a contract constrains it or outputs are compared. Both are null ot
 `identified`: whether the record holds an identity. `ambiguous`: whether several inputs share it.
 `waiting`: whether a pending source record holds it too. By lineage, `identified` is always true and
 the other two are always false.
+
+`undecoded`: why the record cannot be decoded, if a contract names its fields; else null.
 """
 
 WORD_COLUMNS = (

@@ -10,6 +10,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from topicproof.validators.decoded import text_of
 from topicproof.validators.expected import outputs_of
 from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.json_path import exact_text, parse_path
@@ -38,8 +39,9 @@ class Identity(StrEnum):
 @dataclass(frozen=True)
 class Match:
     """What serves as the key on each side: `key`, `value`, `header:NAME` (the last header of that
-    name) or `json:PATH` (a path into the value, such as `json:$.id`, with exact text:
-    validators/json_path.py)."""
+    name), `json:PATH` (a path into the value, such as `json:$.id`, with exact text:
+    validators/json_path.py), `field:PATH` or `key_field:PATH` (a field of the decoded value or key:
+    validators/decoded.py)."""
 
     source: str = KEY
     sink: str = KEY
@@ -62,6 +64,8 @@ def _held(by: str) -> Column:
             return last_header(what)
         case "json":
             return exact_text(F.col("value").cast("string"), parse_path(what)).cast("binary")
+        case "field" | "key_field":
+            return text_of(by).cast("binary")
         case _:
             return F.col(how)
 

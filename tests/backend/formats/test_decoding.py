@@ -124,7 +124,7 @@ def test_an_index_of_protobuf_is_bounded() -> None:
         with pytest.raises(ValueError, match="message index"):
             read_index(broken)
     with pytest.raises(ValueError, match="has no message 1"):
-        ProtobufSchema('syntax = "proto3"; message One {}', {}).decode(b"\x02\x02")
+        ProtobufSchema('syntax = "proto3"; message One {}', {}).read(b"\x02\x02")
     with pytest.raises(ValueError, match="protoc does not compile"):
         ProtobufSchema('syntax = "proto3"; message One {', {})
     with pytest.raises(ValueError, match="no relative path"):

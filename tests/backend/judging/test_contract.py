@@ -88,7 +88,7 @@ def test_one_identity_for_both_sides() -> None:
         (TOPICS + "guarantee: twice", "line 3: guarantee: Input should be"),
         (
             TOPICS + "identity: kee",
-            "line 3: identity.source: expected key, value, {header: NAME} or {json: $.path}.",
+            "line 3: identity.source: expected key, value, {header: NAME}, {json: $.path}, {field:",
         ),
         (
             TOPICS + "identity:\n  source: key\n  sink: {jsn: $.a}",

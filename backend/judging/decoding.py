@@ -1,0 +1,194 @@
+"""Decodes the fields that a contract names, on Spark's workers.
+
+This process asks the registry for each schema that the records name, once, and gives Spark the
+schemas alone: no address, user or password reaches Spark or its event log. The evidence keeps the
+schemas, so `topicproof verify` decodes the same records again without a registry.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+
+from topicproof.backend.formats.fields import SCHEMAS_MAX, KnownSchemas, field_reader
+from topicproof.backend.formats.formats import HEAD_BYTES, Formats, Part
+from topicproof.backend.formats.registered import Registered, RegistryFailure
+from topicproof.backend.judging.capture_store import Capture, Readings
+from topicproof.validators.decoded import DECODED, KEY_FIELD, decoded_type, parse_field, path_of
+from topicproof.validators.finding import Bounds
+from topicproof.validators.folded.fold import Folded
+from topicproof.validators.merged_topics import split
+from topicproof.validators.readings import keep
+
+FOLDER = "decoded"
+"""In the evidence, while it is judged: the readings with their fields."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The fields of one side, and the topics that its partitions belong to."""
+
+    fields: tuple[str, ...]
+    bounds: Bounds
+
+    @property
+    def parts(self) -> dict[Part, list[str]]:
+        """The fields of the key and of the value, if any."""
+        found: dict[Part, list[str]] = {}
+        for one in self.fields:
+            found.setdefault("key" if one.startswith(f"{KEY_FIELD}:") else "value", []).append(one)
+        return found
+
+    @property
+    def topics(self) -> tuple[tuple[int, str], ...]:
+        """The first partition of each topic, and its name."""
+        return tuple((first, own.topic) for own, first in split(self.bounds))
+
+
+def fetch_schemas(capture: Capture, formats: Formats) -> KnownSchemas | None:
+    """Ask for the schemas of all records whose fields are named. None if no fields are named.
+    Failures are part of the answer. Raises PySparkException."""
+    source, sink = _sides(capture)
+    if not source.fields and not sink.fields:
+        return None
+    readings = capture.kept
+    counts: dict[int, int] = {}
+    for side, frames in (
+        (source, (readings.inputs, capture.aborted, capture.pending)),
+        (sink, (readings.uncommitted,)),
+    ):
+        for part in side.parts:
+            for frame in frames:
+                for schema_id, count in _ids(frame, part) if frame is not None else ():
+                    counts[schema_id] = counts.get(schema_id, 0) + count
+    ids = sorted(counts, key=lambda one: (-counts[one], one))
+    found, failed = _ask(ids[:SCHEMAS_MAX], formats)
+    topics = {name for side in (source, sink) for _, name in side.topics}
+    avro = {topic: schema.text for topic, schema in formats.avro.items() if topic in topics}
+    return KnownSchemas(found, failed, avro)
+
+
+def _ids(reading: DataFrame, part: Part) -> Iterator[tuple[int, int]]:
+    """Yield each schema id that the records begin with, and how many do."""
+    framed = (F.octet_length(part) >= HEAD_BYTES) & (F.substring(part, 1, 1) == F.lit(b"\0"))
+    named = reading.where(framed).groupBy(F.substring(part, 2, 4).alias("id")).count()
+    for row in named.orderBy(F.desc("count")).limit(SCHEMAS_MAX).collect():
+        schema_id = int.from_bytes(row["id"], "big")
+        if schema_id:
+            yield schema_id, row["count"]
+
+
+def _ask(ids: Sequence[int], formats: Formats) -> tuple[dict[int, Registered], dict[int, str]]:
+    """Return the schemas, and why others are not known."""
+    found: dict[int, Registered] = {}
+    failed: dict[int, str] = {}
+    for one in ids:
+        if formats.registry is None:
+            failed[one] = (
+                f"They begin as a record with schema {one} of a registry, and no"
+                " schema.registry.url is given."
+            )
+            continue
+        try:
+            found[one] = formats.registry.schema(one)
+        except RegistryFailure as failure:
+            failed[one] = str(failure)
+    return found, failed
+
+
+def decode(capture: Capture, folder: Path) -> Capture:
+    """Return the capture with the named fields beside its records; unchanged if there are none. The
+    readings are kept in the folder. Lazy but for those. Raises PySparkException."""
+    source, sink = _sides(capture)
+    if isinstance(capture.readings, Folded) or not (source.fields or sink.fields):
+        return capture
+    schemas = capture.schemas or KnownSchemas()
+
+    def kept(frame: DataFrame | None, side: _Wanted, name: str) -> DataFrame | None:
+        if frame is None or not side.fields or DECODED in frame.columns:
+            return frame
+        url = (folder / FOLDER / name).as_uri()
+        return keep(with_fields(frame, side, schemas), url, capture.offsets)
+
+    readings = capture.readings
+    inputs = kept(readings.inputs, source, "inputs")
+    uncommitted = kept(readings.uncommitted, sink, "uncommitted")
+    assert inputs is not None and uncommitted is not None
+    return replace(
+        capture,
+        readings=Readings(readings.committed, uncommitted, inputs),
+        aborted=kept(capture.aborted, source, "aborted"),
+        pending=kept(capture.pending, source, "pending"),
+    )
+
+
+def decoded_sink(capture: Capture, reading: DataFrame) -> DataFrame:
+    """Return a reading of the sink with the named fields; unchanged if there are none."""
+    _, sink = _sides(capture)
+    return with_fields(reading, sink, capture.schemas or KnownSchemas()) if sink.fields else reading
+
+
+def _sides(capture: Capture) -> tuple[_Wanted, _Wanted]:
+    agreed = capture.question.agreed
+    return (
+        _Wanted(agreed.source_fields, capture.question.source),
+        _Wanted(agreed.sink_fields, capture.sink),
+    )
+
+
+def with_fields(reading: DataFrame, side: _Wanted, schemas: KnownSchemas) -> DataFrame:
+    """Add the column `decoded` (validators/decoded.py). Lazy."""
+    parts = side.parts
+    decoder = _decoder(schemas.to_json(), parts, side.fields, side.topics)
+    # Its type hints determine the kind of UDF.
+    udf = arrow_udf(decoder, decoded_type(side.fields))  # type: ignore[call-overload]
+    return reading.withColumn(DECODED, udf("partition", *parts))
+
+
+def _decoder(
+    schemas: str,
+    parts: Mapping[Part, Sequence[str]],
+    fields: Sequence[str],
+    topics: Sequence[tuple[int, str]],
+) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
+    paths = {part: tuple(parse_field(path_of(one)) for one in own) for part, own in parts.items()}
+    columns = decoded_type(fields).names
+
+    def texts(partitions: pa.Array, *held: pa.Array) -> pa.Array:
+        rows = len(partitions)
+        found: dict[str, list[str | None]] = {}
+        why: list[str | None] = [None] * rows
+        names = _topics(partitions, topics)
+        for (part, own), data in zip(parts.items(), held, strict=True):
+            reader = field_reader(schemas, part, paths[part])
+            read = [
+                reader.read(one, name) for one, name in zip(data.to_pylist(), names, strict=True)
+            ]
+            for row, (reason, _) in enumerate(read):
+                if reason is not None:
+                    why[row] = f"The bytes of its {part} cannot be decoded. {reason}"
+            for place, name in enumerate(own):
+                found[name] = [one[place] for _, one in read]
+        values = [pa.array(found.get(name, why), pa.string()) for name in columns]
+        return pa.StructArray.from_arrays(values, columns)
+
+    def decoded(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        for batch in batches:
+            yield texts(*batch)
+
+    return decoded
+
+
+def _topics(partitions: pa.Array, topics: Sequence[tuple[int, str]]) -> list[str]:
+    """Return the topic of each record."""
+    if len(topics) == 1:
+        return [topics[0][1]] * len(partitions)
+    firsts = [first for first, _ in topics]
+    return [topics[bisect_right(firsts, one) - 1][1] for one in partitions.to_pylist()]

@@ -1,0 +1,139 @@
+"""Contracts on fields of decoded records: every format in one topic, with a real registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from tests.backend.formats import records
+from tests.registry import Door, door
+from topicproof.backend.address import Address
+from topicproof.backend.evidence.copy import copy_evidence
+from topicproof.backend.evidence.folder import EVIDENCE
+from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.formats.formats import Formats
+from topicproof.backend.judging.contract import make_contract, question_of
+from topicproof.backend.judging.contract_draft import draft
+from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.judging.selftest import self_test
+from topicproof.backend.kafka.client_configs import transactional_producer_config
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.properties.registry import RegistryFacts
+from topicproof.backend.verifying.verify import verify
+from topicproof.validators.finding import Outcome
+from topicproof.validators.report import Report
+
+BERN = {"to": {"city": "Bern"}}
+Written = tuple[bytes | None, bytes | None]
+"""A key and a value."""
+
+
+@pytest.fixture
+def registry(schema_registry: str) -> Iterator[Door]:
+    """The real registry behind a door that notes each request."""
+    with door(schema_registry) as counted:
+        yield counted
+
+
+def produce(bootstrap: str, topic: str, written: Iterable[Written]) -> None:
+    """In one transaction."""
+    producer = Producer(transactional_producer_config(Address(bootstrap), f"{topic}-writer"))
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for key, value in written:
+        producer.produce(topic, value, key, partition=0)
+    producer.commit_transaction(30)
+
+
+def every_format(registry: str, topic: str) -> list[Written]:
+    """Orders 1 to 6, each in another format."""
+    values = [
+        records.avro(registry, topic, records.ORDER, {"id": 1, **BERN}),
+        records.avro(registry, topic, records.NEWER, {"id": 2, "total": Decimal("1.25"), **BERN}),
+        records.protobuf(registry, f"{topic}-protobuf", id=3, note="x"),
+        records.json_schema(registry, f"{topic}-json", {"id": 4}),
+        records.packed(),
+        b'{"id": 6, "to": {"city": "Bern"}}',
+    ]
+    return [(b"k", value) for value in values]
+
+
+def judged(
+    spark: SparkSession,
+    bootstrap: str,
+    registry: Door,
+    folder: Path,
+    fields: Mapping[str, Any],
+) -> Report:
+    address = Address(bootstrap)
+    question = question_of(make_contract(dict(fields)), dict(fields), Cluster(address))
+    formats = Formats(RegistryFacts(registry.url))
+    report = judge_topics(spark, address, question, folder, formats=formats)
+    formats.close()
+    return report
+
+
+def counts(report: Report) -> dict[str, int]:
+    return {one.kind: one.count for one in report.findings if one.count}
+
+
+def test_formats_in_one_topic_are_judged_and_broken_bytes_are_named(
+    bootstrap: str,
+    new_topic: Callable[..., str],
+    spark: SparkSession,
+    registry: Door,
+    schema_registry: str,
+    tmp_path: Path,
+) -> None:
+    """Story: orders in every format become JSON under another name. All are matched, with one
+    request for each schema, and the evidence proves it without a registry. `contract init` finds
+    the fields. Then broken bytes join on both sides: each is named, and the verdict stays open."""
+    source, sink = new_topic(), new_topic()
+    produce(bootstrap, source, every_format(schema_registry, source))
+    outputs = [(None, b'{"order": {"number": %d}}' % number) for number in range(1, 7)]
+    produce(bootstrap, sink, outputs)
+    formats = Formats(RegistryFacts(schema_registry))
+    proposed = draft(Address(bootstrap), source, sink, formats)
+    formats.close()
+    assert "{source: {field: id}, sink: {json: $.order.number}}" in proposed.text, proposed.text
+    contract = {
+        "source": {"topic": source},
+        "sink": {"topic": sink},
+        "identity": {"source": {"field": "id"}, "sink": {"field": "order.number"}},
+        "value": {"order.number": "field('id')"},
+    }
+    report = judged(spark, bootstrap, registry, tmp_path / "whole", contract)
+    assert report.verdict is Outcome.HOLDS, (report.why, counts(report))
+    checked = {one.kind: one.records for one in report.checked}
+    assert (checked["undecodable"], checked["wrong_value"]) == (12, 6)
+    asked = [one for one in registry.asked if one.startswith("/schemas/ids/")]
+    assert len(asked) == len({*asked}) and asked, registry.asked
+    evidence = tmp_path / "whole" / EVIDENCE
+    assert not (evidence / "decoded").exists()
+    before = len(registry.asked)
+    again = verify(spark, evidence)
+    assert (again.exit_code, again.contradictions, again.forged) == (0, (), ()), again
+    assert len(registry.asked) == before
+    assert {one.kind for one in self_test(spark, tmp_path / "whole")} >= {"duplicate", "gap"}
+
+    produce(bootstrap, source, [(b"k", data) for data in records.BROKEN])
+    produce(bootstrap, sink, [(None, b"\0\0\0\0\0"), (None, b'{"order": {"number": 1}}')])
+    report = judged(spark, bootstrap, registry, tmp_path / "broken", contract)
+    broken = len(records.BROKEN) + 1
+    found = counts(report)
+    assert found["undecodable"] == broken and found["duplicate"] == 1, found
+    (finding,) = [one for one in report.findings if one.kind == "undecodable"]
+    places = {(one.partition, one.offset, one.lineage) for one in finding.examples}
+    assert len(places) == broken, finding.examples
+    assert all("cannot be decoded" in one.why for one in finding.examples), finding.examples
+    # Any record may stem from an input without an identity, so even the duplicate is not certain.
+    assert (report.verdict, finding.outcome) == (Outcome.UNKNOWN, Outcome.UNKNOWN)
+    masked = tmp_path / "masked"
+    copy_evidence(tmp_path / "broken" / EVIDENCE, masked, Payloads.MASKED)
+    assert verify(spark, masked).exit_code == 3
