@@ -8,12 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
+from topicproof.backend.address import Address
 from topicproof.backend.commands.options import (
     Bootstrap,
     Brokers,
+    ClusterName,
     Config,
     Json,
     Out,
+    SourceBootstrap,
+    SourceCluster,
+    SourceConfig,
     kafka_settings,
 )
 from topicproof.backend.commands.outcome import conclude_check
@@ -25,12 +30,19 @@ from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.exit_codes import UNJUDGED, code_of, worst
 from topicproof.backend.history.store import History
-from topicproof.backend.judging.contract import Contract, make_contract, question_of, read_contract
+from topicproof.backend.judging.contract import (
+    Contract,
+    Topic,
+    make_contract,
+    question_of,
+    read_contract,
+)
 from topicproof.backend.judging.selftest import NOTHING_TO_INJECT_INTO, self_test
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.check import check as judge
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
+from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Guarantee
 from topicproof.validators.lineage.identity import Identity
 
@@ -72,12 +84,19 @@ def check(
     ] = Payloads.ALL,
     bootstrap: Bootstrap = None,
     config: Config = None,
+    cluster: ClusterName = None,
+    source_bootstrap: SourceBootstrap = None,
+    source_config: SourceConfig = None,
+    source_cluster: SourceCluster = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
     """Judge any two topics of any cluster, written by any program.
 
     The exit code is the verdict's; it is 3 if the self-test was requested and cannot run.
+
+    The source may be on another cluster, for mirroring and migrations. Records are then matched by
+    key, or by the contract's identity.
 
     Example: `topicproof check --source numbers --sink squares --identity key`, or
     `topicproof check --contract contracts/squares.yaml`
@@ -88,10 +107,13 @@ def check(
             "--self-test needs the records, which --payloads none does not keep. Leave one of them"
             " out."
         )
-    terms, fields = _terms(contract, {name: str(value) for name, value in options.items()})
+    told = given(bootstrap=source_bootstrap, config=source_config, cluster=source_cluster)
+    said = {name: str(value) for name, value in options.items()}
+    terms, fields = _terms(contract, said, across=bool(told))
     if folder is not None:
         require_room(folder)
-    settings = kafka_settings(bootstrap, config, brokers)
+    settings = kafka_settings(bootstrap, config, brokers, _only(cluster, terms.sink, "--cluster"))
+    other = _other(settings, terms, told)
     history = History(settings)
     attachments: dict[str, Any] = {}
     if contract is not None:
@@ -99,11 +121,12 @@ def check(
     name = contract.name if contract is not None else None
     reports, codes = [], []
     with services(settings, say=say) as found:
-        cluster = Cluster(found.address)
-        cluster.check()
+        sides = [Cluster(address) for address in (found.address, other) if address is not None]
+        for side in sides:
+            side.check()
         for one in terms.each():
-            question = question_of(one, fields, cluster)
-            report = judge(settings, found, history, question, attachments, name, payloads)
+            question = question_of(one, fields, *sides)
+            report = judge(settings, found, history, question, attachments, name, payloads, other)
             reports.append(report)
             codes.append(code_of(report))
             if self_tested and report.run is not None:
@@ -122,7 +145,29 @@ def check(
     conclude_check(reports, json_, worst(codes))
 
 
-def _terms(contract: Path | None, options: Mapping[str, str]) -> tuple[Contract, dict[str, Any]]:
+def _only(option: str | None, side: Topic | None, name: str) -> str | None:
+    """Return the name of a side's cluster, from the option or the contract. Raises UsageError if
+    both name one."""
+    said = None if side is None else side.cluster
+    if option and said:
+        raise UsageError(f"The contract already names the cluster {said}. Remove {name}.")
+    return option or said
+
+
+def _other(settings: Settings, terms: Contract, told: Mapping[str, Any]) -> Address | None:
+    """Return the source's cluster, if it is not the sink's. Raises UsageError, ClusterError."""
+    cluster = _only(told.get("cluster"), terms.source, "--source-cluster")
+    if told or (cluster is not None and cluster != settings.cluster):
+        other = kafka_settings(**{**told, "cluster": cluster})
+        if other.bootstrap is None:
+            raise UsageError("Name the source's cluster: --source-bootstrap or --source-cluster.")
+        return other.address
+    return None
+
+
+def _terms(
+    contract: Path | None, options: Mapping[str, str], across: bool
+) -> tuple[Contract, dict[str, Any]]:
     """Return the contract of a check, from a file or from options. Raises UsageError,
     ContractError."""
     if contract is not None:
@@ -130,8 +175,10 @@ def _terms(contract: Path | None, options: Mapping[str, str]) -> tuple[Contract,
             raise UsageError(
                 f"The contract already says this. Remove --{next(iter(options))}, or --contract."
             )
-        return read_contract(contract)
+        return read_contract(contract, across)
     fields: dict[str, Any] = {"source": {"topic": "numbers"}, "sink": {"topic": "squares"}}
+    if across:
+        fields["identity"] = "key"
     for name, value in options.items():
         fields[name] = {"topic": value} if name in fields else value
-    return make_contract(fields), fields
+    return make_contract(fields, across), fields

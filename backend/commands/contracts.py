@@ -11,7 +11,14 @@ from typing import Annotated
 import typer
 from pyspark.sql import SparkSession
 
-from topicproof.backend.commands.options import Bootstrap, Config, Json, kafka_settings, settings_of
+from topicproof.backend.commands.options import (
+    Bootstrap,
+    ClusterName,
+    Config,
+    Json,
+    kafka_settings,
+    settings_of,
+)
 from topicproof.backend.commands.terminal import emit, err, out, say
 from topicproof.backend.errors import ContractError, EvidenceError, UsageError
 from topicproof.backend.judging.contract import make_contract, read_fields
@@ -39,6 +46,7 @@ def contract(
     ] = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
+    cluster: ClusterName = None,
     json_: Json = None,
 ) -> None:
     """`init` looks at two topics and writes a first contract. `lint` explains all errors, by line.
@@ -54,7 +62,7 @@ def contract(
         raise UsageError("Name both topics: --source T --sink T.")
     if file is not None and file.exists():
         raise UsageError(f"{file} already exists. Choose another name, or remove it.")
-    settings = kafka_settings(bootstrap, config)
+    settings = kafka_settings(bootstrap, config, cluster=cluster)
     with services(settings, spark=False, say=say) as running:
         found = draft(running.address, source, sink)
     if not found.found:

@@ -10,8 +10,18 @@ from typing import Annotated, Any
 
 import typer
 
-from topicproof.backend.address import Address
-from topicproof.backend.commands.options import Config, Json, Out, PayloadsKept, RunId, settings_of
+from topicproof.backend.commands.options import (
+    ClusterName,
+    Config,
+    Json,
+    Out,
+    PayloadsKept,
+    RunId,
+    SourceBootstrap,
+    SourceCluster,
+    SourceConfig,
+    settings_of,
+)
 from topicproof.backend.commands.show import plain
 from topicproof.backend.commands.terminal import emit, out, print_report, say
 from topicproof.backend.errors import UsageError
@@ -82,6 +92,10 @@ def verify(
         ),
     ] = None,
     config: Config = None,
+    cluster: ClusterName = None,
+    source_bootstrap: SourceBootstrap = None,
+    source_config: SourceConfig = None,
+    source_cluster: SourceCluster = None,
     json_: Json = None,
 ) -> None:
     """Compare evidence with its hashes, judge it again, and derive every other file again, without
@@ -92,12 +106,15 @@ def verify(
 
     Example: `topicproof verify proof`
     """
-    if bootstrap is not None and not judged:
+    settings = settings_of(bootstrap, config, cluster=cluster)
+    address = settings.address if bootstrap or cluster else None
+    source = None
+    if source_bootstrap or source_cluster:
+        source = settings_of(source_bootstrap, source_config, cluster=source_cluster).address
+    if (address or source) and not judged:
         raise UsageError(
-            "--bootstrap needs the evidence to be judged again. Remove it, or --hashes-only."
+            "A cluster needs the evidence to be judged again. Remove it, or --hashes-only."
         )
-    settings = settings_of(bootstrap, config)
-    address = None if bootstrap is None else Address(bootstrap, settings.client)
     places = evidence_in(folder.absolute())
     found = [unchanged(place) for place in places]
     if judged and not any(one.differences for one in found):
@@ -105,7 +122,7 @@ def verify(
             services(settings, kafka=False, say=say) as up,
             spark_session(up.spark_remote) as spark,
         ):
-            found = [verify_evidence(spark, place, address) for place in places]
+            found = [verify_evidence(spark, place, address, source) for place in places]
     emit(
         json_,
         [_verified_json(one) for one in found] if len(found) > 1 else _verified_json(found[0]),

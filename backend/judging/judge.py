@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import SparkError
@@ -45,6 +46,7 @@ from topicproof.validators.kinds import gap
 from topicproof.validators.ledger.build import build_ledger, proved_ledger
 from topicproof.validators.ledger.ledger import Accounts, Ledger, ReadingsNeeded
 from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared
+from topicproof.validators.lineage.headers import TRANSACTION_HEADER
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.lineage.packed import unpacked
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
@@ -71,8 +73,10 @@ def judge_topics(
     folder: Path,
     attachments: Mapping[str, Any] | None = None,
     payloads: Payloads = Payloads.ALL,
+    source: Address | None = None,
 ) -> Report:
     """Judge a sink topic against its source. Writes `report.json` and the evidence into `folder`.
+    `source` is the source's cluster, if it is not the sink's, at `address`.
 
     `attachments` are added to the evidence by file name: the plan, the contract. With `payloads`
     none, readings are kept only if something is irregular. This takes less than half the time.
@@ -81,7 +85,7 @@ def judge_topics(
     """
     evidence = folder / EVIDENCE
     empty(evidence)
-    if payloads is Payloads.NONE and _provable(question):
+    if payloads is Payloads.NONE and source is None and _provable(question):
         try:
             return conclude(
                 spark, capture_folded(spark, address, question), folder, attachments, payloads
@@ -89,14 +93,14 @@ def judge_topics(
         except ReadingsNeeded:
             empty(evidence)
     report = conclude(
-        spark, capture_topics(spark, address, question, evidence), folder, attachments
+        spark, capture_topics(spark, address, question, evidence, source), folder, attachments
     )
     if question.order is Order.PER_SOURCE_PARTITION and _on_their_way(report):
         # Outputs are in order, so everything below the last committed one was due when it was read.
         # Outputs that are still missing at a second look will not come.
         due = {one.partition: one.lso for one in report.source.partitions}
         empty(evidence)
-        second = capture_topics(spark, address, replace(question, due=due), evidence)
+        second = capture_topics(spark, address, replace(question, due=due), evidence, source)
         report = conclude(spark, second, folder, attachments)
     return report
 
@@ -144,7 +148,12 @@ def judge_capture(spark: SparkSession, capture: Capture, evidence: Path) -> Repo
             run=question.run,
             versions=versions(),
         )
-        return replace(report, origin=capture.origin, notes=capture.notes)
+        return replace(
+            report,
+            origin=capture.origin,
+            notes=capture.notes,
+            source_origin=capture.source_origin,
+        )
     except PySparkException as error:
         raise SparkError(f"Spark could not judge {question.sink}: {first_line(error)}") from error
 
@@ -231,9 +240,12 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
             (evidence / "ledger" / "inputs").as_uri(),
             capture.offsets,
         )
+    committed, uncommitted = capture.committed, capture.uncommitted
+    if question.across:
+        committed, uncommitted, inputs = map(_unnamed, (committed, uncommitted, inputs))
     return build_ledger(
-        capture.committed,
-        capture.uncommitted,
+        committed,
+        uncommitted,
         inputs,
         capture.sink,
         question.source,
@@ -247,6 +259,12 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
         packs=capture.packs,
         circumstances=capture.circumstances,
     )
+
+
+def _unnamed(reading: DataFrame) -> DataFrame:
+    """Remove the names of transactions: a mirror copies the headers, but not the transactions."""
+    theirs = F.filter("headers", lambda one: one["key"] != TRANSACTION_HEADER)
+    return reading.withColumn("headers", theirs)
 
 
 def _accounts(spark: SparkSession, capture: Capture, offsets: int) -> Accounts:

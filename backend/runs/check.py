@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.evidence.copy import without_payloads, without_values
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
-from topicproof.backend.history.run_state import Facts
+from topicproof.backend.history.run_state import Facts, RanOn
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
@@ -28,28 +30,35 @@ def check(
     attachments: Mapping[str, str] | None = None,
     contract: str | None = None,
     payloads: Payloads = Payloads.ALL,
+    source_address: Address | None = None,
 ) -> Report:
     """Judge two topics from any program, and keep the verdict in the history.
 
     `attachments`: additional evidence files, by name. `contract`: the name that all checks of one
-    contract share. `payloads`: all, or none in the evidence.
+    contract share. `payloads`: all, or none in the evidence. `source_address`: the source's
+    cluster, if it is not that of the services.
     """
     source, sink = question.source.topic, question.sink
-    plan = {
+    plan: dict[str, Any] = {
         "source": source,
         "sink": sink,
         "identity": question.identity,
         "guarantee": question.guarantee,
     }
+    if source_address is not None:
+        sides = {"source": source_address.called, "sink": services.address.called}
+        plan["clusters"] = sides
     entry = history.create("check", "check", plan | ({"contract": contract} if contract else {}))
-    history.remember(entry.id, Facts(source=source, sink=sink))
+    where = RanOn(settings.bootstrap, settings.brokers, settings.cluster)
+    history.remember(entry.id, Facts(source=source, sink=sink, cluster=where))
     history.enter(entry.id, State.JUDGING)
     folder = settings.runs / entry.id
     try:
         with spark_session(services.spark_remote) as spark:
             judged = replace(question, run=entry.id)
             every = {"plan.json": entry.plan, **(attachments or {})}
-            report = judge_topics(spark, services.address, judged, folder, every, payloads)
+            place = services.address, judged, folder
+            report = judge_topics(spark, *place, every, payloads, source_address)
         if payloads is Payloads.NONE:
             without_payloads(folder / EVIDENCE)
             report = without_values(report)

@@ -26,7 +26,7 @@ from topicproof.backend.exit_codes import FORGED, UNJUDGED, code_of, worst
 from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.judge import judge_capture
 from topicproof.backend.services.spark import first_line
-from topicproof.backend.verifying.cluster_check import compare_with_cluster
+from topicproof.backend.verifying.cluster_check import compare_with_clusters
 from topicproof.backend.verifying.derived import (
     asked_contradictions,
     file_contradictions,
@@ -85,10 +85,15 @@ def unchanged(evidence: Path) -> Verified:
     )
 
 
-def verify(spark: SparkSession, evidence: Path, address: Address | None = None) -> Verified:
+def verify(
+    spark: SparkSession,
+    evidence: Path,
+    address: Address | None = None,
+    source: Address | None = None,
+) -> Verified:
     """Compare every file with the manifest. If none has changed, judge again and derive the other
     files again. With an `address`, also compare the cluster's id, the topics' ids and the rest of
-    the raw logs.
+    the raw logs. `source` is the source's cluster, if the evidence is about two.
 
     Raises EvidenceError if the folder cannot be read, SparkError, ClusterError.
     """
@@ -121,7 +126,7 @@ def verify(spark: SparkSession, evidence: Path, address: Address | None = None) 
                 raise SparkError(
                     f"Spark could not compare the findings: {first_line(error)}"
                 ) from error
-    asked = compare_with_cluster(address, capture) if address is not None else ((), ())
+    asked = compare_with_clusters(capture, address, source)
     unsettled = [
         f"{one} This version may render it otherwise than the report's."
         for one in rendered
