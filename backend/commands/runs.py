@@ -402,9 +402,10 @@ def _followed(history: History, run_id: str) -> Iterator[None]:
 
 
 def where_it_ran(settings: Settings, run_: Run) -> Settings:
-    """Return settings for the cluster that a run used, unless another address is given."""
+    """Return settings for the cluster that a run used, unless another address is given. A check
+    left nothing there."""
     where = run_.facts.cluster
-    if settings.bootstrap is not None:
+    if settings.bootstrap is not None or run_.kind == "check":
         return settings
     if where.name is not None:
         return read_settings(home=settings.home, cluster=where.name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import sys
 import tempfile
 import time
@@ -136,6 +137,7 @@ def main() -> int:
         settings = read_settings(home=folder / "home")
         west = EmbeddedKafka(folder / "west", jar_files(settings, BROKER))
         with services(settings) as found:
+            os.environ |= settings.environment() | {"SPARK_REMOTE": found.spark_remote}
             west.start()
             try:
                 sides = found.address, Address(west.bootstrap)
