@@ -56,8 +56,9 @@ def compare_with_clusters(
         found.append(_compare(source, capture.source_origin, [log]))
     elif source is not None:
         found.append(((), ("The evidence is about one cluster. The source's was not asked.",)))
-    wrong, unsettled = ((one for each in found for one in each[side]) for side in (0, 1))
-    return tuple(dict.fromkeys(wrong)), tuple(dict.fromkeys(unsettled))
+    wrong = dict.fromkeys(one for each, _ in found for one in each)
+    unsettled = dict.fromkeys(one for _, each in found for one in each)
+    return tuple(wrong), tuple(unsettled)
 
 
 def _compare(address: Address, origin_kept: Origin | None, logs: Sequence[Log]) -> Sentences:
