@@ -9,6 +9,7 @@ import streamlit as st
 
 from topicproof.app import session, tables  # noqa: F401  imported before the freeze
 from topicproof.app.charts import matrix, strip, timeline, trend, withheld  # noqa: F401
+from topicproof.app.clusters import choose_cluster, keep_in_url
 from topicproof.app.pages import PAGES
 
 
@@ -47,4 +48,9 @@ if st.context.theme.type == "dark":
     # enough to be readable as text itself.
     st.html("<style>[data-testid^=stBaseButton-primary] {color: #0b141d}</style>")
 freeze()
-page.run()
+with session.said():
+    choose_cluster()
+try:
+    page.run()
+finally:
+    keep_in_url()

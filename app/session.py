@@ -69,6 +69,8 @@ REOPENED_AGE_MAX_S = 5.0
 LIVE_AGE_MAX_S = 1.5
 COORDINATION_AGE_MAX_S = 5
 RUNS_SHOWN = 200
+CLUSTER = "cluster"
+"""The parameter of the URL that names a cluster."""
 ATTEMPTS_FOLLOWED = 3
 
 
@@ -91,7 +93,12 @@ def _title(error: TopicproofError) -> str:
 
 
 def settings() -> Settings:
-    return read_settings()
+    """Returns the settings, for the cluster in the URL if it is a known one."""
+    base = read_settings()
+    cluster = st.query_params.get(CLUSTER)
+    if cluster and cluster in base.named_clusters:
+        return read_settings(cluster=cluster)
+    return base
 
 
 def history(found: Settings) -> History:

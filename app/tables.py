@@ -8,6 +8,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 import pandas as pd
+import streamlit as st
 from pandas.io.formats.style import Styler
 
 from topicproof.app.payload import cell_text
@@ -147,6 +148,9 @@ def row_table(rows: Sequence[Row], topic: str, partitions: bool, formats: Format
     columns: dict[str, list[Any]] = (
         {"partition": [row.partition for row in rows]} if partitions else {}
     )
+    # A link opens a new tab, which knows no earlier choice.
+    cluster = st.query_params.get("cluster")
+    where = f"&cluster={quote(cluster)}" if cluster else ""
     columns |= {
         "offset": [row.offset for row in rows],
         "fate": [fate_label(row.fate) for row in rows],
@@ -155,7 +159,7 @@ def row_table(rows: Sequence[Row], topic: str, partitions: bool, formats: Format
         "value": [cell_text(row, topic, formats, CELL_CHARACTERS) for row in rows],
         "size": [data_size(row.size) for row in rows],
         "open": [
-            f"./compare?topic={quote(topic)}&partition={row.partition}&offset={row.offset}"
+            f"./compare?topic={quote(topic)}&partition={row.partition}&offset={row.offset}{where}"
             for row in rows
         ],
         "headers": [

@@ -17,6 +17,13 @@ class Address:
     client: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     """Client properties (TLS, SASL), in any names that `backend/properties/` understands. They hold
     secrets: never printed."""
+    name: str = field(default="", compare=False)
+    """Its name among the clusters of the settings; empty without one."""
+
+    @property
+    def called(self) -> str:
+        """How history and reports name the cluster."""
+        return f"{self.name} ({self.bootstrap})" if self.name else self.bootstrap
 
     def __str__(self) -> str:
         return self.bootstrap
@@ -36,3 +43,21 @@ class Address:
             f"Kafka at {self} does not allow this client to go on: it lacks {right}. Ask its"
             " operators for this ACL."
         )
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The clusters of the topics of one question."""
+
+    sink: Address
+    other: Address | None = None
+    """The source's cluster, if it is not the sink's. Offsets of one then say nothing about the
+    other."""
+
+    @property
+    def source(self) -> Address:
+        return self.other or self.sink
+
+    @property
+    def across(self) -> bool:
+        return self.other is not None

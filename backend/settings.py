@@ -9,12 +9,15 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from topicproof.backend.address import Address
+from topicproof.backend.clusters import DEFAULT_FILE, NamedCluster, cluster_named, read_clusters
 from topicproof.backend.errors import SetupError, UsageError
 from topicproof.backend.properties.facts import facts_of
 from topicproof.backend.properties.reading import Properties, read_properties
@@ -67,6 +70,11 @@ class Settings(BaseSettings):
     avro_schemas: str | None = None
     """`topic=file.avsc`, several separated by commas: the schemas of values that are Avro without a
     registry."""
+    clusters: WholePath | None = None
+    """A YAML file of named clusters (`backend/clusters.py`); None: `clusters.yaml` in the home, if
+    it is there."""
+    cluster: str | None = None
+    """The chosen one of them. Its address, properties and registry override the variables."""
     database: str | None = Field(default=None, repr=False)
     """SQLAlchemy URL of the history database; None means a SQLite file in the home."""
     signing_key: WholePath | None = None
@@ -109,6 +117,24 @@ class Settings(BaseSettings):
         return found
 
     @property
+    def clusters_file(self) -> Path:
+        """The file of named clusters. It may be missing, unless `clusters` names it."""
+        return self.clusters or self.home / DEFAULT_FILE
+
+    @property
+    def named_clusters(self) -> dict[str, NamedCluster]:
+        """The named clusters, in the order of their file. Raises UsageError."""
+        path = self.clusters_file
+        return read_clusters(path) if self.clusters or path.exists() else {}
+
+    @property
+    def address(self) -> Address:
+        """The external Kafka. Raises UsageError if there is none."""
+        if self.bootstrap is None:
+            raise UsageError("No Kafka is given. Name one with --bootstrap or --cluster.")
+        return Address(self.bootstrap, self.client, self.cluster or "")
+
+    @property
     def runs(self) -> Path:
         return self.home / "runs"
 
@@ -145,22 +171,44 @@ def read_settings(
     config: Path | None = None,
     brokers: int | None = None,
     home: Path | None = None,
+    cluster: str | None = None,
 ) -> Settings:
     """Read the settings from the environment; arguments override variables.
 
-    Raises UsageError for an unreadable `config` or an invalid variable. Raises SetupError if the
-    home cannot be created or written.
+    Raises UsageError for an unreadable `config`, an invalid variable, or an unknown `cluster`, and
+    for a cluster that is given twice, by name and by address. Raises SetupError if the home cannot
+    be created or written.
     """
-    named = {"bootstrap": bootstrap, "config": config, "brokers": brokers, "home": home}
+    if cluster and (bootstrap or config):
+        raise UsageError(
+            f"Cluster {cluster} has an address and properties of its own. Remove the cluster's"
+            " name, or the address and the properties."
+        )
+    named = {
+        "bootstrap": bootstrap,
+        "config": config,
+        "brokers": brokers,
+        "home": home,
+        "cluster": cluster,
+    }
     given: dict[str, Any] = {name: value for name, value in named.items() if value}
+    if bootstrap:
+        given["cluster"] = None  # The argument overrides the variable.
+    settings = _settings(given)
+    if settings.cluster is not None:
+        found = cluster_named(settings.named_clusters, settings.cluster, settings.clusters_file)
+        settings = _settings({**given, **asdict(found)})
+    writable(settings.home)
+    return settings
+
+
+def _settings(given: dict[str, Any]) -> Settings:
     try:
-        settings = Settings(**given)
+        return Settings(**given)
     except ValidationError as error:
         first = error.errors()[0]
         name = "_".join(map(str, first["loc"])).upper()
         raise UsageError(f"The setting TOPICPROOF_{name} is wrong: {first['msg']}.") from error
-    writable(settings.home)
-    return settings
 
 
 def writable(folder: Path) -> None:

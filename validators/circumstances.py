@@ -63,6 +63,8 @@ class Circumstances:
     """Whether it was known, before the sink's bounds were taken, which inputs have due outputs."""
     policies: Mapping[str, str] = field(default_factory=dict)
     """Each topic's `cleanup.policy`, with its retention."""
+    source_policies: Mapping[str, str] = field(default_factory=dict)
+    """Those of the source's topics, if they are on another cluster: names may be the sink's."""
 
     @property
     def moving(self) -> bool:

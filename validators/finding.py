@@ -129,6 +129,8 @@ class Origin:
     cluster: str | None
     topics: Mapping[str, str | None]
     """Topic ids by name. None: the brokers are older than topic ids (Kafka 2.8)."""
+    name: str | None = None
+    """How people call the cluster; None if there was only one, without a name."""
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,8 @@ class Report:
     """None in reports of earlier versions, and if the readings did not come from Kafka."""
     notes: tuple[str, ...] = ()
     """What readers must know about the readings, a sentence each; no part of the verdict."""
+    source_origin: Origin | None = None
+    """The source's cluster, if it is another one; `origin` is then the sink's."""
 
     @property
     def exit_code(self) -> int:
@@ -171,7 +173,8 @@ class Report:
                 "took_s": self.took_s,
                 "versions": dict(self.versions),
                 # Without these, a report is the same text as in earlier versions.
-                **({} if self.origin is None else {"origin": asdict(self.origin)}),
+                **_origin_json("origin", self.origin),
+                **_origin_json("source_origin", self.source_origin),
                 **({"notes": self.notes} if self.notes else {}),
             },
             indent=2,
@@ -208,9 +211,23 @@ class Report:
             versions=given["versions"],
             # Reports of earlier versions have none.
             warnings=tuple(given.get("warnings", ())),
-            origin=Origin(**given["origin"]) if given.get("origin") is not None else None,
+            origin=_origin(given.get("origin")),
             notes=tuple(given.get("notes", ())),
+            source_origin=_origin(given.get("source_origin")),
         )
+
+
+def _origin_json(name: str, origin: Origin | None) -> dict[str, Any]:
+    if origin is None:
+        return {}
+    said = asdict(origin)
+    if origin.name is None:
+        del said["name"]
+    return {name: said}
+
+
+def _origin(given: Mapping[str, Any] | None) -> Origin | None:
+    return None if given is None else Origin(**given)
 
 
 def exit_code(verdict: Outcome) -> int:

@@ -78,6 +78,7 @@ def listed(runs: Sequence[Run], standings: Mapping[str, str]) -> None:
             "started": [run.created_at for run in runs],
             "kind": [run.kind for run in runs],
             "what": [trend.subject(run) for run in runs],
+            "cluster": [wording.clusters(run) for run in runs],
             "state": [wording.run_state(run).word for run in runs],
             "verdict": [wording.verdict_short(run) for run in runs],
             "sign-off": [standings[run.id] for run in runs],

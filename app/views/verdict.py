@@ -194,8 +194,13 @@ def subject(run: Run, report: Report) -> None:
         )
     elif run.plan.get("lineage") == "off":
         said.append("records matched by key")
-    if report.origin is not None and report.origin.cluster:
-        said.append(f"cluster {wording.plain(report.origin.cluster)}")
+    clusters = [
+        wording.plain(name)
+        for one in (report.source_origin, report.origin)
+        if one is not None and (name := one.name or one.cluster)
+    ]
+    if clusters:
+        said.append(f"cluster {' → '.join(clusters)}")
     st.markdown(" · ".join(said))
 
 

@@ -9,13 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
+from topicproof.backend.address import Address
 from topicproof.backend.commands.options import (
     Bootstrap,
     Brokers,
+    ClusterName,
     Config,
     Json,
     Out,
+    SourceBootstrap,
+    SourceCluster,
+    SourceConfig,
     kafka_settings,
+    settings_of,
 )
 from topicproof.backend.commands.outcome import conclude_check
 from topicproof.backend.commands.runs import given
@@ -30,6 +36,7 @@ from topicproof.backend.history.contracts import find
 from topicproof.backend.history.store import History
 from topicproof.backend.judging.contract import (
     Contract,
+    Topic,
     make_contract,
     parse_fields,
     question_of,
@@ -40,6 +47,7 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.check import check as judge
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
+from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Guarantee
 from topicproof.validators.lineage.identity import Identity
 
@@ -87,12 +95,19 @@ def check(
     ] = Payloads.ALL,
     bootstrap: Bootstrap = None,
     config: Config = None,
+    cluster: ClusterName = None,
+    source_bootstrap: SourceBootstrap = None,
+    source_config: SourceConfig = None,
+    source_cluster: SourceCluster = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
     """Judge any two topics of any cluster, written by any program.
 
     The exit code is the verdict's; it is 3 if the self-test was requested and cannot run.
+
+    The source may be on another cluster, for mirroring and migrations. Records are then matched by
+    key, or by the contract's identity.
 
     Example: `topicproof check --source numbers --sink squares --identity key`, or
     `topicproof check --contract contracts/squares.yaml`
@@ -103,22 +118,26 @@ def check(
             "--self-test needs the records, which --payloads none does not keep. Leave one of them"
             " out."
         )
+    told = given(bootstrap=source_bootstrap, config=source_config, cluster=source_cluster)
+    said = {name: str(value) for name, value in options.items()}
+    given_by = _given(settings_of(), contract, said, across=bool(told))
+    terms, fields = given_by.terms, given_by.fields
     if folder is not None:
         require_room(folder)
-    settings = kafka_settings(bootstrap, config, brokers)
+    settings = kafka_settings(bootstrap, config, brokers, _only(cluster, terms.sink, "--cluster"))
+    other = _other(settings, terms, told)
     history = History(settings)
-    given_by = _given(history, contract, {name: str(value) for name, value in options.items()})
-    terms, fields = given_by.terms, given_by.fields
     attachments = {} if given_by.text is None else {"contract.yaml": given_by.text}
     reports, codes = [], []
     with services(settings, say=say) as found:
-        cluster = Cluster(found.address)
-        cluster.check()
+        sides = [Cluster(address) for address in (found.address, other) if address is not None]
+        for side in sides:
+            side.check()
         for one in terms.each():
-            question = question_of(one, fields, cluster)
+            question = question_of(one, fields, *sides)
             report = judge(
                 *(settings, found, history, question, attachments),
-                *(given_by.name, payloads, given_by.version),
+                *(given_by.name, payloads, given_by.version, other),
             )
             reports.append(report)
             codes.append(code_of(report))
@@ -151,22 +170,46 @@ class _Given:
     text: str | None = None
 
 
-def _given(history: History, contract: str | None, options: Mapping[str, str]) -> _Given:
-    """Return the contract of a check: from a file, from the history, or from options. Raises
-    UsageError, ContractError."""
+def _given(
+    settings: Settings, contract: str | None, options: Mapping[str, str], across: bool
+) -> _Given:
+    """Return the contract of a check: from a file, from the history, or from options. `across`: the
+    topics are in two clusters. Raises UsageError, ContractError."""
     if contract is None:
         fields: dict[str, Any] = {"source": {"topic": "numbers"}, "sink": {"topic": "squares"}}
+        if across:
+            fields["identity"] = "key"
         for name, value in options.items():
             fields[name] = {"topic": value} if name in fields else value
-        return _Given(make_contract(fields), fields)
+        return _Given(make_contract(fields, across), fields)
     if options:
         raise UsageError(
             f"The contract already says this. Remove --{next(iter(options))}, or --contract."
         )
     path = Path(contract)
     if path.suffix in (".yaml", ".yml") or path.exists():
-        terms, read = read_contract(path)
+        terms, read = read_contract(path, across)
         return _Given(terms, read, path.name, text=path.read_text(encoding="utf-8"))
-    kept = find(history, contract)
+    kept = find(History(settings), contract)
     read = parse_fields(kept.text, kept.label)
-    return _Given(make_contract(read), read, kept.name, kept.version, kept.text)
+    return _Given(make_contract(read, across), read, kept.name, kept.version, kept.text)
+
+
+def _only(option: str | None, side: Topic | None, name: str) -> str | None:
+    """Return the name of a side's cluster, from the option or the contract. Raises UsageError if
+    both name one."""
+    said = None if side is None else side.cluster
+    if option and said:
+        raise UsageError(f"The contract already names the cluster {said}. Remove {name}.")
+    return option or said
+
+
+def _other(settings: Settings, terms: Contract, told: Mapping[str, Any]) -> Address | None:
+    """Return the source's cluster, if it is not the sink's. Raises UsageError, ClusterError."""
+    cluster = _only(told.get("cluster"), terms.source, "--source-cluster")
+    if told or (cluster is not None and cluster != settings.cluster):
+        other = kafka_settings(**{**told, "cluster": cluster})
+        if other.bootstrap is None:
+            raise UsageError("Name the source's cluster: --source-bootstrap or --source-cluster.")
+        return other.address
+    return None

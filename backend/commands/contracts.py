@@ -12,7 +12,14 @@ from typing import Annotated
 import typer
 from pyspark.sql import SparkSession
 
-from topicproof.backend.commands.options import Bootstrap, Config, Json, kafka_settings, settings_of
+from topicproof.backend.commands.options import (
+    Bootstrap,
+    ClusterName,
+    Config,
+    Json,
+    kafka_settings,
+    settings_of,
+)
 from topicproof.backend.commands.terminal import emit, err, out, say
 from topicproof.backend.errors import ContractError, EvidenceError, UsageError
 from topicproof.backend.formats.formats import Formats
@@ -76,6 +83,7 @@ def contract(
     ] = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
+    cluster: ClusterName = None,
     json_: Json = None,
 ) -> None:
     """`init` looks at two topics and writes a first contract. `lint` explains all errors, by line.
@@ -87,7 +95,7 @@ def contract(
     path = None if file is None else Path(file)
     match action:
         case Action.INIT:
-            _init(path, source, sink, kafka_settings(bootstrap, config), json_)
+            _init(path, source, sink, kafka_settings(bootstrap, config, cluster=cluster), json_)
         case Action.LIST:
             _list(json_)
         case Action.EXPORT:
@@ -97,7 +105,11 @@ def contract(
         case Action.KEEP:
             _keep(Path(_required(action, file)), name, json_)
         case Action.PREVIEW:
-            _preview(Path(_required(action, file)), kafka_settings(bootstrap, config), json_)
+            _preview(
+                Path(_required(action, file)),
+                kafka_settings(bootstrap, config, cluster=cluster),
+                json_,
+            )
 
 
 def _required(action: Action, file: str | None) -> str:

@@ -11,8 +11,18 @@ from typing import Annotated, Any
 
 import typer
 
-from topicproof.backend.address import Address
-from topicproof.backend.commands.options import Config, Json, Out, PayloadsKept, RunId, settings_of
+from topicproof.backend.commands.options import (
+    ClusterName,
+    Config,
+    Json,
+    Out,
+    PayloadsKept,
+    RunId,
+    SourceBootstrap,
+    SourceCluster,
+    SourceConfig,
+    settings_of,
+)
 from topicproof.backend.commands.show import plain
 from topicproof.backend.commands.terminal import emit, out, print_report, say
 from topicproof.backend.errors import UsageError
@@ -98,6 +108,10 @@ def verify(
             help="Refuse evidence for which no trusted key vouches, also unsigned evidence.",
         ),
     ] = False,
+    cluster: ClusterName = None,
+    source_bootstrap: SourceBootstrap = None,
+    source_config: SourceConfig = None,
+    source_cluster: SourceCluster = None,
     json_: Json = None,
 ) -> None:
     """Compare evidence with its hashes and its signature, judge it again, and derive every other
@@ -109,12 +123,15 @@ def verify(
 
     Example: `topicproof verify proof`
     """
-    if bootstrap is not None and not judged:
+    settings = settings_of(bootstrap, config, cluster=cluster)
+    address = settings.address if bootstrap or cluster else None
+    source = None
+    if source_bootstrap or source_cluster:
+        source = settings_of(source_bootstrap, source_config, cluster=source_cluster).address
+    if (address or source) and not judged:
         raise UsageError(
-            "--bootstrap needs the evidence to be judged again. Remove it, or --hashes-only."
+            "A cluster needs the evidence to be judged again. Remove it, or --hashes-only."
         )
-    settings = settings_of(bootstrap, config)
-    address = None if bootstrap is None else Address(bootstrap, settings.client)
     strict = signature_required or settings.require_signature
     with unpacked(folder) if folder.is_file() else nullcontext(folder.absolute()) as place:
         found = [unchanged(one, read_keyring(settings), strict) for one in evidence_in(place)]
@@ -123,7 +140,7 @@ def verify(
                 services(settings, kafka=False, say=say) as up,
                 spark_session(up.spark_remote) as spark,
             ):
-                found = [verify_evidence(spark, one.folder, address, one) for one in found]
+                found = [verify_evidence(spark, one.folder, address, source, one) for one in found]
     emit(
         json_,
         [_verified_json(one) for one in found] if len(found) > 1 else _verified_json(found[0]),

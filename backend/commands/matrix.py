@@ -9,7 +9,14 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from topicproof.backend.commands.options import Bootstrap, Brokers, Config, Json, kafka_settings
+from topicproof.backend.commands.options import (
+    Bootstrap,
+    Brokers,
+    ClusterName,
+    Config,
+    Json,
+    kafka_settings,
+)
 from topicproof.backend.commands.show import plain
 from topicproof.backend.commands.show_matrix import heat_map, line, markdown, summary
 from topicproof.backend.commands.terminal import emit, err, out, say, stopping, write_file
@@ -50,6 +57,7 @@ def matrix(
     ] = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
+    cluster: ClusterName = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
@@ -60,7 +68,7 @@ def matrix(
     matrix that was stopped. Broker faults need three embedded brokers: `--brokers 3 --only
     fault=broker`. Example: `topicproof matrix --only fault=crash --markdown matrix.md`
     """
-    settings = kafka_settings(bootstrap, config, brokers)
+    settings = kafka_settings(bootstrap, config, brokers, cluster)
     wanted = cells(only or (), small, settings.brokers if settings.bootstrap is None else 1)
     done = kept(settings, wanted) if resume else []
     there = {(one.guarantee, one.fault) for one in done}

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.faults.kinds import KINDS
@@ -24,6 +23,25 @@ Bootstrap = Annotated[
 Config = Annotated[
     Path | None,
     typer.Option(help="Client properties (TLS, SASL) for that Kafka.", metavar="FILE"),
+]
+ClusterName = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="A cluster of TOPICPROOF_CLUSTERS, instead of --bootstrap and --config.",
+        metavar="NAME",
+    ),
+]
+SourceBootstrap = Annotated[
+    str | None,
+    typer.Option(help="host:port of the source's Kafka, if it is another one.", metavar="B"),
+]
+SourceConfig = Annotated[
+    Path | None, typer.Option(help="Client properties for the source's Kafka.", metavar="FILE")
+]
+SourceCluster = Annotated[
+    str | None,
+    typer.Option(help="The source's cluster, by name, if it is another one.", metavar="NAME"),
 ]
 Brokers = Annotated[
     int | None, typer.Option(help="Brokers of the embedded Kafka: 1 or 3.", metavar="1|3")
@@ -112,20 +130,26 @@ SourceOption = Annotated[
 
 
 def kafka_settings(
-    bootstrap: str | None = None, config: Path | None = None, brokers: int | None = None
+    bootstrap: str | None = None,
+    config: Path | None = None,
+    brokers: int | None = None,
+    cluster: str | None = None,
 ) -> Settings:
     """Return the settings of a command that needs Kafka. Raises ClusterError before anything is
     started if a given Kafka cannot be reached, and what `settings_of` raises."""
-    settings = settings_of(bootstrap, config, brokers)
+    settings = settings_of(bootstrap, config, brokers, cluster)
     if settings.bootstrap is not None:
-        require_reachable(Address(settings.bootstrap, settings.client))
+        require_reachable(settings.address)
     return settings
 
 
 def settings_of(
-    bootstrap: str | None = None, config: Path | None = None, brokers: int | None = None
+    bootstrap: str | None = None,
+    config: Path | None = None,
+    brokers: int | None = None,
+    cluster: str | None = None,
 ) -> Settings:
     """Return the settings of a command. Raises UsageError for an unsupported number of brokers."""
     if brokers not in (None, 1, 3):
         raise UsageError(f"--brokers is {brokers}; the embedded Kafka has 1 or 3.")
-    return read_settings(bootstrap, config, brokers)
+    return read_settings(bootstrap, config, brokers, cluster=cluster)

@@ -20,6 +20,7 @@ from topicproof.backend.commands.options import (
     AttemptsMax,
     Bootstrap,
     Brokers,
+    ClusterName,
     Config,
     Fault,
     Json,
@@ -56,7 +57,7 @@ from topicproof.backend.runs.resume import resume as resume_run
 from topicproof.backend.runs.scenarios import SCENARIOS
 from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.services.keeper import Services, services
-from topicproof.backend.settings import Settings
+from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.waiting import ask_until
 from topicproof.backend.yaml_fields import read_yaml
 from topicproof.validators.report import Report
@@ -121,6 +122,7 @@ def run(
     ] = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
+    cluster: ClusterName = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
@@ -151,7 +153,7 @@ def run(
         reader=reader or None,
     )
     fields |= _topics(fields, source, source_option, sink, url)
-    _launch(kafka_settings(bootstrap, config, brokers), make_plan(fields), json_)
+    _launch(kafka_settings(bootstrap, config, brokers, cluster), make_plan(fields), json_)
 
 
 def process(
@@ -170,6 +172,7 @@ def process(
     source_option: SourceOption = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
+    cluster: ClusterName = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
@@ -189,7 +192,7 @@ def process(
         until_stopped=until_stopped or None,
     )
     fields |= _topics(fields, source, source_option, sink)
-    _launch(kafka_settings(bootstrap, config, brokers), make_plan(fields), json_)
+    _launch(kafka_settings(bootstrap, config, brokers, cluster), make_plan(fields), json_)
 
 
 def stop(run_id: RunId, json_: Json = None) -> None:
@@ -239,13 +242,14 @@ def resume(
     offsets_forced: OffsetsForced = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
+    cluster: ClusterName = None,
     json_: Json = None,
 ) -> None:
     """Continue a run that was stopped or killed, from its committed offsets.
 
     Example: `topicproof resume squares-k3f9a2`
     """
-    settings = settings_of(bootstrap, config)
+    settings = settings_of(bootstrap, config, cluster=cluster)
     history = History(settings)
     settings = where_it_ran(settings, history.get(run_id))
     with stopping() as stop, services(settings, say=say) as found, _followed(history, run_id):
@@ -320,13 +324,14 @@ def clean(
     ] = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
+    cluster: ClusterName = None,
     json_: Json = None,
 ) -> None:
     """Delete a run: the topics it created, its group, its folder and its history entry.
 
     Example: `topicproof clean squares-k3f9a2`
     """
-    settings = settings_of(bootstrap, config)
+    settings = settings_of(bootstrap, config, cluster=cluster)
     history = History(settings)
     found_run = history.get(run_id)
     signed = signoffs(history, run_id)
@@ -397,10 +402,13 @@ def _followed(history: History, run_id: str) -> Iterator[None]:
 
 
 def where_it_ran(settings: Settings, run_: Run) -> Settings:
-    """Return settings for the cluster that a run used, unless another address is given."""
+    """Return settings for the cluster that a run used, unless another address is given. A check
+    left nothing there."""
     where = run_.facts.cluster
-    if settings.bootstrap is not None:
+    if settings.bootstrap is not None or run_.kind == "check":
         return settings
+    if where.name is not None:
+        return read_settings(home=settings.home, cluster=where.name)
     there = {"bootstrap": where.bootstrap, "brokers": where.brokers or settings.brokers}
     return settings.model_copy(update=there)
 

@@ -97,6 +97,8 @@ def report_lines(report: Report) -> Iterator[str]:
     )
     if report.origin is not None:
         yield plain(origin_line(report.origin))
+    if report.source_origin is not None:
+        yield plain(f"source: {origin_line(report.source_origin)}")
     for note in report.notes:
         yield f"note: {plain(note)}"
     yield f"transactions: {ends}{counted}"
@@ -130,7 +132,8 @@ def origin_line(origin: Origin) -> str:
     topics = ", ".join(
         f"{name} {topic_id or 'without an id'}" for name, topic_id in origin.topics.items()
     )
-    return f"cluster {origin.cluster or 'without an id'}, topic ids: {topics}"
+    name = f" {origin.name}," if origin.name else ""
+    return f"cluster{name} {origin.cluster or 'without an id'}, topic ids: {topics}"
 
 
 def _finding_lines(report: Report, finding: Finding, uncounted: bool) -> Iterator[str]:

@@ -10,6 +10,7 @@ import typer
 from topicproof.backend.commands.options import (
     Bootstrap,
     Brokers,
+    ClusterName,
     Config,
     Json,
     Partitions,
@@ -41,6 +42,7 @@ def fill(
     until_stopped: UntilStopped = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
+    cluster: ClusterName = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
@@ -48,17 +50,17 @@ def fill(
 
     Example: `topicproof fill --topic numbers --records 100000 --partitions 4`
     """
-    settings = kafka_settings(bootstrap, config, brokers)
+    settings = kafka_settings(bootstrap, config, brokers, cluster)
     with stopping() as stop, services(settings, spark=False, say=say) as found:
-        cluster = Cluster(found.address)
-        cluster.create_topic(topic, partitions or 3, exists_ok=True)
-        held = cluster.bounds(topic)
+        kafka = Cluster(found.address)
+        kafka.create_topic(topic, partitions or 3, exists_ok=True)
+        held = kafka.bounds(topic)
         if held.offsets:
             raise UsageError(
                 f"Topic {topic} holds {held.offsets:,} offsets already. Choose another with"
                 " --topic."
             )
-        count = fill_topic(cluster, topic, None if until_stopped else records, rate, stop.is_set)
+        count = fill_topic(kafka, topic, None if until_stopped else records, rate, stop.is_set)
     emit(json_, {"topic": topic, "records": count, "bootstrap": found.bootstrap})
     out.print(f"{topic} holds {count:,} integers.")
 
@@ -76,6 +78,7 @@ def floor(
     ] = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
+    cluster: ClusterName = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
@@ -83,7 +86,7 @@ def floor(
 
     Example: `topicproof floor --group loud-run --topic quiet --bootstrap broker:9092`
     """
-    settings = kafka_settings(bootstrap, config, brokers)
+    settings = kafka_settings(bootstrap, config, brokers, cluster)
     with services(settings, spark=False, say=say) as found:
         offsets = commit_floor(Cluster(found.address), group, topic, latest)
     emit(json_, {"group": group, "topic": topic, "offsets": offsets})
@@ -101,6 +104,7 @@ def inspect(
     ] = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
+    cluster: ClusterName = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
@@ -108,7 +112,7 @@ def inspect(
 
     Example: `topicproof inspect squares --bootstrap localhost:9092`
     """
-    settings = kafka_settings(bootstrap, config, brokers)
+    settings = kafka_settings(bootstrap, config, brokers, cluster)
     with services(settings, spark=False, say=say) as found:
         view = inspect_topic(found.address, topic, check_crc)
     emit(json_, view.to_json())
@@ -117,14 +121,18 @@ def inspect(
 
 
 def transactions(
-    bootstrap: Bootstrap = None, config: Config = None, brokers: Brokers = None, json_: Json = None
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+    cluster: ClusterName = None,
+    brokers: Brokers = None,
+    json_: Json = None,
 ) -> None:
     """List open and hanging transactions on all topics, and every transactional id that the
     coordinators know.
 
     Example: `topicproof transactions --bootstrap broker:9092`
     """
-    settings = kafka_settings(bootstrap, config, brokers)
+    settings = kafka_settings(bootstrap, config, brokers, cluster)
     with services(settings, spark=False, say=say) as found:
         view = cluster_transactions(found.address)
     emit(json_, view.to_json())
@@ -164,6 +172,7 @@ def abort(
     ] = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
+    cluster: ClusterName = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
@@ -172,7 +181,7 @@ def abort(
 
     Example: `topicproof abort invoices 0 12345 --bootstrap broker:9092`
     """
-    settings = kafka_settings(bootstrap, config, brokers)
+    settings = kafka_settings(bootstrap, config, brokers, cluster)
     with services(settings, spark=False, say=say) as found:
         plan = plan_abort(
             *(found.address, topic, partition, offset, producer_id, open_too, two_phase_too)

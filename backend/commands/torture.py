@@ -8,7 +8,14 @@ from typing import Annotated
 
 import typer
 
-from topicproof.backend.commands.options import Bootstrap, Brokers, Config, Json, kafka_settings
+from topicproof.backend.commands.options import (
+    Bootstrap,
+    Brokers,
+    ClusterName,
+    Config,
+    Json,
+    kafka_settings,
+)
 from topicproof.backend.commands.show_torture import line, markdown, summary
 from topicproof.backend.commands.terminal import emit, out, say, stopping, write_file
 from topicproof.backend.services.keeper import services
@@ -42,6 +49,7 @@ def torture(
     ] = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
+    cluster: ClusterName = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
@@ -52,7 +60,7 @@ def torture(
     possible. The exit code is 1 if a run failed. Example: `topicproof torture --minutes 10 --seed
     1 --markdown torture.md`
     """
-    settings = kafka_settings(bootstrap, config, brokers)
+    settings = kafka_settings(bootstrap, config, brokers, cluster)
     given = [parse(text) for text in schedule or ()]
     if not given and minutes is None and runs is None:
         runs = 10

@@ -6,7 +6,14 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from topicproof.backend.commands.options import Bootstrap, Config, Json, RunId, kafka_settings
+from topicproof.backend.commands.options import (
+    Bootstrap,
+    ClusterName,
+    Config,
+    Json,
+    RunId,
+    kafka_settings,
+)
 from topicproof.backend.commands.runs import where_it_ran
 from topicproof.backend.commands.terminal import emit, out, say
 from topicproof.backend.errors import UsageError
@@ -17,7 +24,11 @@ from topicproof.backend.services.keeper import services
 
 
 def totals(
-    run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, json_: Json = None
+    run_id: RunId,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+    cluster: ClusterName = None,
+    json_: Json = None,
 ) -> None:
     """Show every account's total in the run's sink beside the correct one.
 
@@ -26,7 +37,7 @@ def totals(
 
     Example: `topicproof totals totals-k3f9a2`
     """
-    settings = kafka_settings(bootstrap, config)
+    settings = kafka_settings(bootstrap, config, cluster=cluster)
     found = History(settings).get(run_id)
     if found.plan.get("scenario") != "totals":
         raise UsageError(f"{run_id} is not a run of the scenario totals, so it has no totals.")

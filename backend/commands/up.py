@@ -6,7 +6,14 @@ from typing import Annotated
 
 import typer
 
-from topicproof.backend.commands.options import Bootstrap, Brokers, Config, Json, settings_of
+from topicproof.backend.commands.options import (
+    Bootstrap,
+    Brokers,
+    ClusterName,
+    Config,
+    Json,
+    settings_of,
+)
 from topicproof.backend.commands.runs import execute, stop_all
 from topicproof.backend.commands.terminal import emit, out, say, stopping
 from topicproof.backend.runs.plan import make_plan
@@ -20,6 +27,7 @@ def up(
     port: Annotated[int, typer.Option(help="Port of the dashboard.")] = DASHBOARD_PORT,
     bootstrap: Bootstrap = None,
     config: Config = None,
+    cluster: ClusterName = None,
     demo: Annotated[
         bool, typer.Option("--demo/--no-demo", help="Run one small demo first.")
     ] = True,
@@ -29,7 +37,7 @@ def up(
 
     Example: `topicproof up --brokers 3`
     """
-    settings = settings_of(bootstrap, config, brokers)
+    settings = settings_of(bootstrap, config, brokers, cluster)
     require_port(port)
     with (
         stopping() as stop,

@@ -8,7 +8,7 @@ data.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from topicproof.backend.evidence.figures import FATES, figures
 from topicproof.backend.evidence.signed import Entries, signoff_rows
-from topicproof.validators.finding import Example, Outcome, PartitionBounds
+from topicproof.validators.finding import Example, Origin, Outcome, PartitionBounds
 from topicproof.validators.report import Report
 
 PAGE = "report.html"
@@ -33,7 +33,6 @@ PAGE_HEAD_MAX = 20_000
 def write_page(path: Path, report: Report, made_at: str, signoffs: Entries = ()) -> None:
     """Write the page, in a copy with the sign-offs. Raises OSError."""
     balance = sorted(report.balance, key=lambda one: one.partition)
-    topics = report.origin.topics if report.origin else {}
     text = (
         _environment()
         .get_template("report.html.jinja")
@@ -52,7 +51,7 @@ def write_page(path: Path, report: Report, made_at: str, signoffs: Entries = ())
             aside=report.aside,
             checks={one.kind: one for one in report.checked},
             uncounted={one.kind: one.why for one in report.not_checked},
-            topics=[(name, topic_id or "none") for name, topic_id in topics.items()],
+            origins=list(_origins(report)),
             figures=figures(report),
             style=_file("report.css"),
             script=_file("report.js"),
@@ -60,6 +59,17 @@ def write_page(path: Path, report: Report, made_at: str, signoffs: Entries = ())
         )
     )
     path.write_text(text, encoding="utf-8")
+
+
+def _origins(report: Report) -> Iterator[tuple[Origin, str, list[tuple[str, str]]]]:
+    """Yield each cluster with the end of its title, and its topics with their ids."""
+    across = report.source_origin is not None
+    for origin, side in ((report.origin, "sink"), (report.source_origin, "source")):
+        if origin is not None:
+            said = [f"of the {side}"] if across else []
+            said += [origin.name] if origin.name else []
+            topics = [(name, topic_id or "none") for name, topic_id in origin.topics.items()]
+            yield origin, f": {', '.join(said)}" if said else "", topics
 
 
 def page_time(page: Path) -> str | None:

@@ -57,6 +57,8 @@ class RanOn:
     bootstrap: str | None = None
     """None: the embedded Kafka."""
     brokers: int | None = None
+    name: str | None = None
+    """The cluster's name in the settings; None: it was given by address."""
 
 
 @dataclass(frozen=True)

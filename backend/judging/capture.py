@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
 from topicproof.backend.errors import ClusterError, EvidenceError, SparkError
 from topicproof.backend.judging.capture_store import (
     ABORTED,
@@ -33,6 +33,7 @@ from topicproof.backend.judging.capture_store import (
     Readings,
 )
 from topicproof.backend.judging.circumstances import with_circumstances
+from topicproof.backend.judging.mirrored import mirror_notes
 from topicproof.backend.judging.spark_tuning import tune
 from topicproof.backend.kafka.client_configs import READ_COMMITTED, spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
@@ -71,24 +72,29 @@ class TimestampsBeyond(Exception):
 
 
 def capture_topics(
-    spark: SparkSession, address: Address, question: Question, evidence: Path
+    spark: SparkSession,
+    address: Address,
+    question: Question,
+    evidence: Path,
+    source: Address | None = None,
 ) -> Capture:
     """Take the bounds, then everything within them. The readings are kept in the folder `evidence`.
+    `source` is the source's cluster, if it is not the sink's.
 
     Raises ClusterError, TopicError, SparkError, EvidenceError.
     """
-    before = question.source
-    question, sink, group = _bounded(address, question)
+    before, sides = question.source, Sides(address, source)
+    question, sink, group = _bounded(sides, question)
     try:
-        capture = _capture(spark, address, question, sink, evidence)
+        capture = _capture(spark, sides, question, sink, evidence)
     except TimestampsBeyond as beyond:
-        capture = _capture(spark, address, question, sink, evidence, beyond.topics)
-    return with_circumstances(address, capture, before, group)
+        capture = _capture(spark, sides, question, sink, evidence, beyond.topics)
+    return with_circumstances(sides, capture, before, group)
 
 
 def _capture(
     spark: SparkSession,
-    address: Address,
+    sides: Sides,
     question: Question,
     sink: Bounds,
     evidence: Path,
@@ -97,30 +103,34 @@ def _capture(
     """Capture the topics. `clamped`: topics whose timestamps are moved into Spark's range. Raises
     TimestampsBeyond if another topic needs that."""
     source = question.source
-    reader = _reader(spark, address, clamped)
+    read_source, read_sink = (_reader(spark, one, clamped) for one in (sides.source, sides.sink))
     offsets = sink.offsets + source.offsets
 
-    def reading(bounds: Bounds, level: Witness, name: str) -> DataFrame:
+    def reading(reader: Reader, bounds: Bounds, level: Witness, name: str) -> DataFrame:
         return keep(reader(bounds, level), (evidence / name).as_uri(), offsets, COLUMNS)
 
     tune(spark, offsets)
     with ThreadPoolExecutor(4) as pool:
         # Concurrent, because each mostly waits for Kafka.
-        committed = pool.submit(reading, sink, Witness.READ_COMMITTED, COMMITTED)
-        uncommitted = pool.submit(reading, sink, Witness.READ_UNCOMMITTED, UNCOMMITTED)
-        inputs = pool.submit(reading, source, Witness.READ_COMMITTED, INPUTS)
-        answers = pool.submit(_ask_kafka, address, sink, source)
+        committed = pool.submit(reading, read_sink, sink, Witness.READ_COMMITTED, COMMITTED)
+        uncommitted = pool.submit(reading, read_sink, sink, Witness.READ_UNCOMMITTED, UNCOMMITTED)
+        inputs = pool.submit(reading, read_source, source, Witness.READ_COMMITTED, INPUTS)
+        answers = pool.submit(_ask_kafka, sides, sink, source)
     kafka = answers.result()
     try:
         readings = Readings(committed.result(), uncommitted.result(), inputs.result())
         capture = Capture(
             *(question, sink, readings, kafka.batches, kafka.coordinator, kafka.source_batches),
-            _aborted(reader, source, kafka.source_batches, readings.inputs, evidence, offsets),
-            pending=_pending(reader, question, evidence, offsets),
+            _aborted(read_source, source, kafka.source_batches, readings.inputs, evidence, offsets),
+            pending=_pending(read_source, question, evidence, offsets),
             origin=kafka.origin,
             notes=tuple(map(_clamped_note, sorted(clamped))),
+            source_origin=kafka.source_origin,
         )
         try:
+            if sides.across:
+                # Packs that another cluster's log began say nothing about this one's batches.
+                return replace(capture, notes=capture.notes + mirror_notes(sides, capture))
             return _with_packs(capture, evidence)
         except OSError as error:
             raise EvidenceError(
@@ -163,8 +173,8 @@ def _clamped_note(topic: str) -> str:
 def capture_folded(spark: SparkSession, address: Address, question: Question) -> Capture:
     """Capture the topics as `capture_topics` does, but keep no reading: Spark folds the records on
     arrival. Also raises ReadingsNeeded if folded readings are not enough."""
-    before = question.source
-    question, sink, group = _bounded(address, question)
+    before, sides = question.source, Sides(address)
+    question, sink, group = _bounded(sides, question)
     options = spark_source_options(address, READ_COMMITTED)
     offsets = sink.offsets + question.source.offsets
     source = read(spark, options, question.source, Witness.READ_COMMITTED)
@@ -172,7 +182,7 @@ def capture_folded(spark: SparkSession, address: Address, question: Question) ->
     uncommitted = read(spark, options, sink, Witness.READ_UNCOMMITTED)
     tune(spark, offsets, folding=True)
     with ThreadPoolExecutor(1) as pool:
-        answers = pool.submit(_ask_kafka, address, sink, question.source)
+        answers = pool.submit(_ask_kafka, sides, sink, question.source)
         try:
             # One job after the other: each has a task per partition, so parallel jobs only contend.
             inputs = words_of(source, F.lit(0).cast("long"), offsets)
@@ -194,7 +204,7 @@ def capture_folded(spark: SparkSession, address: Address, question: Question) ->
         *(kafka.batches, kafka.coordinator, kafka.source_batches),
         origin=kafka.origin,
     )
-    return with_circumstances(address, capture, before, group)
+    return with_circumstances(sides, capture, before, group)
 
 
 @dataclass(frozen=True)
@@ -205,37 +215,50 @@ class _Answers:
     source_batches: pa.Table
     coordinator: Coordinator | None
     origin: Origin
+    source_origin: Origin | None
 
 
-def _ask_kafka(address: Address, sink: Bounds, source: Bounds) -> _Answers:
+def _ask_kafka(sides: Sides, sink: Bounds, source: Bounds) -> _Answers:
     with ThreadPoolExecutor(4) as pool:
-        batches = pool.submit(_scan, address, sink)
-        source_batches = pool.submit(_scan, address, source)
-        coordinator = pool.submit(_ask_coordinator, address, sink, source)
-        origin = pool.submit(fetch_origin, address, topic_names(source, sink))
+        batches = pool.submit(_scan, sides.sink, sink)
+        source_batches = pool.submit(_scan, sides.source, source)
+        coordinator = pool.submit(_ask_coordinator, sides, sink, source)
+        origins = pool.submit(_origins, sides, sink, source)
     return _Answers(
-        batches.result(), source_batches.result(), coordinator.result(), origin.result()
+        batches.result(), source_batches.result(), coordinator.result(), *origins.result()
     )
 
 
-def _bounded(
-    address: Address, question: Question
-) -> tuple[Question, Bounds, Mapping[int, int] | None]:
+def _origins(sides: Sides, sink: Bounds, source: Bounds) -> tuple[Origin, Origin | None]:
+    """Return the origin of both topics, or of the sink and of the source if there are two
+    clusters."""
+    if not sides.across:
+        found = fetch_origin(sides.sink, topic_names(source, sink))
+        return replace(found, name=sides.sink.called if sides.sink.name else None), None
+    sink_origin, source_origin = (
+        replace(fetch_origin(address, topic_names(bounds)), name=address.called)
+        for address, bounds in ((sides.sink, sink), (sides.source, source))
+    )
+    return sink_origin, source_origin
+
+
+def _bounded(sides: Sides, question: Question) -> tuple[Question, Bounds, Mapping[int, int] | None]:
     """Return the question, the sink's bounds and the committed offsets of its group, all of this
     moment.
 
     The source's bounds are taken after the sink's, so that each output finds its input.
     """
-    whole = join([settled_bounds(address, topic) for topic in (question.sink, *question.also)])
+    whole = join([settled_bounds(sides.sink, topic) for topic in (question.sink, *question.also)])
     starts = {p.partition: p.start for p in whole.partitions} | dict(question.sink_from)
     partitions = (replace(p, start=max(p.start, starts[p.partition])) for p in whole.partitions)
     sink = replace(whole, partitions=tuple(partitions))
     if question.foreign:
-        now = [rawlog.fetch_bounds(address, own.topic) for own, _ in split(question.source)]
+        now = [rawlog.fetch_bounds(sides.source, own.topic) for own, _ in split(question.source)]
         question = replace(question, source=join(now))
     if question.group is None or not question.foreign:
         return question, sink, None
-    return question, sink, committed_offsets(Cluster(address), question.group, question.source)
+    cluster = Cluster(sides.source)
+    return question, sink, committed_offsets(cluster, question.group, question.source)
 
 
 def settled_bounds(address: Address, topic: str) -> Bounds:
@@ -284,16 +307,17 @@ def _pending(reader: Reader, question: Question, evidence: Path, offsets: int) -
     return keep(reading, (evidence / PENDING).as_uri(), offsets, COLUMNS)
 
 
-def _ask_coordinator(address: Address, sink: Bounds, source: Bounds) -> Coordinator | None:
+def _ask_coordinator(sides: Sides, sink: Bounds, source: Bounds) -> Coordinator | None:
     """Ask the coordinators; None without an answer. A client may read topics without the right to
     describe transactions and groups."""
     try:
-        with rawlog.connect(address) as kafka:
+        with rawlog.connect(sides.sink) as kafka:
             opened = tuple(
                 replace(one, partition=first + one.partition)
                 for own, first in split(sink)
                 for one in open_transactions(kafka, own.topic, own)
             )
+        with rawlog.connect(sides.source) as kafka:
             asked = [unstable_offsets(kafka, own.topic) for own, _ in split(source)]
     except ClusterError:
         return None

@@ -89,6 +89,9 @@ class Question:
     are looked for, and they may move: the source's bounds are taken again after the sink's."""
     group: str | None = None
     """The consumer group of `agreed.offsets`."""
+    across: bool = False
+    """Whether source and sink are on different clusters. Headers that name transactions are then
+    copies from another log, and no witness of this one."""
     due: Mapping[int, int] | None = None
     """The source offsets below which outputs are due, by partition; a missing partition owes none.
     None: the whole judged range, or as far as outputs reach if the topics move."""
@@ -136,6 +139,8 @@ class Capture:
     """Sentences for readers of the report."""
     schemas: KnownSchemas | None = None
     """The schemas of the records, if the question names fields of them."""
+    source_origin: Origin | None = None
+    """The ids of the source's cluster, if it is another one; `origin` is then the sink's."""
 
     @property
     def offsets(self) -> int:
@@ -187,6 +192,7 @@ def keep_capture(capture: Capture, evidence: Path) -> None:
         "doubts": capture.doubts,
         "folded": isinstance(capture.readings, Folded),
         "origin": asdict(capture.origin) if capture.origin else None,
+        "source_origin": asdict(capture.source_origin) if capture.source_origin else None,
         "notes": capture.notes,
     }
     write_text(evidence / TAKEN, json.dumps(said, indent=2, ensure_ascii=False))
@@ -266,7 +272,7 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             reading(PENDING, question.source) if (evidence / PENDING).exists() else None,
             evidence / PACKS if (evidence / PACKS).exists() else None,
             evidence / SOURCE_PACKS if (evidence / SOURCE_PACKS).exists() else None,
-            # Evidence of earlier versions has neither.
+            # Evidence of earlier versions has none of these.
             origin=TypeAdapter(Origin | None).validate_python(said.get("origin")),
             notes=tuple(said.get("notes", ())),
             schemas=(
@@ -274,6 +280,7 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
                 if (evidence / SCHEMAS).exists()
                 else None
             ),
+            source_origin=TypeAdapter(Origin | None).validate_python(said.get("source_origin")),
         )
     except (
         *(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
 from topicproof.backend.judging.capture_store import Capture
 from topicproof.backend.kafka.browse.describe import cleanup_policy
 from topicproof.backend.kafka.log import fates, rawlog
@@ -17,7 +17,7 @@ from topicproof.validators.merged_topics import join, split
 
 
 def with_circumstances(
-    address: Address, capture: Capture, before: Bounds, group: Mapping[int, int] | None
+    sides: Sides, capture: Capture, before: Bounds, group: Mapping[int, int] | None
 ) -> Capture:
     """Return the capture with observations on the topics beside their records.
 
@@ -35,22 +35,31 @@ def with_circumstances(
             sink_removed={p: Removed(inside=count) for p, count in sink_gone.items()},
         )
         return replace(capture, circumstances=seen)
-    topics = [[own.topic for own, _ in split(bounds)] for bounds in (question.source, sink)]
-    with rawlog.connect(address) as kafka:
-        ends = [join([kafka.bounds(topic) for topic in side]) for side in topics]
-        policies = {topic: cleanup_policy(kafka, topic) for side in topics for topic in side}
-    growth = [*_growth("source", before, ends[0]), *_growth("sink", sink, ends[1])]
+    source_end, source_policies = _now(sides.source, question.source)
+    sink_end, policies = _now(sides.sink, sink)
+    growth = [*_growth("source", before, source_end), *_growth("sink", sink, sink_end)]
     seen = Circumstances(
         looked=True,
-        source_removed=_removed(capture.source_batches, question.source, ends[0]),
-        sink_removed=_removed(capture.batches, sink, ends[1]),
+        source_removed=_removed(capture.source_batches, question.source, source_end),
+        sink_removed=_removed(capture.batches, sink, sink_end),
         growth=tuple(growth),
         watched=True,
         source_lso={p.partition: p.lso for p in question.source.partitions},
         offsets_after=group,
-        policies=policies,
+        policies=policies if sides.across else source_policies | policies,
+        source_policies=source_policies if sides.across else {},
     )
     return replace(capture, circumstances=seen)
+
+
+def _now(address: Address, bounds: Bounds) -> tuple[Bounds, dict[str, str]]:
+    """Return the topics' bounds of this moment, and each topic's policy."""
+    topics = [own.topic for own, _ in split(bounds)]
+    with rawlog.connect(address) as kafka:
+        return (
+            join([kafka.bounds(topic) for topic in topics]),
+            {topic: cleanup_policy(kafka, topic) for topic in topics},
+        )
 
 
 def _growth(side: str, before: Bounds, after: Bounds) -> list[Growth]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     PlainValidator,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -27,6 +28,7 @@ from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.expressions import check_expression
 from topicproof.backend.judging.fields import FUNCTIONS, each_in_sql, fields_of, in_sql
 from topicproof.backend.kafka.cluster import Cluster, require_records
+from topicproof.backend.kafka.origin import fetch_origin
 from topicproof.backend.yaml_fields import Place, TopicName, YamlFields, parse_yaml, read_yaml
 from topicproof.validators.contract_terms import ContractTerms, Thresholds
 from topicproof.validators.decoded import VALUE_FIELD, parse_field
@@ -119,6 +121,8 @@ class Topic(BaseModel):
     model_config = _STRICT
     topic: TopicName = None
     topics: Annotated[tuple[TopicName, ...], Field(min_length=2)] | None = None
+    cluster: Annotated[str, Field(min_length=1)] | None = None
+    """A cluster of the settings; None: that of the command."""
     isolation: Literal["read_committed"] = "read_committed"
     """How the source was read; the sink is judged at both levels."""
 
@@ -197,8 +201,8 @@ class Contract(BaseModel):
         return {**fields, "identity": {"source": said, "sink": said}}
 
     @model_validator(mode="after")
-    def _agree(self) -> Contract:
-        wrong = list(_disagreements(self))
+    def _agree(self, info: ValidationInfo) -> Contract:
+        wrong = list(_disagreements(self, across=bool(info.context)))
         if wrong:
             raise PydanticCustomError("contract", "fields disagree", {"wrong": wrong})
         return self
@@ -211,6 +215,11 @@ class Contract(BaseModel):
             self.model_copy(update={**_said(own), "sink": Topic(topic=own.topic), "sinks": None})
             for own in self.sinks
         )
+
+    def across(self, told: bool = False) -> bool:
+        """Whether source and sink are on different clusters. `told`: the command says so."""
+        sink = None if self.sink is None else self.sink.cluster
+        return told or self.source.cluster != sink
 
     @property
     def of(self) -> Topic:
@@ -302,11 +311,11 @@ def _said(own: OwnTerms) -> dict[str, Any]:
     return {name: value for name, value in said.items() if name != "topic"}
 
 
-def read_contract(path: Path) -> tuple[Contract, YamlFields]:
-    """Read a contract and its fields with their lines. Raises ContractError naming each line and
-    field."""
+def read_contract(path: Path, across: bool = False) -> tuple[Contract, YamlFields]:
+    """Read a contract and its fields with their lines. `across`: source and sink are on different
+    clusters, whatever the contract says. Raises ContractError naming each line and field."""
     fields = read_fields(path)
-    return make_contract(fields), fields
+    return make_contract(fields, across), fields
 
 
 def read_fields(path: Path) -> YamlFields:
@@ -336,13 +345,13 @@ def _translated(read: Callable[[], YamlFields]) -> YamlFields:
         raise ContractError(Mistake("", int(line[1]) if line else None, "", why)) from error
 
 
-def make_contract(fields: dict[str, Any]) -> Contract:
-    """Make a contract from plain fields or a file's. Raises ContractError naming each line and
-    field."""
+def make_contract(fields: dict[str, Any], across: bool = False) -> Contract:
+    """Make a contract from plain fields or a file's, `across` as in `read_contract`. Raises
+    ContractError naming each line and field."""
     try:
-        return Contract.model_validate(dict(fields))
+        return Contract.model_validate(dict(fields), context=across)
     except ValidationError as error:
-        raise ContractError(*in_order(_mistakes(fields, error))) from error
+        raise ContractError(*in_order(_mistakes(fields, error, across))) from error
 
 
 def in_order(mistakes: Iterable[Mistake]) -> list[Mistake]:
@@ -350,7 +359,7 @@ def in_order(mistakes: Iterable[Mistake]) -> list[Mistake]:
     return sorted(mistakes, key=lambda one: (one.line is None, one.line or 0))
 
 
-def _mistakes(fields: dict[str, Any], error: ValidationError) -> Iterator[Mistake]:
+def _mistakes(fields: dict[str, Any], error: ValidationError, across: bool) -> Iterator[Mistake]:
     """Yield the mistakes of each field, then contradictions between valid fields."""
     found = error.errors()
     if found[0]["type"] == "contract":
@@ -382,7 +391,7 @@ def _mistakes(fields: dict[str, Any], error: ValidationError) -> Iterator[Mistak
             rest[side] = {"topic": f"the-{side}"}
             bad.add(side)
     try:
-        Contract.model_validate(rest)
+        Contract.model_validate(rest, context=across)
     except ValidationError as more:
         for one in more.errors():
             for two in (one.get("ctx") or {}).get("wrong", ()):
@@ -415,7 +424,7 @@ class _Disagreement:
     """All fields involved."""
 
 
-def _disagreements(contract: Contract) -> Iterator[_Disagreement]:
+def _disagreements(contract: Contract, across: bool) -> Iterator[_Disagreement]:
     if (contract.sink is None) == (contract.sinks is None):
         yield _Disagreement("give either sink or sinks", ("sink",), ("sink", "sinks"))
         return
@@ -426,7 +435,7 @@ def _disagreements(contract: Contract) -> Iterator[_Disagreement]:
     if contract.sink is not None:
         yield from _of_topics(contract.sink, "sink")
     for number, one in enumerate(contract.each()):
-        yield from _of_one(one, () if contract.sinks is None else ("sinks", number))
+        yield from _of_one(one, () if contract.sinks is None else ("sinks", number), across)
 
 
 def _of_topics(side: Topic, place: str) -> Iterator[_Disagreement]:
@@ -438,9 +447,17 @@ def _of_topics(side: Topic, place: str) -> Iterator[_Disagreement]:
         yield _Disagreement("a topic appears twice", (place, "topics"), (place,))
 
 
-def _of_one(contract: Contract, at: Place) -> Iterator[_Disagreement]:
-    """Yield the disagreements of a contract for one sink. `at`: its place among several sinks."""
-    if set(contract.source.names) & set(contract.of.names):
+def _of_one(contract: Contract, at: Place, told: bool) -> Iterator[_Disagreement]:
+    """Yield the disagreements of a contract for one sink. `at`: its place among several sinks.
+    `told`: the command says that its source is on another cluster."""
+    across = contract.across(told)
+    if across and contract.identity == LINEAGE:
+        why = (
+            "records of two clusters are matched by identity, because offsets of one say nothing"
+            " about the other. Name key, value, {header: NAME} or {json: $.path}"
+        )
+        yield _Disagreement(why, (*at, "identity"), ("identity", "source", "sink"))
+    if not across and set(contract.source.names) & set(contract.of.names):
         where = "topic" if contract.of.topics is None else "topics"
         yield _Disagreement(
             "source and sink are the same topic", (*(at or ("sink",)), where), ("source", "sink")
@@ -463,23 +480,37 @@ def _of_one(contract: Contract, at: Place) -> Iterator[_Disagreement]:
             yield _Disagreement(why, ("require", number), ("require", needed))
 
 
-def question_of(contract: Contract, fields: dict[str, Any], cluster: Cluster) -> Question:
-    """Return the question of a contract for one sink.
+def question_of(
+    contract: Contract,
+    fields: dict[str, Any],
+    cluster: Cluster,
+    source_cluster: Cluster | None = None,
+) -> Question:
+    """Return the question of a contract for one sink. `source_cluster` is the source's, if it is
+    not the sink's; the group is then one of the source's cluster.
 
-    Raises ContractError naming the line of a missing topic or of a group without committed offsets;
-    ClusterError.
+    Raises ContractError naming the line of a missing topic, of a group without committed offsets,
+    or of a sink that is the source itself; ClusterError.
     """
+    of_source = source_cluster or cluster
     source, sinks = (
         [
-            _bounds(fields, cluster, name, (place, "topic" if side.topics is None else "topics"))
+            _bounds(fields, where, name, (place, "topic" if side.topics is None else "topics"))
             for name in side.names
         ]
-        for place, side in (("source", contract.source), ("sink", contract.of))
+        for place, side, where in (
+            ("source", contract.source, of_source),
+            ("sink", contract.of, cluster),
+        )
     )
+    if source_cluster is not None:
+        _require_apart(fields, (source_cluster, source), (cluster, sinks))
     for own in source:
         require_records(own)
     offsets = (
-        None if contract.group is None else _offsets(contract.group, fields, cluster, join(source))
+        None
+        if contract.group is None
+        else _offsets(contract.group, fields, of_source, join(source))
     )
     return Question(
         source=join(source),
@@ -492,8 +523,21 @@ def question_of(contract: Contract, fields: dict[str, Any], cluster: Cluster) ->
         agreed=contract.terms(offsets),
         foreign=True,
         group=contract.group,
+        across=source_cluster is not None,
         due=offsets,
     )
+
+
+def _require_apart(fields: dict[str, Any], *sides: tuple[Cluster, Sequence[Bounds]]) -> None:
+    """Raises ContractError if both addresses lead to one cluster, and a topic is on both sides."""
+    names = [{own.topic for own in bounds} for _, bounds in sides]
+    if not names[0] & names[1]:
+        return
+    ids = [fetch_origin(where.address, sorted(names[0] & names[1])) for where, _ in sides]
+    if ids[0] == ids[1]:
+        addresses = " and ".join(str(where.address) for where, _ in sides)
+        why = f"source and sink are the same topic, because {addresses} are one cluster"
+        raise _refused(fields, ("sink",), why)
 
 
 def _bounds(fields: dict[str, Any], cluster: Cluster, topic: str, place: Place) -> Bounds:

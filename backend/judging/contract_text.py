@@ -11,8 +11,8 @@ from topicproof.backend.judging.contract import LINEAGE, PLACEHOLDER, Contract
 from topicproof.validators.decoded import KEY_FIELD, VALUE_FIELD
 
 LABELS = (LINEAGE, "key", "value")
-"""Labels of identities without a name. The others are `header NAME`, `json $.path`, `field path` and
-`key_field path`."""
+"""Labels of identities without a name. The others are `header NAME`, `json $.path`, `field path`
+and `key_field path`."""
 
 
 def spell(fields: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import SparkError
@@ -49,6 +50,7 @@ from topicproof.validators.kinds import gap
 from topicproof.validators.ledger.build import build_ledger, proved_ledger
 from topicproof.validators.ledger.ledger import Accounts, Ledger, ReadingsNeeded
 from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared
+from topicproof.validators.lineage.headers import TRANSACTION_HEADER
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.lineage.packed import unpacked
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
@@ -87,8 +89,10 @@ def judge_topics(
     payloads: Payloads = Payloads.ALL,
     told: Told = _untold,
     formats: Formats | None = None,
+    source: Address | None = None,
 ) -> Report:
     """Judge a sink topic against its source. Writes `report.json` and the evidence into `folder`.
+    `source` is the source's cluster, if it is not the sink's, at `address`.
 
     `attachments` are added to the evidence by file name: the plan, the contract. `told` is called
     at the start of each step. With `payloads`
@@ -100,7 +104,7 @@ def judge_topics(
     evidence = folder / EVIDENCE
     empty(evidence)
     told(READING)
-    if payloads is Payloads.NONE and _provable(question):
+    if payloads is Payloads.NONE and source is None and _provable(question):
         try:
             capture = capture_folded(spark, address, question)
             return conclude(spark, capture, folder, attachments, payloads, told)
@@ -108,7 +112,7 @@ def judge_topics(
             empty(evidence)
 
     def captured(question: Question) -> Capture:
-        capture = capture_topics(spark, address, question, evidence)
+        capture = capture_topics(spark, address, question, evidence, source)
         try:
             return replace(capture, schemas=fetch_schemas(capture, formats or Formats()))
         except PySparkException as error:
@@ -173,7 +177,12 @@ def judge_capture(spark: SparkSession, capture: Capture, evidence: Path) -> Repo
             run=question.run,
             versions=versions(),
         )
-        return replace(report, origin=capture.origin, notes=capture.notes)
+        return replace(
+            report,
+            origin=capture.origin,
+            notes=capture.notes,
+            source_origin=capture.source_origin,
+        )
     except PySparkException as error:
         raise SparkError(f"Spark could not judge {question.sink}: {first_line(error)}") from error
     finally:
@@ -264,9 +273,12 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
             (evidence / "ledger" / "inputs").as_uri(),
             capture.offsets,
         )
+    committed, uncommitted = capture.committed, capture.uncommitted
+    if question.across:
+        committed, uncommitted, inputs = map(_unnamed, (committed, uncommitted, inputs))
     return build_ledger(
-        capture.committed,
-        capture.uncommitted,
+        committed,
+        uncommitted,
         inputs,
         capture.sink,
         question.source,
@@ -280,6 +292,12 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
         packs=capture.packs,
         circumstances=capture.circumstances,
     )
+
+
+def _unnamed(reading: DataFrame) -> DataFrame:
+    """Remove the names of transactions: a mirror copies the headers, but not the transactions."""
+    theirs = F.filter("headers", lambda one: one["key"] != TRANSACTION_HEADER)
+    return reading.withColumn("headers", theirs)
 
 
 def _accounts(spark: SparkSession, capture: Capture, offsets: int) -> Accounts:

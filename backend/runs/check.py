@@ -6,14 +6,16 @@ import shutil
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import CheckStopped, TopicproofError
 from topicproof.backend.evidence.attestation import attest, usable_key
 from topicproof.backend.evidence.copy import without_payloads, without_values
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.formats.formats import Formats
-from topicproof.backend.history.run_state import Facts
+from topicproof.backend.history.run_state import Facts, RanOn
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
@@ -33,15 +35,17 @@ def check(
     contract: str | None = None,
     payloads: Payloads = Payloads.ALL,
     version: int | None = None,
+    source_address: Address | None = None,
 ) -> Report:
     """Judge two topics from any program, and keep the verdict in the history.
 
     `attachments`: additional evidence files, by name. `contract`: the name that all checks of one
     contract share; `version`: its version, if it is kept in the history. `payloads`: all, or none
-    in the evidence. Raises CheckStopped if somebody stops it (`History.request_stop`).
+    in the evidence. `source_address`: the source's cluster, if it is not that of the services.
+    Raises CheckStopped if somebody stops it (`History.request_stop`).
     """
     source, sink = question.source.topic, question.sink
-    plan = {
+    plan: dict[str, Any] = {
         "source": source,
         "sink": sink,
         "identity": question.identity,
@@ -50,8 +54,12 @@ def check(
         **({"contract_version": version} if version else {}),
     }
     usable_key(settings)  # rather now than after an hour of judging
+    if source_address is not None:
+        sides = {"source": source_address.called, "sink": services.address.called}
+        plan["clusters"] = sides
     entry = history.create("check", "check", plan)
-    history.remember(entry.id, Facts(source=source, sink=sink))
+    where = RanOn(settings.bootstrap, settings.brokers, settings.cluster)
+    history.remember(entry.id, Facts(source=source, sink=sink, cluster=where))
     history.enter(entry.id, State.JUDGING)
     folder = settings.runs / entry.id
     try:
@@ -63,7 +71,8 @@ def check(
             every = {"plan.json": entry.plan, **(attachments or {})}
             with closing(Formats(settings.registry, settings.avro_files)) as formats:
                 report = judge_topics(
-                    spark, services.address, judged, folder, every, payloads, watch.told, formats
+                    *(spark, services.address, judged, folder, every, payloads),
+                    *(watch.told, formats, source_address),
                 )
         if payloads is Payloads.NONE:
             without_payloads(folder / EVIDENCE)

@@ -28,7 +28,9 @@ def clean(settings: Settings, services: Services, history: History, run_id: str)
         if names.database is not None:
             drop_tables(names.database, names.sink, names.group)
             deleted.append(names.sink)
-    if given := run.plan.get("source", {}).get("url"):
+    source = run.plan.get("source")
+    # A check names its source only.
+    if isinstance(source, dict) and (given := source.get("url")):
         drop_table(given, table_of(run.facts.source))
     shutil.rmtree(settings.runs / run.id, ignore_errors=True)
     history.forget(run_id)

@@ -74,7 +74,7 @@ def _make(settings: Settings, cluster: Cluster, plan: RunPlan, run_id: str) -> F
         topics=topics,
         stages=tuple(stages),
         made=tuple(made),
-        cluster=RanOn(settings.bootstrap, settings.brokers),
+        cluster=RanOn(settings.bootstrap, settings.brokers, settings.cluster),
         initial_offsets={
             names.stage: _commit_initial_offsets(cluster, plan, names, topics, chosen)
             for names in stages

@@ -31,7 +31,7 @@ from topicproof.backend.settings import BROKER_START_TIMEOUT_S, DISK_FREE_BYTES_
 
 READY = "Kafka Server started"
 
-_LOG4J = """
+LOG4J = """
 status = error
 appenders = file
 appender.file.type = File
@@ -214,7 +214,7 @@ class EmbeddedKafka:
 
     def _format(self, command: str, node: EmbeddedBroker, cluster_id: str) -> None:
         node.data.mkdir(parents=True, exist_ok=True)
-        (node.folder / "log4j2.properties").write_text(_LOG4J.format(log=node.log))
+        (node.folder / "log4j2.properties").write_text(LOG4J.format(log=node.log))
         path = node.folder / "server.properties"
         path.write_text(
             "".join(f"{name}={value}\n" for name, value in self._properties(node).items())

@@ -58,10 +58,12 @@ class Services:
     """Empty if Spark was not requested."""
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Client properties of the given Kafka."""
+    cluster: str = ""
+    """The given Kafka's name in the settings, if it has one."""
 
     @property
     def address(self) -> Address:
-        return Address(self.bootstrap, self.client)
+        return Address(self.bootstrap, self.client, self.cluster)
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ def services(
     want_kafka = kafka and settings.bootstrap is None
     want_spark = spark and settings.spark_remote is None
     if not want_kafka and not want_spark:
-        yield Services(settings.bootstrap or "", settings.spark_remote or "", settings.client)
+        given = settings.bootstrap or "", settings.spark_remote or "", settings.client
+        yield Services(*given, settings.cluster or "")
         return
     ensure_jars(settings)
     connection = _connect(settings, say)
@@ -98,6 +101,7 @@ def services(
             settings.bootstrap or found["bootstrap"],
             settings.spark_remote or found["spark_remote"],
             settings.client,
+            settings.cluster or "",
         )
     finally:
         connection.close()

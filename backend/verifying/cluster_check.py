@@ -7,7 +7,7 @@ judged bounds. Batches do not name their topic, but two topics hardly ever hold 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,16 +34,39 @@ LASTING = (
 """The fields of a batch that compaction does not change."""
 
 
-def compare_with_cluster(
-    address: Address, capture: Capture
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return sentences about contradictions, and about what cannot be compared. Raises
-    ClusterError."""
+Sentences = tuple[tuple[str, ...], tuple[str, ...]]
+"""Sentences about contradictions, and about what cannot be compared."""
+Log = tuple[str, Bounds, pa.Table | None]
+"""A raw log's file, its bounds and its batches, if they were kept."""
+
+
+def compare_with_clusters(
+    capture: Capture, address: Address | None, source: Address | None
+) -> Sentences:
+    """Compare evidence with its cluster, or with the clusters of its sink and its source. A cluster
+    without an address is not asked. Raises ClusterError."""
+    log: Log = (SOURCE_BATCHES, capture.question.source, capture.source_batches)
+    of_sink: list[Log] = [(BATCHES, capture.sink, capture.batches)]
+    if not capture.question.across:
+        of_sink.append(log)
+    found: list[Sentences] = []
+    if address is not None:
+        found.append(_compare(address, capture.origin, of_sink))
+    if source is not None and capture.question.across:
+        found.append(_compare(source, capture.source_origin, [log]))
+    elif source is not None:
+        found.append(((), ("The evidence is about one cluster. The source's was not asked.",)))
+    wrong = dict.fromkeys(one for each, _ in found for one in each)
+    unsettled = dict.fromkeys(one for _, each in found for one in each)
+    return tuple(wrong), tuple(unsettled)
+
+
+def _compare(address: Address, origin_kept: Origin | None, logs: Sequence[Log]) -> Sentences:
     contradicted: list[str] = []
     unsettled: list[str] = []
-    if capture.origin is None:
+    if origin_kept is None:
         unsettled.append(f"{TAKEN}: it names no cluster and no topic ids.")
-    origin = capture.origin or Origin(None, {})
+    origin = origin_kept or Origin(None, {})
     for topic, topic_id in origin.topics.items():
         try:
             now = fetch_origin(address, [topic])
@@ -56,14 +79,11 @@ def compare_with_cluster(
                 unsettled.append(f"{TAKEN}: {what} is not known on both sides.")
             elif kept != there:
                 contradicted.append(f"{TAKEN}: {what} is {kept}; at {address} it is {there}.")
-    for name, bounds, batches in (
-        (BATCHES, capture.sink, capture.batches),
-        (SOURCE_BATCHES, capture.question.source, capture.source_batches),
-    ):
+    for name, bounds, batches in logs:
         if batches is not None:
-            for wrong, sentence in _logs(address, bounds, batches, capture.origin):
+            for wrong, sentence in _logs(address, bounds, batches, origin_kept):
                 (contradicted if wrong else unsettled).append(f"{name}: {sentence}")
-    return tuple(dict.fromkeys(contradicted)), tuple(dict.fromkeys(unsettled))
+    return tuple(contradicted), tuple(unsettled)
 
 
 def _logs(

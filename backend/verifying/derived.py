@@ -99,7 +99,7 @@ def asked_contradictions(evidence: Path, question: Question) -> list[str]:
     """Return where the contract or the plan in the evidence differs from the judged question."""
     sentences = []
     for name, read in (
-        (CONTRACT, partial(_asked_by_contract, sink=question.sink)),
+        (CONTRACT, partial(_asked_by_contract, sink=question.sink, across=question.across)),
         (PLAN, _asked_by_plan),
     ):
         if not (evidence / name).is_file():
@@ -166,13 +166,13 @@ def _names(bounds: Bounds) -> tuple[str, ...]:
     return tuple(part.topic for part in bounds.parts) or (bounds.topic,)
 
 
-def _asked_by_contract(path: Path, sink: str) -> dict[str, Any]:
+def _asked_by_contract(path: Path, sink: str, across: bool) -> dict[str, Any]:
     """Read the terms of a contract. Of several sinks, use the one named `sink`, else the first."""
     from topicproof.backend.judging.contract import (
         read_contract,  # late: it imports what judges, which completes evidence
     )
 
-    contracts = read_contract(path)[0].each()
+    contracts = read_contract(path, across)[0].each()
     contract = next((one for one in contracts if sink in one.of.names), contracts[0])
     agreed = contract.terms({} if contract.group is not None else None)
     asked = _terms(contract.guarantee, contract.by, contract.expected, contract.order, agreed)

@@ -31,7 +31,7 @@ from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.judge import judge_capture
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.trust.keyring import Keyring
-from topicproof.backend.verifying.cluster_check import compare_with_cluster
+from topicproof.backend.verifying.cluster_check import compare_with_clusters
 from topicproof.backend.verifying.derived import (
     asked_contradictions,
     file_contradictions,
@@ -128,11 +128,13 @@ def verify(
     spark: SparkSession,
     evidence: Path,
     address: Address | None = None,
+    source: Address | None = None,
     looked: Verified | None = None,
 ) -> Verified:
     """Compare every file with the manifest. If none has changed, judge again and derive the other
     files again. With an `address`, also compare the cluster's id, the topics' ids and the rest of
-    the raw logs. `looked` is the answer of `unchanged`, if it is known.
+    the raw logs. `source` is the source's cluster, if the evidence is about two. `looked` is the
+    answer of `unchanged`, if it is known.
 
     Raises EvidenceError if the folder cannot be read, SparkError, ClusterError.
     """
@@ -180,7 +182,7 @@ def verify(
                 raise SparkError(
                     f"Spark could not compare the findings: {first_line(error)}"
                 ) from error
-    asked = compare_with_cluster(address, capture) if address is not None else ((), ())
+    asked = compare_with_clusters(capture, address, source)
     unsettled = [
         f"{one} This version may render it otherwise than the report's."
         for one in rendered

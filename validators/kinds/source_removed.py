@@ -28,7 +28,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         ledger.spark,
         ledger.source_bounds,
         seen.source_removed,
-        seen.policies,
+        {**seen.policies, **seen.source_policies},
         ledger.agreed.retained,
     )
 

@@ -316,3 +316,25 @@ def test_an_expression_that_may_cost_too_much_is_refused(text: str, says: str) -
 def test_patterns_and_sizes_that_end_pass(text: str) -> None:
     """Story: patterns as people write them, and texts that are padded. None is refused."""
     assert check_expression(text) == text
+
+
+APART = "source: {topic: a, cluster: east}\nsink: {topic: a}\n"
+
+
+def test_topics_of_two_clusters_may_have_one_name(tmp_path: Path) -> None:
+    """Story: a topic is mirrored under its own name. The contract names the source's cluster, or
+    the command does; then records are matched by identity."""
+    named, _ = read_contract(written(tmp_path, f"{APART}identity: key\n"))
+    assert named.across() and named.source.cluster == "east"
+    same = "source: {topic: a}\nsink: {topic: a}\nidentity: value\n"
+    told, _ = read_contract(written(tmp_path, same), across=True)
+    assert told.across(told=True) and not told.across()
+    with pytest.raises(ContractError, match=r"line 2: sink\.topic: source and sink are the same"):
+        read_contract(written(tmp_path, same))
+
+
+def test_offsets_of_two_clusters_are_never_compared(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match="identity: records of two clusters are matched by id"):
+        read_contract(written(tmp_path, APART))
+    with pytest.raises(ContractError, match="identity: records of two clusters are matched by id"):
+        read_contract(written(tmp_path, TOPICS), across=True)

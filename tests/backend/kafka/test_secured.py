@@ -16,8 +16,10 @@ from tests.backend.kafka.secured_broker import LIMITED, PASSWORD, USER, Secured,
 from tests.backend.kafka.secured_ways import REFUSED, WAYS, Way
 from tests.backend.kafka.topics import ask
 from tests.runs import read_all
+from tests.test_cli import call
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, UsageError
+from topicproof.backend.evidence.folder import read_report
 from topicproof.backend.history.store import History
 from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.client_configs import spark_source_options
@@ -194,6 +196,58 @@ def test_a_run_and_its_verdict_on_a_secured_cluster(
     assert heard >= {Witness.READ_COMMITTED, Witness.RAW_LOG, Witness.COORDINATOR, Witness.JOURNAL}
     assert inspect_topic(address, run.facts.sink).to_json()["topic"] == run.facts.sink
     assert ask(address, open_transactions, run.facts.sink) == ()
+
+
+def test_a_copy_is_judged_with_the_properties_of_each_side(
+    *,
+    secured: Secured,
+    settings: Settings,
+    cluster: Services,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Story: a topic of the secured cluster is copied to an open one under its own name, with
+    headers that name transactions of the original. One contract names both clusters. The copy is
+    judged and judged again; a record less is a gap."""
+    way = WAYS["plain, java, jks"]
+    (tmp_path / "east.properties").write_text(
+        way.text(secured.folder, secured.tokens, secured.tls_tokens)
+    )
+    (tmp_path / "clusters.yaml").write_text(
+        f'east: {{bootstrap: "{secured.address(way.listener, {}).bootstrap}", config:'
+        f' east.properties}}\nwest: {{bootstrap: "{cluster.bootstrap}"}}\n'
+    )
+    contract = tmp_path / "mirror.yaml"
+    contract.write_text(
+        "source: {topic: copied, cluster: east}\nsink: {topic: copied, cluster: west}\n"
+        "identity: key\n"
+    )
+    monkeypatch.setenv("KAFKA_USER", USER)
+    monkeypatch.setenv("TOPICPROOF_HOME", str(settings.home))
+    monkeypatch.setenv("TOPICPROOF_CLUSTERS", str(tmp_path / "clusters.yaml"))
+    monkeypatch.setenv("SPARK_REMOTE", cluster.spark_remote)
+    sides = secured.address("open", {}), Address(cluster.bootstrap)
+    for address in sides:
+        Cluster(address).create_topic("copied", 1)
+        with TransactionalProducer(address, "copier") as producer, producer.transaction():
+            for number in range(6):
+                named = f"id/{number // 3 + 1}/1/task/3".encode()
+                key, headers = b"%d" % number, [("topicproof-transaction", named)]
+                producer.produce([("copied", key, b"value", headers)])
+    proof = tmp_path / "proof"
+    assert call("check", "--contract", str(contract), "--out", str(proof)) == 0
+    report = read_report(proof)
+    assert report.origin is not None and report.source_origin is not None
+    assert report.origin.name == f"west ({cluster.bootstrap})"
+    assert str(report.source_origin.name).startswith("east (")
+    assert call("verify", str(proof), "--cluster", "west", "--source-cluster", "east") == 0
+    assert call("verify", str(proof), "--cluster", "east", "--source-cluster", "west") == 4
+
+    for address, keys in zip(sides, ((b"6", b"7"), (b"7",)), strict=True):
+        writer = PlainProducer(address, idempotence=True, acks="all")
+        writer.produce([("copied", key, b"value", ()) for key in keys])
+        writer.flush()
+    assert call("check", "--contract", str(contract)) == 1
 
 
 def fill(address: Address) -> None:

@@ -1,0 +1,83 @@
+"""The clusters that a person has names for, from a file in YAML.
+
+    east: {bootstrap: "east:9092", config: east.properties}
+    west: {bootstrap: "west:9092", schema_registry: "http://west:8081"}
+
+Paths of properties files are relative to the folder of this file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from topicproof.backend.errors import UsageError
+from topicproof.backend.yaml_fields import YamlFields, read_yaml
+
+DEFAULT_FILE = "clusters.yaml"
+"""The file's name in the home, unless TOPICPROOF_CLUSTERS names another one."""
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,60}")
+
+
+class _Fields(BaseModel):
+    """One cluster, as it is written."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    bootstrap: Annotated[str, Field(min_length=1)]
+    config: Path | None = None
+    schema_registry: str | None = None
+
+
+@dataclass(frozen=True)
+class NamedCluster:
+    """How to reach a cluster."""
+
+    bootstrap: str
+    """host:port, or several separated by commas."""
+    config: Path | None
+    """The file of its client properties."""
+    schema_registry: str | None
+    """http(s) address; it overrides the one in the properties."""
+
+
+def read_clusters(path: Path) -> dict[str, NamedCluster]:
+    """Read the clusters, in the order of the file. Raises UsageError naming the line and the
+    field."""
+    try:
+        fields = read_yaml(path)
+    except UsageError as error:
+        said = str(error).replace("The plan", "The list of clusters")
+        raise UsageError(said.replace("plan fields", "clusters by name")) from error
+    return {str(name): _cluster(fields, name, path.parent) for name in fields}
+
+
+def cluster_named(clusters: Mapping[str, NamedCluster], name: str, path: Path) -> NamedCluster:
+    """Return one of the clusters of the file at `path`. Raises UsageError, naming those that there
+    are."""
+    if name in clusters:
+        return clusters[name]
+    known = f"It names {', '.join(clusters)}." if clusters else "It names none."
+    raise UsageError(f"There is no cluster {name} in {path}. {known}")
+
+
+def _cluster(fields: YamlFields, name: str, folder: Path) -> NamedCluster:
+    if not _NAME.fullmatch(str(name)):
+        raise UsageError(
+            f"{fields.where((name,))}: a cluster's name has 1 to 60 letters, digits, dots, dashes"
+            " and underscores."
+        )
+    try:
+        said = _Fields.model_validate(fields[name])
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = (name, *first["loc"])
+        why = "there is no such field" if first["type"] == "extra_forbidden" else first["msg"]
+        dotted = ".".join(map(str, place))
+        raise UsageError(f"{fields.where(place)}: {dotted}: {why}.") from error
+    config = None if said.config is None else folder / said.config.expanduser()
+    return NamedCluster(said.bootstrap, config, said.schema_registry)

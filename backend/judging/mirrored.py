@@ -1,0 +1,108 @@
+"""What MirrorMaker's offset syncs add to a check across clusters: sentences for readers of the
+report.
+
+At each pair of offsets, both records must have the same identity. Otherwise a consumer group that
+MirrorMaker moves continues at the wrong record. This is never part of the verdict: the pairs are a
+sample, and another program may have written the sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.backend.address import Sides
+from topicproof.backend.errors import ClusterError
+from topicproof.backend.judging.capture_store import Capture
+from topicproof.backend.kafka.mirror_offsets import Sync, Syncs, offset_syncs
+from topicproof.validators.finding import Bounds
+from topicproof.validators.lineage.identity import Match
+from topicproof.validators.merged_topics import split
+from topicproof.validators.readings import frame_of
+
+_COLUMNS = "partition int, offset long, sink_partition int, sink_offset long"
+
+
+def mirror_notes(sides: Sides, capture: Capture) -> tuple[str, ...]:
+    """Return a sentence for each topic of offset syncs about the judged topics. Raises
+    PySparkException."""
+    try:
+        found = list(offset_syncs((sides.source, sides.sink)))
+    except ClusterError as error:
+        return (f"MirrorMaker's offset syncs were not read. {error}",)
+    return tuple(note for syncs in found for note in _notes(syncs, capture))
+
+
+def _notes(syncs: Syncs, capture: Capture) -> Iterator[str]:
+    pairs = _pairs(syncs.pairs, capture.question.source, capture.sink)
+    if not pairs.num_rows:
+        return
+    both, alike, first = _compared(capture, pairs)
+    told = f"MirrorMaker's {syncs.topic} at {syncs.address} pairs {pairs.num_rows:,} offsets"
+    if not both:
+        yield f"{told}; none of them lies in both readings, so they were not compared."
+    elif first is None:
+        yield (
+            f"{told}; {both:,} lie in both readings, and there both records have the same identity."
+        )
+    else:
+        yield (
+            f"{told}; {both:,} lie in both readings, and {both - alike:,} of these pair different"
+            f" records, first partition {first[0]}, offset {first[1]} of the source with offset"
+            f" {first[2]} of the sink. A group that MirrorMaker moves continues at the wrong"
+            " record."
+        )
+
+
+def _pairs(syncs: tuple[Sync, ...], source: Bounds, sink: Bounds) -> pa.Table:
+    """Return the pairs of the judged topics, with consecutive partition numbers."""
+    firsts = {own.topic: first for own, first in split(source)}
+    copies = {
+        topic: first for topic in firsts for own, first in split(sink) if _is_copy(own.topic, topic)
+    }
+    rows = [
+        (
+            firsts[one.topic] + one.partition,
+            one.source_offset,
+            copies[one.topic] + one.partition,
+            one.sink_offset,
+        )
+        for one in dict.fromkeys(syncs)
+        if one.topic in copies
+    ]
+    names = [one.split()[0] for one in _COLUMNS.split(", ")]
+    return pa.table({name: [row[at] for row in rows] for at, name in enumerate(names)})
+
+
+def _is_copy(sink: str, source: str) -> bool:
+    """Return whether the sink has the name of a mirror: the source's own, or with an alias and a
+    separator in front."""
+    return sink == source or (sink.endswith(source) and sink[-len(source) - 1] in "._-")
+
+
+def _compared(capture: Capture, pairs: pa.Table) -> tuple[int, int, tuple[int, int, int] | None]:
+    """Count the pairs in both readings, and those with the same identity. The third value is the
+    first pair with different ones: partition and offset of the source, offset of the sink."""
+    match = capture.question.agreed.match
+    wanted = F.broadcast(frame_of(capture.inputs.sparkSession, pairs, _COLUMNS))
+    inputs = _held(capture.inputs, match, of_source=True).join(wanted, ["partition", "offset"])
+    copies = _held(capture.uncommitted, match, of_source=False).select(
+        F.col("partition").alias("sink_partition"), F.col("offset").alias("sink_offset"), "copy"
+    )
+    both = copies.join(F.broadcast(inputs), ["sink_partition", "sink_offset"])
+    place = F.struct("partition", "offset", "sink_offset")
+    same = F.col("held").eqNullSafe(F.col("copy"))
+    row = both.agg(
+        F.count("*").alias("both"),
+        F.count_if(same).alias("alike"),
+        F.min(F.when(~same, place)).alias("first"),
+    ).collect()[0]
+    return row["both"], row["alike"], None if row["first"] is None else tuple(row["first"])
+
+
+def _held(reading: DataFrame, match: Match, of_source: bool) -> DataFrame:
+    identity = match.of_source().alias("held") if of_source else match.of_sink().alias("copy")
+    return reading.select("partition", "offset", identity)
