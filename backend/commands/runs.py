@@ -20,6 +20,7 @@ from topicproof.backend.commands.options import (
     AttemptsMax,
     Bootstrap,
     Brokers,
+    CommitInterval,
     Config,
     Fault,
     Json,
@@ -29,6 +30,7 @@ from topicproof.backend.commands.options import (
     PerTransaction,
     PlanFile,
     Rate,
+    RealTime,
     Records,
     RunId,
     Scenario,
@@ -84,6 +86,8 @@ def run(
     seed: Seed = None,
     rate: Rate = None,
     until_stopped: UntilStopped = False,
+    real_time: RealTime = False,
+    commit_interval_ms: CommitInterval = None,
     source: Annotated[
         str | None, typer.Option(help="An existing source topic: nothing is filled.", metavar="T")
     ] = None,
@@ -146,6 +150,8 @@ def run(
         faults=fault,
         seed=seed,
         until_stopped=until_stopped or None,
+        trigger="real_time" if real_time else None,
+        commit_interval_ms=commit_interval_ms,
         duplicates=duplicates and duplicates.value,
         deduplicate_s=deduplicate_s,
         reader=reader or None,
@@ -167,6 +173,8 @@ def process(
     fault: Fault = None,
     seed: Seed = None,
     until_stopped: UntilStopped = False,
+    real_time: RealTime = False,
+    commit_interval_ms: CommitInterval = None,
     source_option: SourceOption = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
@@ -187,6 +195,8 @@ def process(
         faults=fault,
         seed=seed,
         until_stopped=until_stopped or None,
+        trigger="real_time" if real_time else None,
+        commit_interval_ms=commit_interval_ms,
     )
     fields |= _topics(fields, source, source_option, sink)
     _launch(kafka_settings(bootstrap, config, brokers), make_plan(fields), json_)

@@ -25,12 +25,14 @@ from topicproof.backend.faults.injecting import (
     InjectingDatabaseSink,
     InjectingSink,
     InjectingStatefulSink,
+    start_injecting_real_time,
 )
 from topicproof.backend.history.run_state import Names
 from topicproof.backend.kafka.client_configs import spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.records_source import OVERFLOW
 from topicproof.backend.runs.plan import RunPlan, refused
+from topicproof.backend.runs.real_time import SourceEnds
 from topicproof.backend.runs.scenarios import Stage, Work, as_text
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.sink.journal import GenerationBegun, append_to_journal, read_journal
@@ -113,6 +115,11 @@ def process(
             _process(together, cluster, plan, checkpoints, stopped, tick)
 
 
+def progress(stages: Sequence[tuple[Stage, Names]], cluster: Cluster) -> list[dict[int, int]]:
+    """Return the committed offsets of all stages."""
+    return [committed_of(cluster, names, source) for _, names in stages for source in names.sources]
+
+
 def _process(
     stages: Sequence[Prepared],
     cluster: Cluster,
@@ -123,10 +130,13 @@ def _process(
 ) -> None:
     settled = False
     going: list[StreamingQuery] = []
+    ends: list[SourceEnds] = []
     try:
+        if plan.trigger == "real_time" and not plan.until_stopped:
+            ends += [SourceEnds(cluster, one.names, plan.source.isolation) for one in stages]
         for one in stages:
             going.append(start_query(one, cluster, plan, f"{checkpoints}/{one.stage.name}"))
-        _await(going, stopped, tick)
+        _await(going, lambda: stopped() or _all_reached(ends), tick)
         settled = not stopped()
     except PySparkException as error:
         cause = explained(error)
@@ -134,6 +144,8 @@ def _process(
         settled = isinstance(cause, Fenced)
         raise cause from error
     finally:
+        for end in ends:
+            end.close()
         for query in going if len(stages) > 1 else []:
             # If one of several fails, the others would continue without it.
             query.stop()
@@ -226,6 +238,10 @@ def start_query(
     prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint: str
 ) -> StreamingQuery:
     names = prepared.names
+    generation = begin_generation(cluster, names)
+    if plan.trigger == "real_time":
+        # Rows continue at the group's offsets. An old checkpoint would repeat a whole batch.
+        checkpoint = f"{checkpoint}-{generation}"
     drop_unbegun(checkpoint)
     options = {
         **{f"kafka.{name}": value for name, value in cluster.address.client.items()},
@@ -234,7 +250,7 @@ def start_query(
         "group": names.group,
         "transactionalIdPrefix": names.prefix,
         "journal": names.journal,
-        "generation": str(begin_generation(cluster, names)),
+        "generation": str(generation),
         "offsetsForced": str(plan.offsets_forced).lower(),
         "sourceIsolation": plan.source.isolation,
         "guarantee": plan.guarantee,
@@ -242,6 +258,7 @@ def start_query(
         "acks": plan.acks,
         "lineage": plan.lineage,
         "recordsPerTransaction": str(plan.per_transaction),
+        "commitIntervalMs": str(plan.commit_interval_ms),
         "transactionTimeoutMs": str(plan.transaction_timeout_ms),
         "attemptsMax": str(plan.attempts_max),
         "abortProbability": str(plan.abort_probability),
@@ -253,6 +270,8 @@ def start_query(
         options["deadLetters"] = names.dead_letters
     if names.database is not None:
         options["url"] = names.database
+    if plan.trigger == "real_time":
+        return start_injecting_real_time(prepared.rows, options, plan.batch_s)
     writer = prepared.rows.writeStream.format(prepared.stage.format).options(**options)
     if plan.until_stopped:
         return writer.trigger(processingTime=TRIGGER).start()
@@ -379,6 +398,11 @@ def explained(error: PySparkException) -> TopicproofError:
     return SparkError(
         f"The Spark query failed: {lines[0][:500] if lines else type(error).__name__}"
     )
+
+
+def _all_reached(ends: Sequence[SourceEnds]) -> bool:
+    """Return whether real-time stages have processed their sources, of which each has an end."""
+    return bool(ends) and all(end.reached() for end in ends)
 
 
 def _await(
