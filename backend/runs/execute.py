@@ -6,11 +6,13 @@ continues from there.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain, repeat
+from threading import Event
 from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
@@ -24,9 +26,10 @@ from topicproof.backend.runs.file_server import serving
 from topicproof.backend.runs.fill_sources import raise_failure, start_fill
 from topicproof.backend.runs.initial_offsets import extend
 from topicproof.backend.runs.monitor import watched
+from topicproof.backend.runs.plan import RunPlan, in_batches
 from topicproof.backend.runs.query import Prepared, prepare, process, progress
 from topicproof.backend.runs.reader import FOLDER, reading
-from topicproof.backend.runs.real_time import start_again
+from topicproof.backend.runs.real_time import Backlog, start_again, waiting
 from topicproof.backend.runs.stage_verdicts import Judged, Until, judge_run
 from topicproof.backend.runs.totals import current_totals, wrong_by
 from topicproof.backend.services.spark import session_id, spark_session
@@ -123,19 +126,35 @@ def _run_queries(
     def stopped() -> bool:
         return context.stop.is_set() or director.restart_due
 
-    def run(stages: Iterable[Prepared]) -> None:
+    def run(
+        stages: Iterable[Prepared], plan: RunPlan, checkpoints: str, stopped: Callable[[], bool]
+    ) -> None:
         connected = [replace(one, bootstrap=director.bootstrap) for one in stages]
         process(connected, cluster, plan, checkpoints, stopped, tick)
 
     if plan.trigger != "real_time":
-        run(ready)
+        run(ready, plan, checkpoints, stopped)
         return
     starts = chain([ready], (_ready(context, spark) for _ in repeat(None)))
-    start_again(
-        lambda: run(next(starts)),
-        lambda: progress(context.stages, cluster),
-        stopped,
-    )
+    names = [names for _, names in context.stages]
+
+    def run_until_done() -> None:
+        backlog = Backlog(lambda: waiting(cluster, names))
+        while True:
+            changed = Event()
+
+            def ended(changed: Event = changed) -> bool:
+                if backlog.changes():
+                    changed.set()
+                return stopped() or changed.is_set()
+
+            # Rows continue at the group's offsets. An old checkpoint would repeat a whole batch.
+            new = f"{checkpoints}/{uuid.uuid4().hex[:8]}"
+            run(next(starts), in_batches(plan) if backlog.batches else plan, new, ended)
+            if stopped() or not changed.is_set():
+                return
+
+    start_again(run_until_done, lambda: progress(context.stages, cluster), stopped)
 
 
 def _ready(context: Context, spark: SparkSession) -> list[Prepared]:

@@ -238,10 +238,6 @@ def start_query(
     prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint: str
 ) -> StreamingQuery:
     names = prepared.names
-    generation = begin_generation(cluster, names)
-    if plan.trigger == "real_time":
-        # Rows continue at the group's offsets. An old checkpoint would repeat a whole batch.
-        checkpoint = f"{checkpoint}-{generation}"
     drop_unbegun(checkpoint)
     options = {
         **{f"kafka.{name}": value for name, value in cluster.address.client.items()},
@@ -250,7 +246,7 @@ def start_query(
         "group": names.group,
         "transactionalIdPrefix": names.prefix,
         "journal": names.journal,
-        "generation": str(generation),
+        "generation": str(begin_generation(cluster, names)),
         "offsetsForced": str(plan.offsets_forced).lower(),
         "sourceIsolation": plan.source.isolation,
         "guarantee": plan.guarantee,
