@@ -80,6 +80,7 @@ ROOMS = (
         "backend.sink",
         "backend.sink.delivery",
         "backend.sink.writer",
+        "backend.sink.real_time",
         "backend.sink.exactly_once",
         "backend.sink.stateful",
         "backend.sink.database",

@@ -36,8 +36,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from topicproof.backend.errors import UsageError
 from topicproof.backend.sink.hooks import MakeHooks, NoHooks
-from topicproof.backend.sink.options import BATCH_S, SinkOptions
+from topicproof.backend.sink.options import BATCH_S, FORMAT, SinkOptions
 from topicproof.backend.sink.outputs import only_source, require_columns
 from topicproof.backend.sink.writer import PartitionWriter, partition_writer
 
@@ -72,7 +73,9 @@ def start_real_time(
     """
     require_columns(rows.schema)
     sink = SinkOptions.parse(options)
-    checkpoint = next(v for name, v in options.items() if name.lower() == "checkpointlocation")
+    given = {name.lower(): value for name, value in options.items()}
+    if "checkpointlocation" not in given:
+        raise UsageError(f"{FORMAT}: the option checkpointLocation is required.")
     rows.sparkSession.conf.set(ALLOWLIST, "false")
     with _settings(rows.sparkSession, SETTINGS):
         writer: Any = (
@@ -80,7 +83,7 @@ def start_real_time(
             .mapInArrow(partial(write, sink, hooks), "inputs long")
             .writeStream.format("noop")
             .outputMode("update")
-            .option("checkpointLocation", checkpoint)
+            .option("checkpointLocation", given["checkpointlocation"])
         )
         # Any: PySpark's stubs lack this trigger.
         query: StreamingQuery = writer.trigger(realTime=f"{batch_s} seconds").start()
