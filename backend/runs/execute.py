@@ -29,7 +29,7 @@ from topicproof.backend.runs.monitor import watched
 from topicproof.backend.runs.plan import RunPlan, in_batches
 from topicproof.backend.runs.query import Prepared, prepare, process, progress
 from topicproof.backend.runs.reader import FOLDER, reading
-from topicproof.backend.runs.real_time import Backlog, start_again, waiting
+from topicproof.backend.runs.real_time import Backlog, require_slots, start_again, waiting
 from topicproof.backend.runs.stage_verdicts import Judged, Until, judge_run
 from topicproof.backend.runs.totals import current_totals, wrong_by
 from topicproof.backend.services.spark import session_id, spark_session
@@ -158,6 +158,13 @@ def _run_queries(
 
 
 def _ready(context: Context, spark: SparkSession) -> list[Prepared]:
+    if context.plan.trigger == "real_time":
+        tasks = [
+            sum(len(context.cluster.partitions(source)) for source in names.sources)
+            for _, names in context.stages
+        ]
+        master = spark.conf.get("spark.master", None) or ""
+        require_slots(master, (sum if context.plan.until_stopped else max)(tasks))
     return [
         prepare(spark, context.cluster, context.work, stage, names)
         for stage, names in context.stages

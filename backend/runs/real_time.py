@@ -9,6 +9,7 @@ group's offsets.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable
 
@@ -21,6 +22,7 @@ from topicproof.backend.errors import (
     RecordRefused,
     ShuffledInput,
     SourceGap,
+    SparkError,
     TopicproofError,
     UsageError,
 )
@@ -106,6 +108,19 @@ def waiting(cluster: Cluster, stages: Iterable[Names]) -> int:
         for committed in [cluster.committed(names.group, source)]
         for p in cluster.bounds(source).partitions
     )
+
+
+def require_slots(master: str, tasks: int) -> None:
+    """Raises SparkError if a local Spark cannot run so many tasks at once. Each source partition
+    has one during a whole batch, so the others would wait that long. A cluster's number is not
+    known."""
+    slots = re.match(r"local\[(\d+)", master)
+    if slots is not None and int(slots[1]) < tasks:
+        raise SparkError(
+            f"Real time needs {tasks} task slots, one for each source partition of the stages that"
+            f" run at once, but Spark has {slots[1]} ({master}). Use fewer partitions, or a Spark"
+            f" server with local[{tasks}] or a cluster (SPARK_REMOTE)."
+        )
 
 
 class SourceEnds:

@@ -16,9 +16,9 @@ checkpoint. Three things differ:
   every source partition over again: it fences, reads the offset, and skips what is committed.
 
 A worker that fails cannot tell Spark so while its source is quiet: Spark only listens when it has a
-row to hand over, or at the end of the batch. Then the query fails. Whoever started it has to start
-it again, from the group's offsets and with a new checkpoint: an old one would repeat the rows of a
-whole batch, only for them to be skipped.
+row to hand over, or at the end of the batch. Then it tries the task again. When it gives up, the
+query fails, and whoever started it has to start it again: from the group's offsets and with a new
+checkpoint. An old one would repeat the rows of a whole batch, only for them to be skipped.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from topicproof.backend.runs.real_time import (
     CAUGHT_UP_RECORDS,
     TRIES,
     Backlog,
+    require_slots,
     start_again,
 )
 from topicproof.backend.services.keeper import Services
@@ -104,6 +105,15 @@ def test_the_kind_of_query_changes_with_the_backlog(monkeypatch: pytest.MonkeyPa
     assert backlog.batches
     seen = [(backlog.changes(), backlog.batches) for _ in range(4)]
     assert seen == [(False, True), (True, False), (False, False), (True, True)]
+
+
+def test_too_few_task_slots_are_refused() -> None:
+    """Story: six source partitions meet a Spark with four task slots. Two of them would wait for
+    the end of each batch. Nobody knows the slots of a cluster."""
+    with pytest.raises(SparkError, match=r"needs 6 task slots.*Spark has 4 \(local\[4,8\]\)"):
+        require_slots("local[4,8]", 6)
+    for master in ("local[6]", "spark://host:7077", ""):
+        require_slots(master, 6)
 
 
 def starts(error: TopicproofError, progress: list[int], stopped: bool = False) -> int:
