@@ -29,7 +29,7 @@ from topicproof.backend.runs.monitor import watched
 from topicproof.backend.runs.plan import RunPlan, in_batches
 from topicproof.backend.runs.query import Prepared, prepare, process, progress
 from topicproof.backend.runs.reader import FOLDER, reading
-from topicproof.backend.runs.real_time import Backlog, require_slots, start_again, waiting
+from topicproof.backend.runs.real_time import Backlog, require_slots, seen, start_again, waiting
 from topicproof.backend.runs.stage_verdicts import Judged, Until, judge_run
 from topicproof.backend.runs.totals import current_totals, wrong_by
 from topicproof.backend.services.spark import session_id, spark_session
@@ -144,7 +144,7 @@ def _run_queries(
             changed = Event()
 
             def ended(changed: Event = changed) -> bool:
-                if backlog.changes():
+                if seen(backlog.changes):
                     changed.set()
                 return stopped() or changed.is_set()
 

@@ -32,7 +32,7 @@ from topicproof.backend.kafka.client_configs import spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.records_source import OVERFLOW
 from topicproof.backend.runs.plan import RunPlan, refused
-from topicproof.backend.runs.real_time import SourceEnds
+from topicproof.backend.runs.real_time import SourceEnds, seen
 from topicproof.backend.runs.scenarios import Stage, Work, as_text
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.sink.journal import GenerationBegun, append_to_journal, read_journal
@@ -398,7 +398,7 @@ def explained(error: PySparkException) -> TopicproofError:
 
 def _all_reached(ends: Sequence[SourceEnds]) -> bool:
     """Return whether real-time stages have processed their sources, of which each has an end."""
-    return bool(ends) and all(end.reached() for end in ends)
+    return bool(ends) and all(seen(end.reached) for end in ends)
 
 
 def _await(

@@ -12,10 +12,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from topicproof.backend.errors import (
     AttemptsExhausted,
     CheckpointMismatch,
+    ClusterError,
     NotAllowed,
     OffsetMissing,
     OffsetsMoved,
@@ -79,6 +81,14 @@ def start_again(
             last = now
             if isinstance(error, REFUSALS) or tries >= TRIES or stopped():
                 raise
+
+
+def seen(look: Callable[[], bool]) -> bool:
+    """Return what a look at the brokers shows, and False while they do not answer: that is no
+    reason to end a query, whose workers are more patient."""
+    with suppress(ClusterError):
+        return look()
+    return False
 
 
 class Backlog:

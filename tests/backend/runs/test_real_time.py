@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from tests.runs import read_all, run_to_end
-from topicproof.backend.errors import OffsetsMoved, SparkError, TopicproofError, UsageError
+from topicproof.backend.errors import (
+    ClusterError,
+    OffsetsMoved,
+    SparkError,
+    TopicproofError,
+    UsageError,
+)
 from topicproof.backend.runs import real_time
 from topicproof.backend.runs.plan import in_batches, make_plan
 from topicproof.backend.runs.real_time import (
@@ -17,6 +23,7 @@ from topicproof.backend.runs.real_time import (
     TRIES,
     Backlog,
     require_slots,
+    seen,
     start_again,
 )
 from topicproof.backend.services.keeper import Services
@@ -105,6 +112,16 @@ def test_the_kind_of_query_changes_with_the_backlog(monkeypatch: pytest.MonkeyPa
     assert backlog.batches
     seen = [(backlog.changes(), backlog.batches) for _ in range(4)]
     assert seen == [(False, True), (True, False), (False, False), (True, True)]
+
+
+def test_brokers_that_do_not_answer_end_no_query() -> None:
+    """Story: a run looks how far its sink is while a broker restarts. It looks again later."""
+
+    def fail() -> bool:
+        raise ClusterError("no answer")
+
+    assert not seen(fail)
+    assert seen(lambda: True)
 
 
 def test_too_few_task_slots_are_refused() -> None:
