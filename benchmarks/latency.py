@@ -31,18 +31,18 @@ PATIENCE_S = 30
 
 
 def latencies(
-    bench: Bench, rate: int, seconds: int, of_streams: bool = False, **plan: Any
+    bench: Bench, rate: int, seconds: int, streams_ms: int | None = None, **plan: Any
 ) -> list[float]:
     """Seconds from produce to committed output, of each record after the first `WARMING_S`, that a
-    run until stopped takes, or Kafka Streams."""
-    sent, heard = _watch(bench, rate, seconds, (READ_COMMITTED,), of_streams, plan)
+    run until stopped takes, or Kafka Streams that commits every `streams_ms`."""
+    sent, heard = _watch(bench, rate, seconds, (READ_COMMITTED,), streams_ms, plan)
     return _between(sent, heard[0], rate)
 
 
 def delays(bench: Bench, rate: int, seconds: int, **plan: Any) -> list[float]:
     """Seconds from when read_uncommitted shows each record's output until read_committed does."""
     _, (uncommitted, committed) = _watch(
-        bench, rate, seconds, (READ_UNCOMMITTED, READ_COMMITTED), False, plan
+        bench, rate, seconds, (READ_UNCOMMITTED, READ_COMMITTED), None, plan
     )
     return _between(uncommitted, committed, rate)
 
@@ -62,14 +62,18 @@ def _watch(
     rate: int,
     seconds: int,
     levels: Sequence[str],
-    of_streams: bool,
+    streams_ms: int | None,
     plan: Mapping[str, Any],
 ) -> tuple[list[float], list[list[float]]]:
     """When each record was produced, and when each level showed its output."""
     total = rate * (WARMING_S + seconds)
     source = f"latency-{time.monotonic_ns()}"
     bench.cluster.create_topic(source, PARTITIONS)
-    work = _streams(bench, source, total) if of_streams else _ours(bench, source, plan)
+    work = (
+        _ours(bench, source, plan)
+        if streams_ms is None
+        else _streams(bench, source, total, streams_ms)
+    )
     try:
         with work as sink:
             sent = [0.0] * total
@@ -155,6 +159,6 @@ def _ours(bench: Bench, source: str, plan: Mapping[str, Any]) -> Iterator[str]:
 
 
 @contextmanager
-def _streams(bench: Bench, source: str, total: int) -> Iterator[str]:
-    with streaming(bench, source, total, "exactly_once_v2"):
+def _streams(bench: Bench, source: str, total: int, commit_ms: int) -> Iterator[str]:
+    with streaming(bench, source, total, "exactly_once_v2", commit_ms):
         yield f"{source}-streams"

@@ -50,6 +50,7 @@ MILLIONS = (1, 5, 20)
 ABOUT_100_MS = 25_000
 """Records that a core gets through in about that time."""
 LATENCY_RATE, LATENCY_S = 1_000, 20
+REAL_TIME_COMMITS_MS = (100, 10)
 SINK_PARTITIONS = (1, 4, 16)
 EXECUTORS = (1, 2)
 
@@ -301,7 +302,9 @@ def row_latency(bench: Bench, _records: int, times: int) -> Iterator[Line]:
     for _ in range(times):
         mine.append(latencies(bench, LATENCY_RATE, LATENCY_S))
         theirs += (
-            [latencies(bench, LATENCY_RATE, LATENCY_S, of_streams=True)] if bench.peers else []
+            [latencies(bench, LATENCY_RATE, LATENCY_S, streams_ms=sides.COMMIT_MS)]
+            if bench.peers
+            else []
         )
     for share, goal in ((0.5, "p50 <= 0.5 s"), (0.99, "p99 <= 1 s")):
         ours, others = ([sides.percentile(one, share) for one in of] for of in (mine, theirs))
@@ -315,6 +318,26 @@ def row_latency(bench: Bench, _records: int, times: int) -> Iterator[Line]:
             tuple(others),
             goal,
         )
+
+
+def row_real_time(bench: Bench, _records: int, times: int) -> Iterator[Line]:
+    """The latency of a run in real time beside that in micro-batches, and beside Kafka Streams with
+    commits every 100 and every 10 ms; in turns."""
+    found: dict[str, list[list[float]]] = {"real time": [], "micro-batches": []}
+    for _ in range(times):
+        found["real time"].append(latencies(bench, LATENCY_RATE, LATENCY_S, trigger="real_time"))
+        found["micro-batches"].append(latencies(bench, LATENCY_RATE, LATENCY_S))
+        for commit_ms in REAL_TIME_COMMITS_MS if bench.peers else ():
+            found.setdefault(f"Kafka Streams EOS, every {commit_ms} ms", []).append(
+                latencies(bench, LATENCY_RATE, LATENCY_S, streams_ms=commit_ms)
+            )
+    mine = found.pop("real time")
+    for share, goal in ((0.5, "p50 <= 0.03 s"), (0.99, "p99 <= 0.15 s")):
+        ours = tuple(sides.percentile(one, share) for one in mine)
+        what = f"real time, latency p{share * 100:.0f} at {LATENCY_RATE:,} records/s"
+        for against, turns in found.items():
+            theirs = tuple(sides.percentile(one, share) for one in turns)
+            yield Line("realtime", what, "s", ours, against, theirs, goal)
 
 
 def row_first(bench: Bench, _records: int, times: int) -> Iterator[Line]:
@@ -428,6 +451,7 @@ ROWS: dict[str, Row] = {
     "sizes": row_sizes,
     "verdict": row_verdict,
     "latency": row_latency,
+    "realtime": row_real_time,
     "first": row_first,
     "linear": row_linear,
     "brokers": row_brokers,

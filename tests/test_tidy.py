@@ -81,6 +81,7 @@ ROOMS = (
         "backend.sink",
         "backend.sink.delivery",
         "backend.sink.writer",
+        "backend.sink.real_time",
         "backend.sink.exactly_once",
         "backend.sink.stateful",
         "backend.sink.database",

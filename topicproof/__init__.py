@@ -13,15 +13,23 @@ if TYPE_CHECKING:
     from topicproof.backend.errors import TopicproofError
     from topicproof.backend.sink.database import DatabaseSink
     from topicproof.backend.sink.exactly_once import KafkaTransactionalSink
+    from topicproof.backend.sink.real_time import start_real_time
     from topicproof.backend.sink.stateful import KafkaStatefulSink
 
-__all__ = ["DatabaseSink", "KafkaStatefulSink", "KafkaTransactionalSink", "TopicproofError"]
+__all__ = [
+    "DatabaseSink",
+    "KafkaStatefulSink",
+    "KafkaTransactionalSink",
+    "TopicproofError",
+    "start_real_time",
+]
 
 _HOMES = {
     "DatabaseSink": "topicproof.backend.sink.database",
     "KafkaStatefulSink": "topicproof.backend.sink.stateful",
     "KafkaTransactionalSink": "topicproof.backend.sink.exactly_once",
     "TopicproofError": "topicproof.backend.errors",
+    "start_real_time": "topicproof.backend.sink.real_time",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -40,6 +40,9 @@ def matrix(
     small: Annotated[
         bool, typer.Option("--small", help="Only a few representative cells.")
     ] = False,
+    real_time: Annotated[
+        bool, typer.Option("--real-time", help="Run every cell in real time.")
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep the results that already exist.")
     ] = False,
@@ -70,6 +73,8 @@ def matrix(
     """
     settings = kafka_settings(bootstrap, config, brokers, cluster)
     wanted = cells(only or (), small, settings.brokers if settings.bootstrap is None else 1)
+    if real_time:
+        wanted = [replace(cell, plan={**cell.plan, "trigger": "real_time"}) for cell in wanted]
     done = kept(settings, wanted) if resume else []
     there = {(one.guarantee, one.fault) for one in done}
     left = [cell for cell in wanted if (cell.guarantee, cell.fault) not in there]

@@ -106,6 +106,21 @@ PlanFile = Annotated[
 UntilStopped = Annotated[
     bool, typer.Option("--until-stopped", help="Continue until `topicproof stop` or Ctrl-C.")
 ]
+RealTime = Annotated[
+    bool,
+    typer.Option(
+        "--real-time",
+        help="Hand each record over as it comes, instead of batch by batch (Real-Time Mode).",
+    ),
+]
+CommitInterval = Annotated[
+    int | None,
+    typer.Option(
+        "--commit-interval-ms",
+        help="In real time: a transaction ends this long after its first input. Default: 20.",
+        metavar="MS",
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option("--out", help="Folder for the report and its evidence.", metavar="DIR"),

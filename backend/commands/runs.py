@@ -21,6 +21,7 @@ from topicproof.backend.commands.options import (
     Bootstrap,
     Brokers,
     ClusterName,
+    CommitInterval,
     Config,
     Fault,
     Json,
@@ -30,6 +31,7 @@ from topicproof.backend.commands.options import (
     PerTransaction,
     PlanFile,
     Rate,
+    RealTime,
     Records,
     RunId,
     Scenario,
@@ -85,6 +87,8 @@ def run(
     seed: Seed = None,
     rate: Rate = None,
     until_stopped: UntilStopped = False,
+    real_time: RealTime = False,
+    commit_interval_ms: CommitInterval = None,
     source: Annotated[
         str | None, typer.Option(help="An existing source topic: nothing is filled.", metavar="T")
     ] = None,
@@ -148,6 +152,8 @@ def run(
         faults=fault,
         seed=seed,
         until_stopped=until_stopped or None,
+        trigger="real_time" if real_time else None,
+        commit_interval_ms=commit_interval_ms,
         duplicates=duplicates and duplicates.value,
         deduplicate_s=deduplicate_s,
         reader=reader or None,
@@ -169,6 +175,8 @@ def process(
     fault: Fault = None,
     seed: Seed = None,
     until_stopped: UntilStopped = False,
+    real_time: RealTime = False,
+    commit_interval_ms: CommitInterval = None,
     source_option: SourceOption = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
@@ -190,6 +198,8 @@ def process(
         faults=fault,
         seed=seed,
         until_stopped=until_stopped or None,
+        trigger="real_time" if real_time else None,
+        commit_interval_ms=commit_interval_ms,
     )
     fields |= _topics(fields, source, source_option, sink)
     _launch(kafka_settings(bootstrap, config, brokers, cluster), make_plan(fields), json_)

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.streaming.query import StreamingQuery
 
 from topicproof.backend.errors import UsageError
 from topicproof.backend.faults.fault import Fault
@@ -21,6 +23,7 @@ from topicproof.backend.sink.database import DatabaseSink
 from topicproof.backend.sink.exactly_once import KafkaTransactionalSink
 from topicproof.backend.sink.hooks import Hooks, MakeHooks
 from topicproof.backend.sink.options import FORMAT, SinkOptions
+from topicproof.backend.sink.real_time import start_real_time
 from topicproof.backend.sink.stateful import KafkaStatefulSink
 
 OPTIONS = frozenset({"faults", "abortprobability", "seed"})
@@ -59,7 +62,7 @@ class _Injecting(DataSource):
     """Common parts of the sinks below."""
 
     def given(self) -> Mapping[str, str]:
-        return {name: value for name, value in self.options.items() if name.lower() not in OPTIONS}
+        return _without_faults(self.options)
 
     def hooks(self) -> MakeHooks:
         return Faults.parse(self.options)
@@ -75,3 +78,14 @@ class InjectingStatefulSink(_Injecting, KafkaStatefulSink):
 
 class InjectingDatabaseSink(_Injecting, DatabaseSink):
     pass
+
+
+def start_injecting_real_time(
+    rows: DataFrame, options: Mapping[str, str], batch_s: int
+) -> StreamingQuery:
+    """Start a query in real time (backend/sink/real_time.py) whose sink has faults."""
+    return start_real_time(rows, _without_faults(options), batch_s, Faults.parse(options))
+
+
+def _without_faults(options: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if name.lower() not in OPTIONS}

@@ -6,9 +6,13 @@ continues from there.
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import chain, repeat
+from threading import Event
 from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
@@ -23,8 +27,10 @@ from topicproof.backend.runs.file_server import serving
 from topicproof.backend.runs.fill_sources import raise_failure, start_fill
 from topicproof.backend.runs.initial_offsets import extend
 from topicproof.backend.runs.monitor import watched
-from topicproof.backend.runs.query import Prepared, prepare, process
+from topicproof.backend.runs.plan import RunPlan, in_batches
+from topicproof.backend.runs.query import Prepared, prepare, process, progress
 from topicproof.backend.runs.reader import FOLDER, reading
+from topicproof.backend.runs.real_time import Backlog, require_slots, seen, start_again, waiting
 from topicproof.backend.runs.stage_verdicts import Judged, Until, judge_run
 from topicproof.backend.runs.totals import current_totals, wrong_by
 from topicproof.backend.services.spark import session_id, spark_session
@@ -74,7 +80,7 @@ def _process(
     if context.stop.is_set():
         return None
     context.enter(State.PROCESSING)
-    cluster, plan = context.cluster, context.plan
+    plan = context.plan
     ready = _ready(context, spark)
     checkpoints = (
         f"{plan.checkpoints}/{context.run.id}"
@@ -83,18 +89,13 @@ def _process(
     )
     exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
     struck = Struck(
-        context.settings, cluster, context.names, exactly_once, lambda: context.released
+        context.settings, context.cluster, context.names, exactly_once, lambda: context.released
     )
     try:
         with _reading(context), Director(struck, plan.faults) as director:
             while True:
-                process(
-                    [replace(one, bootstrap=director.bootstrap) for one in ready],
-                    cluster,
-                    plan,
-                    checkpoints,
-                    lambda: context.stop.is_set() or director.restart_due,
-                    lambda: raise_failure(filling),
+                _run_queries(
+                    context, spark, ready, director, checkpoints, lambda: raise_failure(filling)
                 )
                 fault = None if context.stop.is_set() else director.take_restart()
                 if fault is None:
@@ -104,7 +105,7 @@ def _process(
                 if fault.word("partitions") == "more":
                     names = context.names
                     for topic in (names.source, *(() if names.database else (names.sink,))):
-                        cluster.add_partition(topic)
+                        context.cluster.add_partition(topic)
                     extend(context)
                 ready = _ready(context, spark)
                 director.restarted(fault)
@@ -112,7 +113,59 @@ def _process(
         return error
 
 
+def _run_queries(
+    context: Context,
+    spark: SparkSession,
+    ready: Sequence[Prepared],
+    director: Director,
+    checkpoints: str,
+    tick: Callable[[], None],
+) -> None:
+    """Run the stages' queries to their end, or until a fault asks for another start."""
+    cluster, plan = context.cluster, context.plan
+
+    def stopped() -> bool:
+        return context.stop.is_set() or director.restart_due
+
+    def run(
+        stages: Iterable[Prepared], plan: RunPlan, checkpoints: str, stopped: Callable[[], bool]
+    ) -> None:
+        connected = [replace(one, bootstrap=director.bootstrap) for one in stages]
+        process(connected, cluster, plan, checkpoints, stopped, tick)
+
+    if plan.trigger != "real_time":
+        run(ready, plan, checkpoints, stopped)
+        return
+    starts = chain([ready], (_ready(context, spark) for _ in repeat(None)))
+    names = [names for _, names in context.stages]
+
+    def run_until_done() -> None:
+        backlog = Backlog(lambda: waiting(cluster, names))
+        while True:
+            changed = Event()
+
+            def ended(changed: Event = changed) -> bool:
+                if seen(backlog.changes):
+                    changed.set()
+                return stopped() or changed.is_set()
+
+            # Rows continue at the group's offsets. An old checkpoint would repeat a whole batch.
+            new = f"{checkpoints}/{uuid.uuid4().hex[:8]}"
+            run(next(starts), in_batches(plan) if backlog.batches else plan, new, ended)
+            if stopped() or not changed.is_set():
+                return
+
+    start_again(run_until_done, lambda: progress(context.stages, cluster), stopped)
+
+
 def _ready(context: Context, spark: SparkSession) -> list[Prepared]:
+    if context.plan.trigger == "real_time":
+        tasks = [
+            sum(len(context.cluster.partitions(source)) for source in names.sources)
+            for _, names in context.stages
+        ]
+        master = spark.conf.get("spark.master", None) or ""
+        require_slots(master, (sum if context.plan.until_stopped else max)(tasks))
     return [
         prepare(spark, context.cluster, context.work, stage, names)
         for stage, names in context.stages

@@ -24,6 +24,7 @@ from topicproof.backend.runs.duplicates import Cause
 from topicproof.backend.runs.limits import Limits
 from topicproof.backend.runs.plan_rules import require_agreement
 from topicproof.backend.runs.scenarios import SCENARIOS, scenario
+from topicproof.backend.sink.options import BATCH_LEAST_S, BATCH_S, COMMIT_INTERVAL_MS
 from topicproof.backend.yaml_fields import Place, TopicName, YamlFields, where
 
 REFUSED_SOURCE_OPTIONS = {
@@ -182,6 +183,13 @@ class RunPlan(BaseModel):
     seed: int = 0
     rate: Annotated[float, Field(gt=0)] | None = None
     """Fill rate in records per second; None: as fast as possible."""
+    trigger: Literal["micro_batch", "real_time"] = "micro_batch"
+    """real_time: Spark hands each record over as it comes (docs/REAL-TIME.md)."""
+    commit_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = COMMIT_INTERVAL_MS
+    """In real time: a transaction ends this long after its first input, or when it is full."""
+    real_time_batch_s: Annotated[int, Field(ge=5, le=86_400)] | None = None
+    """In real time: seconds until Spark ends a batch and starts the next, with a pause. None: 60 if
+    the run continues until stopped, else 5."""
     until_stopped: bool = False
     """Fill and process concurrently until stopped."""
     transaction_timeout_ms: Annotated[int, Field(ge=1000, le=900_000)] = TRANSACTION_TIMEOUT_MS
@@ -219,9 +227,22 @@ class RunPlan(BaseModel):
         return self
 
     @property
+    def batch_s(self) -> int:
+        """Seconds of a real-time batch. A bounded run has few rows after a failure to show it."""
+        return self.real_time_batch_s or (BATCH_S if self.until_stopped else BATCH_LEAST_S)
+
+    @property
     def fills(self) -> bool:
         """Whether the run fills its sources."""
         return self.source.topic is None
+
+
+def in_batches(plan: RunPlan) -> RunPlan:
+    """Return a real-time plan whose backlog is processed in micro-batches, until somebody stops
+    it."""
+    return plan.model_copy(
+        update={"trigger": "micro_batch", "real_time_batch_s": None, "until_stopped": True}
+    )
 
 
 def make_plan(fields: dict[str, Any]) -> RunPlan:

@@ -65,6 +65,7 @@ def require_agreement(plan: RunPlan) -> None:
         )
     _agree_on_tables(plan, chosen)
     _agree_on_lineage(plan, chosen)
+    _agree_on_real_time(plan, chosen)
     for number, fault in enumerate(map(parse_fault, plan.faults)):
         if fault.needs_transactions and plan.guarantee != "exactly_once":
             raise _disagree(
@@ -73,6 +74,23 @@ def require_agreement(plan: RunPlan) -> None:
                 "faults",
                 number,
             )
+
+
+def _agree_on_real_time(plan: RunPlan, chosen: Scenario) -> None:
+    if plan.trigger != "real_time":
+        if plan.real_time_batch_s is not None:
+            raise _disagree(
+                "only real time has such batches. Say trigger: real_time, or remove it.",
+                "real_time_batch_s",
+            )
+        return
+    if chosen.tables or any(stage.stateful for stage in chosen.stages):
+        what = "writes a table" if chosen.tables else "has a stateful stage"
+        raise _disagree(
+            f"{chosen.name} {what}, which real time does not support yet: only stages that treat"
+            " each record on its own, and write topics. Choose micro_batch, or another scenario.",
+            "trigger",
+        )
 
 
 def _agree_on_duplicates(plan: RunPlan, chosen: Scenario) -> None:

@@ -25,12 +25,14 @@ from topicproof.backend.faults.injecting import (
     InjectingDatabaseSink,
     InjectingSink,
     InjectingStatefulSink,
+    start_injecting_real_time,
 )
 from topicproof.backend.history.run_state import Names
 from topicproof.backend.kafka.client_configs import spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.records_source import OVERFLOW
 from topicproof.backend.runs.plan import RunPlan, refused
+from topicproof.backend.runs.real_time import SourceEnds, seen
 from topicproof.backend.runs.scenarios import Stage, Work, as_text
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.sink.journal import GenerationBegun, append_to_journal, read_journal
@@ -113,6 +115,11 @@ def process(
             _process(together, cluster, plan, checkpoints, stopped, tick)
 
 
+def progress(stages: Sequence[tuple[Stage, Names]], cluster: Cluster) -> list[dict[int, int]]:
+    """Return the committed offsets of all stages."""
+    return [committed_of(cluster, names, source) for _, names in stages for source in names.sources]
+
+
 def _process(
     stages: Sequence[Prepared],
     cluster: Cluster,
@@ -124,10 +131,13 @@ def _process(
     settled = False
     failure: TopicproofError | None = None
     going: list[StreamingQuery] = []
+    ends: list[SourceEnds] = []
     try:
+        if plan.trigger == "real_time" and not plan.until_stopped:
+            ends += [SourceEnds(cluster, one.names, plan.source.isolation) for one in stages]
         for one in stages:
             going.append(start_query(one, cluster, plan, f"{checkpoints}/{one.stage.name}"))
-        _await(going, stopped, tick)
+        _await(going, lambda: stopped() or _all_reached(ends), tick)
         settled = not stopped()
     except PySparkException as error:
         failure = explained(error)
@@ -135,6 +145,8 @@ def _process(
         settled = isinstance(failure, Fenced)
         raise failure from error
     finally:
+        for end in ends:
+            end.close()
         for query in going if len(stages) > 1 else []:
             # If one of several fails, the others would continue without it.
             query.stop()
@@ -253,6 +265,7 @@ def start_query(
         "acks": plan.acks,
         "lineage": plan.lineage,
         "recordsPerTransaction": str(plan.per_transaction),
+        "commitIntervalMs": str(plan.commit_interval_ms),
         "transactionTimeoutMs": str(plan.transaction_timeout_ms),
         "attemptsMax": str(plan.attempts_max),
         "abortProbability": str(plan.abort_probability),
@@ -264,6 +277,8 @@ def start_query(
         options["deadLetters"] = names.dead_letters
     if names.database is not None:
         options["url"] = names.database
+    if plan.trigger == "real_time":
+        return start_injecting_real_time(prepared.rows, options, plan.batch_s)
     writer = prepared.rows.writeStream.format(prepared.stage.format).options(**options)
     if plan.until_stopped:
         return writer.trigger(processingTime=TRIGGER).start()
@@ -390,6 +405,11 @@ def explained(error: PySparkException) -> TopicproofError:
     return SparkError(
         f"The Spark query failed: {lines[0][:500] if lines else type(error).__name__}"
     )
+
+
+def _all_reached(ends: Sequence[SourceEnds]) -> bool:
+    """Return whether real-time stages have processed their sources, of which each has an end."""
+    return bool(ends) and all(seen(end.reached) for end in ends)
 
 
 def _await(

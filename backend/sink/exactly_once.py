@@ -77,6 +77,8 @@ Options, with their defaults:
   headers serve many. off: no headers.
 - `recordsPerTransaction` (1000), `bytesPerTransaction` (64000000): a transaction ends at the input
   that reaches either.
+- `commitIntervalMs` (20): only in real time (backend/sink/real_time.py): a transaction also ends
+  this long after its first input.
 - `transactionTimeoutMs` (60000): after this the coordinator aborts an abandoned transaction.
 - `attemptsMax` (10): how often a transaction is tried before the task gives up.
 - `journal` (none): the topic for the sink's declarations. Without it, a moved group offset goes

@@ -16,6 +16,9 @@ from topicproof.backend.properties.names import others as require_names
 from topicproof.validators.finding import Guarantee
 
 FORMAT = "kafka-transactional"
+COMMIT_INTERVAL_MS = 20
+BATCH_S, BATCH_LEAST_S = 60, 5
+"""Seconds of a real-time batch by default, and the least that Spark allows."""
 RECORD, PACKED, OFF = "record", "packed", "off"
 
 
@@ -37,6 +40,8 @@ class SinkOptions:
     inputs of all (validators/lineage/packs.py). OFF: none of our headers."""
     records_per_transaction: int
     bytes_per_transaction: int
+    commit_interval_ms: int
+    """Only in real time: milliseconds from a transaction's first input to its commit."""
     transaction_timeout_ms: int
     attempts_max: int
     journal: str | None
@@ -101,6 +106,7 @@ class SinkOptions:
             lineage=lineage,
             records_per_transaction=_whole(given, "recordsPerTransaction", 1000),
             bytes_per_transaction=_whole(given, "bytesPerTransaction", 64_000_000),
+            commit_interval_ms=_whole(given, "commitIntervalMs", COMMIT_INTERVAL_MS),
             transaction_timeout_ms=_whole(given, "transactionTimeoutMs", TRANSACTION_TIMEOUT_MS),
             attempts_max=_whole(given, "attemptsMax", 10),
             journal=given.get("journal"),
@@ -121,6 +127,7 @@ _OPTIONS = (
     "lineage",
     "recordsPerTransaction",
     "bytesPerTransaction",
+    "commitIntervalMs",
     "transactionTimeoutMs",
     "attemptsMax",
     "journal",

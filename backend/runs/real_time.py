@@ -1,0 +1,187 @@
+"""Runs in Spark's Real-Time Mode: when they have reached the end of their sources, and when a
+failed query is started again.
+
+A real-time query has no end of its own, so a run stops it when everything is processed. Spark does
+not start a failed query again, so the run does. Rows one by one cost more than in batches, so a run
+with a large backlog processes it in micro-batches first. Both kinds of query continue at the
+group's offsets.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from topicproof.backend.errors import (
+    AttemptsExhausted,
+    CheckpointMismatch,
+    ClusterError,
+    NotAllowed,
+    OffsetMissing,
+    OffsetsMoved,
+    RecordRefused,
+    ShuffledInput,
+    SourceGap,
+    SparkError,
+    TopicproofError,
+    UsageError,
+)
+from topicproof.backend.history.run_state import Names
+from topicproof.backend.kafka.client_configs import READ_COMMITTED
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.reading import open_consumer, read_range
+from topicproof.backend.sink.journal import Entry, JournalReader
+from topicproof.backend.sink.position import journalled
+
+TRIES = 8
+"""Starts of a query without progress, before the run fails: as many as the embedded Spark gives a
+task of a micro-batch."""
+DECLARED_WITHIN_S = 2.0
+"""How long to wait for the journal when the group's offsets are at the end. A worker that was
+killed right after a commit never declares it."""
+
+BEHIND_RECORDS, CAUGHT_UP_RECORDS = 30_000, 2_000
+"""The backlog at which a run changes to micro-batches, and at which it changes back. In between it
+stays as it is. Micro-batches of 100 ms leave such a small backlog only below 10,000 records/s,
+which real time can carry too."""
+BACKLOG_LOOK_S = 1.0
+
+REFUSALS = (
+    AttemptsExhausted,
+    CheckpointMismatch,
+    NotAllowed,
+    OffsetMissing,
+    OffsetsMoved,
+    RecordRefused,
+    ShuffledInput,
+    SourceGap,
+    UsageError,
+)
+"""Errors that another start would meet again."""
+
+
+def start_again(
+    work: Callable[[], None], reached: Callable[[], object], stopped: Callable[[], bool]
+) -> None:
+    """Call `work` until it succeeds. `reached` tells how far it came: a failure without progress
+    counts against `TRIES`.
+
+    Raises the error of `work` when that is a refusal, when it was tried too often, or when stopped.
+    """
+    tries, last = 0, reached()
+    while True:
+        try:
+            work()
+            return
+        except TopicproofError as error:
+            now = reached()
+            tries = tries + 1 if now == last else 1
+            last = now
+            if isinstance(error, REFUSALS) or tries >= TRIES or stopped():
+                raise
+
+
+def seen(look: Callable[[], bool]) -> bool:
+    """Return what a look at the brokers shows, and False while they do not answer: that is no
+    reason to end a query, whose workers are more patient."""
+    with suppress(ClusterError):
+        return look()
+    return False
+
+
+class Backlog:
+    """Decides whether the stages run in micro-batches, by the number of records that wait."""
+
+    def __init__(self, size: Callable[[], int]) -> None:
+        self.size = size
+        self.batches = size() > BEHIND_RECORDS
+        """Whether micro-batches are due."""
+        self.looked_at = time.monotonic()
+
+    def changes(self) -> bool:
+        """Look again, once a second. Returns whether the other kind of query is due now."""
+        if time.monotonic() - self.looked_at < BACKLOG_LOOK_S:
+            return False
+        self.looked_at, before, size = time.monotonic(), self.batches, self.size()
+        self.batches = size > (CAUGHT_UP_RECORDS if before else BEHIND_RECORDS)
+        return self.batches != before
+
+
+def waiting(cluster: Cluster, stages: Iterable[Names]) -> int:
+    """Return how many offsets of the stages' sources are not processed. Raises ClusterError."""
+    return sum(
+        max(0, p.lso - committed.get(p.partition, 0))
+        for names in stages
+        for source in names.sources
+        for committed in [cluster.committed(names.group, source)]
+        for p in cluster.bounds(source).partitions
+    )
+
+
+def require_slots(master: str, tasks: int) -> None:
+    """Raises SparkError if a local Spark cannot run so many tasks at once. Each source partition
+    has one during a whole batch, so the others would wait that long. A cluster's number is not
+    known."""
+    slots = re.match(r"local\[(\d+)", master)
+    if slots is not None and int(slots[1]) < tasks:
+        raise SparkError(
+            f"Real time needs {tasks} task slots, one for each source partition of the stages that"
+            f" run at once, but Spark has {slots[1]} ({master}). Use fewer partitions, or a Spark"
+            f" server with local[{tasks}] or a cluster (SPARK_REMOTE)."
+        )
+
+
+class SourceEnds:
+    """The ends of a stage's sources when it began."""
+
+    def __init__(self, cluster: Cluster, names: Names, isolation: str) -> None:
+        self.cluster, self.names, self.isolation = cluster, names, isolation
+        self.ends = {
+            (source, p.partition): p.lso if isolation == READ_COMMITTED else p.hw
+            for source in names.sources
+            for p in cluster.bounds(source).partitions
+        }
+        self.journal = JournalReader(cluster.address, names.journal)
+        self.entries: list[Entry] = []
+        self.last: dict[tuple[str, int], int] = {}
+        self.committed_at: float | None = None
+        """When the group's offsets were first seen at the end."""
+
+    def reached(self) -> bool:
+        """Return whether the sink has committed everything below the ends, and declared it. Raises
+        ClusterError."""
+        if self.committed_at is None:
+            if not self._committed():
+                return False
+            self.committed_at = time.monotonic()
+        self.entries += self.journal.news()
+        return self._declared() or time.monotonic() - self.committed_at > DECLARED_WITHIN_S
+
+    def close(self) -> None:
+        self.journal.close()
+
+    def _committed(self) -> bool:
+        now = {
+            (source, p): offset
+            for source in self.names.sources
+            for p, offset in self.cluster.committed(self.names.group, source).items()
+        }
+        moves, self.last = now != self.last, now
+        left = {place: end for place, end in self.ends.items() if now.get(place, 0) < end}
+        # What is left may be markers only. Looking is dear, so only at rest.
+        return not left or (not moves and not any(self._holds_record(*place) for place in left))
+
+    def _holds_record(self, source: str, partition: int) -> bool:
+        place = (source, partition)
+        span = {partition: (self.last.get(place, 0), self.ends[place])}
+        with open_consumer(self.cluster.address, source, self.isolation) as consumer:
+            return any(message is not None for message in read_range(consumer, source, span))
+
+    def _declared(self) -> bool:
+        for (source, partition), offset in self.last.items():
+            known = journalled(self.entries, f"{self.names.prefix}-{source}-{partition}")
+            if known is not None and known.offset < offset:
+                return False
+        return True

@@ -1,0 +1,246 @@
+"""The sink in Spark's Real-Time Mode: `start_real_time(rows, options)`.
+
+Spark hands rows over as they come, instead of batch by batch. It ships no exactly-once sink for
+this mode, and a Python data source cannot be one: it refuses the output mode `update`, which the
+mode requires. So the transactions are made inside an operator (`mapInArrow`), one Python process
+for each source partition. It passes nothing on, and Spark's own sink is `noop`.
+
+The protocol is that of backend/sink/exactly_once.py, step for step. Nothing in it relies on Spark's
+checkpoint. Three things differ:
+
+- A transaction also ends by time, `commitIntervalMs` after its first input came. A thread of its
+  own writes, so a transaction need not wait for the next row. While no row comes, none is open.
+- Spark sends each row on its own, which is quick but costly. Rows that come while a transaction is
+  being committed are taken together, so a busy sink writes large transactions.
+- Spark ends a real-time batch after `batch_s` seconds and starts the next one. Each batch takes
+  every source partition over again: it fences, reads the offset, and skips what is committed.
+
+A worker that fails cannot tell Spark so while its source is quiet: Spark only listens when it has a
+row to hand over, or at the end of the batch. Then it tries the task again. When it gives up, the
+query fails, and whoever started it has to start it again: from the group's offsets and with a new
+checkpoint. An old one would repeat the rows of a whole batch, only for them to be skipped.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from topicproof.backend.errors import UsageError
+from topicproof.backend.sink.hooks import MakeHooks, NoHooks
+from topicproof.backend.sink.options import BATCH_S, FORMAT, SinkOptions
+from topicproof.backend.sink.outputs import only_source, require_columns
+from topicproof.backend.sink.writer import PartitionWriter, partition_writer
+
+HELD_BYTES = 64_000_000
+HELD_ROWS = 20_000
+"""Rows that wait for the writer. Beyond either limit Spark has to wait."""
+
+ALLOWLIST = "spark.sql.streaming.realTimeMode.allowlistCheck"
+"""The list of operators and sinks that Spark's developers have tried lacks mapInArrow. Spark reads
+this setting from the session of the query whenever it plans a batch, so it stays off."""
+SETTINGS = {
+    # Each row is sent on its own. Spark has no time limit for a batch of rows: the first would wait
+    # for the last.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+    # Less than the smallest message, so that none waits in a buffer for the next.
+    "spark.sql.execution.pandas.udf.buffer.size": "256",
+}
+"""Settings that a query copies from its session when it starts."""
+
+
+def start_real_time(
+    rows: DataFrame,
+    options: Mapping[str, str],
+    batch_s: int = BATCH_S,
+    hooks: MakeHooks = NoHooks,
+) -> StreamingQuery:
+    """Start a query in real time. `rows` and `options` are those of the format
+    `kafka-transactional`. Raises UsageError.
+
+    `checkpointLocation` has to be a new folder at each start, and the source's `startingOffsets`
+    the group's offsets.
+    """
+    require_columns(rows.schema)
+    sink = SinkOptions.parse(options)
+    given = {name.lower(): value for name, value in options.items()}
+    if "checkpointlocation" not in given:
+        raise UsageError(f"{FORMAT}: the option checkpointLocation is required.")
+    rows.sparkSession.conf.set(ALLOWLIST, "false")
+    with _settings(rows.sparkSession, SETTINGS):
+        writer: Any = (
+            _followed(rows)
+            .mapInArrow(partial(write, sink, hooks), "inputs long")
+            .writeStream.format("noop")
+            .outputMode("update")
+            .option("checkpointLocation", given["checkpointlocation"])
+        )
+        # Any: PySpark's stubs lack this trigger.
+        query: StreamingQuery = writer.trigger(realTime=f"{batch_s} seconds").start()
+        return query
+
+
+def _followed(rows: DataFrame) -> DataFrame:
+    """Add an empty row after each row.
+
+    Spark sends a row only when it knows whether another one follows. Without the empty row, the
+    last row before a pause would be sent after the pause.
+    """
+    again = rows.select("*", F.explode(F.array(F.lit(True), F.lit(False))).alias("real"))
+    return again.select(*(F.when(F.col("real"), F.col(name)).alias(name) for name in rows.columns))
+
+
+@contextmanager
+def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Change settings of the session until the block ends."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, known in before.items():
+            if known is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, known)
+
+
+def write(
+    sink: SinkOptions, hooks: MakeHooks, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write one task's rows. Yields nothing; it is a generator because `mapInArrow` asks for
+    one."""
+    held = Held()
+    writer = threading.Thread(target=_write, args=(sink, hooks, held), name="writer", daemon=True)
+    writer.start()
+    try:
+        for batch in batches:
+            held.put(batch)
+        held.end()
+    except BaseException:
+        # Spark has gone, or the writer has failed. A commit in progress is finished.
+        held.abandon()
+        raise
+    finally:
+        writer.join()
+    held.raise_failure()
+    yield from ()
+
+
+class Held:
+    """Rows on their way from the thread that receives them to the thread that writes them."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.batches: deque[pa.RecordBatch] = deque()
+        self.rows = self.size = 0
+        self.ended = False
+        """Whether no more rows will come."""
+        self.failure: BaseException | None = None
+        """Why the writer has ended early."""
+
+    def put(self, batch: pa.RecordBatch) -> None:
+        """Hand rows over; waits while too many are held. Raises the writer's failure."""
+        if batch.num_rows == 0:
+            return
+        with self.changed:
+            self.changed.wait_for(lambda: self.failure is not None or not self._full())
+            self.raise_failure()
+            self.batches.append(batch)
+            self.rows += batch.num_rows
+            self.size += batch.nbytes
+            self.changed.notify_all()
+
+    def take(self, timeout_s: float | None) -> list[pa.RecordBatch] | None:
+        """Return all rows that are held; none after the timeout, and None after the last ones."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.batches or self.ended, timeout_s)
+            taken = list(self.batches)
+            if not taken and self.ended:
+                return None
+            self.batches.clear()
+            self.rows = self.size = 0
+            self.changed.notify_all()
+            return taken
+
+    def end(self) -> None:
+        """No more rows will come."""
+        with self.changed:
+            self.ended = True
+            self.changed.notify_all()
+
+    def abandon(self) -> None:
+        """Like `end`, and rows that are held are not written."""
+        with self.changed:
+            self.batches.clear()
+            self.failure = self.failure or GeneratorExit()
+        self.end()
+
+    def fail(self, error: BaseException) -> None:
+        """The writer has ended early."""
+        with self.changed:
+            self.failure = error
+            self.changed.notify_all()
+
+    def raise_failure(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def _full(self) -> bool:
+        return self.rows >= HELD_ROWS or self.size >= HELD_BYTES
+
+
+def _write(sink: SinkOptions, hooks: MakeHooks, held: Held) -> None:
+    try:
+        with ExitStack() as stack:
+            writer = _write_until_end(sink, hooks, held, stack)
+            if writer is not None and held.failure is None:
+                writer.finish()
+    except BaseException as error:
+        # Raised again in Spark's thread.
+        held.fail(error)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
+    """Return the rows without the empty ones, or None if no row is left."""
+    if not batches:
+        return None
+    rows = pa.Table.from_batches(batches)
+    rows = rows.filter(rows["offset"].is_valid()).combine_chunks()
+    return rows.to_batches()[0] if rows.num_rows else None
+
+
+def _write_until_end(
+    sink: SinkOptions, hooks: MakeHooks, held: Held, stack: ExitStack
+) -> PartitionWriter | None:
+    """Commit by size and by time until no more rows come. Returns the writer if there were rows."""
+    writer: PartitionWriter | None = None
+    interval_s, due_at = sink.commit_interval_ms / 1000, 0.0
+    while True:
+        waiting = writer is not None and writer.batcher.inputs > 0
+        taken = held.take(max(0.0, due_at - time.monotonic()) if waiting else None)
+        if taken is None:
+            return writer
+        batch = _joined(taken)
+        if batch is not None:
+            source = only_source(batch, writer.task.source if writer else None)
+            if writer is None:
+                writer = stack.enter_context(partition_writer(sink, hooks, *source))
+            before = writer.receipt.committed
+            came_at = time.monotonic()
+            writer.accept(batch)
+            if not waiting or writer.receipt.committed > before:
+                due_at = came_at + interval_s
+        if writer is not None and writer.batcher.inputs and time.monotonic() >= due_at:
+            writer.commit(writer.batcher.cut())
