@@ -121,6 +121,8 @@ def why(outcome: str, opened: OpenTransaction | None, reason: str | None) -> str
             return "no marker within the bounds"
         if opened.hanging:
             return "hanging: no coordinator knows of it"
+        if opened.unseen:
+            return "not known: coordinators hide it from a client without Describe on its id"
         if opened.two_phase:
             return f"{opened.state}: open for {span(opened.age_ms)}, in a two-phase commit"
         return (

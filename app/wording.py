@@ -343,6 +343,8 @@ def open_word(one: OpenTransaction) -> Word:
     """Describes the state of an open transaction."""
     if one.hanging:
         return Word("hanging", "hanging", ":material/lock_clock:", "red")
+    if one.unseen:
+        return Word("not known", "unseen", ":material/visibility_off:", "orange")
     if one.stuck:
         return Word("stuck", "stuck", ":material/lock_clock:", "orange")
     if one.overdue:
@@ -357,6 +359,11 @@ def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
             f"No client and no coordinator will end it; an operator can: topicproof abort {topic}"
             f" {one.partition} {one.start_offset} --bootstrap {bootstrap} shows what would be lost,"
             " and with --yes aborts it."
+        )
+    if one.unseen:
+        return (
+            "Whether it hangs can be told once this client may describe all transactional ids;"
+            " topicproof rights prints the commands that grant it."
         )
     if one.stuck:
         return (

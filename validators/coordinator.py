@@ -63,6 +63,10 @@ class OpenTransaction:
     """Time since its coordinator decided the outcome; None: undecided, or the coordinator's log was
     not read."""
 
+    unseen: bool = False
+    """Whether no coordinator told this client of it, and this client may not describe every
+    transactional id. It may hang, or be under way: coordinators hide what a client may not see."""
+
     @property
     def name(self) -> str:
         """Its transactional id, or what else is known of it."""
@@ -109,6 +113,12 @@ class OpenTransaction:
                 f"Hanging: producer {self.producer_id}{name} last wrote {age} ago, no coordinator"
                 f" knows of its transaction here, and it {effect} until an operator aborts it."
                 f"{self._marker_lost}"
+            )
+        if self.unseen:
+            return (
+                f"Not known: producer {self.producer_id} last wrote {age} ago, and its open"
+                f" transaction {effect}. It may be under way, or hang: coordinators hide it from a"
+                " client without Describe on its transactional id. Ask for that right."
             )
         if self.two_phase and self.state not in PREPARED:
             return (

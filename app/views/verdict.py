@@ -66,7 +66,7 @@ def page() -> None:
         )
     subject(run, report)
     outcome(run, report)
-    way_forward.offer(run, report)
+    way_forward.offer(settings, run, report)
     witnesses(run, report)
     aside = report.aside
     for finding in report.findings:

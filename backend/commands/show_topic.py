@@ -137,7 +137,7 @@ def _open(out: Console, title: str, topic: str, opened: Sequence[OpenTransaction
         )
     _section(out, title, table)
     for each in opened:
-        if each.hanging or each.overdue:
+        if each.hanging or each.overdue or each.unseen:
             _say(out, f"[red]{plain(each.why)}[/]")
         elif each.two_phase:
             _say(out, f"[yellow]{plain(each.why)}[/]")
@@ -149,6 +149,8 @@ def _open(out: Console, title: str, topic: str, opened: Sequence[OpenTransaction
 def _state(each: OpenTransaction) -> str:
     if each.hanging:
         return "[red]hanging[/]"
+    if each.unseen:
+        return "[yellow]not known[/]"
     late = " stuck" if each.stuck else " overdue" if each.overdue else ""
     return f"{each.state}{late}" if not late else f"[red]{each.state}{late}[/]"
 

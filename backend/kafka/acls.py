@@ -72,7 +72,7 @@ def rights_for(
             prefix or ANY,
             prefix is not None,
             ("Describe",),
-            "Without it an open transaction looks like a hanging one.",
+            "Without it nobody can tell whether an open transaction hangs.",
         )
     )
     operations = ("Describe", "DescribeConfigs") if task is Task.INSPECT else ("Describe",)

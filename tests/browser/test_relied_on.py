@@ -27,6 +27,7 @@ from topicproof.backend.settings import Settings
 from topicproof.validators.lineage.identity import Identity
 
 LATER = datetime.now(UTC).date() + timedelta(days=30)
+RUN_MS = 300_000
 Checked = Callable[[list[int]], tuple[str, str]]
 
 
@@ -120,5 +121,11 @@ def test_a_pair_without_transactions_gets_a_contract_that_can_be_answered(
     the page offers what can be."""
     _sink, run = checked(list(range(100)))
     window.goto(f"{address}/verdict?run={run}")
-    expect(window.get_by_text("This contract can be answered.")).to_be_visible()
-    expect(window.get_by_role("button", name="Download the contract")).to_be_visible()
+    expect(window.get_by_text("A contract can be answered here.")).to_be_visible()
+    window.get_by_role("link", name="Check by this contract").click()
+    window.get_by_role("button", name="Check now").click()
+    verdict = window.get_by_role("link", name="Open the verdict and sign it")
+    expect(verdict).to_be_visible(timeout=RUN_MS)
+    verdict.click()
+    expect(window.get_by_text("HOLDS", exact=True).first).to_be_visible()
+    expect(window.get_by_text("A contract can be answered here.")).to_have_count(0)

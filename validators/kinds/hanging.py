@@ -29,8 +29,9 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Counts partitions whose leaders were asked."""
-    return ledger.coordinator.partitions if ledger.coordinator else 0
+    """Counts partitions whose leaders were asked; none while a transaction may hang unseen."""
+    asked = ledger.coordinator
+    return asked.partitions if asked and not any(each.unseen for each in asked.open) else 0
 
 
 def says(count: int, records: int) -> str:

@@ -98,11 +98,6 @@ class AbortPlan:
                 "An ABORT marker is written to this partition; no coordinator knows the"
                 " transaction."
             )
-            if self.found.transactional_id is None:
-                sentence += (
-                    " Make sure that this client may describe all transactional ids: coordinators"
-                    " hide the others, and an abort would tear their transactions."
-                )
             return sentence
         sentence = (
             f"Its coordinator aborts {self.found.transactional_id} on all its partitions, and its"
@@ -231,6 +226,11 @@ def _chosen(
 def _require_abortable(found: OpenTransaction, open_too: bool, two_phase_too: bool) -> None:
     if found.hanging:
         return
+    if found.unseen:
+        raise UsageError(
+            f"{found.why} If it is under way, an ABORT marker would tear it: so nothing is aborted"
+            " until this client may describe all transactional ids."
+        )
     if found.state in PREPARED:
         raise UsageError(
             f"{found.transactional_id} is already decided ({found.state}). Its coordinator writes"

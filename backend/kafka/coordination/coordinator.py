@@ -10,6 +10,7 @@ then every read_committed consumer stops there.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import partial
@@ -17,7 +18,11 @@ from typing import Any
 
 import pandas as pd
 from kafka import TopicPartition
-from kafka.errors import KafkaError, TransactionalIdNotFoundError
+from kafka.errors import (
+    KafkaError,
+    TransactionalIdAuthorizationFailedError,
+    TransactionalIdNotFoundError,
+)
 
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
@@ -87,6 +92,7 @@ def open_transactions(
         behind = _behind(bounds, found)
         ranges = fate_ranges(kafka.scan(topic, behind), behind)
     ends = {p.partition: p.hw for p in bounds.partitions}
+    sees_all = all(known) or _sees_all(kafka)
     now_ms = int(time.time() * 1000)
     decided = _decided(kafka, transactions.values(), now_ms)
     opened = []
@@ -96,6 +102,8 @@ def open_transactions(
         transaction = transactions.get(each.producer_id)
         records = _own_records(ranges, each)
         one = _open_transaction(topic, each, transaction, records, withheld, now_ms)
+        if one.transactional_id is None and not sees_all:
+            one = replace(one, hanging=False, unseen=True)
         opened.append(replace(one, decided_ms=decided.get(one.transactional_id or "")))
     return tuple(opened)
 
@@ -204,6 +212,18 @@ def _of_coordinators(kafka: Connection, producer_ids: Collection[int]) -> dict[i
         )
         for name, told in described(kafka, sorted(names)).items()
     }
+
+
+def _sees_all(kafka: Connection) -> bool:
+    """Return whether this client may describe any transactional id. Coordinators leave the others
+    out of their answers without a word."""
+    try:
+        kafka.with_retries(partial(kafka.admin.describe_transactions, [f"any-{uuid.uuid4().hex}"]))
+    except TransactionalIdAuthorizationFailedError:
+        return False
+    except TransactionalIdNotFoundError:
+        pass
+    return True
 
 
 def described(kafka: Connection, names: Sequence[str]) -> dict[str, Any]:

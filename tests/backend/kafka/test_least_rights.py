@@ -20,7 +20,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from tests.backend.kafka.topics import Writer
 from topicproof.backend import cli
 from topicproof.backend.address import Address
-from topicproof.backend.errors import ClusterError, TopicError, TopicproofError
+from topicproof.backend.errors import ClusterError, TopicError, TopicproofError, UsageError
 from topicproof.backend.history.store import History
 from topicproof.backend.judging.contract import make_contract, question_of
 from topicproof.backend.kafka.browse.inspect import inspect_topic
@@ -30,6 +30,7 @@ from topicproof.backend.kafka.client_configs import (
     consumer_config,
 )
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.coordination.abort import plan_abort
 from topicproof.backend.runs.check import check
 from topicproof.backend.runs.context import make_context
 from topicproof.backend.runs.create import create
@@ -143,6 +144,14 @@ def test_inspect_needs_what_rights_prints_and_no_more(denying: Denying) -> None:
         Cluster(inspector).commit_offsets("readers", "seen", {0: 0})
     with pytest.raises(TopicError, match="it lacks Create on topic new"):
         Cluster(inspector).create_topic("new", 1)
+    # Coordinators then hide the open transaction. It does not hang, and no abort may tear it.
+    ids, describe = ResourceType.TRANSACTIONAL_ID, AclOperation.DESCRIBE
+    denying.take("inspector", ids, "*", describe, False)
+    (unseen,) = inspect_topic(inspector, "seen").open
+    assert (unseen.unseen, unseen.hanging) == (True, False)
+    assert "without Describe on its transactional id" in unseen.why
+    with pytest.raises(UsageError, match="nothing is aborted"):
+        plan_abort(inspector, "seen", unseen.partition, unseen.start_offset, open_too=True)
     kind, read = ResourceType.TOPIC, AclOperation.READ
     denying.take("inspector", kind, "__transaction_state", read, False)
     (missing,) = inspect_topic(inspector, "seen").not_heard
