@@ -344,7 +344,7 @@ def open_word(one: OpenTransaction) -> Word:
     if one.hanging:
         return Word("hanging", "hanging", ":material/lock_clock:", "red")
     if one.unseen:
-        return Word("not known", "unseen", ":material/visibility_off:", "orange")
+        return Word("not known", "not known", ":material/visibility_off:", "orange")
     if one.stuck:
         return Word("stuck", "stuck", ":material/lock_clock:", "orange")
     if one.overdue:

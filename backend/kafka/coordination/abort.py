@@ -94,11 +94,10 @@ class AbortPlan:
     def means(self) -> str:
         """How the abort works, and who else is affected."""
         if self.found.hanging:
-            sentence = (
+            return (
                 "An ABORT marker is written to this partition; no coordinator knows the"
                 " transaction."
             )
-            return sentence
         sentence = (
             f"Its coordinator aborts {self.found.transactional_id} on all its partitions, and its"
             " producer is fenced: if it is alive, its next call fails."
