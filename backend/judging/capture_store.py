@@ -27,12 +27,14 @@ from topicproof.backend.evidence.limits import (
     require_rows,
 )
 from topicproof.backend.formats.fields import KnownSchemas
+from topicproof.backend.judging.expressions import COLUMNS as RECORD_COLUMNS
 from topicproof.backend.judging.expressions import check_expression
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.sink.journal import Entry, decode, encode
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.coordinator import Coordinator
+from topicproof.validators.decoded import DECODED, KEY_FIELD, VALUE_FIELD, parse_field
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order, Origin
 from topicproof.validators.folded.fold import Folded
@@ -298,7 +300,7 @@ def _require_judgeable(evidence: Path, question: Question, sink: Bounds) -> None
     for name, text in expressions.items():
         if isinstance(text, str):
             try:
-                check_expression(text)
+                check_expression(text, (*RECORD_COLUMNS, DECODED))
             except ValueError as error:
                 raise EvidenceError(
                     f"{evidence / TAKEN}: {name} is not evaluated: {error}."
@@ -307,6 +309,8 @@ def _require_judgeable(evidence: Path, question: Question, sink: Bounds) -> None
         how, _, what = side.partition(":")
         if how == "json":
             parse_path(what)
+        elif how in (VALUE_FIELD, KEY_FIELD):
+            parse_field(what)
         elif how != "header" and side not in ("key", "value"):
             raise EvidenceError(f"{evidence / TAKEN}: {side[:80]!r} names no identity.")
     for bounds in (question.source, sink):

@@ -7,6 +7,7 @@ compute. Any other function is refused.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import cast
 
 import sqlglot
@@ -66,26 +67,27 @@ LENGTH_MAX = 10_000
 """Maximum characters of an expression."""
 
 
-def check_expression(text: str) -> str:
-    """Return `text` if Spark may compute it. Raises ValueError with the reason as a clause."""
-    parse_expression(text)
+def check_expression(text: str, columns: Collection[str] = COLUMNS) -> str:
+    """Return `text` if Spark may compute it of these columns. Raises ValueError with the reason as
+    a clause."""
+    parse_expression(text, columns)
     return text
 
 
-def parse_expression(text: str) -> exp.Expr:
+def parse_expression(text: str, columns: Collection[str] = COLUMNS) -> exp.Expr:
     """Return the expression as a tree if Spark may compute it. Raises ValueError as
     `check_expression`."""
     if len(text) > LENGTH_MAX:
         raise ValueError(f"the expression has {len(text):,} characters; {LENGTH_MAX:,} are allowed")
     try:
-        return _parsed(text)
+        return _parsed(text, columns)
     except RecursionError as error:
         raise ValueError(
             f"the expression {text[:40]!r}... does not parse: it is nested too deeply"
         ) from error
 
 
-def _parsed(text: str) -> exp.Expr:
+def _parsed(text: str, columns: Collection[str]) -> exp.Expr:
     try:
         tokens = sqlglot.tokenize(text, read="spark")
         found = sqlglot.parse(f"SELECT {text}", read="spark")
@@ -126,14 +128,14 @@ def _parsed(text: str) -> exp.Expr:
             if isinstance(node, kind):
                 raise ValueError(f"{name_of_kind} is not allowed in {text!r}")
     fields.calls_in(text)
-    _check_columns(select.expressions[0], text)
+    _check_columns(select.expressions[0], text, columns)
     check_limits(select.expressions[0])
     return cast(exp.Expr, select.expressions[0])
 
 
-def _check_columns(expression: exp.Expression, text: str) -> None:
+def _check_columns(expression: exp.Expression, text: str, columns: Collection[str]) -> None:
     own = {one.name for function in expression.find_all(exp.Lambda) for one in function.expressions}
     for column in expression.find_all(exp.Column):
         first = column.parts[0].name
-        if first.lower() not in COLUMNS and first not in own:
-            raise ValueError(f"{text!r} names {first}, and a record has {', '.join(COLUMNS)}")
+        if first.lower() not in columns and first not in own:
+            raise ValueError(f"{text!r} names {first}, and a record has {', '.join(columns)}")

@@ -112,8 +112,14 @@ class Trouble:
     brokers: int = 1
     """Number of brokers that the cluster must have. If more than one, brokers of the embedded Kafka
     are struck."""
+    brokers_max: int = BROKERS
+    """Number of brokers that the cluster may have."""
     resumes: int = 0
     """How often a run that fails is resumed, as its user would when the cause is gone."""
+
+    def possible(self, brokers: int) -> bool:
+        """Return whether it can strike a cluster of so many brokers."""
+        return self.brokers <= brokers <= self.brokers_max
 
 
 @dataclass(frozen=True)
@@ -494,6 +500,7 @@ TABLE: tuple[Trouble, ...] = (
             {"faults": [f"rights@transaction=2,step=begun,to={to},seconds=60"]},
             _told(Told.HEALED),
             ("hidden?", *_NO_TRANSACTIONS),
+            brokers_max=1,  # More embedded brokers keep no ACLs.
             resumes=1,
         )
         for to, what in (
@@ -530,12 +537,12 @@ SMALL = frozenset(
 """A first impression: each guarantee's typical damage, and a reader that drops repeats."""
 
 
-def cells(only: Sequence[str] = (), small: bool = False, brokers: int = BROKERS) -> list[Cell]:
+def cells(only: Sequence[str] = (), small: bool = False, brokers: int | None = None) -> list[Cell]:
     """Return the cells of the matrix that match any of `only` (`guarantee=NAME,fault=NAME`).
 
     A name also matches longer names that begin with it: `fault=crash` is every crash. Cells that
-    need more than `brokers` are left out. Raises UsageError for an unknown name, or if no cell is
-    left.
+    a cluster of so many brokers cannot run are left out; None: all are returned. Raises UsageError
+    for an unknown name, or if no cell is left.
     """
     found = [
         _cell(promise, trouble, expected)
@@ -546,7 +553,7 @@ def cells(only: Sequence[str] = (), small: bool = False, brokers: int = BROKERS)
     ]
     wanted = [_filter(text) for text in only]
     chosen = [cell for cell in found if not wanted or any(_fits(cell, one) for one in wanted)]
-    possible = [cell for cell in chosen if cell.trouble.brokers <= brokers]
+    possible = [cell for cell in chosen if brokers is None or cell.trouble.possible(brokers)]
     if chosen and not possible:
         raise UsageError(
             f"These cells strike brokers, and need {BROKERS} embedded brokers. Add --brokers"

@@ -252,7 +252,14 @@ class EmbeddedKafka:
             [f"PEERS://127.0.0.1:{port}"] if self.brokers > 1 else []
             for port in (node.peers_port, self.fronts[node.peers_port])
         )
+        # Everything is allowed until a fault adds an ACL. Several brokers would refuse each other
+        # until they have read the ACLs, and end.
+        authorizer = {
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+        }
         return {
+            **(authorizer if self.brokers == 1 else {}),
             "process.roles": "broker,controller",
             "node.id": str(node.node),
             "controller.quorum.voters": voters,
@@ -280,9 +287,6 @@ class EmbeddedKafka:
             # By default Kafka looks for expired transactions every 10 s only.
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
             "group.initial.rebalance.delay.ms": "0",
-            # Everything is allowed until a fault adds an ACL.
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "allow.everyone.if.no.acl.found": "true",
             "log.retention.ms": "-1",
             # As large as the kernel allows: with Kafka's 100 kB, a request of 1 MB wakes the broker
             # ten times.

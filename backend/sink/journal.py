@@ -232,14 +232,25 @@ def read_journal(address: Address, topic: str, tail: int | None = None) -> list[
 def last_attempt(
     entries: Iterable[Entry], source_topic: str, source_partition: int, sequence: int
 ) -> int:
-    """Return the number of attempts at this transaction in the journal; 0 if there are none."""
-    return max(
-        (
-            entry.attempt
-            for entry in entries
-            if isinstance(entry, TransactionEnded)
-            and (entry.source_topic, entry.source_partition, entry.sequence)
-            == (source_topic, source_partition, sequence)
-        ),
-        default=0,
-    )
+    """Return the number of the last attempt at this transaction in the journal; 0 without any."""
+    found = _attempts(entries, (source_topic, source_partition, sequence))
+    return max((entry.attempt for entry in found), default=0)
+
+
+def aborts(
+    entries: Iterable[Entry], source_topic: str, source_partition: int, sequence: int
+) -> int:
+    """Return how many attempts at this transaction the journal declares aborted."""
+    found = _attempts(entries, (source_topic, source_partition, sequence))
+    return sum(entry.outcome is Declared.ABORTED for entry in found)
+
+
+def _attempts(
+    entries: Iterable[Entry], transaction: tuple[str, int, int]
+) -> Iterator[TransactionEnded]:
+    for entry in entries:
+        if (
+            isinstance(entry, TransactionEnded)
+            and (entry.source_topic, entry.source_partition, entry.sequence) == transaction
+        ):
+            yield entry

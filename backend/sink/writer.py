@@ -30,7 +30,7 @@ from topicproof.backend.sink.delivery.exactly_once import ExactlyOnce
 from topicproof.backend.sink.delivery.protocol import Delivery
 from topicproof.backend.sink.group import GroupPosition
 from topicproof.backend.sink.hooks import MakeHooks, Step
-from topicproof.backend.sink.journal import Declared, last_attempt
+from topicproof.backend.sink.journal import Declared, aborts, last_attempt
 from topicproof.backend.sink.lineage import Place, offset_in
 from topicproof.backend.sink.options import SinkOptions
 from topicproof.backend.sink.outputs import outputs_of
@@ -86,9 +86,11 @@ class TransactionWriter:
     def commit(self, contents: Contents) -> None:
         """Commit one transaction; retry a failed attempt as often as allowed."""
         task = self.task
-        earlier = last_attempt(task.hooks.entries, *task.source, contents.sequence)
-        for number in range(task.sink.attempts_max):
-            attempt = earlier + number + 1
+        place = (*task.source, contents.sequence)
+        attempt = last_attempt(task.hooks.entries, *place)
+        aborted = aborts(task.hooks.entries, *place)
+        while aborted < task.sink.attempts_max:
+            attempt += 1
             self.delivery.prepare(contents)
             try:
                 task.open_journal(contents)
@@ -97,6 +99,7 @@ class TransactionWriter:
             except (TransactionAborted, NotDelivered) as error:
                 task.declare(contents, attempt, Declared.ABORTED, str(error))
                 self.receipt.aborted += 1
+                aborted += 1
                 remaining = self.delivery.after_failure(contents, error)
                 if remaining is None:
                     return

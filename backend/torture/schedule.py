@@ -175,4 +175,4 @@ def smaller(schedule: Schedule) -> Iterator[Schedule]:
 def _possible(promise: Promise, name: str, brokers: int) -> bool:
     trouble = _TROUBLES[name]
     expected = trouble.expected[list(_PROMISES).index(promise.name)]
-    return expected is not None and trouble.brokers <= brokers
+    return expected is not None and trouble.possible(brokers)

@@ -136,7 +136,7 @@ class Kafka2(Kafka3):
             raise
 
     def _properties(self, node: EmbeddedBroker) -> dict[str, str]:
-        kraft = ("process.roles", "node.id", "controller.")
+        kraft = ("process.roles", "node.id", "controller.", "authorizer.")
         listener = f"PLAINTEXT://127.0.0.1:{node.port}"
         return {
             **{k: v for k, v in super()._properties(node).items() if not k.startswith(kraft)},

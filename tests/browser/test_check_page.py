@@ -52,7 +52,9 @@ def test_a_newcomer_checks_signs_and_downloads_in_ten_clicks(
     window.goto(address)
     click(window.get_by_role("link", name="Check", exact=True), "the page")
     for side, topic in zip(("Source", "Sink"), foreign, strict=True):
-        click(window.get_by_role("combobox", name=side), f"open {side}")
+        box = window.get_by_role("combobox", name=side)
+        click(box, f"open {side}")
+        box.fill(topic)
         click(window.get_by_role("option", name=topic), f"choose {side}")
     expect(window.get_by_text(f"of {INPUTS}", exact=True)).to_have_count(2)
     settled(window)

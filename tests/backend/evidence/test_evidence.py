@@ -670,6 +670,7 @@ def test_every_part_of_the_question_is_kept(spark: SparkSession, tmp_path: Path)
         foreign=True,
         group="squares-app",
         due={0: 5},
+        across=True,
     )
     default = Question(bounds, "squares")
     same = [

@@ -83,6 +83,7 @@ def _overrides(ports: Mapping[str, int], folder: Path, tokens: str) -> dict[str,
         "ssl.principal.mapping.rules": "RULE:^.*CN=([^,]*).*$/$1/,DEFAULT",
         "sasl.oauthbearer.jwks.endpoint.url": f"{tokens}/keys",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "false",
         "super.users": f"User:ANONYMOUS;User:{USER};User:{CLIENT_ID}",
     }
     for name in ("mtls", "sasl_ssl", "expired", "elsewhere"):
