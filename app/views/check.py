@@ -167,6 +167,8 @@ def choose_kept(state: CheckState, origin: Origin | None, slot: Any) -> None:
         known = contracts(history)
         own = versions(history, origin.name) if origin and origin.name and origin.version else []
     labels = list(dict.fromkeys([*(one.label for one in own), *(one.label for one in known)]))
+    if not labels:
+        return
     opened = f"{origin.name}@{origin.version}" if origin and origin.version else None
     st.session_state["check_kept"] = opened if opened in labels else None
 
@@ -178,8 +180,7 @@ def choose_kept(state: CheckState, origin: Origin | None, slot: Any) -> None:
         "Kept contract",
         labels,
         key="check_kept",
-        placeholder="Open one" if labels else "None yet",
-        disabled=not labels,
+        placeholder="Open one",
         on_change=chosen,
         help="Contracts that were kept in this history, with their versions.",
     )
