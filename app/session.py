@@ -456,8 +456,8 @@ def judged(runs: Sequence[Run], topic: str) -> Run | None:
 
 
 def found_in(found: Settings, topic: str) -> Found | None:
-    """Returns what the newest verdict on the topic found in it; None without a verdict, or if its
-    evidence cannot be read."""
+    """Returns what the newest verdict on the topic found in it; None without a verdict. Shows why
+    if its evidence cannot be read."""
     run = judged(runs(found), topic)
     report = None if run is None else kept_report(found, run)
     if run is None or report is None:
@@ -465,7 +465,10 @@ def found_in(found: Settings, topic: str) -> Found | None:
     try:
         evidence = evidence_in(run.folder(found))[0]
         return _found_in(evidence_hash(evidence), topic, run.id, evidence, report)
-    except (TopicproofError, OSError, ArrowInvalid):
+    except (TopicproofError, OSError, ArrowInvalid) as error:
+        st.warning(
+            plain(f"The strip shows no findings: the evidence of {run.id} cannot be read: {error}")
+        )
         return None
 
 
