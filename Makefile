@@ -10,7 +10,7 @@ demo:
 JOBS ?= $(or $(shell awk '/^MemTotal/ { print ($$2 > 16000000 ? 2 : 1) }' /proc/meminfo 2>/dev/null),1)
 test:
 	@scripts/setup --dev
-	@.venv/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile
+	@.venv/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # Every test that needs no Kafka, Spark or browser: a minute.
 test-fast:

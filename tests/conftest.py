@@ -28,6 +28,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("quick")
 
 
+class _SaysFailuresAtOnce:
+    """Names a test when it fails. The details follow at the end, which a run that is stopped does
+    not reach."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self.terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            said = str(report.longrepr).strip().splitlines()[-1:]
+            self.terminal.write_line(f"\nFAILED {report.nodeid} {' '.join(said)}", flush=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_SaysFailuresAtOnce(terminal))
+
+
 def _cost(item: pytest.Item) -> int:
     needs = set(getattr(item, "fixturenames", ()))
     if item.get_closest_marker("services"):

@@ -98,6 +98,13 @@ BROKER = Kind(
         step_key(),
     ),
 )
+UNCLEAN = Kind(
+    "unclean",
+    "The follower of sink partition 0 is killed, its leader continues alone for the given number of"
+    " seconds, and is killed too. The follower is elected without what it missed.",
+    Side.RUN,
+    (TRANSACTION, Key("seconds", "2"), step_key()),
+)
 OPEN = Kind(
     "open",
     "A foreign producer leaves a transaction open in the sink, until it is aborted after the given"
@@ -148,6 +155,7 @@ KINDS: tuple[Kind, ...] = (
     NETWORK,
     ISOLATED,
     BROKER,
+    UNCLEAN,
     OPEN,
     MEMBER,
     RESTART,

@@ -1,8 +1,8 @@
 """The matrix: every guarantee against every fault. Each cell is a small real run.
 
 backend/matrix/table.py has the expectation of each cell. A cell is a surprise when its sink shows
-unexpected damage or lacks expected damage; when its verdict does not follow from the damage; or
-when nothing proves that its fault fired.
+unexpected damage or lacks expected damage; when its verdict does not follow from the damage; when a
+plain consumer counts other damage than the verdict; or when nothing proves that its fault fired.
 
 `matrix/results.json` in the home keeps the last result of every cell: a list of objects with the
 fields of `Result`. Only surprises keep their run.
@@ -26,6 +26,7 @@ from topicproof.backend.faults.brokers import how_many
 from topicproof.backend.history.store import History, State
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.matrix.reader import judge_deduplicated
+from topicproof.backend.matrix.recount import disagreements, recount
 from topicproof.backend.matrix.table import KINDS, Cell, Damage, Trial
 from topicproof.backend.runs.clean import clean
 from topicproof.backend.runs.context import Context, make_context
@@ -202,6 +203,7 @@ def run_cell(
         entries = read_journal(services.address, context.names.journal)
         fired = cell.trouble.proof(Trial(entries, report, len(report.source.partitions)))
         found = _damage(report)
+        recounted = _recounted(context, cluster, cell, found)
         if cell.promise.deduplicated:
             fired = fired and f"{fired}; a reader that keeps everything finds {_says(found)}"
             report = judge_deduplicated(services.spark_remote, context.folder)
@@ -210,6 +212,7 @@ def run_cell(
                 **{one: found[one] for one in found if one is Damage.HIDDEN},
             }
         said = surprises(cell, found, report.verdict, report.why, history.get(run.id).error, fired)
+        said += recounted
     if stop.is_set() or not said:
         clean(settings, services, history, run.id)
         if source is not None:
@@ -250,6 +253,16 @@ def _executed(context: Context, resumes: int) -> Report | None:
                 break
         go_on = partial(resume, context.settings, context.services, history, run, context.stop)
     return report
+
+
+def _recounted(
+    context: Context, cluster: Cluster, cell: Cell, found: Mapping[Damage, int]
+) -> list[str]:
+    """Compare the damage with a count without Spark, where the sink is a topic and no aborted input
+    has the value of a committed one."""
+    if cell.trouble.attempts or "scenario" in cell.plan:
+        return []
+    return disagreements(found, recount(cluster, context.names.source, context.names.sink))
 
 
 def _damage(report: Report) -> dict[Damage, int]:

@@ -53,6 +53,8 @@ class Damage(StrEnum):
     PHANTOMS = "phantoms"
     ABORTED_INPUTS = "aborted-inputs"
     """Outputs of aborted inputs."""
+    HANGING = "hanging"
+    """Partitions that a transaction holds which nothing will end."""
     HIDDEN = "hidden"
 
 
@@ -62,6 +64,7 @@ KINDS: Mapping[Damage, str] = {
     Damage.INVERSIONS: "order",
     Damage.PHANTOMS: "phantom",
     Damage.ABORTED_INPUTS: "aborted_input",
+    Damage.HANGING: "hanging",
 }
 """The kind of finding for each damage. Only rows that no other kind explains count."""
 
@@ -521,6 +524,15 @@ TABLE: tuple[Trouble, ...] = (
         _broker(role, how)
         for how in ("kill", "pause", "isolate")
         for role in ("source", "sink", "transactions", "offsets")
+    ),
+    Trouble(
+        "unclean",
+        "a replica of the sink is elected that missed what its leader had acknowledged",
+        {"faults": ["unclean@transaction=2,step=produced"]},
+        _told(Told.HEALED),
+        # Kafka loses records and markers. What was lost, timing decides.
+        ("gaps? hidden? hanging?", "gaps?", "gaps?", "gaps?", "gaps?"),
+        brokers=BROKERS,
     ),
 )
 

@@ -28,12 +28,14 @@ from topicproof.backend.faults.kinds import (
     RELEASE,
     RESTART,
     RIGHTS,
+    UNCLEAN,
     parse_fault,
 )
 from topicproof.backend.faults.member import join
 from topicproof.backend.faults.proxy import How, Proxy, Rule
 from topicproof.backend.faults.requests import Api
 from topicproof.backend.faults.rights import allow_again, deny
+from topicproof.backend.faults.unclean import lose_the_follower
 from topicproof.backend.history.run_state import Names
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import brokers
@@ -109,7 +111,7 @@ class Director(threading.Thread):
         with ExitStack() as stack:
             if self.proxy is not None:
                 stack.enter_context(self.proxy)
-            if any(fault.kind == BROKER for fault in self.faults.values()):
+            if any(fault.kind in (BROKER, UNCLEAN) for fault in self.faults.values()):
                 self.handle = stack.enter_context(brokers(self.struck.settings))
             for fault in self.faults.values():
                 if fault.kind == RIGHTS:  # A run that was killed could not give it back.
@@ -188,6 +190,8 @@ class Director(threading.Thread):
             return self._leave_open(name, fault)
         if fault.kind == BROKER:
             return self._strike_broker(name, fault)
+        if fault.kind == UNCLEAN:
+            return self._lose_the_follower(name, fault)
         if fault.kind == MEMBER:
             return self._join(name, fault)
         if fault.kind == RIGHTS:
@@ -225,6 +229,11 @@ class Director(threading.Thread):
         said = self.handle(node, fault.word("how"))
         self._later(name, fault.number("seconds"), lambda: self.handle(node, "heal"))
         return said
+
+    def _lose_the_follower(self, name: str, fault: Fault) -> str:
+        sink, seconds = self.struck.names.sink, fault.number("seconds")
+        self._later(name, seconds, lose_the_follower(self.struck.cluster, sink, self.handle))
+        return f"the follower of {sink}-0 was killed, and its leader acknowledges alone"
 
     def _isolate(self, name: str, fault: Fault) -> str:
         proxy, seconds = self.proxy, fault.number("seconds")

@@ -10,7 +10,8 @@ from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.torture.run import Torture, Tried, drawn
 
-SEED, RUNS = 1, 70
+SEED, RUNS, MINUTES = 1, 70, 3
+"""A slow machine tries fewer schedules, but the same."""
 
 
 def test_no_schedule_of_a_seed_is_a_surprise(settings: Settings, cluster: Services) -> None:
@@ -19,11 +20,11 @@ def test_no_schedule_of_a_seed_is_a_surprise(settings: Settings, cluster: Servic
     tried: list[Tried] = []
     stop = threading.Event()
     torture = Torture(settings, cluster, stop)
-    torture.try_all(drawn(SEED, 1, RUNS, None, stop), tried.append)
+    torture.try_all(drawn(SEED, 1, RUNS, MINUTES, stop), tried.append)
     assert [line(one) for one in tried if one.surprises] == []
-    assert sorted(one.schedule.seed for one in tried) == list(range(SEED, SEED + RUNS))
-    assert sum(one.schedule.name == "exactly_once" for one in tried) >= RUNS / 3
+    assert sorted(one.schedule.seed for one in tried) == list(range(SEED, SEED + len(tried)))
+    assert sum(one.schedule.name == "exactly_once" for one in tried) >= len(tried) / 3 > 0
     lines = [line(one) for one in tried]
     page = markdown("it", [one.schedule for one in tried], lines, 0)
     assert all(one in page for one in lines)
-    assert f"{RUNS} runs" in page and "0 surprises" in page
+    assert f"{len(tried)} runs" in page and "0 surprises" in page

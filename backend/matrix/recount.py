@@ -1,0 +1,48 @@
+"""A second count of a cell's sink, by a plain consumer and without Spark: the verdict must agree
+with it.
+
+The scenario `squares` makes one different value from each input. So at read_committed, equal values
+are duplicates, and missing ones are gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from topicproof.backend.kafka.client_configs import READ_COMMITTED
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
+from topicproof.backend.matrix.table import Damage
+
+COUNTED = (Damage.DUPLICATES, Damage.GAPS)
+
+
+def recount(cluster: Cluster, source: str, sink: str) -> dict[Damage, int]:
+    """Count duplicates and gaps of a sink. Raises ClusterError, TopicError."""
+    inputs, outputs = set(_values(cluster, source)), list(_values(cluster, sink))
+    different = set(outputs)
+    return {
+        Damage.DUPLICATES: len(outputs) - len(different),
+        Damage.GAPS: len(inputs) - len(different),
+    }
+
+
+def disagreements(found: Mapping[Damage, int], recounted: Mapping[Damage, int]) -> list[str]:
+    """Describe where the verdict's damage is not what was counted, one sentence each. Behind a
+    hanging transaction a reader sees nothing, so nothing can be compared."""
+    if found.get(Damage.HANGING):
+        return []
+    return [
+        f"a plain consumer counts {recounted[one]:,} {one}, the verdict {found.get(one, 0):,}"
+        for one in COUNTED
+        if recounted[one] != found.get(one, 0)
+    ]
+
+
+def _values(cluster: Cluster, topic: str) -> Iterator[bytes | None]:
+    bounds = cluster.bounds(topic).partitions
+    spans = {one.partition: (one.start, one.lso) for one in bounds}
+    with open_consumer(cluster.address, topic, READ_COMMITTED) as consumer:
+        for message in read_range(consumer, topic, spans):
+            if message is not None:
+                yield as_bytes(message.value())
