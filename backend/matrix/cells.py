@@ -39,6 +39,7 @@ from topicproof.backend.settings import Settings
 from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.expectation import EXEMPT
 from topicproof.validators.finding import Outcome
+from topicproof.validators.kinds import offset_ahead
 from topicproof.validators.report import Report
 
 RESULTS = "matrix/results.json"
@@ -266,8 +267,12 @@ def _recounted(
 
 
 def _damage(report: Report) -> dict[Damage, int]:
-    primary = {finding.kind: finding.primary for finding in report.findings}
+    findings = {finding.kind: finding for finding in report.findings}
+    primary = {kind: finding.primary for kind, finding in findings.items()}
     found = {damage: primary.get(kind, 0) for damage, kind in KINDS.items()}
+    if primary.get(offset_ahead.NAME):
+        # Gaps at the end of a partition, below the group's offset: that kind explains them.
+        found[Damage.GAPS] = findings[KINDS[Damage.GAPS]].count
     found[Damage.HIDDEN] = report.fates["aborted"] or 0
     return {damage: count for damage, count in found.items() if count}
 
