@@ -38,7 +38,13 @@ from topicproof.validators.lineage.headers import LINEAGE_HEADER
 from topicproof.validators.readings import COLUMNS
 from topicproof.validators.report import Report
 
-HARM = {Damage.DUPLICATES, Damage.GAPS, Damage.INVERSIONS, Damage.PHANTOMS}
+HARM = {
+    Damage.DUPLICATES,
+    Damage.GAPS,
+    Damage.INVERSIONS,
+    Damage.PHANTOMS,
+    Damage.HANGING,
+}
 
 
 def result(
@@ -83,9 +89,13 @@ def test_the_table_has_an_answer_for_every_cell_and_a_plan_that_can_run() -> Non
 
 
 def test_exactly_once_is_expected_to_be_exact_under_every_fault() -> None:
-    """Story: somebody lets the table excuse damage. Exactly-once has no excuse."""
+    """Story: somebody lets the table excuse damage. Exactly-once has no excuse but one: Kafka
+    itself loses what it acknowledged."""
     exact = [one for one in cells() if one.guarantee == "exactly_once"]
     assert len(exact) == len(TABLE)
+    (lossy,) = [one for one in exact if one.fault == "unclean"]
+    assert not lossy.must and lossy.may & HARM == {Damage.GAPS, Damage.HANGING}
+    exact.remove(lossy)
     assert [one.fault for one in exact if not one.refused and (one.must | one.may) & HARM] == []
     assert [
         one.fault for one in exact if one.refused and (one.must | one.may) & HARM - {Damage.GAPS}
@@ -114,7 +124,7 @@ def test_cells_that_strike_brokers_need_three_of_them() -> None:
         f"broker-{role}-{how}"
         for role in ("source", "sink", "transactions", "offsets")
         for how in ("kill", "pause", "isolate")
-    }
+    } | {"unclean"}
     with pytest.raises(UsageError, match=f"Add --brokers {BROKERS}"):
         cells(["fault=broker"], brokers=1)
 
