@@ -37,11 +37,13 @@ def test_one_broker_is_never_struck() -> None:
 
 
 def test_exactly_once_may_only_hide_what_was_aborted() -> None:
-    """Story: whatever strikes an exactly-once run, no damage is allowed. An at-least-once run may
-    repeat what a crash interrupts, and nothing else."""
+    """Story: whatever strikes an exactly-once run, no damage is allowed, unless Kafka itself loses
+    what it acknowledged. An at-least-once run may repeat what a crash interrupts, and nothing
+    else."""
     for seed in SEEDS:
         schedule = draw(seed, brokers=3)
-        if schedule.name == "exactly_once":
+        lossy = any(trouble.name == "unclean" for trouble in schedule.troubles)
+        if schedule.name == "exactly_once" and not lossy:
             assert schedule.may <= {Damage.HIDDEN, Damage.ABORTED_INPUTS}
             attempted = any(trouble.attempts for trouble in schedule.troubles)
             assert (Damage.ABORTED_INPUTS in schedule.may) == attempted
