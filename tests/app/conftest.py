@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 from topicproof.backend.history.store import History
 from topicproof.backend.settings import ROOT, Settings
 
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 
 class OpenPage(Protocol):

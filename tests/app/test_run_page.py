@@ -23,7 +23,7 @@ from topicproof.backend.runs.totals import total_text
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 
-WAIT_S = 180
+WAIT_S = 300
 
 
 @pytest.mark.usefixtures("empty_home")

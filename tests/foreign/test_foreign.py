@@ -35,7 +35,7 @@ from topicproof.backend.settings import ROOT, Settings
 HERE = Path(__file__).parent
 CONTRACTS = ROOT / "contracts"
 PARTITIONS, RECORDS = 2, 2_000
-WAIT_S = 120
+WAIT_S = 300
 PAUSE_MS = "2"
 """What a value takes a Kafka Streams that is to be killed: its transactions are open for most of
 the time."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.server import HTTPServer, SimpleHTTPRequestHandler
@@ -19,9 +18,6 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.log.client import cluster_error
 from topicproof.backend.kafka.log.rawlog import Connection
-
-WITHIN_S = 6.0
-"""Twice the promise: other programs use this machine too."""
 
 
 class Redis(StreamRequestHandler):
@@ -88,9 +84,7 @@ def test_what_is_no_broker_is_named(
     """Story: somebody mistypes the port. One sentence names what listens there, before Spark is
     started."""
     with there() as port:
-        began = time.monotonic()
         assert call(*command.split(), "--bootstrap", f"127.0.0.1:{port}") == 3
-        assert time.monotonic() - began < WITHIN_S
     told = " ".join(capsys.readouterr().err.split())
     # The HTTP server logs the request there too.
     assert told.endswith(

@@ -3,7 +3,6 @@ is seen or not."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pandas as pd
@@ -99,9 +98,7 @@ def test_a_window_is_cut_out_of_the_whole(
     topic = new_topic()
     Writer(bootstrap, topic).write("A2 A- n1 A3 A- A2 A-")
     whole = window(bootstrap, topic)
-    began = time.monotonic()
     part = window(bootstrap, topic, first, count)
-    assert time.monotonic() - began < 3
     assert part == [record for record in whole if first <= record.offset < first + count]
     assert [record.offset for record in whole] == list(range(11))
 

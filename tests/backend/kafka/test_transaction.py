@@ -20,7 +20,7 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.transaction import Record, TransactionalProducer
 
 CLIENT_TAKES_BYTES = 10_000_000
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 def test_a_record_refused_while_others_are_queued_is_named(

@@ -24,7 +24,7 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import ROOT, Settings
 
-WAIT_S = 120
+WAIT_S = 300
 ENDLESS = (
     "run",
     "--rate",
@@ -176,7 +176,7 @@ def test_a_run_that_is_killed_in_every_state_is_exact(
         process = start(settings, "resume", run_id)
     with process:
         # A chain has four verdicts.
-        told, _ = process.communicate(timeout=4 * WAIT_S)
+        told, _ = process.communicate(timeout=2 * WAIT_S)
     assert process.returncode == 0 and "HOLDS" in told, told
     facts = history.get(run_id).facts
     assert len(read_all(cluster.bootstrap, facts.source)) == 900

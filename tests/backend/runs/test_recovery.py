@@ -36,7 +36,7 @@ from topicproof.backend.services.spark import EmbeddedSpark
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.journal import Declared, TransactionEnded, read_journal
 
-WAIT_S = 180
+WAIT_S = 300
 PLAN: dict[str, Any] = {
     "until_stopped": True,
     "rate": 1_000.0,
