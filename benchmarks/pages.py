@@ -168,7 +168,7 @@ def visits(runs: Sequence[str]) -> list[Visit]:
         return clicked
 
     return [
-        Visit("Run", f"?run={newest}", [text("Recent runs")], second_row(35), heading(older)),
+        Visit("Run", f"run?run={newest}", [text("Recent runs")], second_row(35), heading(older)),
         Visit("Demos", f"demos?story=aborts&runs={newest}", [text("What there is to see")]),
         Visit(
             "Compare",
