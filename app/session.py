@@ -353,7 +353,11 @@ def cluster_view(bootstrap: str, _client: Mapping[str, str]) -> ClusterView:
 
 
 @st.cache_resource(
-    ttl=OVERVIEW_AGE_MAX_S, max_entries=4, show_spinner="Asking about every topic and group…"
+    ttl=OVERVIEW_AGE_MAX_S,
+    max_entries=4,
+    show_spinner="Asking about every topic and group…",
+    # A page that polls shows the last answer while the next one is on its way.
+    refresh_mode="background",
 )
 def overview(bootstrap: str, _client: Mapping[str, str]) -> Overview:
     """Returns every topic at a glance. Raises ClusterError."""
@@ -361,27 +365,38 @@ def overview(bootstrap: str, _client: Mapping[str, str]) -> Overview:
 
 
 def newest(
+    found: Settings, kafka: Services, topics: Sequence[TopicOverview]
+) -> tuple[dict[str, Mapping[Fate, int]], dict[str, str]]:
+    """Returns the fates of the newest records (`newest_fates`) of the topics that `read_newest` has
+    read, and why others could not be read."""
+    known = _newest(kafka.bootstrap, found.client)
+    told = {
+        one.topic: known[one.topic][1]
+        for one in topics
+        if one.topic in known and known[one.topic][0] == one.bounds
+    }
+    fates = {topic: said for topic, said in told.items() if not isinstance(said, str)}
+    refused = {topic: said for topic, said in told.items() if isinstance(said, str)}
+    return fates, refused
+
+
+def read_newest(
     found: Settings, kafka: Services, topics: Sequence[TopicOverview], budget_s: float
-) -> tuple[dict[str, Mapping[Fate, int]], dict[str, str], bool]:
-    """Returns the fates of the newest records of each topic (`newest_fates`), why topics could not
-    be read, and whether all were asked within the budget. Call it again for the others: what is
-    known is kept until the topic moves."""
+) -> None:
+    """Reads the newest batch headers of topics that moved since they were read, as many as the
+    budget allows. Raises ClusterError."""
     known = _newest(kafka.bootstrap, found.client)
     deadline = time.monotonic() + budget_s
     with connect(Address(kafka.bootstrap, found.client)) as client:
         for one in topics:
             if one.topic in known and known[one.topic][0] == one.bounds:
                 continue
-            if time.monotonic() > deadline:
-                break
             try:
                 known[one.topic] = one.bounds, newest_fates(client, one.bounds)
             except TopicproofError as error:
                 known[one.topic] = one.bounds, str(error)
-    told = {one.topic: known[one.topic][1] for one in topics if one.topic in known}
-    fates = {topic: said for topic, said in told.items() if not isinstance(said, str)}
-    refused = {topic: said for topic, said in told.items() if isinstance(said, str)}
-    return fates, refused, len(told) == len(topics)
+            if time.monotonic() > deadline:
+                return
 
 
 @st.cache_resource(ttl="10m", max_entries=4, show_spinner=False)

@@ -13,43 +13,49 @@ from topicproof.app import session, tables, topic, wording
 from topicproof.app.record_browser import ROW_PX, go
 from topicproof.app.url_state import TopicsState
 from topicproof.backend.errors import TopicproofError
-from topicproof.backend.kafka.browse.overview import NEWEST_OFFSETS, TopicOverview
+from topicproof.backend.kafka.browse.overview import NEWEST_OFFSETS, Overview, TopicOverview
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Fate
 
-LOADING = "topics_loading"
-BUDGET_S, POLL_S = 0.6, 0.8
+BUDGET_S, POLL_S = 0.5, 0.8
 """How long one look reads batch headers before it shows what it has, and when the next one
 follows."""
 TABLE_PX = 620
 WITHHELD, ABORTED, BEHIND, EMPTY = "withheld", "aborted", "behind", "not empty"
 ONLY = {
-    WITHHELD: "withheld records",
-    ABORTED: "aborted records",
-    BEHIND: "groups behind",
+    WITHHELD: "with withheld records",
+    ABORTED: "with aborted records",
+    BEHIND: "with groups behind",
     EMPTY: "not empty",
 }
 """Filters of the list, and their labels."""
 FORMATS: dict[Any, Any] = {
     **dict.fromkeys(("partitions", "offsets", "withheld", "open", "lag, at most"), "{:,}"),
     "aborted": "{:.1%}",
-    "size, MB": "{:,.1f}",
+    "size, MB": "{:,.2f}",
 }
 
 
 def page(settings: Settings) -> None:
     """Draws the page. Every topic is there at once; shares of aborted records follow."""
-    title, name, only, button = st.columns([0.9, 1.6, 3.2, 0.9], vertical_alignment="bottom")
+    title, name, button = st.columns([0.9, 3.2, 0.9], vertical_alignment="bottom")
     title.title("Topics", anchor=False)
-    name.text_input("Topic name contains", key="named", bind="query-params", placeholder="all")
-    only.pills(
+    name.text_input(
+        "Topic name contains",
+        key="named",
+        bind="query-params",
+        placeholder="Part of a topic's name",
+        label_visibility="collapsed",
+    )
+    st.pills(
         "Only topics with",
         list(ONLY),
         format_func=ONLY.__getitem__,
         selection_mode="multi",
         key="only",
         bind="query-params",
+        label_visibility="collapsed",
     )
     button.button(
         "Refresh",
@@ -58,36 +64,38 @@ def page(settings: Settings) -> None:
         on_click=session.overview.clear,
         help="Ask for all figures again.",
     )
-    kafka = None
     with session.said():
         kafka = topic.connected(settings)
-    if kafka is not None:
-        loading = st.session_state.get(LOADING, True)
-        st.fragment(listing, run_every=POLL_S if loading else None)(settings, kafka)
-        with st.expander("Brokers", icon=":material/dns:"):
-            brokers(settings, kafka)
-
-
-def listing(settings: Settings, kafka: Services) -> None:
-    """Shows the topics that pass the filters."""
-    try:
+        if kafka is None:
+            return
         seen = session.overview(kafka.bootstrap, settings.client)
-        wanted = [one for one in seen.topics if st.session_state["named"] in one.topic]
-        fates, refused, complete = session.newest(settings, kafka, wanted, BUDGET_S)
-    except TopicproofError as error:
-        session.show(error)
-        return
-    if complete == st.session_state.get(LOADING, True):
-        # Polls only as long as something is still to be read.
-        st.session_state[LOADING] = not complete
-        st.rerun()
+    wanted = [one for one in seen.topics if st.session_state["named"] in one.topic]
+    fates, refused = session.newest(settings, kafka, wanted)
+    loading = len(wanted) > len(fates) + len(refused)
+    polled = st.fragment(listing, run_every=POLL_S if loading else None)
+    polled(settings, kafka, seen, wanted, loading)
+    with st.expander("Brokers", icon=":material/dns:"):
+        brokers(settings, kafka)
+
+
+def listing(
+    settings: Settings,
+    kafka: Services,
+    seen: Overview,
+    wanted: Sequence[TopicOverview],
+    loading: bool,
+) -> None:
+    """Shows the topics that pass the filters. While `loading`, then reads more of them for the next
+    time."""
+    fates, refused = session.newest(settings, kafka, wanted)
+    known = len(fates) + len(refused)
     only = st.session_state["only"] or ()
     shown = [one for one in wanted if all(passes(one, fates, each) for each in only)]
     st.caption(
         f"Cluster {wording.plain(seen.cluster)} at {wording.plain(kafka.bootstrap)}:"
         f" {wording.count(seen.brokers, 'broker')}, {wording.count(len(seen.topics), 'topic')},"
         f" {len(shown):,} shown. Asked at {seen.taken_at:%H:%M:%S} UTC."
-        + ("" if complete else f" Aborted shares: {len(fates):,} of {len(wanted):,} read so far.")
+        + ("" if known == len(wanted) else f" Aborted shares: {known:,} of {len(wanted):,} read.")
     )
     for why in (*seen.not_heard, *list(refused.values())[:1]):
         st.warning(wording.plain(why), title="Some figures are missing")
@@ -97,6 +105,14 @@ def listing(settings: Settings, kafka: Services) -> None:
         st.info("No topic matches these filters.", icon=":material/filter_alt_off:")
     else:
         st.info("This cluster has no topics yet.", icon=":material/info:")
+    if known < len(wanted):
+        try:
+            session.read_newest(settings, kafka, wanted, BUDGET_S)
+        except TopicproofError as error:
+            session.show(error)
+    elif loading:
+        # All are known now: drawn by the page itself, this fragment is no longer polled.
+        st.rerun()
 
 
 def passes(one: TopicOverview, fates: Mapping[str, Mapping[Fate, int]], only: str) -> bool:

@@ -185,6 +185,9 @@ def test_the_list_of_topics_is_filtered(
     Writer(bootstrap, topic).write("B6 B- n2 A4")
     Writer(bootstrap, sound).write("B1 B+")
     app = open_page("topics", view="cluster", named="the-list-of-topics")
+    assert not app.exception and "Aborted shares: 0 of 2 read" in texts(app)
+    # A browser draws the fragment again by itself.
+    app.run()
     assert not app.exception and not app.error
     found = {row["topic"]: row for row in app.dataframe[0].value.to_dict("records")}
     assert found.keys() == {topic, sound}
