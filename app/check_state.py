@@ -8,11 +8,12 @@ them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from topicproof.app.wording import plain
+from topicproof.backend.errors import Mistake
 
 TERMS_CHARACTERS = 20_000
 NAME_CHARACTERS = 249
@@ -86,3 +87,8 @@ def default_name(sink: str | None, kept: str | None) -> str:
 def mistake_line(field_name: str, why: str) -> str:
     """Return a mistake of a contract in the words of the form."""
     return f"**{plain(field_name)}**: {plain(why)}" if field_name else plain(why)
+
+
+def mistakes_text(mistakes: Sequence[Mistake]) -> str:
+    """Formats the mistakes of a contract, one a line."""
+    return "  \n".join(mistake_line(one.field, one.why) + "\\." for one in mistakes)

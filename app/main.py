@@ -40,6 +40,9 @@ named = st.Page(lambda: None, title=start.title, url_path=PAGES[0].path, visibil
 page = st.navigation([start, *others, named], position="top")
 if page is named:
     st.switch_page(start, query_params=st.query_params.to_dict())
+# The page Run was at the root once. Its old addresses still open it.
+if page is start and any(one == "run" or one.startswith("plan_") for one in st.query_params):
+    st.switch_page("views/run.py", query_params=st.query_params.to_dict())
 # Tabs and bookmarks tell pages, topics and runs apart.
 shown = st.query_params.get("topic") or st.query_params.get("run")
 st.set_page_config(page_title=" · ".join(filter(None, (shown, page.title, "Topicproof"))))

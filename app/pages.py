@@ -22,6 +22,7 @@ class Entry:
 
 
 PAGES = (
+    Entry("Home", ":material/home:"),
     Entry("Run", ":material/play_circle:"),
     Entry("Demos", ":material/theater_comedy:"),
     Entry("Compare", ":material/compare:"),

@@ -6,6 +6,7 @@ Nothing here is the only copy: restarting the dashboard loses nothing but time.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ from topicproof.backend.kafka.browse.describe import (
     describe_cluster,
     describe_topic,
 )
+from topicproof.backend.kafka.browse.overview import Overview, TopicOverview, newest_fates
+from topicproof.backend.kafka.browse.overview import overview as take_overview
 from topicproof.backend.kafka.browse.records import Record, read_window
 from topicproof.backend.kafka.browse.search import Search, offset_at, search, search_all
 from topicproof.backend.kafka.cluster import Cluster
@@ -61,13 +64,14 @@ from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.validators.coordinator import OpenTransaction
-from topicproof.validators.finding import Bounds
+from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.report import Report
 
 REOPENED_AGE_MAX_S = 5.0
 """Maximum age of a snapshot when a page has just been opened."""
 LIVE_AGE_MAX_S = 1.5
 COORDINATION_AGE_MAX_S = 5
+OVERVIEW_AGE_MAX_S = 5
 RUNS_SHOWN = 200
 CLUSTER = "cluster"
 """The parameter of the URL that names a cluster."""
@@ -348,6 +352,61 @@ def cluster_view(bootstrap: str, _client: Mapping[str, str]) -> ClusterView:
     return describe_cluster(Address(bootstrap, _client))
 
 
+@st.cache_resource(
+    ttl=OVERVIEW_AGE_MAX_S,
+    max_entries=4,
+    show_spinner="Asking about every topic and group…",
+    # A page that polls shows the last answer while the next one is on its way.
+    refresh_mode="background",
+)
+def overview(bootstrap: str, _client: Mapping[str, str]) -> Overview:
+    """Returns every topic at a glance. Raises ClusterError."""
+    return take_overview(Address(bootstrap, _client))
+
+
+def newest(
+    found: Settings, kafka: Services, topics: Sequence[TopicOverview]
+) -> tuple[dict[str, Mapping[Fate, int]], dict[str, str]]:
+    """Returns the fates of the newest records (`newest_fates`) of the topics that `read_newest` has
+    read, and why others could not be read."""
+    known = _newest(kafka.bootstrap, found.client)
+    told = {
+        one.topic: known[one.topic][1]
+        for one in topics
+        if one.topic in known and known[one.topic][0] == one.bounds
+    }
+    fates = {topic: said for topic, said in told.items() if not isinstance(said, str)}
+    refused = {topic: said for topic, said in told.items() if isinstance(said, str)}
+    return fates, refused
+
+
+def read_newest(
+    found: Settings, kafka: Services, topics: Sequence[TopicOverview], budget_s: float
+) -> None:
+    """Reads the newest batch headers of topics that moved since they were read, as many as the
+    budget allows. Raises ClusterError."""
+    known = _newest(kafka.bootstrap, found.client)
+    deadline = time.monotonic() + budget_s
+    with connect(Address(kafka.bootstrap, found.client)) as client:
+        for one in topics:
+            if one.topic in known and known[one.topic][0] == one.bounds:
+                continue
+            try:
+                known[one.topic] = one.bounds, newest_fates(client, one.bounds)
+            except TopicproofError as error:
+                known[one.topic] = one.bounds, str(error)
+            if time.monotonic() > deadline:
+                return
+
+
+@st.cache_resource(ttl="10m", max_entries=4, show_spinner=False)
+def _newest(
+    bootstrap: str,  # noqa: ARG001 - part of the key
+    _client: Mapping[str, str],
+) -> dict[str, tuple[Bounds, Mapping[Fate, int] | str]]:
+    return {}
+
+
 @st.cache_data(ttl=30, max_entries=16, show_spinner="Asking for the topic’s settings…")
 def topic_view(
     bootstrap: str, topic: str, _client: Mapping[str, str]
@@ -460,14 +519,18 @@ def found_in(found: Settings, topic: str) -> Found | None:
     if its evidence cannot be read."""
     run = judged(runs(found), topic)
     report = None if run is None else kept_report(found, run)
-    if run is None or report is None:
-        return None
+    return None if run is None or report is None else found_of(found, run, report, topic)
+
+
+def found_of(found: Settings, run: Run, report: Report, topic: str) -> Found | None:
+    """Returns what the run's verdict found in the topic. Shows why if its evidence cannot be
+    read."""
     try:
         evidence = evidence_in(run.folder(found))[0]
         return _found_in(evidence_hash(evidence), topic, run.id, evidence, report)
     except (TopicproofError, OSError, ArrowInvalid) as error:
         st.warning(
-            plain(f"The strip shows no findings: the evidence of {run.id} cannot be read: {error}")
+            plain(f"No findings are drawn: the evidence of {run.id} cannot be read: {error}")
         )
         return None
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from topicproof.app import session, wording
 from topicproof.backend.errors import TopicproofError
@@ -37,9 +38,19 @@ PAYLOAD_WORDS = {
 DECISION_WORDS = {
     Decision.ACCEPT: "Accept",
     Decision.REJECT: "Reject",
-    Decision.WAIVE: "Waive a finding",
+    Decision.WAIVE: "Waive findings",
 }
 WAIVED_DAYS = 90
+
+
+def in_sight() -> DeltaGenerator:
+    """Returns a container that stays in sight while the page scrolls. What is higher than the
+    window scrolls by itself."""
+    st.html(
+        "<style>.st-key-in_sight {position: sticky; top: 4rem; max-height: calc(100vh - 5rem);"
+        " overflow-y: auto}</style>"
+    )
+    return st.container(key="in_sight")
 
 
 def evidence(settings: Settings, run: Run) -> None:
@@ -59,7 +70,6 @@ def evidence(settings: Settings, run: Run) -> None:
                 "Keys and values",
                 list(Payloads),
                 format_func=lambda one: PAYLOAD_WORDS[one],
-                width=420,
             )
             st.download_button(
                 "Download the evidence",
@@ -142,10 +152,14 @@ def _form(settings: Settings, run: Run) -> None:
             "Your name", help="There is no password: the name is taken as you enter it."
         )
         comment = st.text_area("Comment", height=80)
-        kind = until = None
+        waived: list[str | None] = [None]
+        until = None
         if decision is Decision.WAIVE:
-            kind = st.selectbox(
-                "Finding", kinds, format_func=lambda one: wording.KIND_TITLES.get(one, one)
+            waived = st.multiselect(
+                "Findings",
+                kinds,
+                default=kinds,
+                format_func=lambda one: wording.KIND_TITLES.get(one, one),
             )
             today = datetime.now(UTC).date()
             until = st.date_input("Until", today + timedelta(days=WAIVED_DAYS), min_value=today)
@@ -159,17 +173,9 @@ def _form(settings: Settings, run: Run) -> None:
                         " and must be caught."
                     ):
                         before_signoff(settings, run.folder(settings), comment)
-                sign(
-                    session.history(settings),
-                    run.id,
-                    signed,
-                    digest,
-                    decision,
-                    name,
-                    comment,
-                    kind,
-                    until,
-                )
+                said = decision, name, comment
+                for kind in waived or [None]:
+                    sign(session.history(settings), run.id, signed, digest, *said, kind, until)
             except TopicproofError as error:
                 st.error(wording.plain(str(error)), title="Not signed", icon=":material/error:")
             else:

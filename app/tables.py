@@ -3,7 +3,7 @@ both."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -15,6 +15,9 @@ from topicproof.app.payload import cell_text
 from topicproof.app.url_state import BOTH, COMMITTED, UNCOMMITTED
 from topicproof.app.wording import (
     FATE_WORDS,
+    KIND_TITLES,
+    OUTCOME_SYMBOLS,
+    WITNESS_WORDS,
     data_size,
     fate_label,
     moment_of_ms,
@@ -22,12 +25,14 @@ from topicproof.app.wording import (
     short_transaction,
 )
 from topicproof.backend.formats.formats import Formats
+from topicproof.backend.kafka.browse.overview import TopicOverview
 from topicproof.backend.kafka.browse.records import Headers, Record, as_text
 from topicproof.backend.kafka.browse.search import Row
 from topicproof.backend.kafka.coordination.lag import GroupLag
 from topicproof.backend.kafka.coordination.share import ShareGroup
 from topicproof.backend.kafka.log.fates import FATES
-from topicproof.validators.finding import Bounds, Fate
+from topicproof.validators.finding import Bounds, Check, Fate, Finding
+from topicproof.validators.report import Report
 
 CELL_CHARACTERS = 80
 OFFSET, FATE = ("", "offset"), ("", "fate")
@@ -264,3 +269,66 @@ def _value(record: Record, topic: str, formats: Formats) -> str | None:
 
 def _came(record: Record) -> bool:
     return record.timestamp_ms is not None
+
+
+def topic_table(
+    shown: Sequence[TopicOverview], fates: Mapping[str, Mapping[Fate, int]]
+) -> pd.DataFrame:
+    """Shows one row for each topic. `fates` counts the newest records of those that were read."""
+    shares = []
+    for one in shown:
+        found = fates.get(one.topic, {})
+        records = sum(found.values())
+        shares.append(found.get(Fate.ABORTED, 0) / records if records else None)
+    lags = [one.behind for one in shown]
+    return pd.DataFrame(
+        {
+            "topic": [one.topic for one in shown],
+            "partitions": [len(one.bounds.partitions) for one in shown],
+            "offsets": [one.bounds.offsets for one in shown],
+            "size, MB": [None if one.size is None else one.size / 1e6 for one in shown],
+            "aborted": pd.array(shares, dtype="Float64"),
+            "withheld": [one.withheld for one in shown],
+            "open": [one.transactions for one in shown],
+            "lag, at most": pd.array(
+                [None if lag is None else lag.records for lag in lags], dtype="Int64"
+            ),
+            "slowest group": [
+                None if lag is None or not lag.records else lag.group for lag in lags
+            ],
+        }
+    )
+
+
+def holding_table(found: Sequence[Finding], checked: Sequence[Check]) -> pd.DataFrame:
+    """Shows what holds: how many were found, out of how many, by which witnesses."""
+    by_kind = {one.kind: one for one in checked}
+    checks = [by_kind.get(one.kind) for one in found]
+    return pd.DataFrame(
+        {
+            "": [OUTCOME_SYMBOLS[one.outcome] for one in found],
+            "finding": [KIND_TITLES.get(one.kind, one.kind) for one in found],
+            "found": [f"{one.count:,}" for one in found],
+            "of": ["" if one is None else f"{one.records:,} {one.unit}" for one in checks],
+            "witnesses": [
+                "" if one is None else ", ".join(WITNESS_WORDS[each] for each in one.witnesses)
+                for one in checks
+            ],
+        }
+    )
+
+
+def uncounted_table(report: Report) -> pd.DataFrame:
+    """Shows what does not count for the verdict, what was found of it, and why it does not
+    count."""
+    by_kind = {one.kind: one for one in report.findings}
+    reasons = {one.kind: one.why for one in report.not_checked}
+    kinds = list(dict.fromkeys([*(one.kind for one in report.aside), *reasons]))
+    shown = [by_kind.get(kind) for kind in kinds]
+    return pd.DataFrame(
+        {
+            "finding": [KIND_TITLES.get(kind, kind) for kind in kinds],
+            "result": ["not judged" if one is None else one.why for one in shown],
+            "why it does not count": [reasons.get(kind, "") for kind in kinds],
+        }
+    )

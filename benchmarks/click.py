@@ -68,7 +68,7 @@ def click_to_verdict(browser: Browser, address: str, history: History) -> Waited
     verdict = page.get_by_text(
         re.compile(rf"{RECORDS:,} of {RECORDS:,} inputs committed exactly once")
     ).first
-    page.wait_for_url("**/?run=*")
+    page.wait_for_url("**/run?run=*")
     # Not `expect`, which describes the whole page anew at every look, on the same cores.
     verdict.wait_for(timeout=PATIENCE_MS)
     ended = _now()

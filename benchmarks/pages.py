@@ -122,6 +122,8 @@ class Visit:
     answer: Sight | None = None
     before: Callable[[Page], None] | None = None
     """What must be open for the click, as a list of options."""
+    title: str = ""
+    """Its heading, if that is not its name."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,8 @@ def visits(runs: Sequence[str]) -> list[Visit]:
         return clicked
 
     return [
-        Visit("Run", f"?run={newest}", [text("Recent runs")], second_row(35), heading(older)),
+        Visit("Home", "", [text("Worst lag"), text("not signed")], title="Topicproof"),
+        Visit("Run", f"run?run={newest}", [text("Recent runs")], second_row(35), heading(older)),
         Visit("Demos", f"demos?story=aborts&runs={newest}", [text("What there is to see")]),
         Visit(
             "Compare",
@@ -246,7 +249,9 @@ def measure(
 
 def shown(page: Page, visit: Visit) -> tuple[float, float]:
     """When frame and content can be seen, in seconds since the navigation."""
-    return seen(page, Sight(TITLE.selector, visit.name)), seen(page, *visit.content, whole=True)
+    return seen(page, Sight(TITLE.selector, visit.title or visit.name)), seen(
+        page, *visit.content, whole=True
+    )
 
 
 def seen(page: Page, *sights: Sight, whole: bool = False) -> float:

@@ -17,6 +17,8 @@ VERDICT_MARKS: Mapping[str, tuple[str, str]] = {
 }
 """Colour and symbol of each verdict."""
 TREND_PX = 300
+FEW = 6
+"""Below this, each count has a line of its own."""
 _TITLE_WIDE = "0,000,000"
 """Narrowest label to reserve space for on the trend's axis, so that its title always fits."""
 
@@ -63,4 +65,11 @@ def trend_figure(frame: pd.DataFrame, measure: str) -> go.Figure:
     figure.update_yaxes(
         fixedrange=True, automargin=False, title=measure, tickformat=",", rangemode="tozero"
     )
+    if _counts(frame["figure"]) and frame["figure"].max() < FEW:
+        # Plotly would write halves between counts.
+        figure.update_yaxes(dtick=1, range=[0, max(1, frame["figure"].max()) * 1.1])
     return figure
+
+
+def _counts(figures: pd.Series[float]) -> bool:
+    return bool((figures.dropna() % 1 == 0).all())

@@ -5,46 +5,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import PurePath
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 
-from topicproof.app import checking, live, session, wording
+from topicproof.app import checking, session, wording
+from topicproof.app.check_outcome import progress
 from topicproof.app.check_state import (
     CheckState,
     default_name,
-    mistake_line,
+    mistakes_text,
     read_check,
     topic_of,
     write_check,
 )
 from topicproof.app.checking import Drafted, Origin
 from topicproof.app.contract_form import form
+from topicproof.app.contract_import import import_contract
+from topicproof.app.contract_matches import show_preview
 from topicproof.app.payload import verbatim
 from topicproof.backend.errors import ContractError, Mistake, TopicproofError
 from topicproof.backend.history.contracts import contracts, keep, versions
-from topicproof.backend.history.store import Run, State
+from topicproof.backend.history.store import Run
 from topicproof.backend.judging.contract import (
     PLACEHOLDER,
     make_contract,
     parse_fields,
     question_of,
 )
-from topicproof.backend.judging.contract_preview import Match, Preview, identity_only, preview
 from topicproof.backend.judging.contract_text import spell
-from topicproof.backend.judging.judge import STEPS
-from topicproof.backend.kafka.browse.records import as_text
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.launch import start_check
 from topicproof.backend.services.keeper import Services
 
 POLL_S = 1.0
-IDENTITY_CHARACTERS = 60
-PLACES_SHOWN = 3
-TABLE_PX = 300
 RECENT = 6
 SIDES = "source", "sink"
 FILE_WORDS = (
@@ -52,7 +46,6 @@ FILE_WORDS = (
     "choose “exactly one” if outputs above 1 are duplicates",
 )
 """The draft's advice to somebody who edits a file, and the same for this form."""
-MATCH_SYMBOLS = {Match.MATCHED: "✓", Match.NO_INPUT: "?", Match.NO_OUTPUT: "?"}
 
 settings = session.settings()
 
@@ -73,12 +66,12 @@ def page() -> None:
     choose_topics(state, names, source_slot, sink_slot)
     choose_kept(state, origin, kept_slot)
     with import_slot:
-        import_contract()
+        import_contract(settings, lambda label: go(CheckState(contract=label)))
     for notice in notices:
         st.warning(wording.plain(notice), icon=":material/info:")
     if run is not None:
         with st.container(border=True):
-            st.fragment(progress, run_every=POLL_S if run.alive else None)(run.id)
+            st.fragment(progress, run_every=POLL_S if run.alive else None)(settings, run.id)
     if fields is None and (state.source is None or state.sink is None):
         welcome()
         return
@@ -184,27 +177,6 @@ def choose_kept(state: CheckState, origin: Origin | None, slot: Any) -> None:
         on_change=chosen,
         help="Contracts that were kept in this history, with their versions.",
     )
-
-
-def import_contract() -> None:
-    """Takes a contract as a file, keeps it under the file's name, and opens it."""
-    with st.popover("Import", width="stretch"):
-        file = st.file_uploader("A contract as YAML", type=["yaml", "yml"], key="check_import")
-        if file is None or st.session_state.get("imported") == file.file_id:
-            return
-        st.session_state["imported"] = file.file_id
-        try:
-            text = file.getvalue().decode()
-            one = keep(session.history(settings), PurePath(file.name).stem, text)
-        except UnicodeDecodeError:
-            st.error("The file is not UTF-8 text. Save it as UTF-8, and choose it again.")
-        except ContractError as error:
-            st.error(mistakes_text(error.mistakes), title="That is not a contract yet")
-        except TopicproofError as error:
-            st.error(wording.plain(str(error)), title="The contract was not kept")
-        else:
-            go(CheckState(contract=one.label))
-            st.rerun()
 
 
 def welcome() -> None:
@@ -405,146 +377,6 @@ def spark_lint(fields: Mapping[str, Any]) -> None:
         return
     if wrong:
         st.error(mistakes_text(wrong), title="Spark refuses this", icon=":material/error:")
-
-
-def mistakes_text(mistakes: Sequence[Mistake]) -> str:
-    return "  \n".join(mistake_line(one.field, one.why) + "\\." for one in mistakes)
-
-
-def show_preview(fields: Mapping[str, Any], found: Drafted | None) -> None:
-    """Shows which newest outputs belong to which newest inputs."""
-    terms = identity_only(fields)
-    if found is None or terms is None:
-        st.caption(
-            "The preview comes when one source, one sink and an identity are chosen."
-            if found is not None or terms is None
-            else "No preview: there is no sample of both topics."
-        )
-        return
-    seen = preview(found.inputs, found.outputs, terms)
-    st.markdown("##### What the identity matches")
-    columns = st.columns(2)
-    for column, title, part, whole in (
-        (columns[0], "Outputs with an input", seen.outputs_matched, seen.outputs),
-        (columns[1], "Inputs with an output", seen.inputs_matched, seen.inputs),
-    ):
-        column.metric(
-            title,
-            f"{part:,}",
-            f"of {whole:,}",
-            delta_color="off",
-            delta_arrow="off",
-            border=True,
-        )
-    said = st.success if seen.good else st.warning
-    icon = ":material/check_circle:" if seen.good else ":material/rule:"
-    said(wording.plain(seen.why), icon=icon)
-    pairs_table(seen)
-
-
-def pairs_table(seen: Preview) -> None:
-    if not seen.pairs:
-        return
-    frame = pd.DataFrame(
-        {
-            "identity": [as_text(one.identity, IDENTITY_CHARACTERS) for one in seen.pairs],
-            "result": [f"{MATCH_SYMBOLS.get(one.match, '✕')} {one.match}" for one in seen.pairs],
-            "input": [places(one.inputs) for one in seen.pairs],
-            "outputs": [len(one.outputs) for one in seen.pairs],
-            "at": [places(one.outputs) for one in seen.pairs],
-        }
-    )
-    st.dataframe(
-        frame,
-        hide_index=True,
-        height=TABLE_PX,
-        alt="Identities of the newest records, with their inputs and outputs, the worst first",
-        column_config={
-            "input": st.column_config.TextColumn(help="Partition/offset in the source"),
-            "at": st.column_config.TextColumn(help="Partition/offset in the sink"),
-        },
-    )
-    cut = "" if sum(seen.counts.values()) == len(seen.pairs) else f" The first {len(seen.pairs):,}."
-    st.caption(
-        f"Newest records only, worst first.{cut} Partners may lie outside of the sample; the check"
-        " reads both topics whole."
-    )
-
-
-def places(found: Sequence[tuple[int, int]]) -> str:
-    shown = ", ".join(f"{partition}/{offset}" for partition, offset in found[:PLACES_SHOWN])
-    return f"{shown}, …" if len(found) > PLACES_SHOWN else shown
-
-
-def progress(run_id: str) -> None:
-    """Shows a check while it goes on, with a button that stops it, and its result."""
-    with session.said():
-        history = session.history(settings)
-        run = history.get(run_id)
-    if st.session_state.get("check_going") == run_id and not run.alive:
-        # The rest of the page knew it as alive.
-        st.session_state["check_going"] = None
-        st.rerun()
-    if not run.alive:
-        result(run)
-        return
-    st.session_state["check_going"] = run_id
-    left, right = st.columns([5, 1], vertical_alignment="center")
-    at = STEPS.index(run.progress.stage) if run.progress.stage in STEPS else -1
-    steps = " → ".join(
-        f"**{step}**" if n == at else f":gray[✓ {step}]" if n < at else f":gray[{step}]"
-        for n, step in enumerate(STEPS)
-    )
-    left.markdown(
-        f"**{wording.plain(run.facts.source)}** → **{wording.plain(run.facts.sink)}**: {steps}"
-    )
-    took = (datetime.now(UTC).replace(tzinfo=None) - run.created_at).total_seconds()
-    left.progress(
-        (at + 0.5) / len(STEPS) if at >= 0 else 0.0,
-        text=f"{wording.duration(took)}, {run.progress.tasks:,} Spark tasks finished",
-    )
-    if right.button(
-        "Stop",
-        icon=":material/stop:",
-        key="stop_check",
-        width="stretch",
-        disabled=run.stop_requested,
-        help="Ends the check without a verdict. Nothing of it stays but its entry in History.",
-    ):
-        with session.said():
-            history.request_stop(run_id)
-        st.rerun(scope="fragment")
-
-
-def result(run: Run) -> None:
-    """Shows how a check ended, and the way to its verdict."""
-    if run.state is State.STOPPED:
-        st.info(
-            "It was stopped before its verdict, so it proves nothing.",
-            title="The check was stopped",
-            icon=":material/stop_circle:",
-        )
-    elif run.verdict is None and run.error is None:
-        st.error(
-            "Its process ended before the verdict, so it proves nothing. Check again.",
-            title="The check was interrupted",
-            icon=":material/error:",
-        )
-    live.conclusion(run)
-    if run.verdict is not None:
-        with st.container(horizontal=True):
-            st.page_link(
-                "views/verdict.py",
-                label="Open the verdict and sign it",
-                icon=":material/gavel:",
-                query_params={"run": run.id},
-            )
-            st.page_link(
-                "views/compare.py",
-                label="Compare both levels of the sink",
-                icon=":material/compare:",
-                query_params={"topic": run.facts.sink},
-            )
 
 
 page()

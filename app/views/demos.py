@@ -6,12 +6,11 @@ from __future__ import annotations
 import streamlit as st
 
 from topicproof.app import live, session, stories, wording
+from topicproof.app.start_story import start_story
 from topicproof.app.stories import STORIES, Story
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.context import holds_open, release
-from topicproof.backend.runs.launch import start_run
-from topicproof.backend.runs.plan import make_plan
 
 POLL_S = 1.5
 
@@ -20,16 +19,9 @@ settings = session.settings()
 
 def start(told: Story) -> None:
     """Starts the story's runs and opens it."""
-    with session.said(), st.status("Starting…") as status:
-        runs = [
-            start_run(
-                settings,
-                make_plan(dict(part.plan)),
-                lambda line: status.update(label=wording.plain(line)),
-            )
-            for part in told.parts
-        ]
-    st.query_params.from_dict({"story": told.name, "runs": ",".join(runs)})
+    with session.said():
+        params = start_story(settings, told)
+    st.query_params.from_dict(params)
     st.rerun()
 
 

@@ -1,7 +1,7 @@
 """History: every run and check with its standing, a comparison of two, and one pipeline over time.
 
-`?scenario=`, `?guarantee=`, `?verdict=`, `?topic=` filter; `?before=` and `?after=` compare; `?of=`
-and `?measure=` select the trend.
+`?scenario=`, `?contract=`, `?guarantee=`, `?verdict=`, `?decision=`, `?on=` (the cluster) and
+`?topic=` filter; `?before=` and `?after=` compare; `?of=` and `?measure=` select the trend.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from topicproof.backend.history.compare import Comparison, compare
 from topicproof.backend.history.store import Run
 
 EVERY = "every"
+ROW = 3
+"""Small figures beside each other."""
 settings = session.settings()
 
 
@@ -35,7 +37,7 @@ def page() -> None:
             f"The newest {session.RUNS_SHOWN:,}; `topicproof runs` and the database have all of"
             " them."
         )
-    shown = filtered(runs)
+    shown = filtered(runs, standings)
     if not shown:
         st.info("None of them matches these filters.", icon=":material/filter_alt_off:")
     else:
@@ -46,26 +48,30 @@ def page() -> None:
     side_by_side([run for run in runs if run.verdict])
 
 
-def filtered(runs: Sequence[Run]) -> list[Run]:
+def filtered(runs: Sequence[Run], standings: Mapping[str, str]) -> list[Run]:
     """Returns the runs that pass the filters. Unknown filter values of the URL are reported and
-    ignored."""
+    ignored. A filter with nothing to choose from is not shown."""
     facets = {
-        "scenario": [trend.scenario(run) for run in runs],
-        "guarantee": [str(run.plan.get("guarantee", "")) for run in runs],
-        "verdict": [run.verdict or "none" for run in runs],
+        "scenario": ("Scenario", [trend.scenario(run) for run in runs]),
+        "contract": ("Contract", [str(run.plan.get("contract", "")) for run in runs]),
+        "guarantee": ("Guarantee", [str(run.plan.get("guarantee", "")) for run in runs]),
+        "verdict": ("Verdict", [run.verdict or "none" for run in runs]),
+        "decision": ("Decision", [standings[run.id].partition(" with ")[0] for run in runs]),
+        "on": ("Cluster", [wording.clusters(run) for run in runs]),
     }
-    wanted: dict[str, str] = {}
+    wanted = dict.fromkeys(facets, EVERY)
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        for name, values in facets.items():
-            wanted[name] = _choice(
-                name.capitalize(), name, [EVERY, *sorted(set(filter(None, values)))]
-            )
+        for name, (label, values) in facets.items():
+            known = sorted(set(filter(None, values)))
+            if name in st.query_params or len(set(values)) > 1:
+                wanted[name] = _choice(label, name, [EVERY, *known])
         topic = st.text_input(
             "Topic", key="topic", bind="query-params", placeholder="part of a name"
         )
+    of_runs = zip(*(values for _label, values in facets.values()), strict=True)
     return [
         run
-        for run, *values in zip(runs, *facets.values(), strict=True)
+        for run, values in zip(runs, of_runs, strict=True)
         if all(wanted[name] in (EVERY, value) for name, value in zip(facets, values, strict=True))
         and (not topic or any(topic in name for name in trend.topics(run)))
     ]
@@ -74,7 +80,9 @@ def filtered(runs: Sequence[Run]) -> list[Run]:
 def listed(runs: Sequence[Run], standings: Mapping[str, str]) -> None:
     frame = pd.DataFrame(
         {
-            "run": [f"verdict?run={run.id}" if run.verdict else f"./?run={run.id}" for run in runs],
+            "run": [
+                f"verdict?run={run.id}" if run.verdict else f"run?run={run.id}" for run in runs
+            ],
             "started": [run.created_at for run in runs],
             "kind": [run.kind for run in runs],
             "what": [trend.subject(run) for run in runs],
@@ -120,20 +128,54 @@ def over_time(runs: Sequence[Run]) -> None:
     reports = {
         run.id: found for run in mine if (found := session.kept_report(settings, run)) is not None
     }
-    frame = trend.frame([run for run in mine if run.id in reports], reports, measure)
-    if frame.empty:
+    judged = [run for run in mine if run.id in reports]
+    if not judged:
         st.info("None of these has a report that can be read.", icon=":material/folder_off:")
         return
-    figure = trend_figure(frame, measure)
-    st.plotly_chart(
-        figure,
-        config=export.PICTURE_ONLY,
-        alt=f"{measure} of {of} over time; the table below has the same figures",
-    )
+    frame = trend.frame(judged, reports, measure)
+    figure = None
+    if frame["figure"].count() > 1:
+        figure = trend_figure(frame, measure)
+        st.plotly_chart(
+            figure,
+            config=export.PICTURE_ONLY,
+            alt=f"{measure} of {of} over time; the table below has the same figures",
+        )
+    else:
+        st.info(
+            f"A trend of {measure} needs two reports that have it. Repeat the run or the check.",
+            icon=":material/show_chart:",
+        )
+    others = {name: trend.frame(judged, reports, name)["figure"] for name in trend.MEASURES}
+    small_figures({name: found for name, found in others.items() if name != measure})
     with st.expander("The figures", icon=":material/table:"):
-        st.dataframe(frame, hide_index=True, alt="The figures of the chart")
+        st.dataframe(
+            frame.assign(**others).drop(columns="figure"),
+            hide_index=True,
+            alt="Every figure of every report",
+        )
         said = wording.plain(f"{measure} of {of}. Times are UTC.")
-        export.offer_table("over-time", lambda: frame, said, lambda: figure)
+        export.offer_table(
+            "over-time", lambda: frame, said, None if figure is None else lambda: figure
+        )
+
+
+def small_figures(found: Mapping[str, pd.Series[float]]) -> None:
+    """Shows the newest of each figure, with a line of all of them."""
+    known = {name: values.dropna() for name, values in found.items()}
+    told = {name: values for name, values in known.items() if len(values)}
+    if not told:
+        return
+    columns = [column for _row in range(0, len(told), ROW) for column in st.columns(ROW)]
+    for column, (name, values) in zip(columns, told.items(), strict=False):
+        column.metric(
+            name[0].upper() + name[1:],
+            _figure(float(values.iloc[-1])),
+            chart_data=values.tolist() if len(values) > 1 else None,
+            border=True,
+            height="stretch",
+            help="The newest report. The line shows all of them, the oldest first.",
+        )
 
 
 def side_by_side(runs: Sequence[Run]) -> None:
@@ -218,7 +260,7 @@ def tables(found: Comparison) -> None:
 
 
 def _figure(value: float | None, sign: str = "") -> str:
-    return "–" if value is None else f"{round(value, 3):{sign},}"
+    return "–" if value is None else f"{round(value, 3):{sign},}".removesuffix(".0")
 
 
 def _choice(label: str, key: str, options: Sequence[str], default: str | None = None) -> str:

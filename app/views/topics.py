@@ -1,4 +1,5 @@
-"""Topics: a cluster's topics, the contents of one, its readers, and a browser of its records."""
+"""Topics: all topics of a cluster (`?view=cluster`), and of one its contents, its readers, and a
+browser of its records."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from topicproof.app import session, tables, topic, wording
-from topicproof.app.record_browser import ROW_PX, TABLE_PX, go, records, tail
+from topicproof.app import session, tables, topic, topic_list, wording
+from topicproof.app.record_browser import ROW_PX, go, records, tail
 from topicproof.app.snapshot import Snapshot
 from topicproof.app.url_state import (
     CLUSTER,
@@ -34,7 +35,7 @@ VIEW_NAMES = {
     PARTITIONS: ":material/view_week: Partitions",
     GROUPS: ":material/group: Groups and lag",
     SETTINGS: ":material/tune: Configuration",
-    CLUSTER: ":material/dns: Cluster",
+    CLUSTER: ":material/list: All topics",
 }
 
 settings = session.settings()
@@ -53,7 +54,6 @@ def body(kafka: Services, seen: Snapshot, _live: bool) -> None:
         PARTITIONS: partitions,
         GROUPS: groups,
         SETTINGS: configuration,
-        CLUSTER: cluster,
     }
     views[look.view](kafka, seen, look)
 
@@ -215,59 +215,8 @@ def configuration(kafka: Services, seen: Snapshot, _look: TopicsState) -> None:
     st.dataframe(table, hide_index=True, row_height=ROW_PX, alt="Settings of the topic")
 
 
-def cluster(kafka: Services, _seen: Snapshot, _look: TopicsState) -> None:
-    """Shows brokers, and every topic."""
-    with session.said():
-        found = session.cluster_view(kafka.bootstrap, settings.client)
-    leader = "unknown" if found.controller is None else f"node {found.controller}"
-    st.markdown(
-        f"Cluster **{wording.plain(found.cluster)}** at {wording.plain(kafka.bootstrap)}:"
-        f" {wording.count(len(found.brokers), 'broker')},"
-        f" {wording.count(len(found.topics), 'topic')}, active controller: {leader}."
-    )
-    left, right = st.columns([1, 1.4], gap="medium")
-    brokers = pd.DataFrame(
-        {
-            "broker": [one.broker for one in found.brokers],
-            "address": [f"{one.host}:{one.port}" for one in found.brokers],
-            "rack": [one.rack for one in found.brokers],
-            "controller": [
-                "active" if one.broker == found.controller else "" for one in found.brokers
-            ],
-        }
-    )
-    left.dataframe(
-        brokers,
-        hide_index=True,
-        row_height=ROW_PX,
-        placeholder="–",
-        alt="The brokers of the cluster",
-    )
-
-    def chosen() -> None:
-        cells = st.session_state["topics"].selection.cells
-        if cells and cells[0][0] < len(found.topics):
-            go(TopicsState(found.topics[cells[0][0]].topic))
-
-    with right:
-        st.dataframe(
-            pd.DataFrame(
-                {
-                    "topic": [one.topic for one in found.topics],
-                    "partitions": [one.partitions for one in found.topics],
-                    "replicas": [one.replicas for one in found.topics],
-                    "not in sync": [one.out_of_sync for one in found.topics],
-                }
-            ),
-            hide_index=True,
-            row_height=ROW_PX,
-            height=min(TABLE_PX, ROW_PX * (len(found.topics) + 1) + 10),
-            key="topics",
-            on_select=chosen,
-            selection_mode="single-cell",
-            alt="The topics of the cluster, without Kafka's own",
-        )
-        st.caption("Click a topic to open its records.")
-
-
-topic.page(settings, "Topics", body, follow=False)
+if st.query_params.get("view") == CLUSTER:
+    # Without a snapshot of one topic, which may take a while.
+    topic_list.page(settings)
+else:
+    topic.page(settings, "Topics", body, follow=False)

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from topicproof.app import session, signing, way_forward, wording
+from topicproof.app import export, session, signing, tables, way_forward, wording
+from topicproof.app.charts.where import where_figure
+from topicproof.app.found import marks_sentence
 from topicproof.app.url_state import example_position
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.store import Run
@@ -17,6 +19,7 @@ from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.report import Report
 
 EXAMPLES_OPEN = 5
+ROW_PX = 28
 END_TO_END = "end to end"
 
 settings = session.settings()
@@ -65,19 +68,74 @@ def page() -> None:
             title=f"The verdict of the run as a whole is {run.verdict}",
         )
     subject(run, report)
-    outcome(run, report)
-    way_forward.offer(settings, run, report)
-    witnesses(run, report)
-    aside = report.aside
-    for finding in report.findings:
-        if finding not in aside:
-            with st.container(border=True, gap="small"):
-                section(report, finding)
-    uncounted(report, aside)
-    rest(run, report, text)
-    signing.evidence(settings, run)
-    with session.said():
+    left, right = st.columns([2.5, 1], gap="medium")
+    with left:
+        outcome(run, report)
+        way_forward.offer(settings, run, report)
+        witnesses(run, report)
+        findings(run, report)
+        uncounted(report)
+        rest(run, report, text)
+    with right, signing.in_sight(), session.said():
         signing.signing(settings, run)
+        signing.evidence(settings, run)
+
+
+def findings(run: Run, report: Report) -> None:
+    """Shows what is violated, then what is not known, then what holds, as one table."""
+    shown = [one for one in report.findings if one not in report.aside]
+    violated = [one for one in shown if one.outcome is Outcome.VIOLATED]
+    if any(one.count for one in violated):
+        where(run, report)
+    for finding in violated + [one for one in shown if one.outcome is Outcome.UNKNOWN]:
+        with st.container(border=True, gap="small"):
+            section(report, finding)
+    holding = [one for one in shown if one.outcome is Outcome.HOLDS]
+    if holding:
+        st.markdown(f"**In order: {wording.count(len(holding), 'kind')} of finding**")
+        table = tables.holding_table(holding, report.checked)
+        st.dataframe(
+            table,
+            hide_index=True,
+            row_height=ROW_PX,
+            height=ROW_PX * (len(table) + 1) + 10,
+            alt="What holds: the kind of finding, how many were found, out of how many, by which"
+            " witnesses",
+            column_config={
+                "": st.column_config.TextColumn(width=30),
+                "finding": st.column_config.TextColumn(width=190),
+                "found": st.column_config.TextColumn(width=55),
+                "of": st.column_config.TextColumn(width=170),
+            },
+        )
+    allowed = [one for one in holding if one.examples]
+    if allowed:
+        named = ", ".join(wording.KIND_TITLES.get(one.kind, one.kind) for one in allowed)
+        with st.expander(f"Examples of what was found and is allowed: {named}"):
+            for finding in allowed:
+                section(report, finding)
+
+
+def where(run: Run, report: Report) -> None:
+    """Draws where the findings lie in the judged ranges of sink and source."""
+    if not report.of_topic:
+        return
+    breaks = {one.kind for one in report.findings if one.outcome is Outcome.VIOLATED}
+    for bounds in (report.sink, report.source):
+        topic = bounds.place(0)[0] if bounds.partitions else bounds.topic
+        found = session.found_of(settings, run, report, topic)
+        marks = [] if found is None else [one for one in found.marks if one.kind in breaks]
+        if marks:
+            st.markdown(
+                f"**Where in {wording.plain(topic)}**: {wording.plain(marks_sentence(marks))}"
+            )
+            st.plotly_chart(
+                where_figure(marks, bounds.partitions),
+                key=f"where {topic}",
+                config=export.PICTURE_ONLY,
+                alt=f"Findings on the offsets of {topic}: {marks_sentence(marks)} The examples"
+                " below name the worst ones.",
+            )
 
 
 def choose(run: Run | None, runs: Sequence[Run]) -> None:
@@ -201,6 +259,7 @@ def subject(run: Run, report: Report) -> None:
     ]
     if clusters:
         said.append(f"cluster {' → '.join(clusters)}")
+    said.append(f"judged in {report.took_s:.1f} s")
     st.markdown(" · ".join(said))
 
 
@@ -231,15 +290,15 @@ def outcome(run: Run, report: Report) -> None:
     if run.error:
         st.error(wording.plain(run.error), title="The run itself failed", icon=":material/error:")
     transactions = report.transactions
-    columns = st.columns(4)
+    columns = st.columns(3)
     columns[0].metric(
         "Inputs judged", wording.number(report.source_records), border=True, height="stretch"
     )
     columns[1].metric(
-        "Sink offsets judged", wording.number(report.sink.offsets), border=True, height="stretch"
+        "Sink offsets", wording.number(report.sink.offsets), border=True, height="stretch"
     )
     columns[2].metric(
-        "Transactions committed",
+        "Committed",
         "none" if transactions.committed is None else wording.number(transactions.committed),
         (
             "no witness counts them"
@@ -254,12 +313,11 @@ def outcome(run: Run, report: Report) -> None:
         border=True,
         height="stretch",
         help=(
-            "Counted by header: each one once."
+            "Transactions, counted by header: each one once."
             if transactions.told_by == "headers"
-            else "Each one once per partition written to."
+            else "Transactions, each one once per partition written to."
         ),
     )
-    columns[3].metric("Judged in", f"{report.took_s:.1f} s", border=True, height="stretch")
     st.markdown(
         f"Balance of **{wording.plain(report.sink.topic)}**: {wording.report_balance(report)}"
     )
@@ -316,18 +374,24 @@ def head(report: Report, finding: Finding) -> None:
     right.caption(f"{wording.plain(QUESTIONS.get(finding.kind, ''))} {basis(check)}")
 
 
-def uncounted(report: Report, aside: Sequence[Finding]) -> None:
-    """Shows kinds that do not count and show nothing wrong, folded away."""
-    if not aside:
+def uncounted(report: Report) -> None:
+    """Shows what did not count for the verdict, and why, folded away."""
+    aside = report.aside
+    if not aside and not report.not_checked:
+        st.caption(
+            f"All {wording.count(len(report.findings), 'kind')} of this catalogue count for the"
+            " verdict."
+        )
         return
-    held = sum(finding.outcome is Outcome.HOLDS for finding in aside)
-    said = (
-        f"{wording.count(len(aside), 'further kind')}, not counted: {held} in order,"
-        f" {len(aside) - held} not judged"
-    )
-    with st.expander(said, icon=":material/rule:"):
+    table = tables.uncounted_table(report)
+    with st.expander(f"Not counted for the verdict: {len(table)}", icon=":material/rule:"):
+        st.dataframe(
+            table,
+            hide_index=True,
+            row_height=ROW_PX,
+            alt="Kinds of finding that do not count for the verdict, and why",
+        )
         for finding in aside:
-            head(report, finding)
             for example in finding.examples[:EXAMPLES_OPEN]:
                 place(report, example)
 
@@ -362,19 +426,7 @@ def place(report: Report, example: Example) -> None:
 
 
 def rest(run: Run, report: Report, text: str) -> None:
-    """Shows what did not count and why, the exact ranges, the versions, and the report to
-    download."""
-    with st.container(border=True):
-        if report.not_checked:
-            st.markdown(f"**Not counted for the verdict: {len(report.not_checked)}**")
-            for one in report.not_checked:
-                title = wording.KIND_TITLES.get(one.kind, one.kind)
-                st.markdown(f"- **{wording.plain(title)}**: {wording.plain(one.why)}")
-        else:
-            st.markdown(
-                f"**Not counted: none** of the {wording.count(len(report.findings), 'kind')} of"
-                " this catalogue."
-            )
+    """Shows the exact ranges, the versions, and the report to download."""
     with st.expander("Exact ranges that were judged", icon=":material/straighten:"):
         for name, bounds, ends in (("source", report.source, "LSO"), ("sink", report.sink, "HW")):
             st.markdown(

@@ -57,8 +57,8 @@ def read_range(
             left.pop(partition, None)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise TopicError(
-                f"Records of {topic}-{partition} were deleted after the bounds were taken. Take new"
-                " bounds."
+                f"Records of {topic}-{partition} were deleted after the bounds were taken. Read it"
+                " again."
             )
         # A client without a right to the group may still read: it is not a member.
         elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:

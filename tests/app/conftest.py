@@ -34,7 +34,7 @@ def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AppTest
         app = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=TIMEOUT_S)
         for key, value in params.items():
             app.query_params[key] = value
-        if name != "run":
+        if name != "home":
             # Which pages there are is known after a first run.
             app.run()
             app.switch_page(f"views/{name}.py")

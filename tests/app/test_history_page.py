@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from tests.app.conftest import OpenPage, texts
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete, evidence_hash
 from topicproof.backend.evidence.manifest import manifest_hash
-from topicproof.backend.history.run_state import Facts
-from topicproof.backend.history.signoff import Decision, Standing, signoffs
+from topicproof.backend.history.run_state import Facts, RanOn
+from topicproof.backend.history.signoff import Decision, Standing, sign, signoffs
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.judging.selftest import KEPT
 from topicproof.backend.settings import Settings, read_settings
@@ -200,12 +200,40 @@ def test_a_pipeline_over_time_has_its_figures_in_a_table(
     runs = [stored.add(report) for report in (HELD, TWICE, HELD)]
     app = open_page("history", measure="findings that break the verdict")
     assert not app.exception and len(app.get("plotly_chart")) == 1
-    frame = next(
-        one.value
-        for one in app.dataframe
-        if "figure" in one.value.columns and "verdict" in one.value.columns
-    )
-    assert list(frame["run"]) == [run.id for run in runs] and list(frame["figure"]) == [0, 3, 0]
+    measure = "findings that break the verdict"
+    frame = next(one.value for one in app.dataframe if measure in one.value.columns)
+    assert list(frame["run"]) == [run.id for run in runs] and list(frame[measure]) == [0, 3, 0]
+    assert list(frame["inputs judged"]) == [report.source_records for report in (HELD, TWICE, HELD)]
+    assert "Inputs judged" in [one.label for one in app.metric]
+
+
+def test_one_report_is_no_trend(open_page: OpenPage, stored: Stored) -> None:
+    """Story: a pipeline was judged once. No chart shows one dot on an empty axis; its figures are
+    there."""
+    stored.add(HELD)
+    app = open_page("history")
+    assert not app.exception and not app.get("plotly_chart")
+    assert "needs two reports that have it" in texts(app)
+    figures = {one.label: one.value for one in app.metric}
+    assert figures["Inputs judged"] == f"{HELD.source_records:,}"
+
+
+def test_decisions_and_clusters_are_filters(open_page: OpenPage, stored: Stored) -> None:
+    """Story: QA looks for what nobody has decided on yet, and for one cluster's verdicts."""
+    signed, left = stored.add(HELD), stored.add(HELD)
+    digest = evidence_hash(signed.folder(stored.settings))
+    assert digest
+    sign(stored.history, signed.id, [HELD], digest, Decision.ACCEPT, "Grace Hopper")
+    there = RanOn(bootstrap="broker:9092", name="production")
+    facts = replace(left.facts, cluster=there)
+    stored.history.remember(left.id, facts)
+    for wanted, run in (
+        ({"decision": "not signed"}, left),
+        ({"decision": "accepted"}, signed),
+        ({"on": "production"}, left),
+    ):
+        found = open_page("history", **wanted).dataframe[0].value
+        assert [name.rpartition("=")[2] for name in found["run"]] == [run.id], wanted
 
 
 def test_damaged_and_missing_reports_are_said(open_page: OpenPage, stored: Stored) -> None:
@@ -288,6 +316,45 @@ def test_a_changed_database_shows(open_page: OpenPage, stored: Stored) -> None:
         connection.execute(sa.text("update signoffs set decision = 'accept'"))
     app = open_page("verdict", run=run.id)
     assert not app.exception and "Entry 1 of the sign-offs is not what was entered" in texts(app)
+
+
+def test_a_healthy_verdict_is_short_and_a_violated_one_begins_with_what_is_wrong(
+    open_page: OpenPage, stored: Stored
+) -> None:
+    """Story: QA opens both. What holds is one table; what is violated is a section of its own with
+    its example, and nothing of it is in the table."""
+    app = open_page("verdict", run=stored.add(HELD).id)
+    assert not app.exception
+    table = app.dataframe[0].value
+    assert list(table.columns) == ["", "finding", "found", "of", "witnesses"]
+    assert len(table) == len([one for one in HELD.findings if one not in HELD.aside])
+    app = open_page("verdict", run=stored.add(TWICE).id)
+    assert not app.exception
+    assert "input 3 again" in texts(app) and "1 example of 3" in texts(app)
+    assert not [one for one in app.dataframe if "witnesses" in one.value.columns]
+
+
+def test_several_findings_are_waived_at_once(open_page: OpenPage, stored: Stored) -> None:
+    """Story: a replay breaks two kinds. QA waives both with one reason and one day, and then
+    accepts."""
+    gap = replace(TWICE.findings[0], kind="gap")
+    run = stored.add(replace(TWICE, findings=(*TWICE.findings, gap)))
+    app = open_page("verdict", run=run.id)
+    app.radio[0].set_value(Decision.WAIVE).run()
+    assert app.multiselect[0].value == ["duplicate", "gap"]
+    for decision in (Decision.WAIVE, Decision.ACCEPT):
+        app.radio[0].set_value(decision).run()
+        _field(app.text_input, "Your name").set_value("Grace Hopper")
+        _field(app.text_area, "Comment").set_value("known")
+        _field(app.button, "Sign").click()
+        app.run()
+        assert not app.exception
+    assert [(one.decision, one.kind) for one in signoffs(stored.history)] == [
+        (Decision.WAIVE, "duplicate"),
+        (Decision.WAIVE, "gap"),
+        (Decision.ACCEPT, None),
+    ]
+    assert "accepted with 2 waivers" in texts(app)
 
 
 def _field(found: Any, label: str) -> Any:

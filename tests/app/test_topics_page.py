@@ -175,6 +175,29 @@ def test_every_view_of_a_run(
     assert len(app.dataframe) or view == "groups"
 
 
+def test_the_list_of_topics_is_filtered(
+    open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: an operator looks for topics of one name that withhold records, and finds one of two,
+    with the share that was aborted lately."""
+    assert at_home.home
+    topic, sound = new_topic(partitions=2), new_topic()
+    Writer(bootstrap, topic).write("B6 B- n2 A4")
+    Writer(bootstrap, sound).write("B1 B+")
+    app = open_page("topics", view="cluster", named="the-list-of-topics")
+    assert not app.exception and "Aborted shares: 0 of 2 read" in texts(app)
+    # A browser draws the fragment again by itself.
+    app.run()
+    assert not app.exception and not app.error
+    found = {row["topic"]: row for row in app.dataframe[0].value.to_dict("records")}
+    assert found.keys() == {topic, sound}
+    row = found[topic]
+    assert (row["partitions"], row["offsets"], row["withheld"], row["open"]) == (2, 13, 4, 1)
+    assert row["aborted"] == 0.5 and found[sound]["aborted"] == 0
+    app.button_group(key="only").set_value(["withheld"]).run()
+    assert app.dataframe[0].value["topic"].tolist() == [topic]
+
+
 def test_a_topic_stays_from_page_to_page(
     open_page: OpenPage, at_home: Settings, finished: Finished
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.app.conftest import OpenPage, texts
 from tests.runs import Finished
+from topicproof.app.wording import KIND_TITLES
 from topicproof.backend.address import Address
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.history.run_state import Facts, StageVerdict
@@ -33,8 +34,15 @@ def test_a_run_that_holds(open_page: OpenPage, at_home: Settings, finished: Fini
     assert app.success[0].value.replace("\\", "") == finished.report.why
     said = texts(app)
     found = {finding.kind: finding.count for finding in finished.report.findings}
+    table = app.dataframe[0].value
+    rows = {row["finding"]: (row["found"], row["of"]) for row in table.to_dict("records")}
+    aside = {one.kind: one.why for one in finished.report.aside}
     for check_ in finished.report.checked:
-        assert f"{found[check_.kind]:,} of {check_.records:,} {check_.unit}" in said
+        if check_.kind not in aside:
+            counted = f"{found[check_.kind]:,}", f"{check_.records:,} {check_.unit}"
+            assert rows[KIND_TITLES[check_.kind]] == counted
+    assert set(aside.values()) <= set(app.dataframe[1].value["result"])
+    assert not app.get("plotly_chart"), "nothing is violated"
     assert "hearing: raw log" in said and "hearing: journal of the run" in said
     assert "hearing: transaction coordinator" in said
     assert "crash@transaction=2 fired 3 times" in said
@@ -57,6 +65,7 @@ def test_a_check_that_is_violated_leads_to_where_it_shows(
     assert history.get(report.run).verdict == "VIOLATED" and app.error[0].value
     said = texts(app)
     assert "6,000 of 12,000 expected outputs" in said and "20 examples of 6,000" in said
+    assert len(app.get("plotly_chart")) == 1 and f"Where in {finished.source}" in said
     assert any("offset" in link.value for link in app.page_link)
     assert "Faults" not in said, "a check injects none"
 

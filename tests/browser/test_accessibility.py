@@ -34,7 +34,7 @@ def test_no_page_has_a_serious_violation(
     run, sink = finished.run.id, finished.run.facts.sink
     places = {
         "": "",
-        "run": f"?run={run}",
+        "run": f"run?run={run}",
         "demos": f"demos?story=clean&runs={run}",
         "check": f"check?source={finished.source}&sink={sink}",
         "verdict": f"verdict?run={run}",

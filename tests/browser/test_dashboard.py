@@ -22,9 +22,9 @@ def test_a_run_from_the_form_to_its_aborted_records(
     """Story: a demo. One click starts a run; the browser is reloaded in the middle and loses
     nothing; the verdict comes; Compare shows aborted records and says why no read_committed
     consumer gets them."""
-    window.goto(address)
+    window.goto(f"{address}/run")
     window.get_by_role("button", name="Start the run").click()
-    window.wait_for_url("**/?run=*")
+    window.wait_for_url("**/run?run=*")
     run_id = window.url.partition("run=")[2]
     expect(window.get_by_role("button", name="Stop", exact=True)).to_be_visible()
     window.reload()
@@ -137,7 +137,8 @@ def test_every_page_at_three_widths(
     exception, and none is wider than its window."""
     run = finished.run.id
     pages = {
-        "run": f"?run={run}",
+        "home": "",
+        "run": f"run?run={run}",
         "demos": f"demos?story=clean&runs={run}",
         "compare": f"compare?topic={written}",
         "transactions": f"transactions?topic={written}",

@@ -46,7 +46,7 @@ def test_each_kind_of_link_opens_what_it_names(
     of that."""
     run, sink = finished.run.id, finished.sink
     shown = {
-        f"?run={run}": f"{run}",
+        f"run?run={run}": f"{run}",
         f"demos?story=clean&runs={run}": "What there is to see",
         f"compare?topic={sink}&partition=1&offset=7&record=9&level=committed&fate=committed": (
             "Offset 9"
@@ -65,6 +65,10 @@ def test_each_kind_of_link_opens_what_it_names(
         expect(window.get_by_text(text).first).to_be_visible()
         settled(window)
         assert not window.get_by_text("is ignored").count() and window.url.endswith(link), link
+    # The page Run was at the root once.
+    window.goto(f"{address}/?run={run}")
+    window.wait_for_url(f"**/run?run={run}")
+    expect(window.get_by_role("heading", name=run)).to_be_visible()
 
 
 def test_the_matrix_says_how_to_run_more_of_it(address: str, window: Page, matrix: Result) -> None:

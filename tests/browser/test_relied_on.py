@@ -6,7 +6,6 @@ import json
 import re
 import zipfile
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,6 @@ from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.validators.lineage.identity import Identity
 
-LATER = datetime.now(UTC).date() + timedelta(days=30)
 RUN_MS = 300_000
 Checked = Callable[[list[int]], tuple[str, str]]
 
@@ -95,9 +93,12 @@ def test_a_duplicate_is_seen_signed_and_downloaded(
     history = History(settings)
     reports, digest = signable(settings, history.get(run))
     kinds = [one.kind for one in breaking(*reports)]
-    for kind in kinds:
-        waived = (kind, LATER)
-        sign(history, run, reports, digest, Decision.WAIVE, "Grace Hopper", "known", *waived)
+    # All of them at once.
+    window.get_by_text("Waive findings").click()
+    window.get_by_role("textbox", name="Your name").fill("Grace Hopper")
+    window.get_by_role("textbox", name="Comment").fill("known")
+    window.get_by_role("button", name="Sign", exact=True).click()
+    expect(window.get_by_text(re.compile("Grace Hopper waived"))).to_have_count(len(kinds))
     sign(history, run, reports, digest, Decision.ACCEPT, "Grace Hopper")
     window.reload()
     expect(window.get_by_text(f"accepted with {len(kinds)} waiver")).to_be_visible()

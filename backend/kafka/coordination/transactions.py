@@ -99,14 +99,16 @@ def cluster_transactions(address: Address) -> TransactionsOfCluster:
     Kafka 3.0).
     """
     with connect(address) as kafka:
-        topics = sorted(kafka.with_retries(lambda: _topics_with_open(kafka)))
+        topics = sorted(kafka.with_retries(lambda: topics_with_open(kafka)))
         opened = {topic: open_transactions(kafka, topic) for topic in topics}
         return TransactionsOfCluster(
             {topic: found for topic, found in opened.items() if found}, _ids(kafka)
         )
 
 
-def _topics_with_open(kafka: Connection) -> set[str]:
+def topics_with_open(kafka: Connection) -> set[str]:
+    """Return the names of topics on which a transaction is open now. Raises kafka-python's errors,
+    also for brokers older than Kafka 3.0."""
     (answer,) = kafka.send(
         {None: MetadataRequest(topics=None, min_version=METADATA_VERSION_MIN)}
     ).values()

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from textwrap import shorten
 from typing import Any
 
 from kafka import KafkaAdminClient
@@ -44,6 +45,7 @@ _RIGHTS = {
 KIP-664)."""
 
 CONNECT_TIMEOUT_S = 3.0
+DETAILS_CHARACTERS = 240
 MUTE = "it accepts connections, but answers nothing"
 _CORRELATION_ID = b"ours"
 _API_VERSIONS = struct.pack(">ihh4sh", 10, 18, 0, _CORRELATION_ID, -1)
@@ -212,7 +214,8 @@ def _not_kafka(connection: socket.socket) -> str:
 def cluster_error(address: Address, error: KafkaError) -> ClusterError:
     """Describe what happened, where, and what to do."""
     name = type(error).__name__
-    details = f": {error.args[0]}" if error.args else ""
+    # The library may name hundreds of partitions.
+    details = f": {shorten(str(error.args[0]), DETAILS_CHARACTERS)}" if error.args else ""
     if isinstance(error, IncompatibleBrokerVersion):
         # Only the text names the request.
         request = re.search(r"'(\w+?)(Request)?'", str(error))
@@ -234,4 +237,5 @@ def cluster_error(address: Address, error: KafkaError) -> ClusterError:
             f"Kafka at {address} did not answer in time ({name}{details}). Check that its brokers"
             " run and that the client properties have the right security settings."
         )
-    return ClusterError(f"Kafka at {address} refused the request ({name}: {error}).")
+    said = shorten(str(error), DETAILS_CHARACTERS)
+    return ClusterError(f"Kafka at {address} refused the request ({name}: {said}).")

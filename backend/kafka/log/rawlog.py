@@ -202,8 +202,8 @@ class Connection:
                 partition, queue = next(iter(spans.items()))
                 raise ClusterError(
                     f"Partition {partition} of {topic} at {self.address} returned nothing from"
-                    f" offset {queue[0][0]} on, although its log ends at {queue[-1][1]}. Take new"
-                    " bounds."
+                    f" offset {queue[0][0]} on, although its log ends at {queue[-1][1]}. Try"
+                    " again."
                 )
         return table(kept, parts)
 
@@ -397,7 +397,7 @@ class Connection:
             raise ClusterError(
                 f"The log of partition {partition} of {topic} at {self.address} became shorter"
                 f" than offset {offset} while it was read: it was truncated, or the topic was"
-                " recreated. Take new bounds."
+                " recreated. Try again."
             )
         return start
 

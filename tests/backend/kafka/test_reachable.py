@@ -100,3 +100,7 @@ def test_a_word_or_error_code_of_a_newer_broker_is_named() -> None:
     with pytest.raises(ClusterError, match="newer than this client: 'Paused' is not a valid"):
         Connection(address, None, None).with_retries(lambda: TransactionState("Paused"))
     assert "Error 999" in str(cluster_error(address, for_code(999)("offsets")))
+    for code in (6, 42):
+        # Retriable, and not. The library names each of many partitions.
+        said = str(cluster_error(address, for_code(code)("partitions " + "many-000 " * 1_000)))
+        assert "partitions many-000" in said and len(said) < 500

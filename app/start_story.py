@@ -1,0 +1,26 @@
+"""Starts the runs of a story."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from topicproof.app import wording
+from topicproof.app.stories import Story
+from topicproof.backend.runs.launch import start_run
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.settings import Settings
+
+
+def start_story(settings: Settings, told: Story) -> dict[str, str]:
+    """Starts the story's runs, each in a process of its own. Returns the parameters of the page
+    Demos that open it. Raises TopicproofError."""
+    with st.status("Starting…") as status:
+        runs = [
+            start_run(
+                settings,
+                make_plan(dict(part.plan)),
+                lambda line: status.update(label=wording.plain(line)),
+            )
+            for part in told.parts
+        ]
+    return {"story": told.name, "runs": ",".join(runs)}

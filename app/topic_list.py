@@ -1,0 +1,185 @@
+"""The list of a cluster's topics: which are large, which withhold records, which have readers that
+are behind. `?named=` and `?only=` filter it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from topicproof.app import session, tables, topic, wording
+from topicproof.app.record_browser import ROW_PX, go
+from topicproof.app.url_state import TopicsState
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.kafka.browse.overview import NEWEST_OFFSETS, Overview, TopicOverview
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
+from topicproof.validators.finding import Fate
+
+BUDGET_S, POLL_S = 0.5, 0.8
+"""How long one look reads batch headers before it shows what it has, and when the next one
+follows."""
+TABLE_PX = 620
+WITHHELD, ABORTED, BEHIND, EMPTY = "withheld", "aborted", "behind", "not empty"
+ONLY = {
+    WITHHELD: "with withheld records",
+    ABORTED: "with aborted records",
+    BEHIND: "with groups behind",
+    EMPTY: "not empty",
+}
+"""Filters of the list, and their labels."""
+FORMATS: dict[Any, Any] = {
+    **dict.fromkeys(("partitions", "offsets", "withheld", "open", "lag, at most"), "{:,}"),
+    "aborted": "{:.1%}",
+    "size, MB": "{:,.2f}",
+}
+
+
+def page(settings: Settings) -> None:
+    """Draws the page. Every topic is there at once; shares of aborted records follow."""
+    title, name, button = st.columns([0.9, 3.2, 0.9], vertical_alignment="bottom")
+    title.title("Topics", anchor=False)
+    name.text_input(
+        "Topic name contains",
+        key="named",
+        bind="query-params",
+        placeholder="Part of a topic's name",
+        label_visibility="collapsed",
+    )
+    st.pills(
+        "Only topics with",
+        list(ONLY),
+        format_func=ONLY.__getitem__,
+        selection_mode="multi",
+        key="only",
+        bind="query-params",
+        label_visibility="collapsed",
+    )
+    button.button(
+        "Refresh",
+        icon=":material/refresh:",
+        width="stretch",
+        on_click=session.overview.clear,
+        help="Ask for all figures again.",
+    )
+    with session.said():
+        kafka = topic.connected(settings)
+        if kafka is None:
+            return
+        seen = session.overview(kafka.bootstrap, settings.client)
+    wanted = [one for one in seen.topics if st.session_state["named"] in one.topic]
+    fates, refused = session.newest(settings, kafka, wanted)
+    loading = len(wanted) > len(fates) + len(refused)
+    polled = st.fragment(listing, run_every=POLL_S if loading else None)
+    polled(settings, kafka, seen, wanted, loading)
+    with st.expander("Brokers", icon=":material/dns:"):
+        brokers(settings, kafka)
+
+
+def listing(
+    settings: Settings,
+    kafka: Services,
+    seen: Overview,
+    wanted: Sequence[TopicOverview],
+    loading: bool,
+) -> None:
+    """Shows the topics that pass the filters. While `loading`, then reads more of them for the next
+    time."""
+    fates, refused = session.newest(settings, kafka, wanted)
+    known = len(fates) + len(refused)
+    only = st.session_state["only"] or ()
+    shown = [one for one in wanted if all(passes(one, fates, each) for each in only)]
+    st.caption(
+        f"Cluster {wording.plain(seen.cluster)} at {wording.plain(kafka.bootstrap)}:"
+        f" {wording.count(seen.brokers, 'broker')}, {wording.count(len(seen.topics), 'topic')},"
+        f" {len(shown):,} shown. Asked at {seen.taken_at:%H:%M:%S} UTC."
+        + ("" if known == len(wanted) else f" Aborted shares: {known:,} of {len(wanted):,} read.")
+    )
+    for why in (*seen.not_heard, *list(refused.values())[:1]):
+        st.warning(wording.plain(why), title="Some figures are missing")
+    if shown:
+        table(shown, fates)
+    elif seen.topics:
+        st.info("No topic matches these filters.", icon=":material/filter_alt_off:")
+    else:
+        st.info("This cluster has no topics yet.", icon=":material/info:")
+    if known < len(wanted):
+        try:
+            session.read_newest(settings, kafka, wanted, BUDGET_S)
+        except TopicproofError as error:
+            session.show(error)
+    elif loading:
+        # All are known now: drawn by the page itself, this fragment is no longer polled.
+        st.rerun()
+
+
+def passes(one: TopicOverview, fates: Mapping[str, Mapping[Fate, int]], only: str) -> bool:
+    """Whether a topic passes one of the filters."""
+    return {
+        WITHHELD: one.withheld > 0,
+        ABORTED: fates.get(one.topic, {}).get(Fate.ABORTED, 0) > 0,
+        BEHIND: one.behind is not None and one.behind.records > 0,
+        EMPTY: one.bounds.offsets > 0,
+    }[only]
+
+
+def table(shown: Sequence[TopicOverview], fates: Mapping[str, Mapping[Fate, int]]) -> None:
+    """Shows one row for each topic; a click opens its records."""
+
+    def chosen() -> None:
+        cells = st.session_state["topics"].selection.cells
+        if cells and cells[0][0] < len(shown):
+            go(TopicsState(shown[cells[0][0]].topic))
+
+    st.dataframe(
+        tables.topic_table(shown, fates).style.format(FORMATS, na_rep="–"),
+        hide_index=True,
+        row_height=ROW_PX,
+        height=min(TABLE_PX, ROW_PX * (len(shown) + 1) + 10),
+        key="topics",
+        on_select=chosen,
+        selection_mode="single-cell",
+        placeholder="–",
+        alt="The topics of the cluster, without Kafka's own",
+        column_config={
+            "offsets": st.column_config.Column(
+                help="From log start to HW: records, markers, and what compaction removed."
+            ),
+            "aborted": st.column_config.Column(
+                help=f"Share of the records among the newest {NEWEST_OFFSETS:,} offsets."
+            ),
+            "withheld": st.column_config.Column(
+                help="Offsets at or above the LSO: read_committed consumers do not see them yet."
+            ),
+            "open": st.column_config.Column(help="Open transactions, hanging ones included."),
+            "lag, at most": st.column_config.Column(
+                help="Offsets below the LSO that the slowest group has not read, with markers and"
+                " aborted records. Groups and lag counts records."
+            ),
+        },
+    )
+    st.caption("Click a row to open its records. A click on a column name sorts.")
+
+
+def brokers(settings: Settings, kafka: Services) -> None:
+    """Shows the brokers, and which one is the active controller."""
+    with session.said():
+        found = session.cluster_view(kafka.bootstrap, settings.client)
+    st.dataframe(
+        pd.DataFrame(
+            {
+                "broker": [one.broker for one in found.brokers],
+                "address": [f"{one.host}:{one.port}" for one in found.brokers],
+                "rack": [one.rack for one in found.brokers],
+                "controller": [
+                    "active" if one.broker == found.controller else "" for one in found.brokers
+                ],
+            }
+        ),
+        hide_index=True,
+        row_height=ROW_PX,
+        placeholder="–",
+        alt="The brokers of the cluster",
+    )

@@ -1,0 +1,202 @@
+"""Home: what this is, how the cluster does at this moment, the last verdicts, and three doors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import streamlit as st
+
+from topicproof.app import session, wording
+from topicproof.app.start_story import start_story
+from topicproof.app.stories import STORIES
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.evidence.folder import evidence_hash
+from topicproof.backend.history import trend
+from topicproof.backend.history.signoff import Decision, signoffs, standing, standing_text
+from topicproof.backend.history.store import Run
+from topicproof.backend.kafka.browse.overview import Overview
+
+POLL_S = 5.0
+VERDICTS_SHOWN = 5
+OPEN_SHOWN = 3
+
+settings = session.settings()
+
+
+def page() -> None:
+    st.title("Topicproof", anchor=False)
+    st.markdown(
+        "See, and prove, what Kafka transactions did to your topics: what was committed, what was"
+        " aborted, what is withheld, and whether each input was delivered exactly once."
+    )
+    doors()
+    health_slot = st.container()
+    with session.said():
+        verdicts(session.runs(settings))
+    # Last: an embedded Kafka may have to start first.
+    with health_slot:
+        st.header("The cluster now", anchor=False)
+        st.fragment(health, run_every=POLL_S)()
+
+
+def doors() -> None:
+    """Shows the three ways in."""
+    demo, inspect, check = st.columns(3, gap="medium")
+    with demo.container(border=True, height="stretch"):
+        st.markdown("**Show it to somebody.** A real run, explained while it happens.")
+        if st.button("Watch a demo", icon=STORIES[0].icon, type="primary", width="stretch"):
+            with session.said():
+                params = start_story(settings, STORIES[0])
+            st.switch_page("views/demos.py", query_params=params)
+        st.page_link("views/demos.py", label="All five stories", icon=":material/theater_comedy:")
+    with inspect.container(border=True, height="stretch"):
+        st.markdown("**Look into a topic.** Both isolation levels, the fate of each offset.")
+        if st.button("Inspect a topic", icon=":material/topic:", width="stretch"):
+            st.switch_page("views/topics.py", query_params={"view": "cluster"})
+        st.page_link("views/transactions.py", label="Its transactions", icon=":material/timeline:")
+    with check.container(border=True, height="stretch"):
+        st.markdown("**Judge a pipeline.** Any program, any two topics, by a contract.")
+        if st.button("Check a pipeline", icon=":material/fact_check:", width="stretch"):
+            st.switch_page("views/check.py")
+        st.page_link("views/history.py", label="Earlier verdicts", icon=":material/history:")
+
+
+def health() -> None:
+    """Shows the cluster at a glance, again and again."""
+    try:
+        kafka = session.kafka(settings)
+        seen = session.overview(kafka.bootstrap, settings.client)
+    except TopicproofError as error:
+        session.show(error)
+        st.caption(f"The figures come when Kafka answers: tried every {POLL_S:.0f} s.")
+        return
+    st.caption(
+        f"{wording.plain(kafka.bootstrap)} · {wording.count(seen.brokers, 'broker')} ·"
+        f" {wording.count(len(seen.topics), 'topic')} · asked at {seen.taken_at:%H:%M:%S} UTC,"
+        f" again every {POLL_S:.0f} s"
+    )
+    for why in seen.not_heard:
+        st.warning(wording.plain(why), title="Some figures are missing")
+    if not seen.topics:
+        st.info(
+            "This cluster has no topics yet. Watch a demo: it makes its own.",
+            icon=":material/info:",
+        )
+        return
+    figures(seen)
+    slowest(seen)
+    open_ones(seen)
+
+
+def figures(seen: Overview) -> None:
+    """Shows the four figures that an operator looks at first."""
+    hanging = [each for _topic, each in seen.opened if each.hanging]
+    going = [each for _topic, each in seen.opened if not each.hanging]
+    oldest = max((each.age_ms for each in going), default=None)
+    silent = max((each.age_ms for each in hanging), default=None)
+    lag = seen.worst
+    shown = (
+        (
+            "Open transactions",
+            f"{len(going):,}",
+            "none" if oldest is None else f"oldest: {wording.span(oldest)}",
+            "Each counts once on each topic. Coordinators abort them after their timeouts.",
+        ),
+        (
+            "Hanging transactions",
+            f"{len(hanging):,}",
+            "none" if silent is None else f"last write {wording.span(silent)} ago",
+            "No coordinator knows of them, so only an operator ends them.",
+        ),
+        (
+            "Records withheld",
+            f"{seen.withheld_records:,}",
+            f"in {wording.count(seen.withheld, 'offset')}",
+            "They lie at or above the last stable offset (LSO): read_committed consumers do not see"
+            " them before the open transactions end.",
+        ),
+        (
+            "Worst lag",
+            "–" if lag is None else f"{'' if lag.exact else '≤ '}{lag.records:,}",
+            "no group has committed" if lag is None else "at read_committed",
+            "Records that the group can read now, without markers, aborted and withheld ones.",
+        ),
+    )
+    columns = st.columns(4)
+    for column, (name, value, under, meaning) in zip(columns, shown, strict=True):
+        column.metric(
+            name,
+            value,
+            under,
+            delta_color="off",
+            delta_arrow="off",
+            border=True,
+            height="stretch",
+            help=meaning,
+        )
+
+
+def slowest(seen: Overview) -> None:
+    """Names the group that is most behind."""
+    lag = seen.worst
+    if lag is not None and lag.records:
+        most = "" if lag.exact else "at most "
+        st.markdown(
+            f"Group **{wording.plain(lag.group)}** is most behind: it has {most}"
+            f"{wording.count(lag.records, 'record')} of **{wording.plain(lag.topic)}** to read."
+        )
+
+
+def open_ones(seen: Overview) -> None:
+    """Names the open transactions, hanging ones first."""
+    for name, each in seen.opened[:OPEN_SHOWN]:
+        word = wording.open_word(each)
+        left, right = st.columns([1, 3.4], vertical_alignment="center")
+        left.page_link(
+            "views/transactions.py",
+            label=name,
+            icon=":material/timeline:",
+            query_params={"topic": name, "outcome": "open"},
+        )
+        right.markdown(f"{wording.badge(word)} {wording.plain(each.why)}")
+    further = len(seen.opened) - OPEN_SHOWN
+    if further > 0:
+        st.caption(f"And {further:,} more: `topicproof transactions` lists all of them.")
+
+
+def verdicts(runs: Sequence[Run]) -> None:
+    """Shows the last verdicts, and who signed them."""
+    st.header("Last verdicts", anchor=False)
+    judged = [run for run in runs if run.verdict is not None][:VERDICTS_SHOWN]
+    if not judged:
+        st.info(
+            "Nothing has been judged yet. A demo ends with a verdict, and so does a check.",
+            icon=":material/gavel:",
+        )
+        return
+    for run in judged:
+        word = wording.run_word(run)
+        left, middle, right = st.columns([1.5, 2.6, 1.3], vertical_alignment="center")
+        left.page_link(
+            "views/verdict.py",
+            label=trend.subject(run),
+            icon=":material/gavel:" if word is None else word.symbol,
+            query_params={"run": run.id},
+        )
+        said = "" if word is None else wording.badge(word)
+        middle.markdown(f"{said} {wording.plain(run.why or '')}")
+        right.caption(f"{wording.moment(run.ended_at or run.created_at)}  \n{signed(run)}")
+
+
+def signed(run: Run) -> str:
+    """Returns who decided on the run, or that nobody did."""
+    entries = signoffs(session.history(settings), run.id)
+    digest, today = evidence_hash(run.folder(settings)), datetime.now(UTC).date()
+    word = wording.STANDING_WORDS[standing(entries, digest, today)]
+    said = wording.badge(word, standing_text(entries, digest, today))
+    decided = [one.name for one in entries if one.decision is not Decision.WAIVE]
+    return f"{said} by {wording.plain(decided[-1])}" if decided else said
+
+
+page()

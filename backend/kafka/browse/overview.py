@@ -1,0 +1,253 @@
+"""Every topic of a cluster at a glance: its size, what is withheld, who is behind.
+
+The number of requests does not depend on the number of topics, and no record is read. Only two
+figures need batch headers, and these are read where they decide something: the worst lag, and what
+was aborted of a topic's newest offsets (`newest_fates`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, TypeVar
+
+import pandas as pd
+from kafka import TopicPartition
+from kafka.errors import KafkaError
+from kafka.protocol.consumer import IsolationLevel, OffsetSpec
+from kafka.protocol.metadata import MetadataRequest
+
+from topicproof.backend.address import Address
+from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.cluster import INTERNAL_TOPICS
+from topicproof.backend.kafka.coordination.coordinator import open_transactions
+from topicproof.backend.kafka.coordination.transactions import topics_with_open
+from topicproof.backend.kafka.coordination.worst_lag import (
+    COUNTED_OFFSETS_MAX,
+    Lag,
+    bounds_from,
+    offsets_behind,
+    worst_lag,
+)
+from topicproof.backend.kafka.log.client import cluster_error
+from topicproof.backend.kafka.log.fates import (
+    DATA_FATES,
+    RANGE_COLUMNS,
+    fate_ranges,
+)
+from topicproof.backend.kafka.log.rawlog import (
+    COMMITTED,
+    EARLIEST,
+    LATEST,
+    METADATA_VERSION_MIN,
+    UNCOMMITTED,
+    Connection,
+    connect,
+)
+from topicproof.validators.coordinator import OpenTransaction
+from topicproof.validators.finding import Bounds, Fate, PartitionBounds
+
+NEWEST_OFFSETS = 2_000
+"""How many of a topic's newest offsets `newest_fates` looks at, spread over its partitions."""
+PARTITION_OFFSETS_MIN = 100
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class TopicOverview:
+    """One topic at a glance. Counts are over all its partitions."""
+
+    bounds: Bounds
+    size: int | None
+    """Bytes on disk of one replica of each partition; None if the brokers did not say."""
+    opened: tuple[OpenTransaction, ...]
+    behind: Lag | None
+    """The group that is most behind, by offsets below the last stable offset; None without a
+    committed offset."""
+
+    @property
+    def topic(self) -> str:
+        return self.bounds.topic
+
+    @property
+    def withheld(self) -> int:
+        """Offsets at or above the last stable offset."""
+        return sum(p.hw - p.lso for p in self.bounds.partitions)
+
+    @property
+    def transactions(self) -> int:
+        """Open transactions; one that is open on several partitions counts once."""
+        return len({each.producer_id for each in self.opened})
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A cluster at one moment, without Kafka's own topics."""
+
+    taken_at: datetime
+    """UTC."""
+    cluster: str
+    brokers: int
+    topics: tuple[TopicOverview, ...]
+    """By name."""
+    worst: Lag | None
+    """The largest lag of any group on any topic."""
+    not_heard: tuple[str, ...]
+    """What could not be asked, and why. The figures that need it are missing above."""
+
+    @property
+    def opened(self) -> tuple[tuple[str, OpenTransaction], ...]:
+        """Open transactions with their topics, by age, the oldest first; one for each producer and
+        topic, at the partition where it withholds most."""
+        worst: dict[tuple[str, int], OpenTransaction] = {}
+        for topic in self.topics:
+            for each in topic.opened:
+                key = topic.topic, each.producer_id
+                if key not in worst or each.withheld > worst[key].withheld:
+                    worst[key] = each
+        found = [(topic, each) for (topic, _producer), each in worst.items()]
+        return tuple(sorted(found, key=lambda one: (not one[1].hanging, -one[1].age_ms)))
+
+    @property
+    def withheld(self) -> int:
+        """Offsets that read_committed consumers do not get yet."""
+        return sum(topic.withheld for topic in self.topics)
+
+    @property
+    def withheld_records(self) -> int:
+        """Records among them, as far as their open transactions are known. The transaction that
+        begins first on a partition withholds all the others there."""
+        most: Counter[tuple[str, int]] = Counter()
+        for topic in self.topics:
+            for each in topic.opened:
+                place = topic.topic, each.partition
+                most[place] = max(most[place], each.withheld)
+        return most.total()
+
+
+def overview(address: Address) -> Overview:
+    """Ask the brokers once about all topics and groups.
+
+    A question that a broker refuses or does not know is named in `not_heard`. Raises ClusterError
+    if the topics themselves cannot be listed.
+    """
+    not_heard: list[str] = []
+    with connect(address) as kafka:
+
+        def told(question: Callable[[], Answer], instead: Answer) -> Answer:
+            """Ask; on refusal, note why."""
+            try:
+                return question()
+            except KafkaError as error:
+                not_heard.append(str(cluster_error(address, error)))
+            except ClusterError as error:
+                not_heard.append(str(error))
+            return instead
+
+        taken_at = datetime.now(UTC)
+        answer = kafka.with_retries(lambda: _metadata(kafka))
+        bounds = _all_bounds(kafka, answer)
+        sizes: dict[str, int] = told(lambda: _sizes(kafka), {})
+        waiting = {topic for topic in bounds if any(p.lso < p.hw for p in bounds[topic].partitions)}
+        opened: dict[str, tuple[OpenTransaction, ...]] = told(
+            lambda: _opened(kafka, bounds, waiting), {}
+        )
+        behind: dict[str, list[tuple[Lag, Bounds]]] = told(
+            lambda: offsets_behind(kafka, bounds), {}
+        )
+        worst = told(lambda: worst_lag(kafka, behind), None)
+    return Overview(
+        taken_at,
+        answer.cluster_id,
+        len(answer.brokers),
+        tuple(
+            TopicOverview(
+                bounds[topic],
+                sizes.get(topic),
+                opened.get(topic, ()),
+                max(
+                    (each for each, _part in behind.get(topic, ())),
+                    key=lambda each: each.records,
+                    default=None,
+                ),
+            )
+            for topic in sorted(bounds)
+        ),
+        worst,
+        tuple(not_heard),
+    )
+
+
+def newest_fates(kafka: Connection, bounds: Bounds) -> dict[Fate, int]:
+    """Count the records of a topic's newest offsets by fate (`DATA_FATES`).
+
+    Raises ClusterError, and kafka-python's errors.
+    """
+    width = max(PARTITION_OFFSETS_MIN, NEWEST_OFFSETS // max(1, len(bounds.partitions)))
+    part = bounds_from(bounds, {p.partition: p.hw - width for p in bounds.partitions})
+    ranges = fate_ranges(kafka.scan(bounds.topic, part), part)
+    records = ranges.groupby("fate")["records"].sum()
+    return {fate: int(records.get(fate, 0)) for fate in DATA_FATES}
+
+
+def _metadata(kafka: Connection) -> Any:
+    return kafka.send({None: MetadataRequest(topics=None, min_version=METADATA_VERSION_MIN)})[None]
+
+
+def _all_bounds(kafka: Connection, answer: Any) -> dict[str, Bounds]:
+    """Return the bounds of every topic that has a leader for each partition. Three requests to each
+    broker, in the order that keeps start <= LSO <= HW."""
+    places = [
+        TopicPartition(topic.name, partition.partition_index)
+        for topic in answer.topics
+        if topic.name not in INTERNAL_TOPICS and not topic.error_code
+        if all(partition.leader_id >= 0 for partition in topic.partitions)
+        for partition in topic.partitions
+    ]
+
+    def offsets(at: OffsetSpec, level: IsolationLevel) -> Any:
+        asked = dict.fromkeys(places, at)
+        return kafka.admin.list_partition_offsets(asked, isolation_level=level) if asked else {}
+
+    starts, stable, ends = (
+        kafka.with_retries(partial(offsets, at, level))
+        for at, level in ((EARLIEST, UNCOMMITTED), (LATEST, COMMITTED), (LATEST, UNCOMMITTED))
+    )
+    found: dict[str, list[PartitionBounds]] = {}
+    for place in sorted(places):
+        edges = (each[place].offset for each in (starts, stable, ends))
+        found.setdefault(place.topic, []).append(PartitionBounds(place.partition, *edges))
+    return {topic: Bounds(topic, tuple(partitions)) for topic, partitions in found.items()}
+
+
+def _sizes(kafka: Connection) -> dict[str, int]:
+    """Return the bytes of each topic; a replica that lags behind is smaller than its leader."""
+    largest: Counter[tuple[str, int]] = Counter()
+    for broker in kafka.with_retries(kafka.admin.describe_log_dirs):
+        for folder in broker["log_dirs"]:
+            for topic in folder["topics"]:
+                for each in topic["partitions"]:
+                    place = topic["name"], each["partition_index"]
+                    largest[place] = max(largest[place], each["partition_size"])
+    sizes: Counter[str] = Counter()
+    for (topic, _partition), size in largest.items():
+        sizes[topic] += size
+    return dict(sizes)
+
+
+def _opened(
+    kafka: Connection, bounds: Mapping[str, Bounds], waiting: Collection[str]
+) -> dict[str, tuple[OpenTransaction, ...]]:
+    """Return the open transactions of each topic on which something is withheld."""
+    if not waiting:
+        return {}
+    found = {}
+    for topic in sorted(kafka.with_retries(lambda: topics_with_open(kafka)) & set(waiting)):
+        withheld = sum(p.hw - p.lso for p in bounds[topic].partitions)
+        known = None if withheld <= COUNTED_OFFSETS_MAX else pd.DataFrame(columns=RANGE_COLUMNS)
+        found[topic] = open_transactions(kafka, topic, bounds[topic], known)
+    return found

@@ -1,0 +1,77 @@
+"""A cluster at a glance, held against what the pages about one topic count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.backend.kafka.hanging import GHOST, hang
+from tests.backend.kafka.test_lag import commit, lags
+from tests.backend.kafka.topics import Writer, ask
+from topicproof.backend.address import Address
+from topicproof.backend.kafka.browse.overview import newest_fates, overview
+from topicproof.backend.kafka.coordination.worst_lag import (
+    bounds_from,
+    offsets_behind,
+    worst_lag,
+)
+from topicproof.backend.kafka.log.rawlog import fetch_bounds
+from topicproof.validators.finding import Fate
+
+NewTopic = Callable[..., str]
+
+
+def test_every_topic_at_a_glance(bootstrap: str, new_topic: NewTopic) -> None:
+    """One topic withholds records behind an open transaction on two partitions, one behind a
+    hanging one, one is empty. The overview has the figures of each, and the oldest trouble
+    first."""
+    opened, hung, empty = new_topic(partitions=2), new_topic(), new_topic()
+    writer = Writer(bootstrap, opened)
+    writer.write("B2 B- A3 C2 C+")
+    writer.write("A1", partition=1)
+    hang(bootstrap, hung)
+    commit(bootstrap, opened, f"{opened}-group", 0)
+    seen = overview(Address(bootstrap))
+    assert seen.not_heard == ()
+    topics = {each.topic: each for each in seen.topics}
+    found = topics[opened]
+    assert found.bounds == fetch_bounds(Address(bootstrap), opened)
+    assert (found.transactions, found.withheld) == (1, 7)
+    assert found.size and topics[empty].size == 0 and topics[empty].behind is None
+    assert found.behind and found.behind.group == f"{opened}-group" and found.behind.records == 3
+    mine = [(topic, each) for topic, each in seen.opened if topic in (opened, hung)]
+    assert [(topic, each.hanging, each.withheld) for topic, each in mine] == [
+        (hung, True, 1),
+        (opened, False, 5),
+    ]
+    assert mine[0][1].producer_id == GHOST
+    assert seen.withheld >= 8 and seen.withheld_records >= 7
+
+
+def test_what_was_aborted_of_the_newest_offsets(bootstrap: str, new_topic: NewTopic) -> None:
+    """A topic aborted four of ten records lately. Older ones do not count."""
+    topic = new_topic()
+    Writer(bootstrap, topic).write("n2500 A4 A- B6 B+")
+    found = ask(Address(bootstrap), newest_fates, fetch_bounds(Address(bootstrap), topic))
+    assert found[Fate.ABORTED] == 4 and found[Fate.COMMITTED] == 2_000 - 4 - 2
+
+
+def test_the_worst_lag_is_that_of_the_lag_page(bootstrap: str, new_topic: NewTopic) -> None:
+    """The group with the most offsets left has only aborted ones. Another one has fewer offsets and
+    more records left: that is the worst."""
+    topic = new_topic()
+    Writer(bootstrap, topic).write("A90 A- B20 B+")
+    commit(bootstrap, topic, f"{topic}-all", 0)
+    commit(bootstrap, topic, f"{topic}-half", 100)
+    other = new_topic()
+    Writer(bootstrap, other).write("A30 A+")
+    commit(bootstrap, other, f"{other}-all", 0)
+    every = {name: fetch_bounds(Address(bootstrap), name) for name in (topic, other)}
+    behind = ask(Address(bootstrap), offsets_behind, every)
+    assert sorted((lag.group, lag.records) for lag, _part in behind[topic]) == [
+        (f"{topic}-all", 112),
+        (f"{topic}-half", 12),
+    ]
+    worst = ask(Address(bootstrap), worst_lag, behind)
+    assert worst is not None and (worst.group, worst.exact) == (f"{other}-all", True)
+    assert worst.records == lags(bootstrap, other)[1][worst.group].visible == 30
+    assert bounds_from(every[topic], {}).partitions == ()
