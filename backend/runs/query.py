@@ -19,8 +19,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import ArrayType, MapType, StructType
 
-from topicproof.backend import errors
-from topicproof.backend.errors import Fenced, OffsetMissing, SourceGap, SparkError, TopicproofError
+from topicproof.backend.errors import (
+    ClusterError,
+    Fenced,
+    OffsetMissing,
+    ShuffledInput,
+    SourceGap,
+    SparkError,
+    TopicproofError,
+)
 from topicproof.backend.faults.injecting import (
     InjectingDatabaseSink,
     InjectingSink,
@@ -40,6 +47,7 @@ from topicproof.backend.sink.outputs import REMEDY_SHUFFLED
 from topicproof.backend.sink.position import journalled, moved, next_generation
 from topicproof.backend.sink.stateful import batches_topic
 from topicproof.backend.sink.table import committed_offsets, set_generation
+from topicproof.backend.sink.task_watch import FailedTasks, error_named
 from topicproof.validators.finding import Guarantee
 
 POLL_S = 0.2
@@ -128,28 +136,43 @@ def _process(
     stopped: Callable[[], bool],
     tick: Callable[[], None],
 ) -> None:
-    settled = False
+    settled = unnoticed = False
     failure: TopicproofError | None = None
     going: list[StreamingQuery] = []
     ends: list[SourceEnds] = []
+    failed: list[FailedTasks] = []
     try:
         if plan.trigger == "real_time" and not plan.until_stopped:
             ends += [SourceEnds(cluster, one.names, plan.source.isolation) for one in stages]
         for one in stages:
-            going.append(start_query(one, cluster, plan, f"{checkpoints}/{one.stage.name}"))
-        _await(going, lambda: stopped() or _all_reached(ends), tick)
+            generation = begin_generation(cluster, one.names)
+            if plan.trigger == "real_time":
+                failed.append(FailedTasks(cluster.address, one.names.journal, generation))
+            checkpoint = f"{checkpoints}/{one.stage.name}"
+            going.append(start_query(one, cluster, plan, checkpoint, generation))
+
+        def look() -> None:
+            tick()
+            _raise_first(failed)
+
+        _await(going, lambda: stopped() or _all_reached(ends), look)
         settled = not stopped()
+    except TopicproofError as error:
+        failure, unnoticed = error, True
+        raise
     except PySparkException as error:
         failure = explained(error)
-        # The producer that fenced us is active: resolving its transaction would fence it in turn.
-        settled = isinstance(failure, Fenced)
         raise failure from error
     finally:
         for end in ends:
             end.close()
-        for query in going if len(stages) > 1 else []:
+        for tasks in failed:
+            tasks.close()
+        for query in going if len(stages) > 1 or unnoticed else []:
             # If one of several fails, the others would continue without it.
             query.stop()
+        # The producer that fenced us is active: resolving its transaction would fence it in turn.
+        settled = settled or isinstance(failure, Fenced)
         exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
         fenced = [one for one in stages if exactly_once or one.stage.table]
         if fenced and not settled:
@@ -246,7 +269,7 @@ def drop_unbegun(checkpoint: str) -> None:
 
 
 def start_query(
-    prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint: str
+    prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint: str, generation: int
 ) -> StreamingQuery:
     names = prepared.names
     drop_unbegun(checkpoint)
@@ -257,7 +280,7 @@ def start_query(
         "group": names.group,
         "transactionalIdPrefix": names.prefix,
         "journal": names.journal,
-        "generation": str(begin_generation(cluster, names)),
+        "generation": str(generation),
         "offsetsForced": str(plan.offsets_forced).lower(),
         "sourceIsolation": plan.source.isolation,
         "guarantee": plan.guarantee,
@@ -376,7 +399,7 @@ def require_no_shuffle(rows: DataFrame) -> None:
     with _EXPLAINING, contextlib.redirect_stdout(plan):
         rows.explain()
     if re.search(r"\bExchange\b", plan.getvalue()):
-        raise errors.ShuffledInput(f"The stream is shuffled before the sink. {REMEDY_SHUFFLED}")
+        raise ShuffledInput(f"The stream is shuffled before the sink. {REMEDY_SHUFFLED}")
 
 
 def explained(error: PySparkException) -> TopicproofError:
@@ -384,9 +407,9 @@ def explained(error: PySparkException) -> TopicproofError:
     exception reaches us only as text."""
     text = str(error)
     for match in re.finditer(r"backend\.errors\.(\w+): (.+)", text):
-        kind = getattr(errors, match.group(1), None)
-        if isinstance(kind, type) and issubclass(kind, TopicproofError):
-            return kind(match.group(2).strip())
+        found = error_named(match.group(1), match.group(2).strip())
+        if found is not None:
+            return found
     if "StatusCode.UNAVAILABLE" in text:
         return SparkError(
             "The Spark server has ended or can no longer be reached. Start it, and resume the run."
@@ -410,6 +433,17 @@ def explained(error: PySparkException) -> TopicproofError:
 def _all_reached(ends: Sequence[SourceEnds]) -> bool:
     """Return whether real-time stages have processed their sources, of which each has an end."""
     return bool(ends) and all(seen(end.reached) for end in ends)
+
+
+def _raise_first(failed: Sequence[FailedTasks]) -> None:
+    """Raise the error of a task in real time that has failed. Brokers that do not answer are no
+    reason to end a query, whose workers are more patient."""
+    for one in failed:
+        error = None
+        with contextlib.suppress(ClusterError):
+            error = one.first()
+        if error is not None:
+            raise error
 
 
 def _await(

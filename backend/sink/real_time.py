@@ -15,10 +15,10 @@ checkpoint. Three things differ:
 - Spark ends a real-time batch after `batch_s` seconds and starts the next one. Each batch takes
   every source partition over again: it fences, reads the offset, and skips what is committed.
 
-A worker that fails cannot tell Spark so while its source is quiet: Spark only listens when it has a
-row to hand over, or at the end of the batch. Then it tries the task again. When it gives up, the
-query fails, and whoever started it has to start it again: from the group's offsets and with a new
-checkpoint. An old one would repeat the rows of a whole batch, only for them to be skipped.
+Spark does not notice in time that a task has failed, or never (backend/sink/task_watch.py). So
+tasks report failures to the journal. Whoever has started the query has to stop it then, and to
+start it again: from the group's offsets and with a new checkpoint. An old one would repeat the rows
+of a whole batch, only for them to be skipped.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from topicproof.backend.errors import UsageError
 from topicproof.backend.sink.hooks import MakeHooks, NoHooks
 from topicproof.backend.sink.options import BATCH_S, FORMAT, SinkOptions
 from topicproof.backend.sink.outputs import only_source, require_columns
+from topicproof.backend.sink.task_watch import report, watched
 from topicproof.backend.sink.writer import PartitionWriter, partition_writer
 
 HELD_BYTES = 64_000_000
@@ -208,8 +209,11 @@ def _write(sink: SinkOptions, hooks: MakeHooks, held: Held) -> None:
             if writer is not None and held.failure is None:
                 writer.finish()
     except BaseException as error:
+        given_up = held.failure is not None
         # Raised again in Spark's thread.
         held.fail(error)
+        if not given_up:
+            report(sink, error)
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
@@ -236,6 +240,7 @@ def _write_until_end(
         if batch is not None:
             source = only_source(batch, writer.task.source if writer else None)
             if writer is None:
+                stack.enter_context(watched(sink, f"{source[0]}-{source[1]}"))
                 writer = stack.enter_context(partition_writer(sink, hooks, *source))
             before = writer.receipt.committed
             came_at = time.monotonic()

@@ -287,7 +287,11 @@ def test_a_split_source_partition_loses_nothing(
         stage, names, process_module.transform(rows, stage, Work(unfinished.plan))
     )
     query = process_module.start_query(
-        ready, kafka, unfinished.plan, (tmp_path / "checkpoint").as_uri()
+        ready,
+        kafka,
+        unfinished.plan,
+        (tmp_path / "checkpoint").as_uri(),
+        process_module.begin_generation(kafka, names),
     )
     refusal = refusal_of(query)
     assert refusal is None or isinstance(refusal, ShuffledInput | SourceGap | Fenced), refusal
