@@ -28,7 +28,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import sides
-from benchmarks.latency import delays, latencies
+from benchmarks.latency import delays, latencies, latencies_of_spark
 from benchmarks.sides import Bench, Timed
 from benchmarks.speed_report import as_markdown, as_page
 from benchmarks.standalone import standalone
@@ -321,12 +321,14 @@ def row_latency(bench: Bench, _records: int, times: int) -> Iterator[Line]:
 
 
 def row_real_time(bench: Bench, _records: int, times: int) -> Iterator[Line]:
-    """The latency of a run in real time beside that in micro-batches, and beside Kafka Streams with
-    commits every 100 and every 10 ms; in turns."""
-    found: dict[str, list[list[float]]] = {"real time": [], "micro-batches": []}
+    """The latency of a run in real time beside that in micro-batches, beside Spark's own sink in
+    real time, and beside Kafka Streams with commits every 100 and every 10 ms; in turns."""
+    spark = "Spark's own sink in real time, at-least-once"
+    found: dict[str, list[list[float]]] = {"real time": [], "micro-batches": [], spark: []}
     for _ in range(times):
         found["real time"].append(latencies(bench, LATENCY_RATE, LATENCY_S, trigger="real_time"))
         found["micro-batches"].append(latencies(bench, LATENCY_RATE, LATENCY_S))
+        found[spark].append(latencies_of_spark(bench, LATENCY_RATE, LATENCY_S))
         for commit_ms in REAL_TIME_COMMITS_MS if bench.peers else ():
             found.setdefault(f"Kafka Streams EOS, every {commit_ms} ms", []).append(
                 latencies(bench, LATENCY_RATE, LATENCY_S, streams_ms=commit_ms)

@@ -20,7 +20,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from topicproof.backend.errors import (
-    ClusterError,
     Fenced,
     OffsetMissing,
     ShuffledInput,
@@ -47,12 +46,13 @@ from topicproof.backend.sink.outputs import REMEDY_SHUFFLED
 from topicproof.backend.sink.position import journalled, moved, next_generation
 from topicproof.backend.sink.stateful import batches_topic
 from topicproof.backend.sink.table import committed_offsets, set_generation
-from topicproof.backend.sink.task_watch import FailedTasks, error_named
+from topicproof.backend.sink.task_watch import RealTimeQuery, error_named
 from topicproof.validators.finding import Guarantee
 
 POLL_S = 0.2
 TRIGGER = "100 milliseconds"
 _EXPLAINING = threading.Lock()
+Query = StreamingQuery | RealTimeQuery
 
 
 @dataclass(frozen=True)
@@ -136,29 +136,19 @@ def _process(
     stopped: Callable[[], bool],
     tick: Callable[[], None],
 ) -> None:
-    settled = unnoticed = False
+    settled = False
     failure: TopicproofError | None = None
-    going: list[StreamingQuery] = []
+    going: list[Query] = []
     ends: list[SourceEnds] = []
-    failed: list[FailedTasks] = []
     try:
         if plan.trigger == "real_time" and not plan.until_stopped:
             ends += [SourceEnds(cluster, one.names, plan.source.isolation) for one in stages]
         for one in stages:
-            generation = begin_generation(cluster, one.names)
-            if plan.trigger == "real_time":
-                failed.append(FailedTasks(cluster.address, one.names.journal, generation))
-            checkpoint = f"{checkpoints}/{one.stage.name}"
-            going.append(start_query(one, cluster, plan, checkpoint, generation))
-
-        def look() -> None:
-            tick()
-            _raise_first(failed)
-
-        _await(going, lambda: stopped() or _all_reached(ends), look)
+            going.append(start_query(one, cluster, plan, f"{checkpoints}/{one.stage.name}"))
+        _await(going, lambda: stopped() or _all_reached(ends), tick)
         settled = not stopped()
     except TopicproofError as error:
-        failure, unnoticed = error, True
+        failure = error
         raise
     except PySparkException as error:
         failure = explained(error)
@@ -166,9 +156,7 @@ def _process(
     finally:
         for end in ends:
             end.close()
-        for tasks in failed:
-            tasks.close()
-        for query in going if len(stages) > 1 or unnoticed else []:
+        for query in going if len(stages) > 1 else []:
             # If one of several fails, the others would continue without it.
             query.stop()
         # The producer that fenced us is active: resolving its transaction would fence it in turn.
@@ -268,9 +256,7 @@ def drop_unbegun(checkpoint: str) -> None:
         shutil.rmtree(offsets.parent)
 
 
-def start_query(
-    prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint: str, generation: int
-) -> StreamingQuery:
+def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint: str) -> Query:
     names = prepared.names
     drop_unbegun(checkpoint)
     options = {
@@ -280,7 +266,7 @@ def start_query(
         "group": names.group,
         "transactionalIdPrefix": names.prefix,
         "journal": names.journal,
-        "generation": str(generation),
+        "generation": str(begin_generation(cluster, names)),
         "offsetsForced": str(plan.offsets_forced).lower(),
         "sourceIsolation": plan.source.isolation,
         "guarantee": plan.guarantee,
@@ -435,20 +421,7 @@ def _all_reached(ends: Sequence[SourceEnds]) -> bool:
     return bool(ends) and all(seen(end.reached) for end in ends)
 
 
-def _raise_first(failed: Sequence[FailedTasks]) -> None:
-    """Raise the error of a task in real time that has failed. Brokers that do not answer are no
-    reason to end a query, whose workers are more patient."""
-    for one in failed:
-        error = None
-        with contextlib.suppress(ClusterError):
-            error = one.first()
-        if error is not None:
-            raise error
-
-
-def _await(
-    going: list[StreamingQuery], stopped: Callable[[], bool], tick: Callable[[], None]
-) -> None:
+def _await(going: list[Query], stopped: Callable[[], bool], tick: Callable[[], None]) -> None:
     """Wait until all queries end, or `stopped`. Ended queries are removed from the list."""
     while True:
         # awaitTermination also keeps the Connect session alive.

@@ -14,14 +14,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+
+from pyspark.sql.streaming.query import StreamingQuery
 
 from topicproof.backend import errors
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, SparkError, TopicproofError
 from topicproof.backend.sink.journal import JournalReader, TaskFailed, append_to_journal
 from topicproof.backend.sink.options import SinkOptions
+
+LOOK_S = 0.2
+"""Seconds between looks at the journal."""
 
 _WATCHER = """
 read -r told
@@ -108,6 +114,51 @@ class FailedTasks:
 
     def close(self) -> None:
         self.journal.close()
+
+
+class RealTimeQuery:
+    """A started query. With the option `journal` it ends when one of its tasks has failed."""
+
+    def __init__(self, query: StreamingQuery, failed: FailedTasks | None) -> None:
+        self.query = query
+        """Spark's own."""
+        self.failed = failed
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:
+        """Wait until the query has ended, or for `timeout` seconds. Returns whether it has ended.
+
+        Raises the error of a task that has failed, after stopping the query; also whatever Spark's
+        own `awaitTermination` raises.
+        """
+        ends_at = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = LOOK_S if ends_at is None else ends_at - time.monotonic()
+            # PySpark's stubs want whole seconds.
+            if self.query.awaitTermination(max(0.0, min(LOOK_S, left))):  # type: ignore[arg-type]
+                self._close()
+                return True
+            error = self._failure()
+            if error is not None:
+                self.stop()
+                raise error
+            if left <= LOOK_S and ends_at is not None:
+                return False
+
+    def stop(self) -> None:
+        """Stop the query."""
+        self._close()
+        self.query.stop()
+
+    def _failure(self) -> TopicproofError | None:
+        # Brokers that do not answer are no reason to end a query: its workers are more patient.
+        with suppress(ClusterError):
+            return self.failed.first() if self.failed is not None else None
+        return None
+
+    def _close(self) -> None:
+        if self.failed is not None:
+            self.failed.close()
+        self.failed = None
 
 
 def _report_killed() -> None:

@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.backend.sink.test_real_time import options, row
 from tests.conftest import wait_until
@@ -17,7 +19,7 @@ from topicproof.backend.errors import OffsetMissing, SparkError, TopicproofError
 from topicproof.backend.sink.hooks import NoHooks
 from topicproof.backend.sink.journal import TaskFailed, append_to_journal, read_journal
 from topicproof.backend.sink.real_time import write
-from topicproof.backend.sink.task_watch import FailedTasks, report, watched
+from topicproof.backend.sink.task_watch import FailedTasks, RealTimeQuery, report, watched
 
 WORKER = """
 import os, signal, sys
@@ -105,3 +107,31 @@ def test_the_text_of_an_unknown_error_is_not_reported(
     assert "ValueError" in str(error)
     assert "secret" not in str(error)
     failed.close()
+
+
+class Going:
+    """Stands in for Spark's query, which never notices that a task has failed."""
+
+    stopped = 0
+
+    def awaitTermination(self, _timeout: float) -> bool:
+        return False
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+def test_a_query_ends_when_its_task_has_failed(
+    bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: a program waits for its query, first for a moment and then without a limit. A task of
+    an earlier start fails, then one of its own. The program gets the second error, and the query is
+    stopped."""
+    address, journal, spark = Address(bootstrap), new_topic(), Going()
+    query = RealTimeQuery(cast(StreamingQuery, spark), FailedTasks(address, journal, 2))
+    append_to_journal(address, journal, TaskFailed(1, "Fenced", "taken over"))
+    assert not query.awaitTermination(0)
+    append_to_journal(address, journal, TaskFailed(2, "OffsetMissing", "no committed offset"))
+    with pytest.raises(OffsetMissing, match="no committed offset"):
+        query.awaitTermination()
+    assert spark.stopped == 1
