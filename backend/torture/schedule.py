@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.matrix.table import PROMISES, TABLE, Damage, Promise, Trouble
+from topicproof.backend.matrix.table import PROMISES, RESTARTED, TABLE, Damage, Promise, Trouble
 from topicproof.validators.finding import Guarantee
 
 TROUBLES_MAX = 3
@@ -112,7 +112,11 @@ class Schedule:
 
     def _words(self) -> set[str]:
         number = list(_PROMISES).index(self.name)
-        return {word for one in self.troubles for word in (one.expected[number] or "").split()}
+        struck = list(self.troubles)
+        if self.trigger == REAL_TIME and any("faults" in one.plan for one in struck):
+            # A task that fails ends its whole query.
+            struck.append(RESTARTED)
+        return {word for one in struck for word in (one.expected[number] or "").split()}
 
 
 _REFUSED = "refused"
