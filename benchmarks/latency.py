@@ -45,7 +45,7 @@ def latencies(
 
     def at_work(source: str) -> AbstractContextManager[str]:
         if streams_ms is None:
-            return _ours(bench, source, plan)
+            return ours(bench, source, plan)
         return _streams(bench, source, total, streams_ms)
 
     sent, heard = _watch(bench, rate, total, (READ_COMMITTED,), at_work)
@@ -68,7 +68,7 @@ def delays(bench: Bench, rate: int, seconds: int, **plan: Any) -> list[float]:
         rate,
         rate * (WARMING_S + seconds),
         (READ_UNCOMMITTED, READ_COMMITTED),
-        lambda source: _ours(bench, source, plan),
+        lambda source: ours(bench, source, plan),
     )
     return _between(uncommitted, committed, rate)
 
@@ -100,7 +100,7 @@ def _watch(
             listeners = [_Heard(bench, sink, total, level) for level in levels]
             for heard in listeners:
                 heard.start()
-            _feed(bench, source, sent, rate)
+            feed(bench, source, sent, rate)
             for heard in listeners:
                 heard.join(PATIENCE_S)
                 heard.ended.set()
@@ -134,7 +134,7 @@ class _Heard(threading.Thread):
         self.consumer.close()
 
 
-def _feed(bench: Bench, source: str, sent: list[float], rate: int) -> None:
+def feed(bench: Bench, source: str, sent: list[float], rate: int) -> None:
     """One record after the other, each at its time."""
     producer = Producer(
         {
@@ -154,7 +154,7 @@ def _feed(bench: Bench, source: str, sent: list[float], rate: int) -> None:
 
 
 @contextmanager
-def _ours(bench: Bench, source: str, plan: Mapping[str, Any]) -> Iterator[str]:
+def ours(bench: Bench, source: str, plan: Mapping[str, Any]) -> Iterator[str]:
     """A run until stopped; gives its sink."""
     settings, services, history = bench.settings, bench.services, bench.history
     fields = {
