@@ -11,7 +11,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,8 @@ def spark_counts(bench: Bench) -> dict[Damage, int]:
         )
         query = writer.trigger(realTime=f"{BATCH_S} seconds").start()
         try:
-            return _counted(bench, source, sink)
+            # Waiting for the query also keeps the session alive.
+            return _counted(bench, source, sink, lambda: query.awaitTermination(1))
         finally:
             query.stop()
             if not (Path(folder) / "died").exists():
@@ -86,18 +87,23 @@ def _die_once(marker: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
         yield batch
 
 
-def _counted(bench: Bench, source: str, sink: str) -> dict[Damage, int]:
+def _counted(
+    bench: Bench, source: str, sink: str, wait: Callable[[], object] = lambda: None
+) -> dict[Damage, int]:
     """Feed the source, and count when every input has arrived, or after a while."""
     feeding = threading.Thread(
         target=feed, args=(bench, source, [0.0] * (RATE * SECONDS), RATE), daemon=True
     )
     feeding.start()
-    feeding.join()
+    while feeding.is_alive():
+        wait()
+        feeding.join(1)
     ends_at = time.monotonic() + WITHIN_S
     while True:
         found = recount(bench.cluster, bench.cluster.bounds(source), sink)
         if found[Damage.GAPS] == 0 or time.monotonic() > ends_at:
             return found
+        wait()
 
 
 def main() -> None:

@@ -133,8 +133,8 @@ class RealTimeQuery:
         ends_at = None if timeout is None else time.monotonic() + timeout
         while True:
             left = LOOK_S if ends_at is None else ends_at - time.monotonic()
-            # PySpark's stubs want whole seconds.
-            if self.query.awaitTermination(max(0.0, min(LOOK_S, left))):  # type: ignore[arg-type]
+            # PySpark's stubs want whole seconds, and Spark more than none.
+            if self.query.awaitTermination(max(0.01, min(LOOK_S, left))):  # type: ignore[arg-type]
                 self._close()
                 return True
             error = self._failure()

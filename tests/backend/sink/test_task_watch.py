@@ -110,11 +110,13 @@ def test_the_text_of_an_unknown_error_is_not_reported(
 
 
 class Going:
-    """Stands in for Spark's query, which never notices that a task has failed."""
+    """Stands in for Spark's query, which never notices that a task has failed. As Spark does, it
+    refuses to wait for no time."""
 
     stopped = 0
 
-    def awaitTermination(self, _timeout: float) -> bool:
+    def awaitTermination(self, timeout: float) -> bool:
+        assert timeout > 0
         return False
 
     def stop(self) -> None:
