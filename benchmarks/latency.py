@@ -3,10 +3,12 @@ and how long before that a read_uncommitted one has it."""
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -18,16 +20,20 @@ from topicproof.backend.kafka.client_configs import (
     READ_UNCOMMITTED,
     consumer_config,
     idempotent_producer_config,
+    spark_source_options,
 )
 from topicproof.backend.runs.clean import clean
 from topicproof.backend.runs.context import make_context
 from topicproof.backend.runs.create import create
 from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.services.spark import spark_session
+from topicproof.backend.sink.options import BATCH_S
 
 WARMING_S = 8
 """Not counted: the pipeline starts meanwhile."""
 PATIENCE_S = 30
+KAFKA_SERVERS = "kafka.bootstrap.servers"
 
 
 def latencies(
@@ -35,14 +41,34 @@ def latencies(
 ) -> list[float]:
     """Seconds from produce to committed output, of each record after the first `WARMING_S`, that a
     run until stopped takes, or Kafka Streams that commits every `streams_ms`."""
-    sent, heard = _watch(bench, rate, seconds, (READ_COMMITTED,), streams_ms, plan)
+    total = rate * (WARMING_S + seconds)
+
+    def at_work(source: str) -> AbstractContextManager[str]:
+        if streams_ms is None:
+            return ours(bench, source, plan)
+        return _streams(bench, source, total, streams_ms)
+
+    sent, heard = _watch(bench, rate, total, (READ_COMMITTED,), at_work)
+    return _between(sent, heard[0], rate)
+
+
+def latencies_of_spark(bench: Bench, rate: int, seconds: int) -> list[float]:
+    """The same of Spark's own sink in Real-Time Mode, which is at-least-once."""
+    total = rate * (WARMING_S + seconds)
+    sent, heard = _watch(
+        bench, rate, total, (READ_COMMITTED,), lambda source: _spark(bench, source)
+    )
     return _between(sent, heard[0], rate)
 
 
 def delays(bench: Bench, rate: int, seconds: int, **plan: Any) -> list[float]:
     """Seconds from when read_uncommitted shows each record's output until read_committed does."""
     _, (uncommitted, committed) = _watch(
-        bench, rate, seconds, (READ_UNCOMMITTED, READ_COMMITTED), None, plan
+        bench,
+        rate,
+        rate * (WARMING_S + seconds),
+        (READ_UNCOMMITTED, READ_COMMITTED),
+        lambda source: ours(bench, source, plan),
     )
     return _between(uncommitted, committed, rate)
 
@@ -60,27 +86,21 @@ def _between(earlier: list[float], later: list[float], rate: int) -> list[float]
 def _watch(
     bench: Bench,
     rate: int,
-    seconds: int,
+    total: int,
     levels: Sequence[str],
-    streams_ms: int | None,
-    plan: Mapping[str, Any],
+    at_work: Callable[[str], AbstractContextManager[str]],
 ) -> tuple[list[float], list[list[float]]]:
-    """When each record was produced, and when each level showed its output."""
-    total = rate * (WARMING_S + seconds)
+    """When each record was produced, and when each level showed its output. `at_work` processes a
+    source until the end of its block, and gives the sink."""
     source = f"latency-{time.monotonic_ns()}"
     bench.cluster.create_topic(source, PARTITIONS)
-    work = (
-        _ours(bench, source, plan)
-        if streams_ms is None
-        else _streams(bench, source, total, streams_ms)
-    )
     try:
-        with work as sink:
+        with at_work(source) as sink:
             sent = [0.0] * total
             listeners = [_Heard(bench, sink, total, level) for level in levels]
             for heard in listeners:
                 heard.start()
-            _feed(bench, source, sent, rate)
+            feed(bench, source, sent, rate)
             for heard in listeners:
                 heard.join(PATIENCE_S)
                 heard.ended.set()
@@ -114,7 +134,7 @@ class _Heard(threading.Thread):
         self.consumer.close()
 
 
-def _feed(bench: Bench, source: str, sent: list[float], rate: int) -> None:
+def feed(bench: Bench, source: str, sent: list[float], rate: int) -> None:
     """One record after the other, each at its time."""
     producer = Producer(
         {
@@ -134,7 +154,7 @@ def _feed(bench: Bench, source: str, sent: list[float], rate: int) -> None:
 
 
 @contextmanager
-def _ours(bench: Bench, source: str, plan: Mapping[str, Any]) -> Iterator[str]:
+def ours(bench: Bench, source: str, plan: Mapping[str, Any]) -> Iterator[str]:
     """A run until stopped; gives its sink."""
     settings, services, history = bench.settings, bench.services, bench.history
     fields = {
@@ -162,3 +182,35 @@ def _ours(bench: Bench, source: str, plan: Mapping[str, Any]) -> Iterator[str]:
 def _streams(bench: Bench, source: str, total: int, commit_ms: int) -> Iterator[str]:
     with streaming(bench, source, total, "exactly_once_v2", commit_ms):
         yield f"{source}-streams"
+
+
+@contextmanager
+def _spark(bench: Bench, source: str) -> Iterator[str]:
+    """Spark's own sink in Real-Time Mode; gives its topic."""
+    sink = f"{source}-spark"
+    bench.cluster.create_topic(sink, PARTITIONS)
+    options = spark_source_options(bench.services.address, READ_COMMITTED)
+    with (
+        tempfile.TemporaryDirectory(prefix="topicproof-bench-") as checkpoint,
+        spark_session(bench.services.spark_remote) as spark,
+    ):
+        rows = (
+            spark.readStream.format("kafka")
+            .options(**options, subscribe=source, startingOffsets="earliest")
+            .load()
+        )
+        number = "cast(cast(value as string) as bigint)"
+        writer: Any = (
+            rows.selectExpr("key", f"cast({number} * {number} as string) as value")
+            .writeStream.format("kafka")
+            .options(**{KAFKA_SERVERS: options[KAFKA_SERVERS]}, topic=sink)
+            .option("checkpointLocation", Path(checkpoint).as_uri())
+            .outputMode("update")
+        )
+        # Any: PySpark's stubs lack this trigger.
+        query = writer.trigger(realTime=f"{BATCH_S} seconds").start()
+        try:
+            yield sink
+        finally:
+            query.stop()
+            bench.cluster.delete_topics([sink])

@@ -28,7 +28,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import sides
-from benchmarks.latency import delays, latencies
+from benchmarks.latency import delays, latencies, latencies_of_spark
 from benchmarks.sides import Bench, Timed
 from benchmarks.speed_report import as_markdown, as_page
 from benchmarks.standalone import standalone
@@ -51,6 +51,8 @@ ABOUT_100_MS = 25_000
 """Records that a core gets through in about that time."""
 LATENCY_RATE, LATENCY_S = 1_000, 20
 REAL_TIME_COMMITS_MS = (100, 10)
+CRASHES = {"real_time": "crash@transaction=300", "micro_batch": "crash@transaction=60"}
+"""Every worker is killed once, after the warming: real time writes more transactions."""
 SINK_PARTITIONS = (1, 4, 16)
 EXECUTORS = (1, 2)
 
@@ -321,16 +323,22 @@ def row_latency(bench: Bench, _records: int, times: int) -> Iterator[Line]:
 
 
 def row_real_time(bench: Bench, _records: int, times: int) -> Iterator[Line]:
-    """The latency of a run in real time beside that in micro-batches, and beside Kafka Streams with
-    commits every 100 and every 10 ms; in turns."""
-    found: dict[str, list[list[float]]] = {"real time": [], "micro-batches": []}
+    """The latency of a run in real time beside that in micro-batches, beside Spark's own sink in
+    real time, and beside Kafka Streams with commits every 100 and every 10 ms; in turns."""
+    spark = "Spark's own sink in real time, at-least-once"
+    found: dict[str, list[list[float]]] = {"real time": [], "micro-batches": [], spark: []}
+    killed: dict[str, list[float]] = {}
     for _ in range(times):
         found["real time"].append(latencies(bench, LATENCY_RATE, LATENCY_S, trigger="real_time"))
         found["micro-batches"].append(latencies(bench, LATENCY_RATE, LATENCY_S))
+        found[spark].append(latencies_of_spark(bench, LATENCY_RATE, LATENCY_S))
         for commit_ms in REAL_TIME_COMMITS_MS if bench.peers else ():
             found.setdefault(f"Kafka Streams EOS, every {commit_ms} ms", []).append(
                 latencies(bench, LATENCY_RATE, LATENCY_S, streams_ms=commit_ms)
             )
+        for trigger, fault in CRASHES.items():
+            seen = latencies(bench, LATENCY_RATE, LATENCY_S, trigger=trigger, faults=[fault])
+            killed.setdefault(trigger, []).append(max(seen))
     mine = found.pop("real time")
     for share, goal in ((0.5, "p50 <= 0.03 s"), (0.99, "p99 <= 0.15 s")):
         ours = tuple(sides.percentile(one, share) for one in mine)
@@ -338,6 +346,14 @@ def row_real_time(bench: Bench, _records: int, times: int) -> Iterator[Line]:
         for against, turns in found.items():
             theirs = tuple(sides.percentile(one, share) for one in turns)
             yield Line("realtime", what, "s", ours, against, theirs, goal)
+    yield Line(
+        "realtime",
+        "real time, longest latency when all workers are killed",
+        "s",
+        tuple(killed["real_time"]),
+        "micro-batches",
+        tuple(killed["micro_batch"]),
+    )
 
 
 def row_first(bench: Bench, _records: int, times: int) -> Iterator[Line]:

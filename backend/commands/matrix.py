@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +22,7 @@ from topicproof.backend.commands.show_matrix import heat_map, line, markdown, su
 from topicproof.backend.commands.terminal import emit, err, out, say, stopping, write_file
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.matrix.cells import AT_ONCE, Result, kept, run_cells
-from topicproof.backend.matrix.table import cells
+from topicproof.backend.matrix.table import cells, in_real_time
 from topicproof.backend.services.keeper import services
 
 
@@ -74,7 +74,7 @@ def matrix(
     settings = kafka_settings(bootstrap, config, brokers, cluster)
     wanted = cells(only or (), small, settings.brokers if settings.bootstrap is None else 1)
     if real_time:
-        wanted = [replace(cell, plan={**cell.plan, "trigger": "real_time"}) for cell in wanted]
+        wanted = in_real_time(wanted)
     done = kept(settings, wanted) if resume else []
     there = {(one.guarantee, one.fault) for one in done}
     left = [cell for cell in wanted if (cell.guarantee, cell.fault) not in there]

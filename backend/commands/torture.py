@@ -20,7 +20,7 @@ from topicproof.backend.commands.show_torture import line, markdown, summary
 from topicproof.backend.commands.terminal import emit, out, say, stopping, write_file
 from topicproof.backend.services.keeper import services
 from topicproof.backend.torture.run import AT_ONCE, Torture, Tried, drawn
-from topicproof.backend.torture.schedule import parse
+from topicproof.backend.torture.schedule import MICRO_BATCH, REAL_TIME, parse
 
 SHRINKING_RUNS = 20
 """Maximum runs to reduce one failure."""
@@ -38,6 +38,9 @@ def torture(
         list[str] | None,
         typer.Option(help="Replay this schedule instead of drawing one.", metavar="TEXT"),
     ] = None,
+    real_time: Annotated[
+        bool, typer.Option("--real-time", help="Run drawn schedules in real time.")
+    ] = False,
     shrink: Annotated[
         bool, typer.Option("--shrink/--no-shrink", help="Reduce each failure to fewer faults.")
     ] = True,
@@ -75,7 +78,8 @@ def torture(
     with stopping() as stop, services(settings, say=say) as found:
         torturer = Torture(settings, found, stop)
         torturer.require_brokers(max([possible, *(one.brokers for one in given)]))
-        chosen = iter(given) if given else drawn(seed, possible, runs, minutes, stop)
+        trigger = REAL_TIME if real_time else MICRO_BATCH
+        chosen = iter(given) if given else drawn(seed, possible, runs, minutes, stop, trigger)
         torturer.try_all(chosen, ended, at_once)
         for failed in [one for one in tried if one.surprises]:
             made = torturer.shrink(failed, SHRINKING_RUNS, ended) if shrink else failed
@@ -92,7 +96,7 @@ def torture(
     if markdown_file is not None:
         options = {"minutes": minutes, "runs": runs, "seed": seed, "brokers": brokers}
         told = [f" --{name} {value:g}" for name, value in options.items() if value is not None]
-        command = f"topicproof torture{''.join(told)}"
+        command = f"topicproof torture{' --real-time' if real_time else ''}{''.join(told)}"
         lines = [line(one) for one in tried]
         schedules = [one.schedule for one in tried]
         write_file(markdown_file, markdown(command, schedules, lines, len(failures)))

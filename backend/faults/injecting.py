@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.streaming.query import StreamingQuery
 
 from topicproof.backend.errors import UsageError
 from topicproof.backend.faults.fault import Fault
@@ -25,6 +24,7 @@ from topicproof.backend.sink.hooks import Hooks, MakeHooks
 from topicproof.backend.sink.options import FORMAT, SinkOptions
 from topicproof.backend.sink.real_time import start_real_time
 from topicproof.backend.sink.stateful import KafkaStatefulSink
+from topicproof.backend.sink.task_watch import RealTimeQuery
 
 OPTIONS = frozenset({"faults", "abortprobability", "seed"})
 
@@ -82,7 +82,7 @@ class InjectingDatabaseSink(_Injecting, DatabaseSink):
 
 def start_injecting_real_time(
     rows: DataFrame, options: Mapping[str, str], batch_s: int
-) -> StreamingQuery:
+) -> RealTimeQuery:
     """Start a query in real time (backend/sink/real_time.py) whose sink has faults."""
     return start_real_time(rows, _without_faults(options), batch_s, Faults.parse(options))
 

@@ -38,7 +38,7 @@ from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.expectation import EXEMPT
-from topicproof.validators.finding import Outcome
+from topicproof.validators.finding import Bounds, Outcome
 from topicproof.validators.kinds import offset_ahead
 from topicproof.validators.report import Report
 
@@ -204,7 +204,7 @@ def run_cell(
         entries = read_journal(services.address, context.names.journal)
         fired = cell.trouble.proof(Trial(entries, report, len(report.source.partitions)))
         found = _damage(report)
-        recounted = _recounted(context, cluster, cell, found)
+        recounted = _recounted(context, cluster, cell, found, report.source)
         if cell.promise.deduplicated:
             fired = fired and f"{fired}; a reader that keeps everything finds {_says(found)}"
             report = judge_deduplicated(services.spark_remote, context.folder)
@@ -257,13 +257,13 @@ def _executed(context: Context, resumes: int) -> Report | None:
 
 
 def _recounted(
-    context: Context, cluster: Cluster, cell: Cell, found: Mapping[Damage, int]
+    context: Context, cluster: Cluster, cell: Cell, found: Mapping[Damage, int], source: Bounds
 ) -> list[str]:
     """Compare the damage with a count without Spark, where the sink is a topic and no aborted input
     has the value of a committed one."""
     if cell.trouble.attempts or "scenario" in cell.plan:
         return []
-    return disagreements(found, recount(cluster, context.names.source, context.names.sink))
+    return disagreements(found, recount(cluster, source, context.names.sink))
 
 
 def _damage(report: Report) -> dict[Damage, int]:

@@ -13,13 +13,16 @@ from topicproof.backend.kafka.client_configs import READ_COMMITTED
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
 from topicproof.backend.matrix.table import Damage
+from topicproof.validators.finding import Bounds
 
 COUNTED = (Damage.DUPLICATES, Damage.GAPS)
 
 
-def recount(cluster: Cluster, source: str, sink: str) -> dict[Damage, int]:
-    """Count duplicates and gaps of a sink. Raises ClusterError, TopicError."""
-    inputs, outputs = set(_values(cluster, source)), list(_values(cluster, sink))
+def recount(cluster: Cluster, source: Bounds, sink: str) -> dict[Damage, int]:
+    """Count duplicates and gaps of a sink. `source` are the bounds of the judged inputs: a run that
+    was refused has not processed all. Raises ClusterError, TopicError."""
+    inputs = set(_values(cluster, source))
+    outputs = list(_values(cluster, cluster.bounds(sink)))
     different = set(outputs)
     return {
         Damage.DUPLICATES: len(outputs) - len(different),
@@ -39,10 +42,9 @@ def disagreements(found: Mapping[Damage, int], recounted: Mapping[Damage, int]) 
     ]
 
 
-def _values(cluster: Cluster, topic: str) -> Iterator[bytes | None]:
-    bounds = cluster.bounds(topic).partitions
-    spans = {one.partition: (one.start, one.lso) for one in bounds}
-    with open_consumer(cluster.address, topic, READ_COMMITTED) as consumer:
-        for message in read_range(consumer, topic, spans):
+def _values(cluster: Cluster, bounds: Bounds) -> Iterator[bytes | None]:
+    spans = {one.partition: (one.start, one.lso) for one in bounds.partitions}
+    with open_consumer(cluster.address, bounds.topic, READ_COMMITTED) as consumer:
+        for message in read_range(consumer, bounds.topic, spans):
             if message is not None:
                 yield as_bytes(message.value())

@@ -18,7 +18,7 @@ where at-least-once has duplicates:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -550,6 +550,9 @@ SMALL = frozenset(
 """A first impression: each guarantee's typical damage, and a reader that drops repeats."""
 
 
+RESTARTED = next(one for one in TABLE if one.name == "restart-kept")
+
+
 def cells(only: Sequence[str] = (), small: bool = False, brokers: int | None = None) -> list[Cell]:
     """Return the cells of the matrix that match any of `only` (`guarantee=NAME,fault=NAME`).
 
@@ -573,6 +576,27 @@ def cells(only: Sequence[str] = (), small: bool = False, brokers: int | None = N
             f" {BROKERS} and remove --bootstrap."
         )
     return possible
+
+
+def in_real_time(wanted: Sequence[Cell]) -> list[Cell]:
+    """Return the cells in real time, without those that write a table, which it does not support.
+
+    A task that fails ends its whole query there, and the query starts again. So what makes one fail
+    may show what a restart shows.
+    """
+    return [
+        replace(
+            cell,
+            plan={**cell.plan, "trigger": "real_time"},
+            may=cell.may | _may_restart(cell.promise) if "faults" in cell.plan else cell.may,
+        )
+        for cell in wanted
+        if cell.plan.get("scenario") != "table"
+    ]
+
+
+def _may_restart(promise: Promise) -> frozenset[Damage]:
+    return _cell(promise, RESTARTED, _expected_of(promise, RESTARTED) or "").may
 
 
 def _expected_of(promise: Promise, trouble: Trouble) -> str | None:

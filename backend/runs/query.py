@@ -19,8 +19,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import ArrayType, MapType, StructType
 
-from topicproof.backend import errors
-from topicproof.backend.errors import Fenced, OffsetMissing, SourceGap, SparkError, TopicproofError
+from topicproof.backend.errors import (
+    Fenced,
+    OffsetMissing,
+    ShuffledInput,
+    SourceGap,
+    SparkError,
+    TopicproofError,
+)
 from topicproof.backend.faults.injecting import (
     InjectingDatabaseSink,
     InjectingSink,
@@ -40,11 +46,13 @@ from topicproof.backend.sink.outputs import REMEDY_SHUFFLED
 from topicproof.backend.sink.position import journalled, moved, next_generation
 from topicproof.backend.sink.stateful import batches_topic
 from topicproof.backend.sink.table import committed_offsets, set_generation
+from topicproof.backend.sink.task_watch import RealTimeQuery, error_named
 from topicproof.validators.finding import Guarantee
 
 POLL_S = 0.2
 TRIGGER = "100 milliseconds"
 _EXPLAINING = threading.Lock()
+Query = StreamingQuery | RealTimeQuery
 
 
 @dataclass(frozen=True)
@@ -130,7 +138,7 @@ def _process(
 ) -> None:
     settled = False
     failure: TopicproofError | None = None
-    going: list[StreamingQuery] = []
+    going: list[Query] = []
     ends: list[SourceEnds] = []
     try:
         if plan.trigger == "real_time" and not plan.until_stopped:
@@ -139,10 +147,11 @@ def _process(
             going.append(start_query(one, cluster, plan, f"{checkpoints}/{one.stage.name}"))
         _await(going, lambda: stopped() or _all_reached(ends), tick)
         settled = not stopped()
+    except TopicproofError as error:
+        failure = error
+        raise
     except PySparkException as error:
         failure = explained(error)
-        # The producer that fenced us is active: resolving its transaction would fence it in turn.
-        settled = isinstance(failure, Fenced)
         raise failure from error
     finally:
         for end in ends:
@@ -150,6 +159,8 @@ def _process(
         for query in going if len(stages) > 1 else []:
             # If one of several fails, the others would continue without it.
             query.stop()
+        # The producer that fenced us is active: resolving its transaction would fence it in turn.
+        settled = settled or isinstance(failure, Fenced)
         exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
         fenced = [one for one in stages if exactly_once or one.stage.table]
         if fenced and not settled:
@@ -245,9 +256,7 @@ def drop_unbegun(checkpoint: str) -> None:
         shutil.rmtree(offsets.parent)
 
 
-def start_query(
-    prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint: str
-) -> StreamingQuery:
+def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint: str) -> Query:
     names = prepared.names
     drop_unbegun(checkpoint)
     options = {
@@ -376,7 +385,7 @@ def require_no_shuffle(rows: DataFrame) -> None:
     with _EXPLAINING, contextlib.redirect_stdout(plan):
         rows.explain()
     if re.search(r"\bExchange\b", plan.getvalue()):
-        raise errors.ShuffledInput(f"The stream is shuffled before the sink. {REMEDY_SHUFFLED}")
+        raise ShuffledInput(f"The stream is shuffled before the sink. {REMEDY_SHUFFLED}")
 
 
 def explained(error: PySparkException) -> TopicproofError:
@@ -384,9 +393,9 @@ def explained(error: PySparkException) -> TopicproofError:
     exception reaches us only as text."""
     text = str(error)
     for match in re.finditer(r"backend\.errors\.(\w+): (.+)", text):
-        kind = getattr(errors, match.group(1), None)
-        if isinstance(kind, type) and issubclass(kind, TopicproofError):
-            return kind(match.group(2).strip())
+        found = error_named(match.group(1), match.group(2).strip())
+        if found is not None:
+            return found
     if "StatusCode.UNAVAILABLE" in text:
         return SparkError(
             "The Spark server has ended or can no longer be reached. Start it, and resume the run."
@@ -412,9 +421,7 @@ def _all_reached(ends: Sequence[SourceEnds]) -> bool:
     return bool(ends) and all(seen(end.reached) for end in ends)
 
 
-def _await(
-    going: list[StreamingQuery], stopped: Callable[[], bool], tick: Callable[[], None]
-) -> None:
+def _await(going: list[Query], stopped: Callable[[], bool], tick: Callable[[], None]) -> None:
     """Wait until all queries end, or `stopped`. Ended queries are removed from the list."""
     while True:
         # awaitTermination also keeps the Connect session alive.

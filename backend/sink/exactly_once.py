@@ -82,7 +82,7 @@ Options, with their defaults:
 - `transactionTimeoutMs` (60000): after this the coordinator aborts an abandoned transaction.
 - `attemptsMax` (10): how often a transaction is tried before the task gives up.
 - `journal` (none): the topic for the sink's declarations. Without it, a moved group offset goes
-  undetected.
+  undetected, and in real time a failed task is noticed late.
 - `generation` (none): the number of this start of the query. Workers of earlier starts end
   (position.next_generation).
 - `offsetsForced` (false): continue at the group's offset, even if the journal shows that it was

@@ -108,13 +108,24 @@ class GenerationBegun:
     generation: int
 
 
-Entry = TaskStarted | TransactionEnded | FaultFired | FaultTold | GenerationBegun
+@dataclass(frozen=True)
+class TaskFailed:
+    """In real time: a task has failed (backend/sink/task_watch.py)."""
+
+    generation: int
+    error: str
+    """Name of the error's class."""
+    reason: str
+
+
+Entry = TaskStarted | TransactionEnded | FaultFired | FaultTold | GenerationBegun | TaskFailed
 _KINDS: dict[str, type[Entry]] = {
     "task": TaskStarted,
     "transaction": TransactionEnded,
     "fault": FaultFired,
     "told": FaultTold,
     "generation": GenerationBegun,
+    "failure": TaskFailed,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 

@@ -15,9 +15,9 @@ checkpoint. Three things differ:
 - Spark ends a real-time batch after `batch_s` seconds and starts the next one. Each batch takes
   every source partition over again: it fences, reads the offset, and skips what is committed.
 
-A worker that fails cannot tell Spark so while its source is quiet: Spark only listens when it has a
-row to hand over, or at the end of the batch. Then it tries the task again. When it gives up, the
-query fails, and whoever started it has to start it again: from the group's offsets and with a new
+Spark does not notice in time that a task has failed, or never (backend/sink/task_watch.py). So
+tasks report failures to the journal, and `awaitTermination` stops the query and raises the error.
+Whoever has started the query has to start it again: from the group's offsets and with a new
 checkpoint. An old one would repeat the rows of a whole batch, only for them to be skipped.
 """
 
@@ -34,12 +34,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
 from topicproof.backend.errors import UsageError
 from topicproof.backend.sink.hooks import MakeHooks, NoHooks
 from topicproof.backend.sink.options import BATCH_S, FORMAT, SinkOptions
 from topicproof.backend.sink.outputs import only_source, require_columns
+from topicproof.backend.sink.task_watch import FailedTasks, RealTimeQuery, report, watched
 from topicproof.backend.sink.writer import PartitionWriter, partition_writer
 
 HELD_BYTES = 64_000_000
@@ -64,9 +64,9 @@ def start_real_time(
     options: Mapping[str, str],
     batch_s: int = BATCH_S,
     hooks: MakeHooks = NoHooks,
-) -> StreamingQuery:
+) -> RealTimeQuery:
     """Start a query in real time. `rows` and `options` are those of the format
-    `kafka-transactional`. Raises UsageError.
+    `kafka-transactional`. Raises UsageError, ClusterError.
 
     `checkpointLocation` has to be a new folder at each start, and the source's `startingOffsets`
     the group's offsets.
@@ -76,6 +76,9 @@ def start_real_time(
     given = {name.lower(): value for name, value in options.items()}
     if "checkpointlocation" not in given:
         raise UsageError(f"{FORMAT}: the option checkpointLocation is required.")
+    failed = (
+        None if sink.journal is None else FailedTasks(sink.address, sink.journal, sink.generation)
+    )
     rows.sparkSession.conf.set(ALLOWLIST, "false")
     with _settings(rows.sparkSession, SETTINGS):
         writer: Any = (
@@ -86,8 +89,7 @@ def start_real_time(
             .option("checkpointLocation", given["checkpointlocation"])
         )
         # Any: PySpark's stubs lack this trigger.
-        query: StreamingQuery = writer.trigger(realTime=f"{batch_s} seconds").start()
-        return query
+        return RealTimeQuery(writer.trigger(realTime=f"{batch_s} seconds").start(), failed)
 
 
 def _followed(rows: DataFrame) -> DataFrame:
@@ -208,8 +210,11 @@ def _write(sink: SinkOptions, hooks: MakeHooks, held: Held) -> None:
             if writer is not None and held.failure is None:
                 writer.finish()
     except BaseException as error:
+        given_up = held.failure is not None
         # Raised again in Spark's thread.
         held.fail(error)
+        if not given_up:
+            report(sink, error)
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
@@ -236,6 +241,7 @@ def _write_until_end(
         if batch is not None:
             source = only_source(batch, writer.task.source if writer else None)
             if writer is None:
+                stack.enter_context(watched(sink, f"{source[0]}-{source[1]}"))
                 writer = stack.enter_context(partition_writer(sink, hooks, *source))
             before = writer.receipt.committed
             came_at = time.monotonic()

@@ -17,7 +17,7 @@ from topicproof.backend.matrix.table import Cell, Trial, Trouble
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.journal import FaultFired, FaultTold
-from topicproof.backend.torture.schedule import Schedule, draw, smaller
+from topicproof.backend.torture.schedule import MICRO_BATCH, Schedule, draw, smaller
 
 AT_ONCE = 2
 """How many runs are active at a time: a run waits about as long as it works."""
@@ -96,7 +96,12 @@ class Torture:
 
 
 def drawn(
-    seed: int, brokers: int, runs: int | None, minutes: float | None, stop: threading.Event
+    seed: int,
+    brokers: int,
+    runs: int | None,
+    minutes: float | None,
+    stop: threading.Event,
+    trigger: str = MICRO_BATCH,
 ) -> Iterator[Schedule]:
     """Yield the schedules of `seed`, `seed + 1` and so on, up to a number of runs or minutes."""
     ends = None if minutes is None else time.monotonic() + 60 * minutes
@@ -104,7 +109,7 @@ def drawn(
     while (runs is None or number < runs) and (ends is None or time.monotonic() < ends):
         if stop.is_set():
             return
-        yield draw(seed + number, brokers)
+        yield draw(seed + number, brokers, trigger)
         number += 1
 
 

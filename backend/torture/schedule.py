@@ -5,9 +5,9 @@ A schedule is text, so that failures can be replayed and shrunk by hand:
     exactly_once records=240 partitions=2 per_transaction=40 lineage=record: open@2 zombie@4
 
 The troubles are rows of the matrix (backend/matrix/table.py); the number after `@` is the
-transaction that each strikes. A guarantee may show the union of what theory expects of it under
-each trouble. So exactly-once must stay exact under any combination, and the others may break only
-as their table says.
+transaction that each strikes. `trigger=real_time` before the colon: the run is in real time. A
+guarantee may show the union of what theory expects of it under each trouble. So exactly-once must
+stay exact under any combination, and the others may break only as their table says.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.matrix.table import PROMISES, TABLE, Damage, Promise, Trouble
+from topicproof.backend.matrix.table import PROMISES, RESTARTED, TABLE, Damage, Promise, Trouble
 from topicproof.validators.finding import Guarantee
 
 TROUBLES_MAX = 3
@@ -30,9 +30,10 @@ _PROMISES = {one.name: one for one in PROMISES if one.like is None}
 _TROUBLES = {one.name: one for one in TABLE if one.name not in _ALONE}
 _STRIKES = re.compile(r"transaction=\d+")
 _SIZES = ("records", "partitions", "per_transaction")
+MICRO_BATCH, REAL_TIME = "micro_batch", "real_time"
 _FORM = (
-    "expected GUARANTEE records=N partitions=N per_transaction=N lineage=record|packed:"
-    " TROUBLE@N TROUBLE@N"
+    "expected GUARANTEE records=N partitions=N per_transaction=N lineage=record|packed"
+    " trigger=micro_batch|real_time: TROUBLE@N TROUBLE@N"
 )
 
 
@@ -50,11 +51,15 @@ class Schedule:
     """Names of troubles, each with its transaction."""
     seed: int = 0
     """Seed of the run's own random choices: aborts."""
+    trigger: str = MICRO_BATCH
+    """Of the plan: or REAL_TIME."""
 
     def __str__(self) -> str:
         sizes = " ".join(f"{name}={getattr(self, name)}" for name in _SIZES)
         strikes = " ".join(f"{name}@{transaction}" for name, transaction in self.strikes)
-        return f"{self.name} {sizes} lineage={self.lineage} seed={self.seed}: {strikes}".rstrip()
+        trigger = "" if self.trigger == MICRO_BATCH else f" trigger={self.trigger}"
+        head = f"{self.name} {sizes} lineage={self.lineage} seed={self.seed}{trigger}"
+        return f"{head}: {strikes}".rstrip()
 
     @property
     def troubles(self) -> tuple[Trouble, ...]:
@@ -93,7 +98,8 @@ class Schedule:
     def plan(self) -> dict[str, Any]:
         """Return the fields of a RunPlan (backend/runs/plan.py)."""
         plan: dict[str, Any] = {name: getattr(self, name) for name in _SIZES}
-        plan |= {"lineage": self.lineage, "seed": self.seed, **self.promise.plan}
+        plan |= {"lineage": self.lineage, "seed": self.seed, "trigger": self.trigger}
+        plan |= self.promise.plan
         faults = []
         for name, transaction in self.strikes:
             given = dict(_TROUBLES[name].plan)
@@ -106,15 +112,19 @@ class Schedule:
 
     def _words(self) -> set[str]:
         number = list(_PROMISES).index(self.name)
-        return {word for one in self.troubles for word in (one.expected[number] or "").split()}
+        struck = list(self.troubles)
+        if self.trigger == REAL_TIME and any("faults" in one.plan for one in struck):
+            # A task that fails ends its whole query.
+            struck.append(RESTARTED)
+        return {word for one in struck for word in (one.expected[number] or "").split()}
 
 
 _REFUSED = "refused"
 
 
-def draw(seed: int, brokers: int = 1) -> Schedule:
+def draw(seed: int, brokers: int = 1, trigger: str = MICRO_BATCH) -> Schedule:
     """Draw a seed's schedule for a cluster of this many brokers. Half of all schedules are
-    exactly-once."""
+    exactly-once. With any trigger it is the same otherwise."""
     chance = random.Random(f"torture/{seed}")
     names = list(_PROMISES)
     promise = names[0] if chance.random() < 0.5 else chance.choice(names)
@@ -133,6 +143,7 @@ def draw(seed: int, brokers: int = 1) -> Schedule:
         chance.choice(("record", "packed")) if packs else "record",
         tuple(sorted(strikes, key=lambda strike: (strike[1], strike[0]))),
         seed,
+        trigger,
     )
 
 
@@ -147,13 +158,23 @@ def parse(text: str) -> Schedule:
         seed = int(given.get("seed", "0"))
     except (KeyError, ValueError) as error:
         raise UsageError(f"Schedule {text!r}: {_FORM}.") from error
+    trigger = given.get("trigger", MICRO_BATCH)
+    if trigger not in (MICRO_BATCH, REAL_TIME):
+        raise UsageError(
+            f"Schedule {text!r}: unknown trigger {trigger!r}. Known: {MICRO_BATCH}, {REAL_TIME}."
+        )
     unknown = [name for name, _ in strikes if name not in _TROUBLES]
     if promise not in _PROMISES or unknown:
         known = ", ".join(_TROUBLES if unknown else _PROMISES)
         what = unknown[0] if unknown else promise
         raise UsageError(f"Schedule {text!r}: unknown {what!r}. Known: {known}.")
     return Schedule(
-        promise, **sizes, lineage=given.get("lineage", "record"), strikes=tuple(strikes), seed=seed
+        promise,
+        **sizes,
+        lineage=given.get("lineage", "record"),
+        strikes=tuple(strikes),
+        seed=seed,
+        trigger=trigger,
     )
 
 

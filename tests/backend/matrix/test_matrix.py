@@ -28,7 +28,16 @@ from topicproof.backend.matrix.cells import (
     surprises,
 )
 from topicproof.backend.matrix.reader import first_of_each
-from topicproof.backend.matrix.table import BROKERS, PROMISES, TABLE, Cell, Damage, Trial, cells
+from topicproof.backend.matrix.table import (
+    BROKERS,
+    PROMISES,
+    TABLE,
+    Cell,
+    Damage,
+    Trial,
+    cells,
+    in_real_time,
+)
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings
@@ -195,6 +204,24 @@ def test_a_refusal_must_come_where_it_is_expected() -> None:
     assert surprises(moved, repeated, Outcome.VIOLATED, "", "somebody moved it", "it fired") == [
         "1 duplicates, but none were expected"
     ]
+
+
+def test_in_real_time_a_failed_task_may_show_what_a_restart_shows() -> None:
+    """Story: the matrix runs in real time, where a worker that dies ends its whole query. What
+    other tasks were doing is then repeated by at-least-once, and hidden by exactly-once. Where
+    nothing strikes, nothing is excused. No cell writes a table."""
+    usual = {(one.guarantee, one.fault): one for one in cells()}
+    found = {(one.guarantee, one.fault): one for one in in_real_time(cells())}
+    assert {one.plan["trigger"] for one in found.values()} == {"real_time"}
+    assert usual.keys() - found.keys() == {
+        name for name in usual if name[0] == "at_least_once-upsert"
+    }
+    assert Damage.DUPLICATES in found["at_least_once", "error-begun"].may
+    for name, one in found.items():
+        added = one.may - usual[name].may
+        assert one.must == usual[name].must
+        assert name[0] != "exactly_once" or added <= {Damage.HIDDEN}
+        assert name[1] not in ("none", "abort") or not added
 
 
 def test_a_ghost_proves_itself_only_in_the_next_transaction() -> None:

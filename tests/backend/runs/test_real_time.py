@@ -40,13 +40,19 @@ PLAN: dict[str, Any] = {
 }
 
 
+LONG_S = 3_600
+"""Of a batch that no run waits for."""
+
+
 def test_aborts_a_kill_and_a_restart_leave_it_exact(settings: Settings, cluster: Services) -> None:
     """Story: transactions are aborted, each worker is killed in its second transaction, and later
-    the query is restarted. The verdict holds, and a plain client agrees."""
+    the query is restarted. The batch would last an hour, and no more rows come, so Spark notices
+    nothing. The verdict holds, and a plain client agrees."""
     done = run_to_end(
         settings,
         cluster,
         **PLAN,
+        real_time_batch_s=LONG_S,
         abort_probability=0.2,
         faults=["crash@transaction=2", "restart@transaction=4"],
         seed=1,
@@ -72,6 +78,21 @@ def test_at_least_once_repeats_under_a_kill(settings: Settings, cluster: Service
     assert set(got) == {str(n * n).encode() for n in range(RECORDS)}
     duplicates = next(one for one in done.report.findings if one.kind == "duplicate")
     assert duplicates.count == sum(got.values()) - RECORDS > 0
+
+
+def test_a_refusal_ends_the_run_at_once(settings: Settings, cluster: Services) -> None:
+    """Story: somebody moves the group's offset back, and Spark replays the batch. The sink refuses,
+    and the run ends with its sentence. Spark alone would repeat the batch forever."""
+    with pytest.raises(OffsetsMoved, match="somebody moved it back") as refused:
+        run_to_end(
+            settings,
+            cluster,
+            **PLAN,
+            real_time_batch_s=LONG_S,
+            judged=False,
+            faults=["offsets@transaction=2,how=rewound"],
+        )
+    assert "Set it to" in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import pytest
 from confluent_kafka import TopicPartition
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.conftest import wait_until
 from tests.runs import SMALL, Finished, Message, read_all, run_to_end, write_committed
@@ -297,7 +296,7 @@ def test_a_split_source_partition_loses_nothing(
     )
 
 
-def refusal_of(query: StreamingQuery) -> TopicproofError | None:
+def refusal_of(query: process_module.Query) -> TopicproofError | None:
     try:
         query.awaitTermination()
     except PySparkException as error:

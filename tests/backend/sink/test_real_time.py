@@ -36,13 +36,17 @@ def row(offset: int | None, topic: str = "source", count: int = 1) -> pa.RecordB
     return pa.RecordBatch.from_pylist([one] * count, schema)
 
 
-def options(bootstrap: str, source: str, sink: str) -> SinkOptions:
+def options(
+    bootstrap: str, source: str, sink: str, journal: str | None = None, generation: str = "1"
+) -> SinkOptions:
+    known = {"journal": journal, "generation": generation} if journal is not None else {}
     return SinkOptions.parse(
         {
             "kafka.bootstrap.servers": bootstrap,
             "topic": sink,
             "group": source,
             "transactionalIdPrefix": source,
+            **known,
         }
     )
 

@@ -7,7 +7,7 @@ import pytest
 from topicproof.backend.errors import UsageError
 from topicproof.backend.matrix.table import Damage
 from topicproof.backend.runs.plan import make_plan
-from topicproof.backend.torture.schedule import draw, parse, smaller
+from topicproof.backend.torture.schedule import REAL_TIME, draw, parse, smaller
 
 SEEDS = range(300)
 
@@ -29,6 +29,18 @@ def test_every_schedule_is_a_plan_and_its_text_gives_it_back() -> None:
 def test_a_seed_gives_the_same_schedule_again() -> None:
     assert [draw(seed) for seed in SEEDS] == [draw(seed) for seed in SEEDS]
     assert len({str(draw(seed)) for seed in SEEDS}) > 290
+
+
+def test_a_schedule_in_real_time_differs_in_its_trigger_only() -> None:
+    """Story: the same seeds are drawn in real time. Each text says so, gives the schedule back, and
+    makes a plan that is the same otherwise."""
+    for seed in SEEDS:
+        usual, schedule = draw(seed), draw(seed, trigger=REAL_TIME)
+        assert parse(str(schedule)) == schedule
+        assert str(schedule).replace(" trigger=real_time", "") == str(usual)
+        assert make_plan(schedule.plan()).trigger == REAL_TIME
+        assert {**schedule.plan(), "trigger": "micro_batch"} == usual.plan()
+        assert all(one.trigger == REAL_TIME for one in smaller(schedule))
 
 
 def test_one_broker_is_never_struck() -> None:
@@ -81,6 +93,10 @@ def test_smaller_schedules_end() -> None:
         ("twice records=1 partitions=1 per_transaction=1:", "unknown 'twice'. Known: exactly_once"),
         ("exactly_once records=1 partitions=1 per_transaction=1: storm@1", "unknown 'storm'"),
         ("exactly_once records=1 partitions=1 per_transaction=1: zombie", "expected GUARANTEE"),
+        (
+            "exactly_once records=1 partitions=1 per_transaction=1 trigger=often:",
+            "unknown trigger 'often'. Known: micro_batch, real_time",
+        ),
     ],
 )
 def test_what_is_no_schedule_is_refused(text: str, why: str) -> None:
