@@ -19,6 +19,7 @@ from topicproof.backend.commands.terminal import emit, out, say, stopping
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.dashboard import dashboard, require_port
 from topicproof.backend.services.keeper import services
+from topicproof.backend.services.spark import without_token
 from topicproof.backend.settings import DASHBOARD_PORT
 
 
@@ -44,7 +45,8 @@ def up(
         services(settings, say=say) as found,
         dashboard(settings, port) as address,
     ):
-        say(f"Kafka {found.bootstrap}, Spark {found.spark_remote}")
+        spark = without_token(found.spark_remote)
+        say(f"Kafka {found.bootstrap}, Spark {spark}")
         if demo and not stop.is_set():
             plan = make_plan(
                 {"abort_probability": 0.2, "faults": ["crash@transaction=2"], "seed": 1}
@@ -54,7 +56,7 @@ def up(
                 " every worker is killed once"
             )
             execute(settings, found, plan, stop)
-        emit(json_, {"address": address, "bootstrap": found.bootstrap, "spark": found.spark_remote})
+        emit(json_, {"address": address, "bootstrap": found.bootstrap, "spark": spark})
         out.print(f"\n[bold]The dashboard is at {address}[/]\nCtrl-C stops everything.")
         stop.wait()
         say("stopping")

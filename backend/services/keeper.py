@@ -29,6 +29,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import SetupError, TopicproofError, UsageError
 from topicproof.backend.services.jars import BROKER, SPARK, ensure_jars, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
+from topicproof.backend.services.peers import is_own
 from topicproof.backend.services.spark import EmbeddedSpark
 from topicproof.backend.settings import (
     BROKER_START_TIMEOUT_S,
@@ -48,14 +49,16 @@ KEEPER_STOP_TIMEOUT_S = 2 * STOP_TIMEOUT_S
 BUSY = 75
 """The exit code of a keeper that found another keeper (EX_TEMPFAIL of sysexits.h)."""
 
+OPEN = "Its ports have no password: every user of this machine can use it."
+
 
 @dataclass(frozen=True)
 class Services:
     """The addresses of Kafka and Spark, until the `with` block ends."""
 
     bootstrap: str
-    spark_remote: str
-    """Empty if Spark was not requested."""
+    spark_remote: str = field(repr=False)
+    """Empty if Spark was not requested. It may hold a token."""
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Client properties of the given Kafka."""
     cluster: str = ""
@@ -270,6 +273,9 @@ class Keeper:
                 connection, _ = listener.accept()
             except OSError:
                 return
+            if not is_own(connection):
+                connection.close()
+                continue
             with self.changed:
                 self.users += 1
                 self.changed.notify_all()
@@ -311,7 +317,7 @@ class Keeper:
             waiting = []
             if wanted.kafka and not self.hurt and not _alive(self.kafka):
                 count = wanted.brokers
-                say(f"starting Apache Kafka ({count} broker{'s' if count > 1 else ''})")
+                say(f"starting Apache Kafka ({count} broker{'s' if count > 1 else ''}). {OPEN}")
                 folder = self.settings.services / f"kafka-{count}"
                 self.kafka = EmbeddedKafka(folder, jar_files(self.settings, BROKER), count)
                 waiting.append(pool.submit(self.kafka.start))
