@@ -88,7 +88,12 @@ class Settings(BaseSettings):
     require_signature: bool = False
     """Whether `verify` refuses evidence for which no trusted key vouches."""
     dashboard_address: str = "127.0.0.1"
-    """In a container this must cover all interfaces, or the port cannot be published."""
+    """In a container this must cover all interfaces, or the port cannot be published. Then
+    `insecure` is needed too."""
+    dashboard_hosts: str | None = None
+    """Further names by which browsers may open the dashboard, separated by commas."""
+    insecure: bool = False
+    """Whether the dashboard, which has no login, may listen beyond loopback."""
 
     @model_validator(mode="before")
     @classmethod

@@ -17,7 +17,7 @@ from topicproof.backend.commands.options import (
 from topicproof.backend.commands.runs import execute, stop_all
 from topicproof.backend.commands.terminal import emit, out, say, stopping
 from topicproof.backend.runs.plan import make_plan
-from topicproof.backend.services.dashboard import dashboard, require_port
+from topicproof.backend.services.dashboard import dashboard, require_closed, require_port
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import without_token
 from topicproof.backend.settings import DASHBOARD_PORT
@@ -32,6 +32,13 @@ def up(
     demo: Annotated[
         bool, typer.Option("--demo/--no-demo", help="Run one small demo first.")
     ] = True,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Let the dashboard, which has no login, listen beyond loopback.",
+        ),
+    ] = False,
     json_: Json = None,
 ) -> None:
     """Start Kafka, Spark and the dashboard, unless they exist already, until Ctrl-C.
@@ -39,6 +46,9 @@ def up(
     Example: `topicproof up --brokers 3`
     """
     settings = settings_of(bootstrap, config, brokers, cluster)
+    if insecure:
+        settings = settings.model_copy(update={"insecure": True})
+    require_closed(settings, settings.dashboard_address)
     require_port(port)
     with (
         stopping() as stop,

@@ -43,7 +43,7 @@ from topicproof.backend.settings import (
 
 LINGER_S = 1.0
 """How long the keeper waits for another user after the last one left."""
-KEEPER_START_TIMEOUT_S = 10.0
+KEEPER_START_TIMEOUT_S = 30.0
 KEEPER_STOP_TIMEOUT_S = 2 * STOP_TIMEOUT_S
 """How long an earlier keeper may take to stop Spark, then Kafka."""
 BUSY = 75
@@ -316,12 +316,14 @@ class Keeper:
         with self.lock, ThreadPoolExecutor() as pool:
             waiting = []
             if wanted.kafka and not self.hurt and not _alive(self.kafka):
+                _end_rest(self.kafka)
                 count = wanted.brokers
                 say(f"starting Apache Kafka ({count} broker{'s' if count > 1 else ''}). {OPEN}")
                 folder = self.settings.services / f"kafka-{count}"
                 self.kafka = EmbeddedKafka(folder, jar_files(self.settings, BROKER), count)
                 waiting.append(pool.submit(self.kafka.start))
             if wanted.spark and not _alive(self.spark):
+                _end_rest(self.spark)
                 say("starting Spark")
                 self.spark = EmbeddedSpark(self.settings.spark, jar_files(self.settings, SPARK))
                 waiting.append(pool.submit(self.spark.start))
@@ -380,6 +382,13 @@ class Keeper:
             except (psutil.NoSuchProcess, ProcessLookupError):
                 continue
         self._record().unlink()
+
+
+def _end_rest(service: EmbeddedKafka | EmbeddedSpark | None) -> None:
+    """End what is left of a service of which a process was killed: the other brokers, or the
+    process that forks Spark's workers."""
+    if service is not None:
+        service.stop()
 
 
 def _alive(service: EmbeddedKafka | EmbeddedSpark | None) -> bool:

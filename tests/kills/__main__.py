@@ -1,7 +1,7 @@
 """Kill -9 at random moments: `python -m tests.kills --times 12 --seed 1 [--victims spark,broker]`.
 
-Needs minutes for each kill of a process of a run, so `make test` leaves it out. Prints a line for
-each kill and a table at the end. The exit code is 1 if there was a surprise.
+A kill of a process of a run takes a minute or more, so `make test` leaves this out. Prints a line
+for each kill and a table at the end. The exit code is 1 if there was a surprise.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections import Counter
 from pathlib import Path
 
 from tests.kills import pipeline
-from tests.kills.pipeline import STATES, VICTIMS, Kill, kill_once
+from tests.kills.files import WRITINGS, kill_writing
+from tests.kills.kill import Kill
+from tests.kills.pipeline import STATES, VICTIMS, kill_once
 from topicproof.backend.services.keeper import services
 from topicproof.backend.settings import Settings, read_settings
 
@@ -23,11 +25,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__)
     parser.add_argument("--times", type=int, default=12, help="kills for each victim")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--victims", default=",".join(VICTIMS))
+    parser.add_argument("--victims", default=",".join((*WRITINGS, *VICTIMS)))
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kills-") as home:
-        settings = read_settings(home=Path(home))
-        kills = all_kills(settings, given.victims.split(","), given.times, given.seed)
+    victims = given.victims.split(",")
+    kills = []
+    for victim in victims:
+        if victim in WRITINGS:
+            kills += [_written(victim, given.seed, number) for number in range(given.times)]
+    left = [one for one in victims if one in VICTIMS]
+    if left:
+        with tempfile.TemporaryDirectory(prefix="kills-") as home:
+            kills += all_kills(read_settings(home=Path(home)), left, given.times, given.seed)
     _say(table(kills))
     sys.exit(any(one.surprise for one in kills))
 
@@ -47,11 +55,20 @@ def all_kills(settings: Settings, victims: list[str], times: int, seed: int) -> 
             # Held open, so that the next command finds warm services unless they were killed.
             with services(settings):
                 one = kill_once(settings, victim, STATES[number % len(STATES)], chance)
-            kills.append(one)
-            _say(f"{one.victim:9} {one.moment:20} {one.ended_s:6.1f} s  {one.told[:140]}")
-            if one.surprise:
-                _say(f"    SURPRISE {one.surprise}")
+            kills.append(_told(one))
     return kills
+
+
+def _written(victim: str, seed: int, number: int) -> Kill:
+    with tempfile.TemporaryDirectory(prefix="kills-") as home:
+        return _told(kill_writing(Path(home), victim, random.Random(f"{seed}-{victim}-{number}")))
+
+
+def _told(one: Kill) -> Kill:
+    _say(f"{one.victim:9} {one.moment:20} {one.ended_s:6.1f} s  {one.told[:140]}")
+    if one.surprise:
+        _say(f"    SURPRISE {one.surprise}")
+    return one
 
 
 def table(kills: list[Kill]) -> str:

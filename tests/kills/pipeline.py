@@ -10,11 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import psutil
 
 from tests.conftest import wait_until
+from tests.kills.kill import Kill
 from tests.runs import read_all
 from topicproof.backend.history.store import ENDED, History, State
 from topicproof.backend.settings import ROOT, Settings
@@ -28,20 +28,6 @@ START_S, END_S, RESUME_S = 300, 60, 600
 DELAY_S = 3.0
 """The kill comes up to this long after the state was entered."""
 STATES = (State.FILLING, State.PROCESSING, State.JUDGING)
-
-
-@dataclass(frozen=True)
-class Kill:
-    """One kill, and what came of it."""
-
-    victim: str
-    moment: str
-    ended_s: float
-    """From the kill to the end of the run's process."""
-    told: str
-    """The last line of the process, or what it went on to do."""
-    surprise: str = ""
-    """What should not have happened; empty if all is well."""
 
 
 def start(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
