@@ -68,18 +68,20 @@ def stopping() -> Iterator[threading.Event]:
     def listen() -> None:
         # Python runs `interrupt` between two steps of the main thread, which may wait in a call of
         # a client for minutes. The kernel's signal arrives here at once.
-        if not arriving.recv(1):
-            return
-        stop.set()
-        say("stopping; the current transaction ends first (Ctrl-C again ends at once)")
-        if arriving.recv(1) and not over.wait(UNWINDING_S):
-            end_at_once("interrupted", 130)
+        with arriving:
+            if not arriving.recv(1):
+                return
+            stop.set()
+            say("stopping; the current transaction ends first (Ctrl-C again ends at once)")
+            if arriving.recv(1) and not over.wait(UNWINDING_S):
+                end_at_once("interrupted", 130)
 
     arriving, told = socket.socketpair()
     told.setblocking(False)
     before = {number: signal.signal(number, interrupt) for number in (SIGINT, SIGTERM)}
     woken = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
-    threading.Thread(target=listen, name="signals", daemon=True).start()
+    listening = threading.Thread(target=listen, name="signals", daemon=True)
+    listening.start()
     try:
         yield stop
     finally:
@@ -88,6 +90,7 @@ def stopping() -> Iterator[threading.Event]:
         for number, handler in before.items():
             signal.signal(number, handler)
         told.close()
+        listening.join()
 
 
 def give_up(error: TopicproofError) -> NoReturn:

@@ -316,14 +316,14 @@ class Keeper:
         with self.lock, ThreadPoolExecutor() as pool:
             waiting = []
             if wanted.kafka and not self.hurt and not _alive(self.kafka):
-                _end_rest(self.kafka)
+                end_rest(self.kafka)
                 count = wanted.brokers
                 say(f"starting Apache Kafka ({count} broker{'s' if count > 1 else ''}). {OPEN}")
                 folder = self.settings.services / f"kafka-{count}"
                 self.kafka = EmbeddedKafka(folder, jar_files(self.settings, BROKER), count)
                 waiting.append(pool.submit(self.kafka.start))
             if wanted.spark and not _alive(self.spark):
-                _end_rest(self.spark)
+                end_rest(self.spark)
                 say("starting Spark")
                 self.spark = EmbeddedSpark(self.settings.spark, jar_files(self.settings, SPARK))
                 waiting.append(pool.submit(self.spark.start))
@@ -384,7 +384,7 @@ class Keeper:
         self._record().unlink()
 
 
-def _end_rest(service: EmbeddedKafka | EmbeddedSpark | None) -> None:
+def end_rest(service: EmbeddedKafka | EmbeddedSpark | None) -> None:
     """End what is left of a service of which a process was killed: the other brokers, or the
     process that forks Spark's workers."""
     if service is not None:
