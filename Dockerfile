@@ -12,4 +12,5 @@ COPY .streamlit ./.streamlit
 RUN pip install --no-cache-dir --no-deps -e . && python -m topicproof.backend.services.jars && chmod -R a+rX .
 USER topicproof
 EXPOSE 8501
+# It listens on loopback, which nothing outside the container reaches: see docker-compose.yml.
 CMD ["topicproof", "up", "--no-demo"]

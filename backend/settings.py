@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -87,7 +88,12 @@ class Settings(BaseSettings):
     require_signature: bool = False
     """Whether `verify` refuses evidence for which no trusted key vouches."""
     dashboard_address: str = "127.0.0.1"
-    """In a container this must cover all interfaces, or the port cannot be published."""
+    """In a container this must cover all interfaces, or the port cannot be published. Then
+    `insecure` is needed too."""
+    dashboard_hosts: str | None = None
+    """Further names by which browsers may open the dashboard, separated by commas."""
+    insecure: bool = False
+    """Whether the dashboard, which has no login, may listen beyond loopback."""
 
     @model_validator(mode="before")
     @classmethod
@@ -231,6 +237,9 @@ def socket_path(folder: Path) -> Path:
     another user."""
     place = Path(tempfile.gettempdir()) / f"topicproof-{os.getuid()}"
     place.mkdir(mode=0o700, exist_ok=True)
-    if place.stat().st_uid != os.getuid():
+    # A link is not followed: another user may have made it first.
+    found = place.lstat()
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
         raise SetupError(f"{place} belongs to another user. Set TMPDIR to a folder of your own.")
+    place.chmod(0o700)
     return place / f"{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}.sock"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -43,7 +43,7 @@ from topicproof.backend.commands.options import (
 )
 from topicproof.backend.commands.outcome import conclude_run, print_stages, run_json
 from topicproof.backend.commands.show import plain, progress_line, side_effects
-from topicproof.backend.commands.terminal import emit, out, print_report, say, stopping
+from topicproof.backend.commands.terminal import emit, give_up, out, print_report, say, stopping
 from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.history.signoff import signoffs
@@ -263,7 +263,7 @@ def resume(
     history = History(settings)
     settings = where_it_ran(settings, history.get(run_id))
     with stopping() as stop, services(settings, say=say) as found, _followed(history, run_id):
-        report = resume_run(settings, found, history, run_id, stop, offsets_forced)
+        report = resume_run(settings, found, history, run_id, stop, offsets_forced, give_up)
     conclude_run(history, run_id, report, json_)
 
 
@@ -362,14 +362,19 @@ def clean(
 
 
 def execute(
-    settings: Settings, found: Services, plan: RunPlan, stop: threading.Event
+    settings: Settings,
+    found: Services,
+    plan: RunPlan,
+    stop: threading.Event,
+    give_up: Callable[[TopicproofError], None] | None = None,
 ) -> tuple[str, Report | None]:
-    """Run from end to end and print the progress. Returns the run's name and its report."""
+    """Run from end to end and print the progress. Returns the run's name and its report. `give_up`
+    ends this process if Kafka or Spark is gone for good."""
     history = History(settings)
     made = create(settings, found, history, plan)
     say(f"run {made.id}: {made.facts.source} -> {made.facts.sink}")
     with _followed(history, made.id):
-        report = execute_run(make_context(settings, found, history, made, stop))
+        report = execute_run(make_context(settings, found, history, made, stop, give_up))
     return made.id, report
 
 
@@ -385,7 +390,7 @@ def stop_all(settings: Settings) -> None:
 def _launch(settings: Settings, plan: RunPlan, json_: str | None) -> None:
     with stopping() as stop, services(settings, say=say) as found:
         history = History(settings)
-        run_id, report = execute(settings, found, plan, stop)
+        run_id, report = execute(settings, found, plan, stop, give_up)
     conclude_run(history, run_id, report, json_)
 
 

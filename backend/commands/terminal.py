@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from signal import SIGINT, SIGTERM
+from typing import Any, NoReturn
 
 from rich.console import Console
 
 from topicproof.backend.commands.show import report_lines
-from topicproof.backend.errors import EvidenceError
+from topicproof.backend.errors import EvidenceError, TopicproofError
 from topicproof.validators.report import Report
 
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
+
+UNWINDING_S = 5.0
+"""How long an interrupted command may take to leave its calls."""
 
 
 def emit(json_: str | None, value: Any) -> None:
@@ -49,25 +55,54 @@ def print_report(report: Report) -> None:
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C and SIGTERM set for a clean end. A second Ctrl-C ends the work at
-    once."""
-    stop = threading.Event()
+    once: the process ends after `UNWINDING_S`, even if a call does not return."""
+    stop, over = threading.Event(), threading.Event()
+    heard = 0
 
-    def heard(number: int, _frame: object) -> None:
-        if stop.is_set():
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal heard
+        heard += 1
+        if heard > 1:
             raise KeyboardInterrupt
-        stop.set()
-        say(
-            "stopping; the current transaction ends first (Ctrl-C again ends at once)"
-            if number
-            else ""
-        )
 
-    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    def listen() -> None:
+        # Python runs `interrupt` between two steps of the main thread, which may wait in a call of
+        # a client for minutes. The kernel's signal arrives here at once.
+        with arriving:
+            if not arriving.recv(1):
+                return
+            stop.set()
+            say("stopping; the current transaction ends first (Ctrl-C again ends at once)")
+            if arriving.recv(1) and not over.wait(UNWINDING_S):
+                end_at_once("interrupted", 130)
+
+    arriving, told = socket.socketpair()
+    told.setblocking(False)
+    before = {number: signal.signal(number, interrupt) for number in (SIGINT, SIGTERM)}
+    woken = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+    listening = threading.Thread(target=listen, name="signals", daemon=True)
+    listening.start()
     try:
         yield stop
     finally:
+        over.set()
+        signal.set_wakeup_fd(woken)
         for number, handler in before.items():
             signal.signal(number, handler)
+        told.close()
+        listening.join()
+
+
+def give_up(error: TopicproofError) -> NoReturn:
+    """Print an error, and end this process at once with its exit code."""
+    end_at_once(f"[red]{type(error).__name__}[/]: {error}", error.exit_code)
+
+
+def end_at_once(told: str, code: int) -> NoReturn:
+    """Print a sentence and end this process without waiting for anything, as a kill -9 would."""
+    err.print(told, highlight=False)
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def write_file(path: Path, text: str) -> None:

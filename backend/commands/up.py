@@ -17,8 +17,9 @@ from topicproof.backend.commands.options import (
 from topicproof.backend.commands.runs import execute, stop_all
 from topicproof.backend.commands.terminal import emit, out, say, stopping
 from topicproof.backend.runs.plan import make_plan
-from topicproof.backend.services.dashboard import dashboard, require_port
+from topicproof.backend.services.dashboard import dashboard, require_closed, require_port
 from topicproof.backend.services.keeper import services
+from topicproof.backend.services.spark import without_token
 from topicproof.backend.settings import DASHBOARD_PORT
 
 
@@ -31,6 +32,13 @@ def up(
     demo: Annotated[
         bool, typer.Option("--demo/--no-demo", help="Run one small demo first.")
     ] = True,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Let the dashboard, which has no login, listen beyond loopback.",
+        ),
+    ] = False,
     json_: Json = None,
 ) -> None:
     """Start Kafka, Spark and the dashboard, unless they exist already, until Ctrl-C.
@@ -38,13 +46,17 @@ def up(
     Example: `topicproof up --brokers 3`
     """
     settings = settings_of(bootstrap, config, brokers, cluster)
+    if insecure:
+        settings = settings.model_copy(update={"insecure": True})
+    require_closed(settings, settings.dashboard_address)
     require_port(port)
     with (
         stopping() as stop,
         services(settings, say=say) as found,
         dashboard(settings, port) as address,
     ):
-        say(f"Kafka {found.bootstrap}, Spark {found.spark_remote}")
+        spark = without_token(found.spark_remote)
+        say(f"Kafka {found.bootstrap}, Spark {spark}")
         if demo and not stop.is_set():
             plan = make_plan(
                 {"abort_probability": 0.2, "faults": ["crash@transaction=2"], "seed": 1}
@@ -54,7 +66,7 @@ def up(
                 " every worker is killed once"
             )
             execute(settings, found, plan, stop)
-        emit(json_, {"address": address, "bootstrap": found.bootstrap, "spark": found.spark_remote})
+        emit(json_, {"address": address, "bootstrap": found.bootstrap, "spark": spark})
         out.print(f"\n[bold]The dashboard is at {address}[/]\nCtrl-C stops everything.")
         stop.wait()
         say("stopping")

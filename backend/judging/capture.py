@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from topicproof.backend.address import Address, Sides
-from topicproof.backend.errors import ClusterError, EvidenceError, SparkError
+from topicproof.backend.errors import ClusterError, EvidenceError
 from topicproof.backend.judging.capture_store import (
     ABORTED,
     COMMITTED,
@@ -42,7 +42,7 @@ from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 from topicproof.backend.kafka.log import fates, rawlog
 from topicproof.backend.kafka.origin import fetch_origin, topic_names
 from topicproof.backend.kafka.records_source import OVERFLOW, beyond_spark, read_clamped, register
-from topicproof.backend.services.spark import first_line
+from topicproof.backend.services.spark import failed
 from topicproof.backend.waiting import ask_until
 from topicproof.validators.coordinator import Coordinator
 from topicproof.validators.facts.log_facts import log_facts
@@ -140,7 +140,7 @@ def _capture(
         beyond = _beyond(error, (sink, kafka.batches), (source, kafka.source_batches))
         if beyond - clamped:
             raise TimestampsBeyond(beyond | clamped) from error
-        raise SparkError(f"Spark could not read {question.sink}: {first_line(error)}") from error
+        raise failed(f"Spark could not read {question.sink}", error) from error
 
 
 def _reader(spark: SparkSession, address: Address, clamped: frozenset[str]) -> Reader:
@@ -196,9 +196,7 @@ def capture_folded(spark: SparkSession, address: Address, question: Question) ->
             kafka = answers.result()
             if _beyond(error, (sink, kafka.batches), (question.source, kafka.source_batches)):
                 raise ReadingsNeeded from error
-            raise SparkError(
-                f"Spark could not read {question.sink}: {first_line(error)}"
-            ) from error
+            raise failed(f"Spark could not read {question.sink}", error) from error
     capture = Capture(
         *(question, sink, Folded(seen, pieces, inputs)),
         *(kafka.batches, kafka.coordinator, kafka.source_batches),

@@ -19,7 +19,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from topicproof.backend.address import Address
-from topicproof.backend.errors import SparkError
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.formats.formats import Formats
@@ -39,7 +38,7 @@ from topicproof.backend.judging.decoding import FOLDER as DECODED_FOLDER
 from topicproof.backend.judging.decoding import decode, fetch_schemas
 from topicproof.backend.judging.spark_tuning import limit_rows, tune
 from topicproof.backend.kafka.log import fates
-from topicproof.backend.services.spark import first_line
+from topicproof.backend.services.spark import failed
 from topicproof.backend.sink.journal import Entry, TaskStarted, TransactionEnded
 from topicproof.validators.expectation import MOVEMENT
 from topicproof.validators.facts.journal import outcomes_of
@@ -116,8 +115,7 @@ def judge_topics(
         try:
             return replace(capture, schemas=fetch_schemas(capture, formats or Formats()))
         except PySparkException as error:
-            why = f"Spark could not read {question.sink}: {first_line(error)}"
-            raise SparkError(why) from error
+            raise failed(f"Spark could not read {question.sink}", error) from error
 
     report = conclude(spark, captured(question), folder, attachments, told=told)
     if question.order is Order.PER_SOURCE_PARTITION and _on_their_way(report):
@@ -184,7 +182,7 @@ def judge_capture(spark: SparkSession, capture: Capture, evidence: Path) -> Repo
             source_origin=capture.source_origin,
         )
     except PySparkException as error:
-        raise SparkError(f"Spark could not judge {question.sink}: {first_line(error)}") from error
+        raise failed(f"Spark could not judge {question.sink}", error) from error
     finally:
         # They can be made again from the readings and the schemas.
         shutil.rmtree(evidence / DECODED_FOLDER, ignore_errors=True)

@@ -17,13 +17,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from topicproof.backend.errors import SelfTestError, SparkError, UsageError
+from topicproof.backend.errors import SelfTestError, UsageError
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, evidence_hash, evidence_in
 from topicproof.backend.judging.capture_store import Capture, read_capture
 from topicproof.backend.judging.decoding import decoded_sink
 from topicproof.backend.judging.judge import judge_capture, ledger_of, with_headers
 from topicproof.backend.services.keeper import services
-from topicproof.backend.services.spark import first_line, spark_session
+from topicproof.backend.services.spark import failed, spark_session
 from topicproof.backend.settings import Settings
 from topicproof.validators.folded.fold import Folded
 from topicproof.validators.lineage.identity import Identity
@@ -70,7 +70,7 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
         copies = replace(capture, readings=readings)
         caught = compare(before, judge_capture(spark, copies, scratch), injection)
     except PySparkException as error:
-        raise SparkError(f"The self-test failed: {first_line(error)}") from error
+        raise failed("The self-test failed", error) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     missed = [one for one in caught if one.found != 1]

@@ -263,7 +263,7 @@ class Cluster:
         """
         retrying = Retrying(
             retry=retry_if_exception(
-                lambda error: _not_ready(error) or (_silent(error) and self._answered())
+                lambda error: _not_ready(error) or (_silent(error) and self.answers())
             ),
             stop=stop_after_delay(GONE_TIMEOUT_S),
             wait=wait_exponential(0.05, max=1),
@@ -272,10 +272,11 @@ class Cluster:
         with self._translated(doing, right):
             return retrying(ask)
 
-    def _answered(self) -> bool:
-        """Return whether any broker answers now."""
+    def answers(self, topic: str | None = None, timeout_s: float = ANY_ANSWER_S) -> bool:
+        """Return whether any broker answers now. It is asked for one topic only, if one is
+        given."""
         try:
-            self.admin.list_topics(timeout=ANY_ANSWER_S)
+            self.admin.list_topics(topic, timeout=timeout_s)
         except KafkaException:
             return False
         return True

@@ -11,7 +11,7 @@ from topicproof.backend.history.store import History, Run
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.duplicates import table_of
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.services.spark import connect
+from topicproof.backend.services.spark import connect, with_session
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.table import drop_table, drop_tables
 
@@ -43,7 +43,7 @@ def stop_orphan(services: Services, run: Run) -> None:
     if not left or not services.spark_remote:
         return
     try:
-        spark = connect(f"{services.spark_remote}/;session_id={left}")
+        spark = connect(with_session(services.spark_remote, left))
         for query in spark.streams.active:
             query.stop()
         spark.stop()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from topicproof.backend.errors import UsageError
+from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.faults.kinds import RELEASE
 from topicproof.backend.history.run_state import Names
 from topicproof.backend.history.store import History, Run, State
@@ -48,6 +49,9 @@ class Context:
     stop: threading.Event = field(default_factory=threading.Event)
     stage: State = State.CREATED
     filled: int = 0
+    give_up: Callable[[TopicproofError], None] | None = None
+    """Prints an error and ends this process at once, if Kafka or Spark is gone for good. None: the
+    process has other work."""
 
     @property
     def stages(self) -> list[tuple[Stage, Names]]:
@@ -92,7 +96,11 @@ def make_context(
     history: History,
     run: Run,
     stop: threading.Event | None = None,
+    give_up: Callable[[TopicproofError], None] | None = None,
 ) -> Context:
     cluster = Cluster(services.address)
     plan = RunPlan.model_validate(run.plan)
-    return Context(settings, services, history, cluster, run, plan, stop or threading.Event())
+    return Context(
+        *(settings, services, history, cluster, run, plan, stop or threading.Event()),
+        give_up=give_up,
+    )

@@ -15,6 +15,7 @@ from itertools import chain, repeat
 from threading import Event
 from urllib.parse import urlsplit
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from topicproof.backend.errors import NotAllowed, OffsetMissing, OffsetsMoved, TopicproofError
@@ -26,9 +27,10 @@ from topicproof.backend.runs.fault_director import Director, Struck
 from topicproof.backend.runs.file_server import serving
 from topicproof.backend.runs.fill_sources import raise_failure, start_fill
 from topicproof.backend.runs.initial_offsets import extend
+from topicproof.backend.runs.lifeline import lifeline
 from topicproof.backend.runs.monitor import watched
 from topicproof.backend.runs.plan import RunPlan, in_batches
-from topicproof.backend.runs.query import Prepared, prepare, process, progress
+from topicproof.backend.runs.query import Prepared, explained, prepare, process, progress
 from topicproof.backend.runs.reader import FOLDER, reading
 from topicproof.backend.runs.real_time import Backlog, require_slots, seen, start_again, waiting
 from topicproof.backend.runs.stage_verdicts import Judged, Until, judge_run
@@ -45,13 +47,22 @@ def execute(context: Context) -> Report | None:
     Raises TopicproofError if the run is refused before a record is written, or cannot be judged. A
     pipeline that fails later is still judged, and the history keeps its error beside the verdict.
     """
-    with _served(context), watched(context), spark_session(context.services.spark_remote) as spark:
+    try:
+        return _execute(context)
+    except PySparkException as error:
+        failure = explained(error)
+        context.history.end(context.run.id, State.FAILED, None, None, str(failure))
+        raise failure from error
+    except TopicproofError as error:
+        context.history.end(context.run.id, State.FAILED, None, None, str(error))
+        raise
+
+
+def _execute(context: Context) -> Report | None:
+    remote = context.services.spark_remote
+    with lifeline(context), _served(context), watched(context), spark_session(remote) as spark:
         context.remember(session=session_id(spark))
-        try:
-            failure = _work(context, spark)
-        except TopicproofError as error:
-            context.history.end(context.run.id, State.FAILED, None, None, str(error))
-            raise
+        failure = _work(context, spark)
         report = _conclude(context, spark, failure)
         context.remember(session=None)
         return report
@@ -199,7 +210,6 @@ def _conclude(
                 known = current_totals(context.cluster, context.names.sink)
                 context.remember(accounts=len(known), wrong_by=wrong_by(known))
         except TopicproofError as error:
-            context.history.end(context.run.id, State.FAILED, None, None, str(failure or error))
             raise failure or error from error
     context.history.end(
         context.run.id,

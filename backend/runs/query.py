@@ -40,7 +40,7 @@ from topicproof.backend.kafka.records_source import OVERFLOW
 from topicproof.backend.runs.plan import RunPlan, refused
 from topicproof.backend.runs.real_time import SourceEnds, seen
 from topicproof.backend.runs.scenarios import Stage, Work, as_text
-from topicproof.backend.services.spark import first_line
+from topicproof.backend.services.spark import first_line, server_gone
 from topicproof.backend.sink.journal import GenerationBegun, append_to_journal, read_journal
 from topicproof.backend.sink.outputs import REMEDY_SHUFFLED
 from topicproof.backend.sink.position import journalled, moved, next_generation
@@ -396,10 +396,8 @@ def explained(error: PySparkException) -> TopicproofError:
         found = error_named(match.group(1), match.group(2).strip())
         if found is not None:
             return found
-    if "StatusCode.UNAVAILABLE" in text:
-        return SparkError(
-            "The Spark server has ended or can no longer be reached. Start it, and resume the run."
-        )
+    if (gone := server_gone(error)) is not None:
+        return gone
     if OVERFLOW in text:
         return SparkError(
             "Spark cannot represent a number that it read from the source: most likely a record's"

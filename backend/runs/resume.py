@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
-from topicproof.backend.errors import UsageError
+from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.history.store import History, State
 from topicproof.backend.runs.clean import stop_orphan
 from topicproof.backend.runs.context import make_context
@@ -22,12 +23,13 @@ def resume(
     run_id: str,
     stop: threading.Event | None = None,
     offsets_forced: bool = False,
+    give_up: Callable[[TopicproofError], None] | None = None,
 ) -> Report | None:
     """Continue a run whose process was stopped or killed. Raises UsageError if there is nothing to
     continue.
 
     `offsets_forced`: continue from the group's offsets, even if the journal shows that they were
-    moved.
+    moved. `give_up` ends this process if Kafka or Spark is gone for good (lifeline.py).
     """
     found = history.get(run_id)
     if found.kind != "run" or (found.state is State.DONE and not found.alive):
@@ -42,7 +44,7 @@ def resume(
         )
     run = history.take(run_id)
     stop_orphan(services, run)
-    context = make_context(settings, services, history, run, stop)
+    context = make_context(settings, services, history, run, stop, give_up)
     if offsets_forced:
         context.plan = context.plan.model_copy(update={"offsets_forced": True})
     extend(context)

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from topicproof.backend.errors import SetupError
+from topicproof.backend.errors import SetupError, UsageError
 from topicproof.backend.services.processes import await_start, end_process, listens
 from topicproof.backend.settings import ROOT, Settings
 
 START_TIMEOUT_S = 60.0
+STDIN_HELD = "TOPICPROOF_STDIN_HELD"
+"""A variable of the child: its standard input ends when its parent does."""
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @contextmanager
 def dashboard(settings: Settings, port: int) -> Iterator[str]:
     """Start the dashboard as a child process; it is ready when the block starts and gone when it
-    ends."""
+    ends, or when this process is killed. Raises UsageError as `require_closed`."""
+    require_closed(settings, settings.dashboard_address)
     log = settings.home / "dashboard.log"
     command = [
         sys.executable,
         "-m",
         "streamlit",
         "run",
-        "app/main.py",
+        "app/server.py",
         "--server.port",
         str(port),
     ]
@@ -33,12 +38,13 @@ def dashboard(settings: Settings, port: int) -> Iterator[str]:
     with log.open("wb") as output:
         child = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            # Never written to. It closes when this process ends, however that happens.
+            stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
             cwd=ROOT,
             start_new_session=True,
-            env={**os.environ, **settings.environment()},
+            env={**os.environ, **settings.environment(), STDIN_HELD: "1"},
         )
     try:
         await_start("The dashboard", child, lambda: listens(port), START_TIMEOUT_S, log)
@@ -46,6 +52,37 @@ def dashboard(settings: Settings, port: int) -> Iterator[str]:
     finally:
         child.terminate()
         end_process(child)
+        assert child.stdin is not None
+        child.stdin.close()
+
+
+def require_closed(settings: Settings, address: str) -> None:
+    """Raises UsageError if a dashboard at this address could be reached from other machines, unless
+    the settings say so explicitly. It has no login."""
+    if settings.insecure or is_loopback(address):
+        return
+    raise UsageError(
+        f"The dashboard has no login, and {address} can be reached from other machines: whoever"
+        " reaches it can start runs and sign. Leave out TOPICPROOF_DASHBOARD_ADDRESS, or repeat"
+        " this with --insecure."
+    )
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine reaches a listener at this address."""
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def host_names(settings: Settings) -> frozenset[str]:
+    """Return the names by which browsers may open the dashboard."""
+    named = (one.strip().lower() for one in (settings.dashboard_hosts or "").split(","))
+    address = settings.dashboard_address.strip("[]")
+    return frozenset(filter(None, (*LOOPBACK, address, *named)))
 
 
 def require_port(port: int) -> None:

@@ -29,6 +29,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import SetupError, TopicproofError, UsageError
 from topicproof.backend.services.jars import BROKER, SPARK, ensure_jars, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
+from topicproof.backend.services.peers import is_own
 from topicproof.backend.services.spark import EmbeddedSpark
 from topicproof.backend.settings import (
     BROKER_START_TIMEOUT_S,
@@ -42,11 +43,13 @@ from topicproof.backend.settings import (
 
 LINGER_S = 1.0
 """How long the keeper waits for another user after the last one left."""
-KEEPER_START_TIMEOUT_S = 10.0
+KEEPER_START_TIMEOUT_S = 30.0
 KEEPER_STOP_TIMEOUT_S = 2 * STOP_TIMEOUT_S
 """How long an earlier keeper may take to stop Spark, then Kafka."""
 BUSY = 75
 """The exit code of a keeper that found another keeper (EX_TEMPFAIL of sysexits.h)."""
+
+OPEN = "Its ports have no password: every user of this machine can use it."
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,8 @@ class Services:
     """The addresses of Kafka and Spark, until the `with` block ends."""
 
     bootstrap: str
-    spark_remote: str
-    """Empty if Spark was not requested."""
+    spark_remote: str = field(repr=False)
+    """Empty if Spark was not requested. It may hold a token."""
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Client properties of the given Kafka."""
     cluster: str = ""
@@ -270,6 +273,9 @@ class Keeper:
                 connection, _ = listener.accept()
             except OSError:
                 return
+            if not is_own(connection):
+                connection.close()
+                continue
             with self.changed:
                 self.users += 1
                 self.changed.notify_all()
@@ -310,12 +316,14 @@ class Keeper:
         with self.lock, ThreadPoolExecutor() as pool:
             waiting = []
             if wanted.kafka and not self.hurt and not _alive(self.kafka):
+                end_rest(self.kafka)
                 count = wanted.brokers
-                say(f"starting Apache Kafka ({count} broker{'s' if count > 1 else ''})")
+                say(f"starting Apache Kafka ({count} broker{'s' if count > 1 else ''}). {OPEN}")
                 folder = self.settings.services / f"kafka-{count}"
                 self.kafka = EmbeddedKafka(folder, jar_files(self.settings, BROKER), count)
                 waiting.append(pool.submit(self.kafka.start))
             if wanted.spark and not _alive(self.spark):
+                end_rest(self.spark)
                 say("starting Spark")
                 self.spark = EmbeddedSpark(self.settings.spark, jar_files(self.settings, SPARK))
                 waiting.append(pool.submit(self.spark.start))
@@ -374,6 +382,13 @@ class Keeper:
             except (psutil.NoSuchProcess, ProcessLookupError):
                 continue
         self._record().unlink()
+
+
+def end_rest(service: EmbeddedKafka | EmbeddedSpark | None) -> None:
+    """End what is left of a service of which a process was killed: the other brokers, or the
+    process that forks Spark's workers."""
+    if service is not None:
+        service.stop()
 
 
 def _alive(service: EmbeddedKafka | EmbeddedSpark | None) -> bool:

@@ -27,6 +27,7 @@ from typing import Never
 
 import psutil
 
+from topicproof.backend.services.peers import is_own
 from topicproof.backend.services.prefork_client import LENGTH_BYTES
 
 MODULES = (
@@ -77,7 +78,7 @@ def serve(address: str) -> None:
         unfinished.rename(address)
         while listener in select.select([listener, sys.stdin], [], [])[0]:
             connection, _ = listener.accept()
-            if os.fork() == 0:
+            if is_own(connection) and os.fork() == 0:
                 listener.close()
                 _become(connection)
             connection.close()

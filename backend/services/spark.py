@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -39,6 +40,7 @@ SESSION_TIMEOUT_S = 60
 CONNECT_RETRIES, CONNECT_BACKOFF_MS = 4, 1_000
 """A server that does not answer is asked again this often, within about 3 s. Spark's default of 10
 minutes suits a network that comes back, but not a dead server on this machine."""
+TOKEN_BYTES = 32
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 COMPILER = "-XX:ThreadPriorityPolicy=1 -XX:CompilerThreadPriority=10 -XX:ReservedCodeCacheSize=512m"
@@ -55,6 +57,8 @@ class EmbeddedSpark:
     jars: Sequence[Path]
     cores: int = field(default_factory=lambda: max(2, os.cpu_count() or 2))
     port: int = 0
+    token: str = field(default="", repr=False)
+    """Whoever sends it may execute code in the server."""
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     forks: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     """The process from which the server's Python processes are forked."""
@@ -66,7 +70,15 @@ class EmbeddedSpark:
 
     @property
     def remote(self) -> str:
-        return f"sc://127.0.0.1:{self.port}"
+        """The address with the token. Spark's client sends a token without TLS only to
+        `localhost`."""
+        return f"sc://localhost:{self.port}/;token={self.token}"
+
+    @property
+    def secrets(self) -> Path:
+        """Spark properties that no other user may read, as those of a command line. It exists only
+        while the server starts."""
+        return self.folder / "secrets.conf"
 
     @property
     def log(self) -> Path:
@@ -86,6 +98,7 @@ class EmbeddedSpark:
         for name, value in self._conf().items():
             command += ["--conf", f"{name}={value}"]
         command += ["--driver-memory", "4g", "--driver-java-options", COMPILER]
+        command += ["--properties-file", str(self._write_secrets())]
         command += ["--jars", ",".join(str(jar) for jar in self.jars)]
         self._start_forks()
         command += [
@@ -114,6 +127,8 @@ class EmbeddedSpark:
         except SetupError:
             self.stop()
             raise
+        finally:
+            self.secrets.unlink(missing_ok=True)
 
     def stop(self) -> None:
         if self.process is None:
@@ -125,6 +140,14 @@ class EmbeddedSpark:
 
     def pids(self) -> list[int]:
         return [self.process.pid] if self.process is not None else []
+
+    def _write_secrets(self) -> Path:
+        """Write the server's secrets for its start. Returns the file."""
+        self.token = token_urlsafe(TOKEN_BYTES)
+        self.secrets.unlink(missing_ok=True)
+        with open(self.secrets, "x", encoding="utf-8", opener=_private) as file:
+            file.write(f"spark.connect.authenticate.token {self.token}\n")
+        return self.secrets
 
     def _start_forks(self) -> None:
         address = socket_path(self.folder)
@@ -163,6 +186,8 @@ class EmbeddedSpark:
             "spark.connect.session.manager.defaultSessionTimeout": f"{SESSION_TIMEOUT_S}s",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
+            # Spark's other ports ask for a secret too, which it makes itself with a local master.
+            "spark.authenticate": "true",
             "spark.ui.enabled": "false",
             "spark.local.dir": str(self.folder / "local"),
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
@@ -202,6 +227,18 @@ class EmbeddedSpark:
         }
 
 
+def without_token(remote: str) -> str:
+    """Return an `sc://` address without its parameters, which may hold a token."""
+    return remote.partition("/;")[0]
+
+
+def with_session(remote: str, session: str) -> str:
+    """Return the address of an existing session on the server."""
+    server, _, parameters = remote.partition(";")
+    every = filter(None, (parameters.strip(";"), f"session_id={session}"))
+    return f"{server.rstrip('/')}/;{';'.join(every)}"
+
+
 def connect(remote: str) -> SparkSession:
     """Open a new session on the server. Raises SparkError when nothing answers there."""
     # The environment's proxy is not used for this machine.
@@ -210,7 +247,8 @@ def connect(remote: str) -> SparkSession:
         channel = DefaultChannelBuilder(remote, [("grpc.enable_http_proxy", int(proxied))])
     except PySparkException as error:
         raise SparkError(
-            f"{remote} is not the address of a Spark Connect server. Check SPARK_REMOTE."
+            f"{without_token(remote)} is not the address of a Spark Connect server. Check"
+            " SPARK_REMOTE."
         ) from error
     # As in `SparkSession.builder.remote`, which accepts no channel: makes `pyspark.sql.functions`
     # build columns for Connect.
@@ -232,7 +270,7 @@ def connect(remote: str) -> SparkSession:
         said = re.search(r'details = "([^"]+)"', str(error))
         why = said[1] if said else first_line(error)
         raise SparkError(
-            f"Spark does not answer at {remote}. Check SPARK_REMOTE. ({why})"
+            f"Spark does not answer at {without_token(remote)}. Check SPARK_REMOTE. ({why})"
         ) from error
     return cast("SparkSession", session)
 
@@ -247,6 +285,21 @@ def spark_session(remote: str) -> Iterator[SparkSession]:
         session.stop()
 
 
+def server_gone(error: PySparkException) -> SparkError | None:
+    """Return the sentence for an error that means that the server itself is gone, else None."""
+    if any(mark in str(error) for mark in ("StatusCode.UNAVAILABLE", "RETRIES_EXCEEDED")):
+        return SparkError(
+            "The Spark server has ended or can no longer be reached. Start it, then resume the run"
+            " or repeat the command."
+        )
+    return None
+
+
+def failed(doing: str, error: PySparkException) -> SparkError:
+    """Return the sentence for Spark's failure at something: `doing` says what it could not do."""
+    return server_gone(error) or SparkError(f"{doing}: {first_line(error)}")
+
+
 def session_id(session: SparkSession) -> str:
     """Return the session's id on its server, used to find the queries of a killed client."""
     return str(session.session_id)  # type: ignore[attr-defined]
@@ -255,6 +308,10 @@ def session_id(session: SparkSession) -> str:
 def first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _python_path() -> dict[str, str]:

@@ -54,14 +54,22 @@ def window(browser: Browser) -> Iterator[Page]:
     opened.set_default_timeout(PAGE_MS)
     asked: list[str] = []
     crashed: list[str] = []
+    forbidden: list[str] = []
     opened.on("request", lambda request: asked.append(request.url))
     opened.on("pageerror", lambda error: crashed.append(str(error)))
+    opened.on(
+        "console",
+        lambda said: (
+            forbidden.append(said.text) if "Content Security Policy" in said.text else None
+        ),
+    )
     yield opened
     opened.close()
     assert [
         url for url in asked if not re.match(r"(https?|wss?)://127\.0\.0\.1[:/]|data:|blob:", url)
     ] == []
     assert crashed == []
+    assert forbidden == []
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings
 
-PASSWORD = 'a "quoted\\ secret; #1'
+PLANTED = f"planted{uuid.uuid4().hex}"
+"""Part of the password that is the same in each notation, and nowhere else on this machine."""
+PASSWORD = f'a "quoted\\ {PLANTED}; #1'
 """What has to be escaped in a JAAS configuration, and in a properties file."""
 USER, LIMITED = "reader", "limited"
 """The first may do everything, the second nothing."""

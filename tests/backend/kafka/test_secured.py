@@ -4,14 +4,23 @@ properties, as people have it."""
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.backend.kafka.secured_broker import LIMITED, PASSWORD, USER, Secured, secured_broker
+from tests.backend.kafka.secured_broker import (
+    LIMITED,
+    PASSWORD,
+    PLANTED,
+    USER,
+    Secured,
+    secured_broker,
+)
 from tests.backend.kafka.secured_ways import REFUSED, WAYS, Way
 from tests.backend.kafka.topics import ask
 from tests.runs import read_all
@@ -19,8 +28,6 @@ from tests.test_cli import call
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, UsageError
 from topicproof.backend.evidence.folder import read_report
-from topicproof.backend.history.store import History
-from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.client_configs import spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
@@ -28,14 +35,11 @@ from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds
 from topicproof.backend.kafka.plain import PlainProducer
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.properties.reading import read_properties
-from topicproof.backend.runs.context import make_context
-from topicproof.backend.runs.create import create
-from topicproof.backend.runs.execute import execute
-from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.sink.options import SinkOptions
 from topicproof.validators.finding import Outcome, Witness
+from topicproof.validators.report import Report
 
 pytestmark = pytest.mark.services
 
@@ -166,29 +170,68 @@ def test_a_missing_acl_is_named(secured: Secured) -> None:
 
 
 def test_a_run_and_its_verdict_on_a_secured_cluster(
-    settings: Settings, cluster: Services, client: Client
+    *,
+    secured: Secured,
+    settings: Settings,
+    cluster: Services,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Story: a cluster with TLS and passwords, and a file for Java with a JKS. Fill,
-    Spark's source, the sink, both readings, the raw log and the coordinator all get in, and the
-    verdict holds."""
-    address = client(WAYS["plain, java, jks"])
-    there = {"bootstrap": address.bootstrap, "client": address.client}
-    given = settings.model_copy(update=there)
-    services = replace(cluster, bootstrap=address.bootstrap, client=address.client)
-    history = History(given)
-    run = create(
-        given,
-        services,
-        history,
-        make_plan({"records": 2_000, "partitions": 2, "abort_probability": 0.3}),
-    )
-    report = execute(make_context(given, services, history, run))
-    assert report is not None
+    """Story: a cluster with TLS and passwords, and a file for Java with a JKS. Fill, Spark's
+    source, the sink, both readings, the raw log and the coordinator all get in, and the verdict
+    holds, although workers fail on the way. Afterwards the password is nowhere: not in the home
+    with its history, evidence and logs, in no output, command line or environment."""
+    way = WAYS["plain, java, jks"]
+    path = tmp_path / "client.properties"
+    path.write_text(way.text(secured.folder, secured.tokens, secured.tls_tokens))
+    bootstrap = secured.address(way.listener, {}).bootstrap
+    there = ("--bootstrap", bootstrap, "--config", str(path))
+    monkeypatch.setenv("TOPICPROOF_HOME", str(settings.home))
+    monkeypatch.setenv("SPARK_REMOTE", cluster.spark_remote)
+    shape = ("--records", "2000", "--partitions", "2", "--abort-probability", "0.3")
+    faults = ("--fault", "error@transaction=2", "--fault", "crash@transaction=3")
+    told = tmp_path / "report.json"
+    with showing(PLANTED) as shown:
+        assert call("run", *shape, *faults, *there, "--json", str(told)) == 0
+        report = Report.from_json(told.read_text())
+        assert call("inspect", report.sink.topic, *there) == 0
+        assert call("transactions", *there) == 0
+        assert call("inspect", "no-such-topic", *there) == 3
     assert report.verdict is Outcome.HOLDS, report.why
     heard = {witness for check in report.checked for witness in check.witnesses}
     assert heard >= {Witness.READ_COMMITTED, Witness.RAW_LOG, Witness.COORDINATOR, Witness.JOURNAL}
-    assert inspect_topic(address, run.facts.sink).to_json()["topic"] == run.facts.sink
-    assert ask(address, open_transactions, run.facts.sink) == ()
+    address = Address(bootstrap, read_settings(config=path, home=tmp_path).client)
+    assert ask(address, open_transactions, report.sink.topic) == ()
+    assert shown == set()
+    assert PLANTED in path.read_text() and not any(PLANTED in text for text in capfd.readouterr())
+    files = [one for one in settings.home.rglob("*") if one.is_file()]
+    assert {"history.db", "report.json", "server.log"} <= {one.name for one in files}
+    assert [one for one in files if PLANTED.encode() in one.read_bytes()] == []
+
+
+@contextmanager
+def showing(secret: str) -> Iterator[set[str]]:
+    """Collects, while the block works, the processes with a secret in their command line or
+    environment."""
+    found: set[str] = set()
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.2):
+            for process in psutil.process_iter():
+                with suppress(psutil.Error):
+                    texts = [*process.cmdline(), *process.environ().values()]
+                    if any(secret in text for text in texts):
+                        found.add(process.name())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_a_copy_is_judged_with_the_properties_of_each_side(

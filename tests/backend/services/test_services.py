@@ -5,13 +5,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.conftest import wait_until
-from topicproof.backend.services.keeper import services
+from topicproof.backend.services.keeper import end_rest, services
+from topicproof.backend.services.spark import EmbeddedSpark
 from topicproof.backend.settings import read_settings
 
 pytestmark = pytest.mark.services
@@ -80,3 +82,18 @@ def test_a_keeper_that_is_still_stopping_is_waited_for(tmp_path: Path) -> None:
         assert "still stopping" in heard[0]
         assert found.bootstrap
     lock.close()
+
+
+def test_what_is_left_of_a_killed_spark_is_ended(tmp_path: Path) -> None:
+    """Story: Spark's server was killed. The process that forks its workers waits for it, and must
+    not stay when the keeper starts another server."""
+    spark = EmbeddedSpark(tmp_path, ())
+    with (
+        subprocess.Popen(["false"]) as spark.process,
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as spark.forks,
+    ):
+        spark.process.wait()
+        assert spark.forks.poll() is None
+        end_rest(spark)
+        assert spark.forks.poll() == 0
+    end_rest(None)

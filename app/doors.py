@@ -1,0 +1,92 @@
+"""Who may speak to the dashboard: names, origins, and what a browser may load.
+
+There is no login, so the dashboard must be reachable from this machine only. Two ways lead around a
+listener on loopback. Another web site in the same browser sends requests here (cross-site), or lets
+its own name resolve to 127.0.0.1 (DNS rebinding). So the `Host` must be a known name, and the
+`Origin`, if a browser sends one, the same server. Streamlit's own check accepts every port of
+`localhost`, which any other local program may own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+POLICY = "; ".join(
+    (
+        # Streamlit and Plotly have inline styles, and build functions from text.
+        "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:",
+        "connect-src 'self' data: blob:",
+        "object-src 'none'",
+        "base-uri 'self'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+REFUSED = 403
+
+
+@dataclass(frozen=True)
+class Doors:
+    """ASGI middleware: refuses unknown hosts and foreign origins, and adds `HEADERS`. A refused
+    websocket is closed before it opens."""
+
+    app: ASGIApp
+    hosts: frozenset[str]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        why = refusal(Headers(scope=scope), self.hosts)
+        if why is not None:
+            await _refuse(why, scope, receive, send)
+            return
+
+        async def answer(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        await self.app(scope, receive, answer)
+
+
+def refusal(headers: Mapping[str, str], hosts: frozenset[str]) -> str | None:
+    """Return why a request with these headers is refused, or None."""
+    host = headers.get("host", "")
+    if _name(f"//{host}") not in hosts:
+        return (
+            "This dashboard is not known by this name. Open it as 127.0.0.1, or add the name to"
+            " TOPICPROOF_DASHBOARD_HOSTS.\n"
+        )
+    origin = headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        return "Requests from other web sites are refused.\n"
+    return None
+
+
+def _name(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+async def _refuse(why: str, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    await PlainTextResponse(why, REFUSED)(scope, receive, send)

@@ -1,0 +1,42 @@
+"""The dashboard's web server: Streamlit behind the checks of doors.py.
+
+`streamlit run app/server.py`; `topicproof up` does so.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import streamlit as st
+from starlette.middleware import Middleware
+
+from topicproof.app.doors import Doors
+from topicproof.backend.services.dashboard import STDIN_HELD, host_names, require_closed
+from topicproof.backend.settings import read_settings
+
+
+@asynccontextmanager
+async def with_parent(_app: st.App) -> AsyncIterator[None]:
+    """End this process when `topicproof up` is gone, however that ended."""
+    if os.environ.get(STDIN_HELD):
+        threading.Thread(target=_end_with_stdin, name="parent", daemon=True).start()
+    yield
+
+
+def _end_with_stdin() -> None:
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+settings = read_settings()
+require_closed(settings, str(st.get_option("server.address") or "0.0.0.0"))
+app = st.App(
+    "main.py",
+    middleware=[Middleware(Doors, hosts=host_names(settings))],
+    lifespan=with_parent,
+)

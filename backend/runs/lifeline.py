@@ -1,0 +1,133 @@
+"""Ends a run whose Kafka or Spark is gone for good.
+
+The clients of both wait for a server that may come back: up to ten minutes, and some calls of
+librdkafka forever. Here a thread asks both whether they answer. If one stays silent, the run ends
+with a sentence, and its process ends without waiting for those calls. That is as safe as a kill
+-9, which a run survives at any moment: all progress is in Kafka and in the history.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from topicproof.backend.errors import ClusterError, EvidenceError, SparkError, TopicproofError
+from topicproof.backend.faults.kinds import BROKER, UNCLEAN
+from topicproof.backend.history.store import State
+from topicproof.backend.runs.context import Context
+from topicproof.backend.services.spark import without_token
+from topicproof.backend.settings import BROKER_START_TIMEOUT_S
+
+LOOK_S = 1.0
+"""How often both are asked."""
+PATIENCE_S = 30.0
+"""How long either may stay silent. A broker that restarts, or a new leader, takes less."""
+KAFKA_ANSWER_S = 3.0
+SPARK_ANSWER_S = 2.0
+SPARK_PORT = 15002
+"""Spark Connect's default port."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """One of the servers that a run needs."""
+
+    name: str
+    answers: Callable[[], bool]
+    error: type[TopicproofError]
+    """What its absence is."""
+
+
+class Lifeline(threading.Thread):
+    """Calls `gone` with a sentence when one of the services stays silent for `patience_s`.
+
+    After a stop request it calls it at the first silence: nobody waits for an orderly end that
+    needs a service which is not there.
+    """
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        stop: threading.Event,
+        gone: Callable[[TopicproofError], None],
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        super().__init__(name="lifeline", daemon=True)
+        self.services, self.stop, self.gone = services, stop, gone
+        self.patience_s = patience_s
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        heard = dict.fromkeys(self.services, time.monotonic())
+        while not self.ended.wait(LOOK_S):
+            for service in self.services:
+                if service.answers():
+                    heard[service] = time.monotonic()
+                elif (why := self._gone(service, heard[service])) and not self.ended.is_set():
+                    self.gone(service.error(why))
+                    return
+
+    def _gone(self, service: Service, heard: float) -> str | None:
+        """Return a sentence if nobody should wait for a silent service any longer."""
+        silent_s = time.monotonic() - heard
+        if self.stop.is_set():
+            return f"The run was stopped while {service.name} did not answer."
+        if silent_s > self.patience_s:
+            return f"{service.name} has not answered for {silent_s:.0f} s."
+        return None
+
+
+@contextmanager
+def lifeline(context: Context) -> Iterator[None]:
+    """End the run by `context.give_up` if Kafka or Spark is gone while the block works. Without
+    `give_up`, which ends this process, nothing is watched."""
+    give_up = context.give_up
+    if give_up is None:
+        yield
+        return
+    remote = context.services.spark_remote
+    run = context.run.id
+
+    def gone(error: TopicproofError) -> None:
+        told = type(error)(f"{error} Start it again, then: topicproof resume {run}")
+        try:
+            context.history.end(run, State.FAILED, None, None, str(told))
+        except EvidenceError as unwritten:
+            told = EvidenceError(f"{told} {unwritten}")
+        give_up(told)
+
+    kafka = Service(
+        f"Kafka at {context.cluster.address}",
+        lambda: context.cluster.answers(context.names.journal, KAFKA_ANSWER_S),
+        ClusterError,
+    )
+    spark = Service(f"Spark at {without_token(remote)}", lambda: spark_listens(remote), SparkError)
+    # A plan that strikes brokers gives them the time to come back.
+    patience_s = BROKER_START_TIMEOUT_S if _strikes_brokers(context.plan.faults) else PATIENCE_S
+    thread = Lifeline((kafka, spark), context.stop, gone, patience_s)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.ended.set()
+
+
+def spark_listens(remote: str) -> bool:
+    """Return whether anything accepts connections at an `sc://` address. A busy server does."""
+    url = urlsplit(remote)
+    try:
+        with socket.create_connection(
+            (url.hostname or "", url.port or SPARK_PORT), timeout=SPARK_ANSWER_S
+        ):
+            return True
+    except OSError:
+        return False
+
+
+def _strikes_brokers(faults: Iterable[str]) -> bool:
+    return any(fault.partition("@")[0] in (BROKER.name, UNCLEAN.name) for fault in faults)

@@ -1,0 +1,1 @@
+"""Kills processes of ours at random moments: `python -m tests.kills`."""
