@@ -88,6 +88,8 @@ ROOMS = (
         "backend.evidence",
         "backend.faults",
         "backend.judging",
+        "backend.doctor",
+        "backend.harness",
     ),
     *(
         "backend.history",
