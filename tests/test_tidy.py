@@ -89,7 +89,6 @@ ROOMS = (
         "backend.faults",
         "backend.judging",
         "backend.doctor",
-        "backend.harness",
     ),
     *(
         "backend.history",
@@ -98,6 +97,7 @@ ROOMS = (
         "backend.torture",
         "backend.verifying",
         "backend.commands",
+        "backend.harness",
         "backend.cli",
     ),
     *("app.wording", "app.charts", "app", "app.views"),
