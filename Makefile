@@ -1,5 +1,5 @@
 # The two commands a newcomer needs are `make demo` and `make test`; each sets up all it lacks.
-.PHONY: demo test test-fast check format docs bench bench-scan bench-click bench-pages bench-hostile bench-fields clean
+.PHONY: wheel demo test test-fast check format docs bench bench-scan bench-click bench-pages bench-hostile bench-fields clean
 
 demo:
 	@scripts/setup
@@ -61,6 +61,11 @@ bench-hostile:
 bench-fields:
 	@scripts/setup --dev
 	@.venv/bin/python -m benchmarks.fields $(ARGS)
+
+# The wheel, into dist/. TAG=v1.2.3 must agree with pyproject.toml.
+wheel:
+	@scripts/setup --dev
+	@scripts/wheel dist $(TAG)
 
 clean:
 	rm -rf .venv .jars .topicproof artifacts

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import NoReturn
+from importlib.metadata import version
+from typing import Annotated, NoReturn
 
 import typer
 from typer._click.exceptions import ClickException  # typer carries its own click
@@ -16,6 +17,7 @@ from typer._click.exceptions import ClickException  # typer carries its own clic
 from topicproof.backend.commands import evidence, history, runs, topics
 from topicproof.backend.commands.check import check
 from topicproof.backend.commands.contracts import contract
+from topicproof.backend.commands.doctor import doctor
 from topicproof.backend.commands.keys import keys
 from topicproof.backend.commands.matrix import matrix
 from topicproof.backend.commands.rights import rights
@@ -61,10 +63,29 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "trend": history.trend,
     "matrix": matrix,
     "torture": torture,
+    "doctor": doctor,
 }
 """Commands by name, in the order of the help."""
 for name, command in COMMANDS.items():
     app.command(name)(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(version("topicproof"), highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
+) -> None:
+    """See, and prove, what Kafka transactions did to your topics."""
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

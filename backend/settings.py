@@ -26,6 +26,10 @@ from topicproof.backend.properties.registry import RegistryFacts, take_registry
 from topicproof.backend.properties.spelling import for_librdkafka, tls_context
 
 ROOT = Path(__file__).resolve().parent.parent
+"""The repository, or the installed package `topicproof`."""
+CHECKOUT = (ROOT / "pyproject.toml").exists()
+"""Whether this is a repository. An installed package keeps nothing in its own folder."""
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "topicproof"
 
 BROKER_START_TIMEOUT_S = 180
 SPARK_START_TIMEOUT_S = 240
@@ -51,7 +55,7 @@ class Settings(BaseSettings):
 
     home: WholePath = Path(".topicproof")
     """Folder of all data: history, runs, evidence, logs, the embedded broker's files."""
-    jars: WholePath = ROOT / ".jars"
+    jars: WholePath = ROOT / ".jars" if CHECKOUT else CACHE / "jars"
     """Folder of the jars of ivy.xml, with one subfolder for each configuration."""
     bootstrap: str | None = None
     """host:port list of an external Kafka; None means the embedded one."""
@@ -206,6 +210,13 @@ def read_settings(
         settings = _settings({**given, **asdict(found)})
     writable(settings.home)
     return settings
+
+
+def python_path() -> str:
+    """Return the PYTHONPATH with which child processes find this project. An installed package is
+    found without it."""
+    paths = [str(ROOT) if CHECKOUT else "", os.environ.get("PYTHONPATH", "")]
+    return os.pathsep.join(path for path in paths if path)
 
 
 def _settings(given: dict[str, Any]) -> Settings:

@@ -37,6 +37,7 @@ COMMANDS = (
     "trend",
     "matrix",
     "torture",
+    "doctor",
 )
 
 

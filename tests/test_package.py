@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.wheel import CORE, build_wheel, fresh_python
+from topicproof.backend.settings import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,43 @@ def test_the_wheel_installs_one_package(wheel: Path) -> None:
     backend."""
     with zipfile.ZipFile(wheel) as packed:
         top = {name.split("/")[0] for name in packed.namelist()}
+        names = set(packed.namelist())
     assert top == {"topicproof", wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info"}
+    # Without these an installed command could fetch no jars and show no page.
+    assert {"topicproof/ivy.xml", "topicproof/app/main.py", "topicproof/py.typed"} <= names
+
+
+def test_a_release_has_the_version_of_its_tag(tmp_path: Path) -> None:
+    """Story: somebody tags a release and forgets to raise the version. No wheel is built."""
+    command = [str(ROOT / "scripts" / "wheel"), str(tmp_path), "v99.0.0"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 3 and "The tag is v99.0.0, and pyproject.toml says" in answer.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_without_its_packages_says_what_to_install(wheel: Path, tmp_path: Path) -> None:
+    """Story: somebody installs the core, which is for Spark's workers, and calls the command line.
+    Their own tests load the plugin, and do not fail for what they do not use."""
+    fresh = fresh_python(wheel, tmp_path / "fresh", (*CORE, "pytest"))
+    (tmp_path / "test_mine.py").write_text(
+        "def test_mine(): pass\ndef test_theirs(topicproof_broker): pass\n"
+    )
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(fresh), "-W", "error", "-m", *arguments],
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"], "TOPICPROOF_HOME": str(tmp_path / "home")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    answer = run("topicproof", "doctor")
+    assert answer.returncode == 3 and "pip install 'topicproof[cli]'" in answer.stderr
+    answer = run("pytest", "-q", "-p", "no:cacheprovider", "test_mine.py")
+    assert answer.returncode == 1 and "1 passed, 1 error" in answer.stdout, answer.stdout
+    assert "Run: pip install 'topicproof[test]'" in answer.stdout
 
 
 def test_the_sink_needs_the_core_dependencies_only(wheel: Path, tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ ROOMS = (
         "backend.evidence",
         "backend.faults",
         "backend.judging",
+        "backend.doctor",
     ),
     *(
         "backend.history",
@@ -96,6 +97,7 @@ ROOMS = (
         "backend.torture",
         "backend.verifying",
         "backend.commands",
+        "backend.harness",
         "backend.cli",
     ),
     *("app.wording", "app.charts", "app", "app.views"),

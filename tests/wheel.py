@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
-import sys
 import venv
 import zipfile
 from importlib import metadata
@@ -20,25 +18,9 @@ CONNECT = ("googleapis-common-protos", "grpcio", "grpcio-status", "pandas", "zst
 
 
 def build_wheel(folder: Path) -> Path:
-    """Built from a copy, since setuptools leaves its work beside the sources."""
-    copy = folder / "sources"
-    shutil.copytree(
-        ROOT / "topicproof", copy / "topicproof", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy)
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--quiet",
-        "-w",
-        str(folder),
-    ]
-    subprocess.run([*pip, str(copy)], check=True, capture_output=True)
+    """The wheel, as a release is built."""
+    command = [str(ROOT / "scripts" / "wheel"), str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
     return next(folder.glob("topicproof-*.whl"))
 
 

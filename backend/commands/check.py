@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,8 +27,9 @@ from topicproof.backend.commands.options import (
 )
 from topicproof.backend.commands.outcome import conclude_check
 from topicproof.backend.commands.runs import given
-from topicproof.backend.commands.terminal import say
+from topicproof.backend.commands.terminal import say, write_file
 from topicproof.backend.errors import UsageError
+from topicproof.backend.evidence.annotations import markdown, workflow_commands
 from topicproof.backend.evidence.attestation import attest_copy
 from topicproof.backend.evidence.copy import copy_evidence, require_room
 from topicproof.backend.evidence.folder import EVIDENCE
@@ -50,6 +53,7 @@ from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Guarantee
 from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.report import Report
 
 
 def check(
@@ -100,6 +104,13 @@ def check(
     source_config: SourceConfig = None,
     source_cluster: SourceCluster = None,
     brokers: Brokers = None,
+    annotate: Annotated[
+        bool,
+        typer.Option(
+            "--annotate",
+            help="Also print the verdict as annotations of a GitHub workflow, with a summary.",
+        ),
+    ] = False,
     json_: Json = None,
 ) -> None:
     """Judge any two topics of any cluster, written by any program.
@@ -156,7 +167,20 @@ def check(
             kept_at = history.get(report.run).folder(settings) / EVIDENCE
             copy_evidence(kept_at, target, kept)
             attest_copy(settings, kept_at, target)
+    if annotate:
+        _annotate(reports)
     conclude_check(reports, json_, worst(codes))
+
+
+def _annotate(reports: Sequence[Report]) -> None:
+    """Print workflow commands, and write the summary where GitHub wants it. Raises
+    EvidenceError."""
+    for report in reports:
+        for line in workflow_commands(report):
+            sys.stdout.write(f"{line}\n")
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary:
+        write_file(Path(summary), "\n".join(map(markdown, reports)))
 
 
 @dataclass(frozen=True)

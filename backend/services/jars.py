@@ -24,6 +24,7 @@ BROKER = "broker"
 SPARK = "spark"
 TOOLS = "tools"
 STREAMS = "streams"
+IVY = ROOT / "ivy.xml"
 CONFIGURATIONS = (BROKER, SPARK, TOOLS, STREAMS)
 REGISTRY = "registry"
 """An archive instead of jars, large, and for the tests alone, so nobody else fetches it."""
@@ -38,7 +39,7 @@ def ensure_jars(
 
     Raises SetupError with Ivy's last lines if it fails.
     """
-    fetch(ROOT / "ivy.xml", settings.jars, configurations, stamp_name)
+    fetch(IVY, settings.jars, configurations, stamp_name)
 
 
 def fetch(
@@ -49,7 +50,7 @@ def fetch(
 
     Raises SetupError with Ivy's last lines if it fails.
     """
-    digest = hashlib.sha256(definition.read_bytes()).hexdigest()
+    digest = _digest(definition)
     stamp = folder / stamp_name
     if _says(stamp, digest):
         return
@@ -74,6 +75,15 @@ def registry_archive(settings: Settings) -> Path:
     ensure_jars(settings, (REGISTRY,), ".complete-registry")
     (archive,) = (settings.jars / REGISTRY).iterdir()
     return archive
+
+
+def jars_present(settings: Settings) -> bool:
+    """Return whether the jars are there, and are those of ivy.xml."""
+    return _says(settings.jars / ".complete", _digest(IVY))
+
+
+def _digest(definition: Path) -> str:
+    return hashlib.sha256(definition.read_bytes()).hexdigest()
 
 
 def _says(stamp: Path, digest: str) -> bool:

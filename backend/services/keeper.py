@@ -33,10 +33,10 @@ from topicproof.backend.services.peers import is_own
 from topicproof.backend.services.spark import EmbeddedSpark
 from topicproof.backend.settings import (
     BROKER_START_TIMEOUT_S,
-    ROOT,
     SPARK_START_TIMEOUT_S,
     STOP_TIMEOUT_S,
     Settings,
+    python_path,
     read_settings,
     socket_path,
 )
@@ -214,7 +214,7 @@ def _start_keeper(settings: Settings) -> int:
         {
             **os.environ,
             **settings.environment(),
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "PYTHONPATH": python_path(),
         },
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

@@ -32,7 +32,7 @@ from topicproof.backend.services.java import java
 from topicproof.backend.services.kafka import require_disk_space
 from topicproof.backend.services.prefork_server import write_executable
 from topicproof.backend.services.processes import await_start, end_process, free_ports, listens
-from topicproof.backend.settings import ROOT, SPARK_START_TIMEOUT_S, socket_path
+from topicproof.backend.settings import SPARK_START_TIMEOUT_S, python_path, socket_path
 
 SESSION_TIMEOUT_S = 60
 """A killed client's session, and its queries, end after this long."""
@@ -165,7 +165,7 @@ class EmbeddedSpark:
                 # start before the fork.
                 env={
                     **os.environ,
-                    **_python_path(),
+                    "PYTHONPATH": python_path(),
                     "PYTHONHASHSEED": "0",
                     "OPENBLAS_NUM_THREADS": "1",
                 },
@@ -223,7 +223,7 @@ class EmbeddedSpark:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": str(self.python),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            **_python_path(),
+            "PYTHONPATH": python_path(),
         }
 
 
@@ -312,9 +312,3 @@ def first_line(error: BaseException) -> str:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
-
-
-def _python_path() -> dict[str, str]:
-    """Return the variables with which the server's Python processes find this project."""
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}

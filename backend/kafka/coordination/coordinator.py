@@ -92,7 +92,7 @@ def open_transactions(
         behind = _behind(bounds, found)
         ranges = fate_ranges(kafka.scan(topic, behind), behind)
     ends = {p.partition: p.hw for p in bounds.partitions}
-    sees_all = all(known) or _sees_all(kafka)
+    sees_all = all(known) or sees_every_id(kafka)
     now_ms = int(time.time() * 1000)
     decided = _decided(kafka, transactions.values(), now_ms)
     opened = []
@@ -214,7 +214,7 @@ def _of_coordinators(kafka: Connection, producer_ids: Collection[int]) -> dict[i
     }
 
 
-def _sees_all(kafka: Connection) -> bool:
+def sees_every_id(kafka: Connection) -> bool:
     """Return whether this client may describe any transactional id. Coordinators leave the others
     out of their answers without a word."""
     try:

@@ -20,9 +20,12 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from tests.backend.kafka.topics import Writer
 from topicproof.backend import cli
 from topicproof.backend.address import Address
+from topicproof.backend.doctor.diagnosis import Health
+from topicproof.backend.doctor.services import rights
 from topicproof.backend.errors import ClusterError, TopicError, TopicproofError, UsageError
 from topicproof.backend.history.store import History
 from topicproof.backend.judging.contract import make_contract, question_of
+from topicproof.backend.kafka.acls import Task
 from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
@@ -119,6 +122,13 @@ def denying(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Ite
     kafka.stop()
 
 
+def _lacking(address: Address) -> list[str]:
+    """What the doctor says that this user lacks to inspect the topic `seen`."""
+    told = Settings(bootstrap=address.bootstrap).model_copy(update={"client": address.client})
+    found = rights(told, Task.INSPECT, ["seen"], [])
+    return [each.found for each in found if each.health is not Health.OK]
+
+
 def test_inspect_needs_what_rights_prints_and_no_more(denying: Denying) -> None:
     """Story: an inspector is granted what `rights --for inspect` prints. They see all of one topic,
     nothing of another, and may not write. Without one of the rights, its name is in the error."""
@@ -133,6 +143,7 @@ def test_inspect_needs_what_rights_prints_and_no_more(denying: Denying) -> None:
     with pytest.raises(TopicError, match="it lacks Describe on topic seen"):
         inspect_topic(inspector, "seen")
     denying.grant("--for", "inspect", "--principal", "User:inspector", "--topic", "seen")
+    assert _lacking(inspector) == []
     view = inspect_topic(inspector, "seen")
     assert view.not_heard == ()
     assert [(each.transactional_id, each.hanging) for each in view.open] == [("seen-C", False)]
@@ -156,6 +167,10 @@ def test_inspect_needs_what_rights_prints_and_no_more(denying: Denying) -> None:
     denying.take("inspector", kind, "__transaction_state", read, False)
     (missing,) = inspect_topic(inspector, "seen").not_heard
     assert "lacks Describe on topic __transaction_state" in missing
+    # The doctor finds the same before anything is inspected.
+    lacks, hidden = _lacking(inspector)
+    assert lacks == "This user lacks Describe on transactional-id *."
+    assert hidden.startswith("There is no topic __transaction_state")
     denying.take("inspector", kind, "seen", read, False)
     with pytest.raises(TopicError, match="it lacks Describe on topic seen"):
         inspect_topic(inspector, "seen")

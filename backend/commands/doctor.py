@@ -1,0 +1,57 @@
+"""The doctor: what is missing, before anything is started."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from topicproof.backend.commands.options import Bootstrap, ClusterName, Config, Json, settings_of
+from topicproof.backend.commands.show import plain
+from topicproof.backend.commands.terminal import emit, out
+from topicproof.backend.doctor.diagnosis import Health, exit_code
+from topicproof.backend.doctor.examine import examine
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.kafka.acls import Task
+from topicproof.backend.settings import Settings
+
+COLOURS = {Health.OK: "green", Health.WARNING: "yellow", Health.FAILED: "red"}
+
+
+def doctor(
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+    cluster: ClusterName = None,
+    task: Annotated[
+        Task, typer.Option("--for", help="What this user shall be able to do.")
+    ] = Task.CHECK,
+    topic: Annotated[
+        list[str] | None, typer.Option(help="A topic on which rights are compared.", metavar="T")
+    ] = None,
+    group: Annotated[
+        list[str] | None, typer.Option(help="A group, likewise. Default: all.", metavar="G")
+    ] = None,
+    json_: Json = None,
+) -> None:
+    """Look for what is missing: Java, Python, memory, disk, ports, jars, brokers, rights, Spark.
+
+    Nothing is started or changed. The exit code is 0 if all is well, 2 if something deserves
+    attention, 3 if something is missing.
+
+    Example: `topicproof doctor --bootstrap broker:9092 --for check --topic orders`
+    """
+    settings: Settings | TopicproofError
+    try:
+        settings = settings_of(bootstrap, config, cluster=cluster)
+    except TopicproofError as error:
+        settings = error
+    found = examine(settings, task, topic or [], group or [])
+    code = exit_code(found)
+    emit(json_, {"exit_code": code, "found": [asdict(each) for each in found]})
+    for each in found:
+        colour = COLOURS[each.health]
+        out.print(f"[{colour}]{each.health:8}[/] {each.name}: {plain(each.found)}", highlight=False)
+        if each.remedy:
+            out.print(f"         {plain(each.remedy)}", highlight=False)
+    raise typer.Exit(code)

@@ -1,0 +1,1 @@
+"""What this installation and its services lack, found before anything is started."""

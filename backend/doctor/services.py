@@ -1,0 +1,165 @@
+"""What the given services say: the brokers, this user's rights, the Spark Connect server."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from urllib.parse import urlsplit
+
+from confluent_kafka import KafkaException, TopicCollection
+
+from topicproof.backend.address import Address
+from topicproof.backend.doctor.diagnosis import Diagnosis, Health, failed, ok, warning
+from topicproof.backend.errors import ClusterError, SetupError, SparkError, TopicproofError
+from topicproof.backend.kafka.acls import Resource, Right, Task, rights_for
+from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
+from topicproof.backend.kafka.cluster import Cluster, cluster_error
+from topicproof.backend.kafka.coordination.coordinator import sees_every_id
+from topicproof.backend.kafka.log import rawlog
+from topicproof.backend.kafka.log.client import require_reachable
+from topicproof.backend.services.spark import connect
+from topicproof.backend.settings import Settings
+
+SPARK_PORT = 15002
+"""The default port of Spark Connect."""
+CONNECT_TIMEOUT_S = 3.0
+PROBE_GROUP = "topicproof-doctor"
+"""A group that nobody uses. An ACL on all groups covers it."""
+
+
+def broker(settings: Settings) -> Diagnosis:
+    """Ask the given brokers for their version. Takes at most some seconds."""
+    if settings.bootstrap is None:
+        return ok("broker", "none is given; an embedded Apache Kafka is started when one is needed")
+    try:
+        require_reachable(settings.address)
+        cluster = Cluster(settings.address)
+        cluster.check()
+        brokers = len(
+            bounded(cluster.admin.describe_cluster(request_timeout=TIMEOUT_S).result).nodes
+        )
+    except TopicproofError as error:
+        return failed("broker", error)
+    except KafkaException as error:
+        return failed("broker", cluster_error(error, settings.address, "asking for its brokers"))
+    count = f"{brokers} broker{'' if brokers == 1 else 's'}"
+    return ok("broker", f"{count} at {settings.address.called}; transactions are understood")
+
+
+def rights(
+    settings: Settings, task: Task, topics: Sequence[str], groups: Sequence[str]
+) -> Iterator[Diagnosis]:
+    """Compare what the brokers allow this user with the least rights for a task. Nothing is
+    written."""
+    cluster = Cluster(settings.address)
+    if not topics:
+        seen = len(cluster.topics())
+        yield warning(
+            "rights",
+            f"This user may see {seen} topic{'' if seen == 1 else 's'}; what else it may is not"
+            " known.",
+            "Name the topics of your task: topicproof doctor --for check --topic T",
+        )
+        return
+    for right in rights_for(task, topics, groups):
+        name = f"{right.resource} {right.name}"
+        try:
+            missing = [each for each in right.operations if each not in _allowed(cluster, right)]
+        except TopicproofError as error:
+            yield failed("rights", error)
+            continue
+        if missing:
+            lacks = ClusterError(
+                f"This user lacks {' and '.join(missing)} on {name}. {right.why} Ask the operators"
+                f" for it: topicproof rights --for {task} prints the commands."
+            )
+            yield failed("rights", lacks)
+        else:
+            yield ok("rights", f"{' and '.join(right.operations)} on {name}")
+
+
+def _allowed(cluster: Cluster, right: Right) -> Sequence[str]:
+    """Return what the brokers allow on the resource. Raises ClusterError, TopicError."""
+    if right.resource is Resource.TOPIC:
+        return _of_topic(cluster, right.name)
+    if right.resource is Resource.TRANSACTIONAL_ID:
+        return _of_transactions(cluster.address)
+    return _of_group(cluster, PROBE_GROUP if right.name == "*" else right.name)
+
+
+def _of_topic(cluster: Cluster, topic: str) -> Sequence[str]:
+    cluster.partitions(topic)  # Raises TopicError, with a better sentence, if there is none.
+    asked = cluster.admin.describe_topics(
+        TopicCollection([topic]), include_authorized_operations=True, request_timeout=TIMEOUT_S
+    )
+    return _operations(cluster.address, asked[topic].result, f"asking for rights on {topic}")
+
+
+def _of_group(cluster: Cluster, group: str) -> Sequence[str]:
+    asked = cluster.admin.describe_consumer_groups(
+        [group], include_authorized_operations=True, request_timeout=TIMEOUT_S
+    )
+    try:
+        doing = f"asking for rights on group {group}"
+        return _operations(cluster.address, asked[group].result, doing)
+    except ClusterError as error:
+        # Whoever may not even describe the group gets no list of operations.
+        if "lacks" in str(error):
+            return ()
+        raise
+
+
+def _operations(address: Address, ask: Callable[[], object], doing: str) -> Sequence[str]:
+    try:
+        found = bounded(ask)
+    except KafkaException as error:
+        raise cluster_error(error, address, doing) from error
+    named = getattr(found, "authorized_operations", None) or ()
+    # DESCRIBE_CONFIGS is DescribeConfigs in the commands.
+    return [each.name.title().replace("_", "") for each in named]
+
+
+def _of_transactions(address: Address) -> Sequence[str]:
+    with rawlog.connect(address) as kafka:
+        return ("Describe",) if sees_every_id(kafka) else ()
+
+
+def spark(settings: Settings) -> Diagnosis:
+    """Open a session on the given server, and compare versions. Takes at most some seconds."""
+    if settings.spark_remote is None:
+        return ok("spark", "none is given; an embedded one is started when it is needed")
+    try:
+        _require_listening(settings.spark_remote)
+        session = bounded(lambda: connect(settings.spark_remote or ""))
+        try:
+            there, here = bounded(lambda: session.version), version("pyspark")
+        finally:
+            session.stop()
+    except TopicproofError as error:
+        return failed("spark", error)
+    except TimeoutError:
+        why = f"Spark at {settings.spark_remote} accepts connections, but answers nothing."
+        return failed("spark", SetupError(f"{why} Check SPARK_REMOTE."))
+    if there.split(".")[:2] != here.split(".")[:2]:
+        return Diagnosis(
+            "spark",
+            Health.WARNING,
+            f"The server at {settings.spark_remote} is Spark {there}; this is pyspark {here}.",
+            f"Install the same version here: pip install 'pyspark[connect]=={there}'",
+        )
+    return ok("spark", f"Spark {there} at {settings.spark_remote}")
+
+
+def _require_listening(remote: str) -> None:
+    """Raises SparkError. gRPC itself would wait for minutes for a host that drops packets."""
+    there = urlsplit(remote)
+    try:
+        host, port = there.hostname or "", there.port or SPARK_PORT
+        socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise SparkError(
+            f"Nothing listens at {remote} ({why}). Start a Spark Connect server there, or check"
+            " SPARK_REMOTE."
+        ) from error

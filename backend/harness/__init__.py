@@ -1,0 +1,1 @@
+"""What tests of other people's pipelines need: brokers, topics, programs and a verdict."""

@@ -1,0 +1,74 @@
+"""The verdict on two topics as an assertion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from topicproof.backend.commands.show import report_lines
+from topicproof.backend.evidence.annotations import broken, place
+from topicproof.backend.harness.broker import Broker
+from topicproof.backend.judging.contract import make_contract, question_of, read_fields
+from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.services.spark import spark_session
+from topicproof.validators.finding import Finding, Outcome
+from topicproof.validators.report import Report
+
+EXAMPLES = 5
+"""How many places of a finding a message shows."""
+Terms = Mapping[str, Any] | Path | str | None
+"""Fields of a contract, which are matched by key unless they say otherwise, or a YAML file."""
+
+
+def judge(broker: Broker, source: object, sink: object, contract: Terms, folder: Path) -> Report:
+    """Judge a sink topic against its source, and keep the evidence in `folder`. Raises
+    ContractError, ClusterError, SparkError, SetupError."""
+    if isinstance(contract, Path | str):
+        fields = dict(read_fields(Path(contract)))
+    else:
+        fields = {"identity": "key", **(contract or {})}
+    fields |= {
+        side: {**fields.get(side, {}), "topic": str(topic)}
+        for side, topic in (("source", source), ("sink", sink))
+    }
+    (terms,) = make_contract(fields).each()
+    question = question_of(terms, fields, broker.cluster)
+    with spark_session(broker.spark_remote) as spark:
+        return judge_topics(spark, broker.services.address, question, folder)
+
+
+def said(report: Report, folder: Path) -> str:
+    """Return the verdict in plain text: what was found, with offsets, and where the evidence is."""
+    lines = list(_lines(report))
+    lines += [line for finding in broken(report) for line in _finding(report, finding)]
+    return "\n".join([*lines, f"evidence: {folder}"])
+
+
+def _lines(report: Report) -> Iterator[str]:
+    """Yield the lines above the findings."""
+    for line in report_lines(report):
+        if line.startswith("  "):
+            return
+        yield Text.from_markup(line).plain
+
+
+def _finding(report: Report, finding: Finding) -> Iterator[str]:
+    yield f"  {finding.outcome:8} {finding.kind}: {finding.why}"
+    for example in finding.examples[:EXAMPLES]:
+        yield f"           {place(report, example)}"
+    if (more := finding.count - EXAMPLES) > 0:
+        yield f"           and {more:,} more"
+
+
+def require_exactly_once(
+    broker: Broker, source: object, sink: object, contract: Terms, folder: Path
+) -> Report:
+    """Return the report of a verdict that holds. Raises AssertionError, whose message is the
+    verdict, for any other; what `judge` raises."""
+    report = judge(broker, source, sink, contract, folder)
+    if report.verdict is not Outcome.HOLDS:
+        raise AssertionError(said(report, folder))
+    return report

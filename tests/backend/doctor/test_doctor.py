@@ -1,0 +1,98 @@
+"""The doctor: what is missing is named within seconds, with what to do."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_cli import call
+from topicproof.backend.doctor import machine
+from topicproof.backend.doctor.diagnosis import Health, exit_code
+from topicproof.backend.doctor.services import spark
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
+
+
+@pytest.fixture
+def mute() -> Iterator[int]:
+    """The port of a server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_a_healthy_machine_has_nothing_to_do(
+    bootstrap: str, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Story: somebody asks before the first check. Every line says what was found. Without topics
+    the rights are not known, which is a warning."""
+    monkeypatch.setenv("TOPICPROOF_HOME", str(settings.home))
+    monkeypatch.setattr(machine, "MEMORY_BYTES_MIN", 0)
+    told = tmp_path / "told.json"
+    assert call("doctor", "--bootstrap", bootstrap, "--json", str(told)) == 2
+    found = {each["name"]: each for each in json.loads(told.read_text())["found"]}
+    assert {name for name, each in found.items() if each["health"] != "ok"} <= {"rights", "ports"}
+    assert found["broker"]["found"].startswith("1 broker at 127.0.0.1:")
+    assert "topicproof doctor --for check --topic T" in found["rights"]["remedy"]
+
+
+def test_each_dead_service_is_named_with_what_to_do(
+    mute: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: Kafka's address is wrong, Spark's too, JAVA_HOME names an empty folder, and jars are
+    not there. All are found in one go."""
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TOPICPROOF_JARS", str(tmp_path / "jars"))
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert call("doctor", "--bootstrap", f"127.0.0.1:{mute}", "--json") == 3
+    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)["found"]}
+    assert "it accepts connections, but answers nothing" in found["broker"]["found"]
+    assert found["broker"]["remedy"] == "Check the address and that the broker runs."
+    assert found["spark"]["found"].startswith("Nothing listens at sc://127.0.0.1:1 (")
+    assert "check SPARK_REMOTE" in found["spark"]["remedy"]
+    # Both services are given, so neither Java nor jars are needed here.
+    assert found["java"]["health"] == found["jars"]["health"] == "ok"
+    monkeypatch.delenv("SPARK_REMOTE")
+    assert call("doctor", "--json") == 3
+    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)["found"]}
+    assert found["java"]["found"] == "No Java was found under JAVA_HOME."
+    assert found["java"]["remedy"].startswith("Install a JDK of version 17 or later")
+    assert found["jars"]["health"] == "warning"
+
+
+def test_wrong_settings_do_not_hide_the_rest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: the properties file is missing, and the home cannot be made. Python and Java are
+    examined all the same."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "file" / "home"))
+    assert call("doctor", "--json") == 3
+    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)["found"]}
+    assert "cannot be written" in found["settings"]["found"]
+    assert found["java"]["health"] == "ok" and found["python"]["found"].startswith("Python 3.")
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
+    assert call("doctor", "--config", str(tmp_path / "none.properties")) == 3
+    assert "none.properties" in capsys.readouterr().out
+
+
+def test_versions_of_spark_that_differ_are_a_warning(
+    settings: Settings, cluster: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: the cluster runs another Spark than the one installed here."""
+    given = settings.model_copy(update={"spark_remote": cluster.spark_remote})
+    assert spark(given).health is Health.OK
+    monkeypatch.setattr("topicproof.backend.doctor.services.version", lambda _name: "4.1.0")
+    other = spark(given)
+    assert other.health is Health.WARNING and exit_code([other]) == 2
+    assert other.remedy == "Install the same version here: pip install 'pyspark[connect]==4.2.0'"
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    """Story: somebody files an issue, and says what they use."""
+    assert call("--version") == 0
+    assert capsys.readouterr().out.strip().count(".") == 2

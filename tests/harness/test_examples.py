@@ -1,0 +1,92 @@
+"""The sample projects in examples/: each is red with its bug and green without, from the built
+wheel in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+
+import pytest
+from junitparser import JUnitXml, TestCase
+
+from tests.wheel import CONNECT, CORE, build_wheel, fresh_python
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import ROOT, Settings
+
+PLUGIN = "pytest", "pytest-xdist"
+FOUND = {
+    "python_loop": "duplicate",
+    "java_program": "gap",
+    "kafka_streams": "duplicate",
+    "spark_job": "duplicate",
+}
+"""What the test of each project finds."""
+
+
+def _named_by(extra: str) -> tuple[str, ...]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = (
+        re.split(r"[^A-Za-z0-9._-]", one)[0] for one in project["optional-dependencies"][extra]
+    )
+    return tuple(names)
+
+
+@pytest.fixture(scope="module")
+def projects(
+    cluster: Services, settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, str], TestCase]:
+    """The outcome of each project's test, by folder and variant. They run side by side, and share
+    Kafka and Spark with the tests of this repository."""
+    folder = tmp_path_factory.mktemp("examples")
+    names = (*CORE, *CONNECT, *_named_by("cli"), *PLUGIN)
+    python = fresh_python(build_wheel(folder / "wheel"), folder / "fresh", names)
+    shutil.copytree(ROOT / "examples", folder / "projects")
+    assert cluster.bootstrap
+    command = [str(python), "-W", "error::pytest.PytestWarning", "-m", "pytest", "-q"]
+    command += [
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "error",
+        "--numprocesses",
+        "4",
+        "--dist",
+        "loadfile",
+    ]
+    answer = subprocess.run(
+        [*command, "--junitxml", str(folder / "junit.xml")],
+        cwd=folder / "projects",
+        env={**_clean(), **settings.environment()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 1, answer.stdout + answer.stderr
+    found = {}
+    for suite in JUnitXml.fromfile(str(folder / "junit.xml")):
+        for case in suite:
+            variant = case.name.rpartition("[")[2].rstrip("]")
+            found[case.classname.split(".")[0], variant] = case
+    return found
+
+
+def _clean() -> dict[str, str]:
+    """The environment without this repository."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+@pytest.mark.parametrize("project", FOUND)
+def test_a_project_is_red_with_its_bug_and_green_without(
+    projects: dict[tuple[str, str], TestCase], project: str
+) -> None:
+    """Story: a program is killed, or its checkpoint is lost. The failure is a verdict with the
+    places of what is wrong. Without the bug the same test passes."""
+    assert set(projects) == {(name, variant) for name in FOUND for variant in ("bug", "fixed")}
+    assert projects[project, "fixed"].is_passed, projects[project, "fixed"].result[0].text
+    (failure,) = projects[project, "bug"].result
+    assert "AssertionError: VIOLATED exactly_once: " in failure.text
+    assert re.search(rf"VIOLATED {FOUND[project]}: [\d,]+ ", failure.text), failure.text
+    assert re.search(r"(invoices-\w{6}-0@|orders-\w{6}/0/)\d+", failure.text), failure.text
