@@ -12,7 +12,7 @@ import streamlit as st
 from pyspark.sql import SparkSession
 
 from topicproof.app import session
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
 from topicproof.backend.errors import ContractError, Mistake, TopicproofError
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.formats.formats import Formats
@@ -52,7 +52,7 @@ def drafted(found: Settings, kafka: Services, source: str, sink: str) -> Drafted
 def _drafted(
     bootstrap: str, source: str, sink: str, _client: Mapping[str, str], _formats: Formats
 ) -> Drafted:
-    pair = samples(Address(bootstrap, _client), source, sink, _formats)
+    pair = samples(Sides(Address(bootstrap, _client)), source, sink, _formats)
     labels = {side: _labels(sample) for side, sample in zip(("source", "sink"), pair, strict=True)}
     return Drafted(*pair, draft_from(*pair), labels)
 

@@ -59,6 +59,7 @@ from topicproof.backend.kafka.coordination.transaction_state import (
 )
 from topicproof.backend.kafka.log.client import require_reachable
 from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds
+from topicproof.backend.kafka.mirror_offsets import Checkpoint, checkpoints
 from topicproof.backend.properties.registry import RegistryFacts
 from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.services.keeper import Services, services
@@ -446,6 +447,16 @@ def shares(
     opened = _coordination(bootstrap, topic, taken_at, _client, _seen).opened
     with connect(Address(bootstrap, _client)) as kafka:
         return share_groups(kafka, topic, _seen.bounds, _seen.ranges, opened)
+
+
+@st.cache_data(
+    ttl=COORDINATION_AGE_MAX_S,
+    max_entries=12,
+    show_spinner="Asking for offsets that MirrorMaker translated…",
+)
+def mirrored(bootstrap: str, topic: str, _client: Mapping[str, str]) -> tuple[Checkpoint, ...]:
+    found = checkpoints(Address(bootstrap, _client), [topic])
+    return tuple(one for each in found for one in each.found)
 
 
 def committed_instead(

@@ -31,6 +31,7 @@ from topicproof.backend.kafka.browse.search import Row
 from topicproof.backend.kafka.coordination.lag import GroupLag
 from topicproof.backend.kafka.coordination.share import ShareGroup
 from topicproof.backend.kafka.log.fates import FATES
+from topicproof.backend.kafka.mirror_offsets import Checkpoint
 from topicproof.validators.finding import Bounds, Check, Fate, Finding
 from topicproof.validators.report import Report
 
@@ -38,6 +39,7 @@ CELL_CHARACTERS = 80
 OFFSET, FATE = ("", "offset"), ("", "fate")
 READ_UNCOMMITTED_GETS, READ_COMMITTED_GETS = "read_uncommitted gets", "read_committed gets"
 LAG_COLUMNS = ("read_committed lag", "read_uncommitted lag", "withheld", "HW − committed")
+MIRRORED_COLUMNS = ("committed there", "continues here at")
 SHARE_COLUMNS = ("start offset", "left at most", "withheld", "lag in offsets")
 TINTS: dict[Fate, str] = {
     Fate.ABORTED: "213, 94, 0",
@@ -239,6 +241,18 @@ def share_table(groups: Sequence[ShareGroup]) -> pd.DataFrame:
                 for at, name in enumerate(SHARE_COLUMNS)
             },
             "why": [p.why for _group, p in both],
+        }
+    )
+
+
+def mirrored_table(found: Sequence[Checkpoint]) -> pd.DataFrame:
+    """Builds one row per group of another cluster and partition."""
+    return pd.DataFrame(
+        {
+            "group": [one.group for one in found],
+            "partition": [one.partition for one in found],
+            MIRRORED_COLUMNS[0]: [one.source_offset for one in found],
+            MIRRORED_COLUMNS[1]: [one.sink_offset for one in found],
         }
     )
 

@@ -34,8 +34,8 @@ from topicproof.backend.judging.contract import (
     question_of,
 )
 from topicproof.backend.judging.contract_text import spell
-from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.launch import start_check
+from topicproof.backend.runs.sides import chosen
 from topicproof.backend.services.keeper import Services
 
 POLL_S = 1.0
@@ -350,7 +350,9 @@ def begin(kafka: Services, name: str, text: str, fields: Mapping[str, Any]) -> N
             raise ContractError(*wrong)
         given = parse_fields(text)
         for one in make_contract(given).each():
-            question_of(one, given, Cluster(kafka.address))
+            sides = chosen(one, settings)
+            own = kafka.address if one.of.cluster is None else sides.sink.address
+            question_of(one, given, *sides.clusters(own))
         with st.status("Starting the check…") as status:
             kept = keep(session.history(settings), name, text)
             started = start_check(

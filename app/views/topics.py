@@ -27,6 +27,7 @@ from topicproof.app.url_state import (
 from topicproof.backend.kafka.browse.describe import VERDICT_SETTINGS
 from topicproof.backend.kafka.coordination.lag import GroupLag
 from topicproof.backend.kafka.coordination.share import ShareGroup
+from topicproof.backend.kafka.mirror_offsets import Checkpoint
 from topicproof.backend.services.keeper import Services
 
 VIEW_NAMES = {
@@ -110,7 +111,6 @@ def groups(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
             "No consumer group owns a partition of this topic, or has committed an offset on it.",
             icon=":material/group_off:",
         )
-        return
     if lags:
         consumer_groups(lags, look)
     if shares:
@@ -124,6 +124,11 @@ def groups(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
                 row_height=ROW_PX,
                 alt="Clients in each group, and the partitions that each of them has",
             )
+    # Last: a client may lack the right to read MirrorMaker's topic.
+    with session.said():
+        mirrored = session.mirrored(kafka.bootstrap, seen.bounds.topic, settings.client)
+    if mirrored:
+        mirrored_groups(mirrored)
 
 
 def consumer_groups(lags: Sequence[GroupLag], look: TopicsState) -> None:
@@ -189,6 +194,20 @@ def share_groups(shares: Sequence[ShareGroup]) -> None:
         "Below the start offset all records are done. Above it, members acknowledge records one by"
         " one, so what is left is an upper bound. Lag is what the coordinator tells, in offsets."
     )
+
+
+def mirrored_groups(found: Sequence[Checkpoint]) -> None:
+    """Shows where MirrorMaker would let groups of another cluster continue here."""
+    st.markdown("**Groups of another cluster**")
+    st.dataframe(
+        tables.mirrored_table(found).style.format(
+            dict.fromkeys(tables.MIRRORED_COLUMNS, "{:,}"), na_rep="–"
+        ),
+        hide_index=True,
+        row_height=ROW_PX,
+        alt="Where groups of another cluster would continue on this topic",
+    )
+    st.caption("MirrorMaker’s newest checkpoints. A group that moves may read some records again.")
 
 
 def configuration(kafka: Services, seen: Snapshot, _look: TopicsState) -> None:

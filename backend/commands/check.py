@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from topicproof.backend.address import Address
 from topicproof.backend.commands.options import (
     Bootstrap,
     Brokers,
@@ -22,8 +22,9 @@ from topicproof.backend.commands.options import (
     SourceBootstrap,
     SourceCluster,
     SourceConfig,
-    kafka_settings,
+    require_sides,
     settings_of,
+    source_settings,
 )
 from topicproof.backend.commands.outcome import conclude_check
 from topicproof.backend.commands.runs import given
@@ -39,16 +40,15 @@ from topicproof.backend.history.contracts import find
 from topicproof.backend.history.store import History
 from topicproof.backend.judging.contract import (
     Contract,
-    Topic,
     make_contract,
     parse_fields,
     question_of,
     read_contract,
 )
 from topicproof.backend.judging.selftest import NOTHING_TO_INJECT_INTO, self_test
-from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.check import check as judge
-from topicproof.backend.services.keeper import services
+from topicproof.backend.runs.sides import chosen
+from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Guarantee
@@ -129,26 +129,27 @@ def check(
             "--self-test needs the records, which --payloads none does not keep. Leave one of them"
             " out."
         )
-    told = given(bootstrap=source_bootstrap, config=source_config, cluster=source_cluster)
+    source_side = source_settings(source_bootstrap, source_config, source_cluster)
     said = {name: str(value) for name, value in options.items()}
-    given_by = _given(settings_of(), contract, said, across=bool(told))
+    given_by = _given(settings_of(), contract, said, across=source_side is not None)
     terms, fields = given_by.terms, given_by.fields
     if folder is not None:
         require_room(folder)
-    settings = kafka_settings(bootstrap, config, brokers, _only(cluster, terms.sink, "--cluster"))
-    other = _other(settings, terms, told)
+    _require_one_name(terms, given(bootstrap=bootstrap, config=config, cluster=cluster))
+    settings = settings_of(bootstrap, config, brokers, cluster)
+    each = [(one, require_sides(chosen(one, settings, source_side))) for one in terms.each()]
     history = History(settings)
     attachments = {} if given_by.text is None else {"contract.yaml": given_by.text}
     reports, codes = [], []
-    with services(settings, say=say) as found:
-        sides = [Cluster(address) for address in (found.address, other) if address is not None]
-        for side in sides:
-            side.check()
-        for one in terms.each():
-            question = question_of(one, fields, *sides)
+    with _services(sides.sink for _, sides in each) as running:
+        for one, sides in each:
+            found = running[sides.sink.cluster]
+            clusters = sides.clusters(found.address)
+            for side in clusters:
+                side.check()
             report = judge(
-                *(settings, found, history, question, attachments),
-                *(given_by.name, payloads, given_by.version, other),
+                *(sides.sink, found, history, question_of(one, fields, *clusters), attachments),
+                *(given_by.name, payloads, given_by.version, sides.source),
             )
             reports.append(report)
             codes.append(code_of(report))
@@ -156,14 +157,15 @@ def check(
                 with spark_session(found.spark_remote) as spark:
                     caught = self_test(spark, history.get(report.run).folder(settings))
                 if caught:
-                    say(f"self-test: {', '.join(each.kind for each in caught)} caught, each once")
+                    say(f"self-test: {', '.join(kind.kind for kind in caught)} caught, each once")
                 else:
                     codes.append(UNJUDGED)
                     say(f"self-test: not run: {NOTHING_TO_INJECT_INTO}.")
-    for report in reports:
+    for (one, _), report in zip(each, reports, strict=True):
         if folder is not None and report.run is not None:
             kept = Payloads.MASKED if payloads is Payloads.MASKED else Payloads.ALL
-            target = folder if len(reports) == 1 else folder / report.sink.topic
+            own = folder / (one.of.cluster or "") / report.sink.topic
+            target = folder if len(reports) == 1 else own
             kept_at = history.get(report.run).folder(settings) / EVIDENCE
             copy_evidence(kept_at, target, kept)
             attest_copy(settings, kept_at, target)
@@ -219,21 +221,23 @@ def _given(
     return _Given(make_contract(read, across), read, kept.name, kept.version, kept.text)
 
 
-def _only(option: str | None, side: Topic | None, name: str) -> str | None:
-    """Return the name of a side's cluster, from the option or the contract. Raises UsageError if
-    both name one."""
-    said = None if side is None else side.cluster
-    if option and said:
-        raise UsageError(f"The contract already names the cluster {said}. Remove {name}.")
-    return option or said
+def _require_one_name(terms: Contract, told: Mapping[str, Any]) -> None:
+    """Raises UsageError if contract and options both say where a sink is."""
+    for one in terms.each():
+        if one.of.cluster is not None and told:
+            raise UsageError(
+                f"The contract already names the cluster {one.of.cluster}. Remove"
+                f" --{next(iter(told))}."
+            )
 
 
-def _other(settings: Settings, terms: Contract, told: Mapping[str, Any]) -> Address | None:
-    """Return the source's cluster, if it is not the sink's. Raises UsageError, ClusterError."""
-    cluster = _only(told.get("cluster"), terms.source, "--source-cluster")
-    if told or (cluster is not None and cluster != settings.cluster):
-        other = kafka_settings(**{**told, "cluster": cluster})
-        if other.bootstrap is None:
-            raise UsageError("Name the source's cluster: --source-bootstrap or --source-cluster.")
-        return other.address
-    return None
+@contextmanager
+def _services(sinks: Iterable[Settings]) -> Iterator[dict[str | None, Services]]:
+    """Give the services of each sink's cluster, by its name. They share one Spark."""
+    with ExitStack() as stack:
+        running: dict[str | None, Services] = {}
+        for settings in sinks:
+            if settings.cluster not in running:
+                found = stack.enter_context(services(settings, say=say))
+                running[settings.cluster] = found
+        yield running

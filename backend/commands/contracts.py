@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -17,12 +17,16 @@ from topicproof.backend.commands.options import (
     ClusterName,
     Config,
     Json,
+    SourceBootstrap,
+    SourceCluster,
+    SourceConfig,
     kafka_settings,
+    require_sides,
     settings_of,
+    source_settings,
 )
 from topicproof.backend.commands.terminal import emit, err, out, say
 from topicproof.backend.errors import ContractError, EvidenceError, UsageError
-from topicproof.backend.formats.formats import Formats
 from topicproof.backend.history.contracts import KeptContract, contracts, find, keep
 from topicproof.backend.history.store import History
 from topicproof.backend.judging.contract import make_contract, read_contract, read_fields
@@ -31,6 +35,7 @@ from topicproof.backend.judging.contract_lint import lint
 from topicproof.backend.judging.contract_preview import preview
 from topicproof.backend.judging.sample import samples
 from topicproof.backend.kafka.browse.records import as_text
+from topicproof.backend.runs.sides import Chosen, chosen
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
@@ -84,18 +89,24 @@ def contract(
     bootstrap: Bootstrap = None,
     config: Config = None,
     cluster: ClusterName = None,
+    source_bootstrap: SourceBootstrap = None,
+    source_config: SourceConfig = None,
+    source_cluster: SourceCluster = None,
     json_: Json = None,
 ) -> None:
     """`init` looks at two topics and writes a first contract. `lint` explains all errors, by line.
     `preview` shows which newest records a contract matches. `keep`, `list` and `export` are for
-    contracts that the dashboard and `check --contract NAME` find by name.
+    contracts that the dashboard and `check --contract NAME` find by name. `init` and `preview` also
+    take a source on another cluster.
 
     Example: `topicproof contract init --source orders --sink invoices orders.yaml`
     """
     path = None if file is None else Path(file)
     match action:
         case Action.INIT:
-            _init(path, source, sink, kafka_settings(bootstrap, config, cluster=cluster), json_)
+            other = source_settings(source_bootstrap, source_config, source_cluster)
+            own = kafka_settings(bootstrap, config, cluster=cluster)
+            _init(path, source, sink, Chosen(own, other), json_)
         case Action.LIST:
             _list(json_)
         case Action.EXPORT:
@@ -105,11 +116,9 @@ def contract(
         case Action.KEEP:
             _keep(Path(_required(action, file)), name, json_)
         case Action.PREVIEW:
-            _preview(
-                Path(_required(action, file)),
-                kafka_settings(bootstrap, config, cluster=cluster),
-                json_,
-            )
+            other = source_settings(source_bootstrap, source_config, source_cluster)
+            own = settings_of(bootstrap, config, cluster=cluster)
+            _preview(Path(_required(action, file)), own, other, json_)
 
 
 def _required(action: Action, file: str | None) -> str:
@@ -122,7 +131,7 @@ def _init(
     file: Path | None,
     source: str | None,
     sink: str | None,
-    settings: Settings,
+    sides: Chosen,
     json_: str | None,
 ) -> None:
     if source is None or sink is None:
@@ -130,10 +139,10 @@ def _init(
     if file is not None and file.exists():
         raise UsageError(f"{file} already exists. Choose another name, or remove it.")
     with (
-        services(settings, spark=False, say=say) as running,
-        closing(Formats(settings.registry, settings.avro_files)) as formats,
+        services(sides.sink, spark=False, say=say) as running,
+        sides.formats() as formats,
     ):
-        found = draft(running.address, source, sink, formats)
+        found = draft(sides.at(running.address), source, sink, *formats)
     if not found.found:
         emit(json_, {"contract": None, "why": found.why, "tried": found.text, "file": None})
         out.print(found.text, end="", highlight=False, markup=False)
@@ -153,18 +162,20 @@ def _init(
         )
 
 
-def _preview(file: Path, settings: Settings, json_: str | None) -> None:
-    terms, _fields = read_contract(file)
+def _preview(file: Path, settings: Settings, source: Settings | None, json_: str | None) -> None:
+    terms, _fields = read_contract(file, across=source is not None)
     shown = []
-    with (
-        services(settings, spark=False, say=say) as running,
-        closing(Formats(settings.registry, settings.avro_files)) as formats,
-    ):
-        for one in terms.each():
-            if len(one.source.names) > 1 or len(one.of.names) > 1:
-                raise UsageError("A preview is of one source and one sink, not of several topics.")
-            pair = samples(running.address, one.source.names[0], one.of.names[0], formats)
-            shown.append((one.of.names[0], preview(*pair, one)))
+    for one in terms.each():
+        if len(one.source.names) > 1 or len(one.of.names) > 1:
+            raise UsageError("A preview is of one source and one sink, not of several topics.")
+        sides = require_sides(chosen(one, settings, source))
+        with (
+            services(sides.sink, spark=False, say=say) as running,
+            sides.formats() as formats,
+        ):
+            at = sides.at(running.address)
+            pair = samples(at, one.source.names[0], one.of.names[0], *formats)
+        shown.append((one.of.names[0], preview(*pair, one)))
     emit(json_, [{"sink": sink, **asdict(found), "pairs": None} for sink, found in shown])
     for sink, found in shown if json_ is None else ():
         out.print(f"{sink}: {found.why}", highlight=False, markup=False)

@@ -12,6 +12,7 @@ from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.faults.kinds import KINDS
 from topicproof.backend.kafka.log.client import require_reachable
 from topicproof.backend.runs.scenarios import SCENARIOS
+from topicproof.backend.runs.sides import Chosen
 from topicproof.backend.settings import Settings, read_settings
 
 Bootstrap = Annotated[
@@ -168,3 +169,21 @@ def settings_of(
     if brokers not in (None, 1, 3):
         raise UsageError(f"--brokers is {brokers}; the embedded Kafka has 1 or 3.")
     return read_settings(bootstrap, config, brokers, cluster=cluster)
+
+
+def source_settings(
+    bootstrap: str | None, config: Path | None, cluster: str | None
+) -> Settings | None:
+    """Return what a command says of the source's cluster alone; None if it says nothing. Raises as
+    `kafka_settings` does."""
+    if not (bootstrap or config or cluster):
+        return None
+    return kafka_settings(bootstrap, config, cluster=cluster)
+
+
+def require_sides(sides: Chosen) -> Chosen:
+    """Return the same. Raises ClusterError if a given Kafka of them cannot be reached."""
+    for side in (sides.sink, sides.source):
+        if side is not None and side.bootstrap is not None:
+            require_reachable(side.address)
+    return sides

@@ -184,12 +184,23 @@ def _producer(each: ProducerView, view: TopicView) -> tuple[str, ...]:
 
 
 def _groups(out: Console, view: TopicView) -> None:
+    _mirrored(out, view)
     if not view.lags and not view.shares:
         _say(out, "\nNo group owns a partition here, or has committed offsets.")
         return
     _group_table(out, view)
     _shares(out, view)
     _members(out, view)
+
+
+def _mirrored(out: Console, view: TopicView) -> None:
+    if not view.mirrored:
+        return
+    table = _table("group", "p", "committed there", "continues here at")
+    for one in view.mirrored:
+        offsets = (one.source_offset, one.sink_offset)
+        table.add_row(plain(one.group), str(one.partition), *(f"{n:,}" for n in offsets))
+    _section(out, "Groups of another cluster, as MirrorMaker translates their offsets", table)
 
 
 def _group_table(out: Console, view: TopicView) -> None:

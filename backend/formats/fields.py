@@ -45,6 +45,8 @@ class KnownSchemas:
     """Why a schema is not known, as a sentence."""
     avro: Mapping[str, str] = field(default_factory=dict)
     """The schema of each topic whose values are Avro without a registry."""
+    source: KnownSchemas | None = None
+    """Those of the source, if it has another registry than the sink. None: the same."""
 
     def schema(self, schema_id: int) -> Registered:
         """Return the schema of an id. Raises RegistryFailure."""

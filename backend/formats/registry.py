@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 from confluent_kafka.schema_registry.common._httpx_compat import httpx
 
+from topicproof.backend.formats.refused import tls_refusal
 from topicproof.backend.formats.registered import AVRO, Registered, RegistryFailure
 from topicproof.backend.properties.registry import RegistryFacts, registry_config
 
@@ -37,6 +38,7 @@ class Registry:
 
     def __init__(self, facts: RegistryFacts) -> None:
         self.url = facts.url
+        self._facts = facts
         with registry_config(facts) as config:
             self._client = SchemaRegistryClient(config)
         self._found: dict[int, Registered] = {}
@@ -110,7 +112,8 @@ class Registry:
                 f" {said}."
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL, OSError, RuntimeError) as error:
-            said = f"The registry {self.url} does not answer ({type(error).__name__})."
+            silent = f"The registry {self.url} does not answer ({type(error).__name__})."
+            said = tls_refusal(self._facts) or silent
             self._failed[None] = time.monotonic(), said
             raise RegistryFailure(said) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -113,6 +113,7 @@ def _filled_in(text: Any) -> Any:
 Expression = Annotated[str, BeforeValidator(_number), AfterValidator(check_expression)]
 Value = Annotated[str | dict[str, str], PlainValidator(_value)]
 Side = Annotated[str, BeforeValidator(_side)]
+ClusterName = Annotated[str, Field(min_length=1)] | None
 
 
 class Topic(BaseModel):
@@ -121,7 +122,7 @@ class Topic(BaseModel):
     model_config = _STRICT
     topic: TopicName = None
     topics: Annotated[tuple[TopicName, ...], Field(min_length=2)] | None = None
-    cluster: Annotated[str, Field(min_length=1)] | None = None
+    cluster: ClusterName = None
     """A cluster of the settings; None: that of the command."""
     isolation: Literal["read_committed"] = "read_committed"
     """How the source was read; the sink is judged at both levels."""
@@ -146,6 +147,7 @@ class OwnTerms(BaseModel):
 
     model_config = _STRICT
     topic: TopicName
+    cluster: ClusterName = None
     identity: Literal["lineage"] | Side | Sides | None = None
     expect: Expect | None = None
     count: Expression | None = None
@@ -212,7 +214,13 @@ class Contract(BaseModel):
         if self.sinks is None:
             return (self,)
         return tuple(
-            self.model_copy(update={**_said(own), "sink": Topic(topic=own.topic), "sinks": None})
+            self.model_copy(
+                update={
+                    **_said(own),
+                    "sink": Topic(topic=own.topic, cluster=own.cluster),
+                    "sinks": None,
+                }
+            )
             for own in self.sinks
         )
 
@@ -308,7 +316,7 @@ def _said(own: OwnTerms) -> dict[str, Any]:
         said.setdefault("count", None)
     if isinstance(said.get("identity"), str) and said["identity"] != LINEAGE:
         said["identity"] = Sides.model_construct(source=said["identity"], sink=said["identity"])
-    return {name: value for name, value in said.items() if name != "topic"}
+    return {name: value for name, value in said.items() if name not in ("topic", "cluster")}
 
 
 def read_contract(path: Path, across: bool = False) -> tuple[Contract, YamlFields]:
@@ -428,9 +436,12 @@ def _disagreements(contract: Contract, across: bool) -> Iterator[_Disagreement]:
     if (contract.sink is None) == (contract.sinks is None):
         yield _Disagreement("give either sink or sinks", ("sink",), ("sink", "sinks"))
         return
-    topics = [one.topic for one in contract.sinks or ()]
-    if len(set(topics)) < len(topics):
+    places = [(one.cluster, one.topic) for one in contract.sinks or ()]
+    if len(set(places)) < len(places):
         yield _Disagreement("a topic appears twice", ("sinks",), ("sinks",))
+    if len({cluster is None for cluster, _ in places}) > 1:
+        why = "some sinks name a cluster and others do not. Name it for each of them, or for none"
+        yield _Disagreement(why, ("sinks",), ("sinks",))
     yield from _of_topics(contract.source, "source")
     if contract.sink is not None:
         yield from _of_topics(contract.sink, "sink")

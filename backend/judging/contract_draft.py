@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from topicproof.backend.address import Address
+from topicproof.backend.address import Sides
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.judging.candidates import SCORE_MIN, Fit, fits
 from topicproof.backend.judging.expectation_seen import Seen, see
@@ -36,18 +36,27 @@ class Draft:
     """What was seen of identity, outputs and order: a sentence each."""
 
 
-def draft(address: Address, source: str, sink: str, formats: Formats | None = None) -> Draft:
-    """Draft a contract. `formats` decodes what is not JSON; None: without a registry. Raises
-    ClusterError, TopicError."""
-    return draft_from(*samples(address, source, sink, formats))
+def draft(
+    sides: Sides,
+    source: str,
+    sink: str,
+    formats: Formats | None = None,
+    source_formats: Formats | None = None,
+) -> Draft:
+    """Draft a contract. `formats` decodes what is not JSON; None: without a registry.
+    `source_formats`: those of the source, if they are not the sink's. Raises ClusterError,
+    TopicError."""
+    return draft_from(*samples(sides, source, sink, formats, source_formats), sides)
 
 
-def draft_from(inputs: Sample, outputs: Sample) -> Draft:
-    """Draft a contract from samples of the two topics."""
+def draft_from(inputs: Sample, outputs: Sample, sides: Sides | None = None) -> Draft:
+    """Draft a contract from samples of the two topics. `sides`: their clusters; None: the same.
+    Offsets of another cluster identify nothing, and clusters with names are named."""
     source, sink = inputs.topic, outputs.topic
     there, here = inputs.candidates, outputs.candidates
     tried = fits(there, here)
-    lineage = _lineage(inputs, outputs)
+    across = sides is not None and sides.across
+    lineage = None if across else _lineage(inputs, outputs)
     best = (
         lineage
         if lineage is not None and lineage.score >= SCORE_MIN
@@ -66,7 +75,10 @@ def draft_from(inputs: Sample, outputs: Sample) -> Draft:
         seen = see(
             inputs.rows, inputs.documents, outputs.rows, outputs.whole, *texts, inputs.fields
         )
-    return _contract(source, sink, best, seen)
+    names = ("", "")
+    if sides is not None and sides.across and sides.source.name and sides.sink.name:
+        names = sides.source.name, sides.sink.name
+    return _contract(_topic(source, names[0]), _topic(sink, names[1]), best, seen)
 
 
 def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
@@ -110,8 +122,8 @@ def _contract(source: str, sink: str, best: Fit, seen: Seen) -> Draft:
     ]
     fields = [
         "guarantee: exactly_once",
-        f"source: {_topic(source)}",
-        f"sink: {_topic(sink)}",
+        f"source: {source}",
+        f"sink: {sink}",
         f"identity: {best.spelled}",
         (
             f"expect: {seen.expect} # one_to_one, zero_or_one, or one_to_many with a count in Spark"
@@ -152,8 +164,9 @@ def _nothing(source: str, sink: str, tried: Sequence[Fit]) -> Draft:
     return Draft("\n".join(lines) + "\n", why, found=False)
 
 
-def _topic(name: str) -> str:
-    return yaml.safe_dump({"topic": name}, default_flow_style=True, width=10_000).strip()
+def _topic(name: str, cluster: str) -> str:
+    side = {"topic": name, **({"cluster": cluster} if cluster else {})}
+    return yaml.safe_dump(side, sort_keys=False, default_flow_style=True, width=10_000).strip()
 
 
 def _text(expression: str) -> str:

@@ -52,25 +52,35 @@ class _Wanted:
         return tuple((first, own.topic) for own, first in split(self.bounds))
 
 
-def fetch_schemas(capture: Capture, formats: Formats) -> KnownSchemas | None:
+def fetch_schemas(
+    capture: Capture, formats: Formats, source_formats: Formats | None = None
+) -> KnownSchemas | None:
     """Ask for the schemas of all records whose fields are named. None if no fields are named.
-    Failures are part of the answer. Raises PySparkException."""
+    Failures are part of the answer. `source_formats`: those of the source, if they are not the
+    sink's; an id of one registry says nothing about the other's. Raises PySparkException."""
     source, sink = _sides(capture)
     if not source.fields and not sink.fields:
         return None
-    readings = capture.kept
+    inputs = (capture.kept.inputs, capture.aborted, capture.pending)
+    outputs = (capture.kept.uncommitted,)
+    if source_formats is None:
+        return _schemas([(source, inputs), (sink, outputs)], formats)
+    theirs = _schemas([(source, inputs)], source_formats)
+    return replace(_schemas([(sink, outputs)], formats), source=theirs)
+
+
+def _schemas(
+    sides: Sequence[tuple[_Wanted, Sequence[DataFrame | None]]], formats: Formats
+) -> KnownSchemas:
     counts: dict[int, int] = {}
-    for side, frames in (
-        (source, (readings.inputs, capture.aborted, capture.pending)),
-        (sink, (readings.uncommitted,)),
-    ):
+    for side, frames in sides:
         for part in side.parts:
             for frame in frames:
                 for schema_id, count in _ids(frame, part) if frame is not None else ():
                     counts[schema_id] = counts.get(schema_id, 0) + count
     ids = sorted(counts, key=lambda one: (-counts[one], one))
     found, failed = _ask(ids[:SCHEMAS_MAX], formats)
-    topics = {name for side in (source, sink) for _, name in side.topics}
+    topics = {name for side, _ in sides for _, name in side.topics}
     avro = {topic: schema.text for topic, schema in formats.avro.items() if topic in topics}
     return KnownSchemas(found, failed, avro)
 
@@ -115,7 +125,8 @@ def decode(capture: Capture, folder: Path) -> Capture:
         if frame is None or not side.fields or DECODED in frame.columns:
             return frame
         url = (folder / FOLDER / name).as_uri()
-        return keep(with_fields(frame, side, schemas), url, capture.offsets)
+        own = schemas if side is sink else schemas.source or schemas
+        return keep(with_fields(frame, side, own), url, capture.offsets)
 
     readings = capture.readings
     inputs = kept(readings.inputs, source, "inputs")

@@ -89,6 +89,7 @@ def judge_topics(
     told: Told = _untold,
     formats: Formats | None = None,
     source: Address | None = None,
+    source_formats: Formats | None = None,
 ) -> Report:
     """Judge a sink topic against its source. Writes `report.json` and the evidence into `folder`.
     `source` is the source's cluster, if it is not the sink's, at `address`.
@@ -98,6 +99,7 @@ def judge_topics(
     none, readings are kept only if something is irregular. This takes less than half the time.
     Otherwise the evidence first holds them whole, and backend/evidence/copy.py removes payloads.
     `formats` decodes the fields that the question names; None: without a registry.
+    `source_formats`: those of the source, if they are not the sink's.
     Raises ClusterError, TopicError, SparkError, EvidenceError.
     """
     evidence = folder / EVIDENCE
@@ -113,7 +115,8 @@ def judge_topics(
     def captured(question: Question) -> Capture:
         capture = capture_topics(spark, address, question, evidence, source)
         try:
-            return replace(capture, schemas=fetch_schemas(capture, formats or Formats()))
+            schemas = fetch_schemas(capture, formats or Formats(), source_formats)
+            return replace(capture, schemas=schemas)
         except PySparkException as error:
             raise failed(f"Spark could not read {question.sink}", error) from error
 

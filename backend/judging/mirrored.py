@@ -1,5 +1,5 @@
-"""What MirrorMaker's offset syncs add to a check across clusters: sentences for readers of the
-report.
+"""What MirrorMaker's offset syncs and checkpoints add to a check across clusters: sentences for
+readers of the report.
 
 At each pair of offsets, both records must have the same identity. Otherwise a consumer group that
 MirrorMaker moves continues at the wrong record. This is never part of the verdict: the pairs are a
@@ -14,10 +14,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.backend.address import Sides
+from topicproof.backend.address import Address, Sides
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.judging.capture_store import Capture
-from topicproof.backend.kafka.mirror_offsets import Sync, Syncs, offset_syncs
+from topicproof.backend.kafka.mirror_offsets import Sync, Syncs, checkpoints, offset_syncs
 from topicproof.validators.finding import Bounds
 from topicproof.validators.lineage.identity import Match
 from topicproof.validators.merged_topics import split
@@ -26,14 +26,49 @@ from topicproof.validators.readings import frame_of
 _COLUMNS = "partition int, offset long, sink_partition int, sink_offset long"
 
 
+GROUPS_SHOWN = 5
+
+
 def mirror_notes(sides: Sides, capture: Capture) -> tuple[str, ...]:
-    """Return a sentence for each topic of offset syncs about the judged topics. Raises
-    PySparkException."""
+    """Return a sentence for each topic of offset syncs and of checkpoints about the judged topics.
+    Raises PySparkException."""
+    return (*_sync_notes(sides, capture), *_group_notes(sides.sink, capture.sink))
+
+
+def _sync_notes(sides: Sides, capture: Capture) -> Iterator[str]:
     try:
         found = list(offset_syncs((sides.source, sides.sink)))
     except ClusterError as error:
-        return (f"MirrorMaker's offset syncs were not read. {error}",)
-    return tuple(note for syncs in found for note in _notes(syncs, capture))
+        yield f"MirrorMaker's offset syncs were not read. {error}"
+        return
+    for syncs in found:
+        yield from _notes(syncs, capture)
+
+
+def _group_notes(address: Address, sink: Bounds) -> Iterator[str]:
+    """Yield where groups would continue on the sink's cluster."""
+    try:
+        found = list(checkpoints(address, [own.topic for own, _first in split(sink)]))
+    except ClusterError as error:
+        yield f"MirrorMaker's checkpoints were not read. {error}"
+        return
+    for each in found:
+        groups = {one.group: [o for o in each.found if o.group == one.group] for one in each.found}
+        shown = "; ".join(
+            f"{group}: "
+            + ", ".join(
+                f"partition {one.partition}, {one.source_offset:,} to {one.sink_offset:,}"
+                for one in own
+            )
+            for group, own in list(groups.items())[:GROUPS_SHOWN]
+        )
+        rest = len(groups) - GROUPS_SHOWN
+        more = f"; and {rest:,} more groups" if rest > 0 else ""
+        yield (
+            f"MirrorMaker's {each.topic} at {address} translates the offsets of {len(groups):,}"
+            f" {'group' if len(groups) == 1 else 'groups'} on {each.found[0].topic}."
+            f" {shown}{more}."
+        )
 
 
 def _notes(syncs: Syncs, capture: Capture) -> Iterator[str]:

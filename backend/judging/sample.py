@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
 from topicproof.backend.errors import TopicError
 from topicproof.backend.formats.decoded import Format
 from topicproof.backend.formats.formats import Formats
@@ -47,12 +47,20 @@ class Sample:
 
 
 def samples(
-    address: Address, source: str, sink: str, formats: Formats | None = None
+    sides: Sides,
+    source: str,
+    sink: str,
+    formats: Formats | None = None,
+    source_formats: Formats | None = None,
 ) -> tuple[Sample, Sample]:
     """Read a sample of each topic. `formats` decodes what is not JSON; None: without a registry.
-    Raises ClusterError, TopicError."""
+    `source_formats`: those of the source, if they are not the sink's. Raises ClusterError,
+    TopicError."""
     formats = formats or Formats()
-    return newest(address, source, INPUTS, formats), newest(address, sink, OUTPUTS, formats)
+    return (
+        newest(sides.source, source, INPUTS, source_formats or formats),
+        newest(sides.sink, sink, OUTPUTS, formats),
+    )
 
 
 def newest(address: Address, topic: str, count: int, formats: Formats) -> Sample:

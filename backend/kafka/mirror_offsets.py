@@ -3,16 +3,17 @@
 MirrorMaker 2 writes an offset sync about every 100 records into `mm2-offset-syncs.<alias>.internal`
 on the source's cluster, or on the sink's if `offset-syncs.topic.location=target`. Each pairs the
 offset of a record with the offset of its copy in the partition of the same number (KIP-382,
-KIP-716). MirrorMaker moves the offsets of consumer groups by these pairs.
+KIP-716). By these pairs it translates the offsets of consumer groups, and writes each translated
+one as a checkpoint into `<alias>.checkpoints.internal` on the sink's cluster.
 """
 
 from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
@@ -24,8 +25,11 @@ from topicproof.validators.finding import Bounds
 NEWEST_MAX = 10_000
 """At most this many of the newest records of each partition are read."""
 SILENCE_S = 10.0
-_KEY = struct.Struct(">h")
-_PAIR = struct.Struct(">qq")
+_LENGTH, _PARTITION, _PAIR = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">qq")
+_VERSION = 0
+"""Of a checkpoint's value. MirrorMaker has had no other since 2.4."""
+
+Parsed = TypeVar("Parsed")
 
 
 class Sync(NamedTuple):
@@ -36,6 +40,28 @@ class Sync(NamedTuple):
     partition: int
     source_offset: int
     sink_offset: int
+
+
+class Checkpoint(NamedTuple):
+    """The translated offset of a group in one partition."""
+
+    group: str
+    topic: str
+    """The sink's topic."""
+    partition: int
+    source_offset: int
+    """What the group has committed on the source's cluster."""
+    sink_offset: int
+    """Where it would continue on the sink's."""
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The newest checkpoints of one topic of them."""
+
+    topic: str
+    found: tuple[Checkpoint, ...]
+    """By group and partition."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +79,21 @@ def offset_syncs(addresses: Iterable[Address]) -> Iterator[Syncs]:
     for address in addresses:
         cluster = Cluster(address)
         for topic in filter(_is_syncs, cluster.topics()):
-            yield Syncs(topic, address, tuple(_read(address, cluster.bounds(topic))))
+            yield Syncs(topic, address, tuple(_read(address, cluster.bounds(topic), parse_sync)))
+
+
+def checkpoints(address: Address, topics: Iterable[str]) -> Iterator[Checkpoints]:
+    """Yield the checkpoints of these topics of the sink's cluster, from each topic that has some.
+    Raises ClusterError, TopicError."""
+    cluster, wanted = Cluster(address), set(topics)
+    for topic in filter(_is_checkpoints, cluster.topics()):
+        newest = {
+            (one.group, one.topic, one.partition): one
+            for one in _read(address, cluster.bounds(topic), parse_checkpoint)
+            if one.topic in wanted
+        }
+        if newest:
+            yield Checkpoints(topic, tuple(newest[place] for place in sorted(newest)))
 
 
 def parse_sync(key: bytes | None, value: bytes | None) -> Sync | None:
@@ -62,31 +102,66 @@ def parse_sync(key: bytes | None, value: bytes | None) -> Sync | None:
     The key is the topic (16-bit length, UTF-8) and the partition (32 bits), the value two 64-bit
     offsets, all big-endian (OffsetSync in Kafka's connect-mirror-client).
     """
-    if key is None or value is None or len(key) < _KEY.size or len(value) != _PAIR.size:
-        return None
-    (length,) = _KEY.unpack_from(key)
-    name, rest = key[_KEY.size : _KEY.size + length], key[_KEY.size + max(length, 0) :]
-    if len(name) != length or len(rest) != 4:
+    if key is None or value is None or len(value) != _PAIR.size:
         return None
     try:
-        topic = name.decode()
-    except UnicodeDecodeError:
+        topic, rest = _text(key)
+    except ValueError:
         return None
-    return Sync(topic, int.from_bytes(rest, signed=True), *_PAIR.unpack(value))
+    if len(rest) != _PARTITION.size:
+        return None
+    return Sync(topic, *_PARTITION.unpack(rest), *_PAIR.unpack(value))
+
+
+def parse_checkpoint(key: bytes | None, value: bytes | None) -> Checkpoint | None:
+    """Parse one record; None if it is not a checkpoint of a known version.
+
+    The key is the group and the topic (each a 16-bit length and UTF-8) and the partition (32 bits).
+    The value is a version (16 bits), two 64-bit offsets, and metadata of the group's. All are
+    big-endian (Checkpoint in Kafka's connect-mirror-client).
+    """
+    if key is None or value is None or value[: _LENGTH.size] != _LENGTH.pack(_VERSION):
+        return None
+    try:
+        group, rest = _text(key)
+        topic, rest = _text(rest)
+    except ValueError:
+        return None
+    if len(rest) != _PARTITION.size or len(value) < _LENGTH.size + _PAIR.size:
+        return None
+    offsets = _PAIR.unpack_from(value, _LENGTH.size)
+    return Checkpoint(group, topic, *_PARTITION.unpack(rest), *offsets)
+
+
+def _text(data: bytes) -> tuple[str, bytes]:
+    """Return a text with its length in front, and what follows. Raises ValueError."""
+    length = int.from_bytes(data[: _LENGTH.size], signed=True)
+    text, rest = data[_LENGTH.size :][: max(length, 0)], data[_LENGTH.size + max(length, 0) :]
+    if len(data) < _LENGTH.size or len(text) != length:
+        raise ValueError("the text is cut off")
+    return text.decode(), rest
 
 
 def _is_syncs(topic: str) -> bool:
     return topic.startswith("mm2-offset-syncs") and topic.endswith("internal")
 
 
-def _read(address: Address, bounds: Bounds) -> Iterator[Sync]:
+def _is_checkpoints(topic: str) -> bool:
+    return ".checkpoints" in topic and topic.endswith("internal")
+
+
+def _read(
+    address: Address,
+    bounds: Bounds,
+    parse: Callable[[bytes | None, bytes | None], Parsed | None],
+) -> Iterator[Parsed]:
     spans = {p.partition: (max(p.start, p.lso - NEWEST_MAX), p.lso) for p in bounds.partitions}
     heard = time.monotonic()
     with open_consumer(address, bounds.topic, READ_COMMITTED) as consumer:
         for message in read_range(consumer, bounds.topic, spans):
             if message is not None:
                 heard = time.monotonic()
-                found = parse_sync(as_bytes(message.key()), as_bytes(message.value()))
+                found = parse(as_bytes(message.key()), as_bytes(message.value()))
                 if found is not None:
                     yield found
             elif time.monotonic() - heard > SILENCE_S:

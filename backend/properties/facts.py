@@ -95,37 +95,56 @@ def facts_of(given: Mapping[str, str]) -> ClientFacts:
     if found.has_sasl:
         found = _with_login(found, said)
     if found.has_tls:
-        found = replace(found, ca=_ca(said), identity=_identity(said), check_host=_check_host(said))
+        found = _with_tls(found, said)
     return found
+
+
+def tls_facts(given: Mapping[str, str], prefix: str = "") -> ClientFacts:
+    """Return what properties say of TLS alone; `prefix` stands before each of their names.
+
+    Raises UsageError as `facts_of` does.
+    """
+    return _with_tls(ClientFacts("SSL"), _Given(given, prefix))
+
+
+def _with_tls(found: ClientFacts, said: _Given) -> ClientFacts:
+    return replace(found, ca=_ca(said), identity=_identity(said), check_host=_check_host(said))
 
 
 class _Given:
     """The properties, and what to say about them."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
+    def __init__(self, given: Mapping[str, str], prefix: str = "") -> None:
         self.given = given
+        self.prefix = prefix
+        """What stands before each name in `given`."""
 
     def value(self, *names: str) -> str | None:
         """Return the value of one of the names; None if each is absent or empty. Raises UsageError
         if two of them disagree."""
-        there = {name: self.given[name] for name in names if self.given.get(name, "").strip()}
+        there = {name: self.given[self.prefix + name] for name in names if self.has(name)}
         if len(set(there.values())) > 1:
             first, second = list(there)[:2]
-            raise self.error(second, f"{first} says something else. Keep one of them")
+            raise self.error(second, f"{self.prefix}{first} says something else. Keep one of them")
         return next(iter(there.values()), None)
 
     def one_of(self, *names: str) -> str | None:
         """Return which of the names is given. Raises UsageError if several are."""
-        there = [name for name in names if self.given.get(name, "").strip()]
+        there = [name for name in names if self.has(name)]
         if len(there) > 1:
-            raise self.error(there[1], f"{there[0]} already gives it. Keep one of them")
+            first = self.prefix + there[0]
+            raise self.error(there[1], f"{first} already gives it. Keep one of them")
         return there[0] if there else None
+
+    def has(self, name: str) -> bool:
+        """Return whether the name has a value that is not empty."""
+        return bool(self.given.get(self.prefix + name, "").strip())
 
     def error(self, name: str, why: str) -> UsageError:
         return UsageError(f"{self.place(name)}: {why}.")
 
     def place(self, name: str) -> str:
-        return place_of(self.given, name)
+        return place_of(self.given, self.prefix + name)
 
 
 def _with_login(found: ClientFacts, given: _Given) -> ClientFacts:
@@ -210,7 +229,7 @@ def _token_ca(given: _Given, login: _Given) -> str | None:
 
 def _check_host(given: _Given) -> bool:
     name = "ssl.endpoint.identification.algorithm"
-    how = given.given.get(name, "https").strip().lower()
+    how = given.given.get(given.prefix + name, "https").strip().lower()
     if how not in ("https", "", "none"):
         raise given.error(name, "it must be https, or empty for no check of the host name")
     return how == "https"

@@ -1,23 +1,27 @@
 """What client properties say of a schema registry, kept apart from what they say of Kafka.
 
 The names are those of Confluent's clients. A name may begin with `schema.registry.`, as in older
-Java clients, and then concerns the registry alone. A registry over https without authorities of its
-own is checked with Kafka's (`ssl.ca.location`, `ssl.truststore.*`).
+Java clients, and then concerns the registry alone. A registry over https without authorities of
+its own is checked with Kafka's (`ssl.ca.location`, `ssl.truststore.*`). As with Confluent's Java
+clients, it gets a client certificate only from names that begin with `schema.registry.ssl.`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from topicproof.backend.errors import UsageError
+from topicproof.backend.properties.facts import ClientFacts, tls_facts
+from topicproof.backend.properties.names import KNOWN
 from topicproof.backend.properties.reading import Properties, place_of
-from topicproof.backend.properties.stores import authorities
+from topicproof.backend.properties.spelling import tls_context
+from topicproof.backend.properties.stores import Identity
 
 URL = "schema.registry.url"
 PREFIX = "schema.registry."
@@ -26,10 +30,10 @@ REQUEST_TIMEOUT_S = 5.0
 _USER, _TOKEN = "basic.auth.user.info", "bearer.auth.token"
 _CLUSTER, _POOL = "bearer.auth.logical.cluster", "bearer.auth.identity.pool.id"
 _USER_SOURCE, _TOKEN_SOURCE = "basic.auth.credentials.source", "bearer.auth.credentials.source"
-_STORE, _STORE_PASSWORD = "ssl.truststore.location", "ssl.truststore.password"
-_CA = "ssl.ca.location"
 _OWN = (_USER, _TOKEN, _CLUSTER, _POOL, _USER_SOURCE, _TOKEN_SOURCE)
-_SHARED = (_CA, _STORE, _STORE_PASSWORD, "ssl.truststore.type")
+_TLS = frozenset(name for name in KNOWN if name.startswith("ssl."))
+_AUTHORITIES = frozenset(name for name in _TLS if ".ca." in name or ".truststore." in name)
+_CHECK_HOST = "ssl.endpoint.identification.algorithm"
 _OF_SERIALISERS = (
     *("auto.register.schemas", "use.latest.version", "specific.avro.reader"),
     *("key.subject.name.strategy", "value.subject.name.strategy", "max.schemas.per.subject"),
@@ -55,6 +59,13 @@ class RegistryFacts:
     """Confluent Cloud's identity pool, for tokens."""
     ca: str | None = field(default=None, repr=False)
     """Who may sign the registry's certificate, PEM; None: the authorities of `certifi`."""
+    identity: Identity | None = field(default=None, repr=False)
+    """The client's own certificate and its key, not encrypted, for mutual TLS."""
+
+    @property
+    def tls(self) -> ClientFacts:
+        """How to speak TLS with the registry."""
+        return ClientFacts("SSL", ca=self.ca, identity=self.identity)
 
 
 def take_registry(given: Properties, url: str | None = None) -> RegistryFacts | None:
@@ -66,7 +77,7 @@ def take_registry(given: Properties, url: str | None = None) -> RegistryFacts | 
     """
     names = [name for name in given if name.startswith(PREFIX) or name in _OWN]
     for name in names:
-        if name != URL and name.removeprefix(PREFIX) not in (*_OWN, *_SHARED):
+        if name != URL and name.removeprefix(PREFIX) not in (*_OWN, *_TLS):
             raise UsageError(
                 f"{place_of(given, name)} is not supported for a schema registry. Remove the line,"
                 " or correct the name."
@@ -95,16 +106,17 @@ def take_registry(given: Properties, url: str | None = None) -> RegistryFacts | 
         raise UsageError(
             f"{place_of(said, _name(said, _TOKEN))}: {_USER} is given too. Keep one of them."
         )
-    ca = _authorities(said, given) if plain.startswith("https") else None
+    tls = _tls(said, given) if plain.startswith("https") else ClientFacts()
     return RegistryFacts(
-        plain, user_info, token, _value(said, _CLUSTER) or "", _value(said, _POOL), ca
+        *(plain, user_info, token, _value(said, _CLUSTER) or "", _value(said, _POOL)),
+        *(tls.ca, tls.identity),
     )
 
 
 @contextmanager
 def registry_config(facts: RegistryFacts) -> Iterator[dict[str, Any]]:
-    """Give the configuration of confluent-kafka's SchemaRegistryClient. It reads authorities from
-    a file only: one in a folder of this user's, until this context ends."""
+    """Give the configuration of confluent-kafka's SchemaRegistryClient. It reads certificates and
+    keys from files only: from some in a folder of this user's, until this context ends."""
     told: dict[str, Any] = {
         "url": facts.url,
         "timeout": REQUEST_TIMEOUT_S,
@@ -116,11 +128,19 @@ def registry_config(facts: RegistryFacts) -> Iterator[dict[str, Any]]:
         told |= {_TOKEN_SOURCE: "STATIC_TOKEN", _TOKEN: facts.token, _CLUSTER: facts.cluster}
         if facts.pool is not None:
             told[_POOL] = facts.pool
+    pems = {"ssl.ca.location": facts.ca}
+    if facts.identity is not None:
+        pems |= {
+            "ssl.certificate.location": facts.identity.chain,
+            "ssl.key.location": facts.identity.key,
+        }
     with TemporaryDirectory(prefix="topicproof-") as folder:
-        if facts.ca is not None:
-            path = Path(folder) / "ca.pem"
-            path.write_text(facts.ca, encoding="ascii")
-            told[_CA] = str(path)
+        for name, pem in pems.items():
+            if pem is not None:
+                path = Path(folder) / name
+                path.touch(mode=0o600)
+                path.write_text(pem, encoding="ascii")
+                told[name] = str(path)
         yield told
 
 
@@ -141,16 +161,23 @@ def _without_login(address: str, place: str) -> tuple[str, str | None]:
     return ",".join(plain), login
 
 
-def _authorities(said: Properties, shared: Mapping[str, str]) -> str | None:
-    """Return the registry's own authorities, or else Kafka's."""
-    own = {name: said[PREFIX + name] for name in _SHARED if PREFIX + name in said}
-    found: Mapping[str, str] = own if own.keys() & {_CA, _STORE} else shared
-    for name in (_CA, _STORE):
-        path = found.get(name)
-        if path and path != "probe":
-            place = place_of(said, PREFIX + name) if found is own else place_of(shared, name)
-            return authorities(path, found.get(_STORE_PASSWORD), place)
-    return None
+def _tls(said: Properties, shared: Mapping[str, str]) -> ClientFacts:
+    """Return how to speak TLS with the registry: with authorities of its own, or else Kafka's.
+
+    Raises UsageError if something is unreadable, or does not fit together.
+    """
+    found = tls_facts(said, PREFIX).with_plain_key()
+    if not found.check_host:
+        raise UsageError(
+            f"{place_of(said, PREFIX + _CHECK_HOST)}: the registry's certificate must name its"
+            " host, because confluent-kafka's client always checks it. Remove the line."
+        )
+    if not any(PREFIX + name in said for name in _AUTHORITIES):
+        kafkas = {name: value for name, value in shared.items() if name in _AUTHORITIES}
+        places = shared.places if isinstance(shared, Properties) else {}
+        found = replace(found, ca=tls_facts(Properties(kafkas, places)).ca)
+    tls_context(found)
+    return found
 
 
 def _name(said: Mapping[str, str], name: str) -> str:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from topicproof.backend.address import Address
 from topicproof.backend.errors import CheckStopped, TopicproofError
 from topicproof.backend.evidence.attestation import attest, usable_key
 from topicproof.backend.evidence.copy import without_payloads, without_values
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
-from topicproof.backend.formats.formats import Formats
 from topicproof.backend.history.run_state import Facts, RanOn
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.runs.sides import Chosen
 from topicproof.backend.runs.watched import watched
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import spark_session
@@ -35,13 +33,14 @@ def check(
     contract: str | None = None,
     payloads: Payloads = Payloads.ALL,
     version: int | None = None,
-    source_address: Address | None = None,
+    source_side: Settings | None = None,
 ) -> Report:
     """Judge two topics from any program, and keep the verdict in the history.
 
     `attachments`: additional evidence files, by name. `contract`: the name that all checks of one
     contract share; `version`: its version, if it is kept in the history. `payloads`: all, or none
-    in the evidence. `source_address`: the source's cluster, if it is not that of the services.
+    in the evidence. `source_side`: the settings of the source's cluster, if it is not that of the
+    services.
     Raises CheckStopped if somebody stops it (`History.request_stop`).
     """
     source, sink = question.source.topic, question.sink
@@ -54,8 +53,9 @@ def check(
         **({"contract_version": version} if version else {}),
     }
     usable_key(settings)  # rather now than after an hour of judging
-    if source_address is not None:
-        sides = {"source": source_address.called, "sink": services.address.called}
+    chosen = Chosen(settings, source_side)
+    if chosen.other is not None:
+        sides = {"source": chosen.other.called, "sink": services.address.called}
         plan["clusters"] = sides
     entry = history.create("check", "check", plan)
     where = RanOn(settings.bootstrap, settings.brokers, settings.cluster)
@@ -69,10 +69,10 @@ def check(
         ):
             judged = replace(question, run=entry.id)
             every = {"plan.json": entry.plan, **(attachments or {})}
-            with closing(Formats(settings.registry, settings.avro_files)) as formats:
+            with chosen.formats() as formats:
                 report = judge_topics(
                     *(spark, services.address, judged, folder, every, payloads),
-                    *(watch.told, formats, source_address),
+                    *(watch.told, formats[0], chosen.other, formats[1]),
                 )
         if payloads is Payloads.NONE:
             without_payloads(folder / EVIDENCE)

@@ -29,6 +29,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import SetupError
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.mirror_offsets import checkpoints
 from topicproof.backend.services.jars import BROKER, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.services.keeper import services
@@ -40,6 +41,8 @@ NEVER = (3, 50)
 """The records, by number, that MirrorMaker leaves out."""
 TWICE = (7, 8, 99)
 """Those that are written to the sink again."""
+GROUP, READ = "billing", 100
+"""A group of the source, and its offset in each partition."""
 MIRROR_TIMEOUT_S = 900.0
 
 
@@ -77,10 +80,12 @@ def migrate(
     partitions: int,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Judged:
-    """Fill the topic at `source`, mirror it, break the copy, and check both by key."""
+    """Fill the topic at `source`, let a group read its first records, mirror it, break the copy,
+    and check both by key."""
     east, west = Cluster(source), Cluster(sink)
     east.create_topic(topic, partitions)
     _fill(source, topic, records)
+    east.commit_offsets(GROUP, topic, dict.fromkeys(range(partitions), READ))
     say(f"{records:,} records written")
     started = time.monotonic()
     with mirror_maker(settings, folder, source.bootstrap, sink.bootstrap, topic) as log:
@@ -91,6 +96,12 @@ def migrate(
 
         if ask_until(copied, lambda count: count >= wanted, MIRROR_TIMEOUT_S) < wanted:
             raise SetupError(f"MirrorMaker copied {copied():,} of {wanted:,}. {end_of_log(log)}")
+
+        def translated() -> int:
+            return sum(len(each.found) for each in checkpoints(sink, [topic]))
+
+        if ask_until(translated, lambda n: n == partitions, MIRROR_TIMEOUT_S) < partitions:
+            raise SetupError(f"MirrorMaker wrote no checkpoint of {GROUP}. {end_of_log(log)}")
     mirrored = time.monotonic()
     say(f"mirrored in {mirrored - started:.0f} s")
     producer = Producer(idempotent_producer_config(sink))

@@ -28,6 +28,7 @@ from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 from topicproof.backend.kafka.log.client import cluster_error
 from topicproof.backend.kafka.log.fates import balance, fate_ranges, total, transactions
 from topicproof.backend.kafka.log.rawlog import Connection, connect
+from topicproof.backend.kafka.mirror_offsets import Checkpoint, checkpoints
 from topicproof.validators.coordinator import OpenTransaction, UnstableOffset
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Bounds, Fate
@@ -128,6 +129,8 @@ class TopicView:
     shares: tuple[ShareGroup, ...]
     unstable: tuple[UnstableOffset, ...]
     """Group offsets held up by an open transaction."""
+    mirrored: tuple[Checkpoint, ...]
+    """Where groups of another cluster would continue here, as MirrorMaker translates."""
     not_heard: tuple[str, ...]
     """Unanswered questions to the cluster, with the reasons. Their part of the view is empty, not
     0."""
@@ -149,6 +152,7 @@ class TopicView:
         told["lags"] = [
             asdict(lag) | {name: getattr(lag, name) for name in sums} for lag in self.lags
         ]
+        told["mirrored"] = [each._asdict() for each in self.mirrored]
         told["shares"] = [share_json(each) for each in self.shares]
         return told
 
@@ -188,6 +192,10 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
         shares = hear(
             "share groups", lambda: share_groups(kafka, topic, bounds, ranges, opened or ())
         )
+        mirrored = hear(
+            "MirrorMaker's checkpoints",
+            lambda: [one for each in checkpoints(address, [topic]) for one in each.found],
+        )
         unstable = hear("unstable offsets", lambda: unstable_offsets(kafka, topic))
         ended = transactions(batches, bounds)
         names = dict(zip(writers["producer_id"], writers["transactional_id"], strict=True))
@@ -217,6 +225,7 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
         lags=lags or (),
         shares=shares or (),
         unstable=unstable[1] if unstable else (),
+        mirrored=tuple(mirrored or ()),
         not_heard=tuple(not_heard),
     )
 

@@ -154,5 +154,5 @@ def test_a_registry_with_tls_and_a_login(
         formats.close()
         path.write_text(f"bootstrap.servers=a:1\nschema.registry.url={closed.url}\n{lines}\n")
         formats = Formats(read_settings(config=path, home=tmp_path).registry)
-        assert "does not answer" in (formats.decode(whole).reason or "")
+        assert "does not trust" in (formats.decode(whole).reason or "")
         formats.close()

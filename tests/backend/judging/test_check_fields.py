@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.backend.formats import records
 from tests.registry import Door, door
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
 from topicproof.backend.evidence.copy import copy_evidence
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
@@ -70,11 +70,18 @@ def judged(
     registry: Door,
     folder: Path,
     fields: Mapping[str, Any],
+    apart: bool = False,
 ) -> Report:
+    """`apart`: the registry is the source's alone, as with two clusters."""
     address = Address(bootstrap)
     question = question_of(make_contract(dict(fields)), dict(fields), Cluster(address))
     formats = Formats(RegistryFacts(registry.url))
-    report = judge_topics(spark, address, question, folder, formats=formats)
+    of_sides = (Formats(), formats) if apart else (formats, None)
+    report = judge_topics(
+        *(spark, address, question, folder),
+        formats=of_sides[0],
+        source_formats=of_sides[1],
+    )
     formats.close()
     return report
 
@@ -92,14 +99,15 @@ def test_formats_in_one_topic_are_judged_and_broken_bytes_are_named(
     tmp_path: Path,
 ) -> None:
     """Story: orders in every format become JSON under another name. All are matched, with one
-    request for each schema, and the evidence proves it without a registry. `contract init` finds
-    the fields. Then broken bytes join on both sides: each is named, and the verdict stays open."""
+    request for each schema to the source's own registry, and the evidence proves it without one.
+    `contract init` finds the fields. Then broken bytes join on both sides: each is named, and the
+    verdict stays open."""
     source, sink = new_topic(), new_topic()
     produce(bootstrap, source, every_format(schema_registry, source))
     outputs = [(None, b'{"order": {"number": %d}}' % number) for number in range(1, 7)]
     produce(bootstrap, sink, outputs)
     formats = Formats(RegistryFacts(schema_registry))
-    proposed = draft(Address(bootstrap), source, sink, formats)
+    proposed = draft(Sides(Address(bootstrap)), source, sink, formats)
     formats.close()
     assert "{source: {field: id}, sink: {json: $.order.number}}" in proposed.text, proposed.text
     contract = {
@@ -108,7 +116,7 @@ def test_formats_in_one_topic_are_judged_and_broken_bytes_are_named(
         "identity": {"source": {"field": "id"}, "sink": {"field": "order.number"}},
         "value": {"order.number": "field('id')"},
     }
-    report = judged(spark, bootstrap, registry, tmp_path / "whole", contract)
+    report = judged(spark, bootstrap, registry, tmp_path / "whole", contract, apart=True)
     assert report.verdict is Outcome.HOLDS, (report.why, counts(report))
     checked = {one.kind: one.records for one in report.checked}
     assert (checked["undecodable"], checked["wrong_value"]) == (12, 6)

@@ -338,3 +338,19 @@ def test_offsets_of_two_clusters_are_never_compared(tmp_path: Path) -> None:
         read_contract(written(tmp_path, APART))
     with pytest.raises(ContractError, match="identity: records of two clusters are matched by id"):
         read_contract(written(tmp_path, TOPICS), across=True)
+
+
+def test_each_sink_names_its_cluster_or_none_does(tmp_path: Path) -> None:
+    """Story: one topic is mirrored to two clusters. A sink without a name would be looked for on
+    the command's cluster."""
+    source = "source: {topic: a, cluster: east}\nidentity: key\n"
+    both = f"{source}sinks: [{{topic: a, cluster: west}}, {{topic: a, cluster: north}}]\n"
+    each = read_contract(written(tmp_path, both))[0].each()
+    assert [one.of.cluster for one in each] == ["west", "north"]
+    assert all(one.across() for one in each)
+    with pytest.raises(ContractError, match="line 3: sinks: some sinks name a cluster and others"):
+        read_contract(
+            written(
+                tmp_path, both.replace(", cluster: north", "").replace("{topic: a}", "{topic: b}")
+            )
+        )

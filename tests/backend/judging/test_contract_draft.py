@@ -14,7 +14,7 @@ import yaml
 from confluent_kafka import Producer
 
 from tests.test_cli import call
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
 from topicproof.backend.errors import ContractError
 from topicproof.backend.judging.candidates import document, fits, nodes
 from topicproof.backend.judging.contract import make_contract, read_contract
@@ -64,7 +64,7 @@ def drafted(
     topics = new_topic(2), new_topic(2)
     for topic, records in zip(topics, (source, sink), strict=True):
         write(bootstrap, topic, records)
-    return draft(Address(bootstrap), *topics)
+    return draft(Sides(Address(bootstrap)), *topics)
 
 
 JSON_TO_HEADER = Match("json:$.id", "header:order-id")
@@ -181,12 +181,15 @@ def test_outputs_that_name_their_inputs_need_no_other_identity(
         for n in range(2 * INPUTS)
     ]
     write(bootstrap, sink, [(0, None, {"n": 1}, own) for own in headers])
-    contract = make_contract(yaml.safe_load(draft(Address(bootstrap), source, sink).text))
+    here = Sides(Address(bootstrap))
+    contract = make_contract(yaml.safe_load(draft(here, source, sink).text))
     assert (contract.by, contract.expect, contract.count) == (
         Identity.LINEAGE,
         Expect.ONE_TO_MANY,
         "2",
     )
+    far = draft(Sides(Address(bootstrap), Address(bootstrap)), source, sink)
+    assert not far.found and "No identity was found" in far.why  # Offsets of another cluster.
 
 
 def test_no_identity_is_no_contract(

@@ -84,6 +84,12 @@ WRONG = {
     "a registry's authority": ("schema.registry.url=https://a\n"
                                "schema.registry.ssl.truststore.location=/no/such",
                                "line 2, schema.registry.ssl.truststore.location: /no/such cannot"),
+    "a registry's key": ("schema.registry.url=https://a\n"
+                         "schema.registry.ssl.keystore.location={0}/both.pem",
+                         "line 2, schema.registry.ssl.keystore.location: the key is encrypted."),
+    "a registry's host": ("schema.registry.url=https://a\n"
+                          "schema.registry.ssl.endpoint.identification.algorithm=",
+                          "line 2, schema.registry.ssl.endpoint.identification.algorithm: the"),
     "an assertion": ("sasl.oauthbearer.assertion.file=/a", "only tokens by client id and secret"),
 }  # fmt: skip
 
