@@ -313,9 +313,9 @@ def outcome(run: Run, report: Report) -> None:
         border=True,
         height="stretch",
         help=(
-            "Transactions, counted by header: each one once."
+            "Transactions, counted by their headers."
             if transactions.told_by == "headers"
-            else "Transactions, each one once per partition written to."
+            else "Transactions, counted per partition."
         ),
     )
     st.markdown(
@@ -344,7 +344,7 @@ def witnesses(run: Run, report: Report) -> None:
         )
         for witness, name in wording.WITNESS_WORDS.items()
     ]
-    st.markdown(f"Witnesses: {' '.join(said)}")
+    st.markdown(f"Evidence used: {' '.join(said)}")
     if run.kind == "run":
         st.markdown(f"Faults: {wording.plain(wording.faults_sentence(run))}.")
 
@@ -400,7 +400,7 @@ def basis(check: Check | None) -> str:
     if check is None:
         return ""
     names = ", ".join(wording.WITNESS_WORDS[witness] for witness in check.witnesses)
-    return f"Witnesses: {names}."
+    return f"Based on: {names}."
 
 
 def place(report: Report, example: Example) -> None:
