@@ -121,8 +121,9 @@ def where(run: Run, report: Report) -> None:
     if not report.of_topic:
         return
     breaks = {one.kind for one in report.findings if one.outcome is Outcome.VIOLATED}
-    for bounds in (report.sink, report.source):
-        topic = bounds.place(0)[0] if bounds.partitions else bounds.topic
+    # One topic may be both.
+    places = {one.place(0)[0]: one for one in (report.source, report.sink) if one.partitions}
+    for topic, bounds in reversed(places.items()):
         found = session.found_of(settings, run, report, topic)
         marks = [] if found is None else [one for one in found.marks if one.kind in breaks]
         if marks:
