@@ -103,9 +103,9 @@ def findings(run: Run, report: Report) -> None:
             " witnesses",
             column_config={
                 "": st.column_config.TextColumn(width=30),
-                "finding": st.column_config.TextColumn(width=190),
-                "found": st.column_config.TextColumn(width=55),
-                "of": st.column_config.TextColumn(width=170),
+                "finding": st.column_config.TextColumn(width=215),
+                "found": st.column_config.TextColumn(width=50),
+                "of": st.column_config.TextColumn(width=185),
             },
         )
     allowed = [one for one in holding if one.examples]
