@@ -47,8 +47,8 @@ def in_sight() -> DeltaGenerator:
     """Returns a container that stays in sight while the page scrolls. What is higher than the
     window scrolls by itself."""
     st.html(
-        "<style>.st-key-in_sight {position: sticky; top: 4rem; max-height: calc(100vh - 5rem);"
-        " overflow-y: auto}</style>"
+        "<style>div:has(> .st-key-in_sight) {position: sticky; top: 4rem}"
+        " .st-key-in_sight {max-height: calc(100vh - 5rem); overflow-y: auto}</style>"
     )
     return st.container(key="in_sight")
 

@@ -101,7 +101,7 @@ def figures(seen: Overview) -> None:
             "Open transactions",
             f"{len(going):,}",
             "none" if oldest is None else f"oldest: {wording.span(oldest)}",
-            "Each counts once on each topic. Coordinators abort them after their timeouts.",
+            "Counted per topic. Their coordinators abort them after their timeouts.",
         ),
         (
             "Hanging transactions",

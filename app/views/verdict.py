@@ -103,9 +103,9 @@ def findings(run: Run, report: Report) -> None:
             " witnesses",
             column_config={
                 "": st.column_config.TextColumn(width=30),
-                "finding": st.column_config.TextColumn(width=190),
-                "found": st.column_config.TextColumn(width=55),
-                "of": st.column_config.TextColumn(width=170),
+                "finding": st.column_config.TextColumn(width=215),
+                "found": st.column_config.TextColumn(width=50),
+                "of": st.column_config.TextColumn(width=185),
             },
         )
     allowed = [one for one in holding if one.examples]
@@ -121,8 +121,9 @@ def where(run: Run, report: Report) -> None:
     if not report.of_topic:
         return
     breaks = {one.kind for one in report.findings if one.outcome is Outcome.VIOLATED}
-    for bounds in (report.sink, report.source):
-        topic = bounds.place(0)[0] if bounds.partitions else bounds.topic
+    # One topic may be both.
+    places = {one.place(0)[0]: one for one in (report.source, report.sink) if one.partitions}
+    for topic, bounds in reversed(places.items()):
         found = session.found_of(settings, run, report, topic)
         marks = [] if found is None else [one for one in found.marks if one.kind in breaks]
         if marks:
@@ -313,9 +314,9 @@ def outcome(run: Run, report: Report) -> None:
         border=True,
         height="stretch",
         help=(
-            "Transactions, counted by header: each one once."
+            "Transactions, counted by their headers."
             if transactions.told_by == "headers"
-            else "Transactions, each one once per partition written to."
+            else "Transactions, counted per partition."
         ),
     )
     st.markdown(
@@ -344,7 +345,7 @@ def witnesses(run: Run, report: Report) -> None:
         )
         for witness, name in wording.WITNESS_WORDS.items()
     ]
-    st.markdown(f"Witnesses: {' '.join(said)}")
+    st.markdown(f"Evidence used: {' '.join(said)}")
     if run.kind == "run":
         st.markdown(f"Faults: {wording.plain(wording.faults_sentence(run))}.")
 
@@ -400,7 +401,7 @@ def basis(check: Check | None) -> str:
     if check is None:
         return ""
     names = ", ".join(wording.WITNESS_WORDS[witness] for witness in check.witnesses)
-    return f"Witnesses: {names}."
+    return f"Based on: {names}."
 
 
 def place(report: Report, example: Example) -> None:

@@ -224,7 +224,7 @@ def revoked_says(known: Known) -> str:
     assert known.revoked is not None
     return (
         f"That key was revoked on {known.revoked.at}: {known.revoked.reason}. Its older signatures"
-        " do not count either, because whoever has a key can sign with any date."
+        " do not count either, because anyone with the key can sign with any date."
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import settled
+from tests.browser.conftest import HEIGHT, settled
 from tests.runs import Finished
 
 RUN_MS = 300_000
@@ -43,6 +43,11 @@ def test_a_run_from_the_form_to_its_aborted_records(
     ).to_be_visible()
     settled(window)
     window.screenshot(path=artifacts / "verdict.png", full_page=True)
+    main = window.get_by_test_id("stMain")
+    assert main.evaluate("main => main.scrollHeight") <= 2 * HEIGHT, "a healthy report is short"
+    main.evaluate("main => main.scrollTo(0, main.scrollHeight)")
+    sign = window.get_by_role("button", name="Sign", exact=True)
+    expect(sign).to_be_in_viewport()
 
     window.get_by_role("link", name="Compare both levels of the sink").click()
     expect(window.get_by_role("heading", name="Compare", level=1)).to_be_visible()
