@@ -271,6 +271,7 @@ def test_images_and_pins_agree() -> None:
         spark is not None
         and f"pyspark[connect]=={spark.group(1)}" in (ROOT / "requirements.txt").read_text()
     )
+    assert f'"pyspark[connect]=={spark.group(1)}"' in (ROOT / "pyproject.toml").read_text()
     version = re.search(
         r'^version = "([^"]+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE
     )

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
+import tomllib
 import venv
 import zipfile
 from importlib import metadata
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from topicproof.backend.settings import ROOT
 
 CORE = ("confluent-kafka", "numpy", "pyarrow", "pyspark", "tenacity")
 """The dependencies of pyproject.toml."""
-CONNECT = ("googleapis-common-protos", "grpcio", "grpcio-status", "pandas", "zstandard")
-"""What pyspark[connect] adds."""
+CONNECT = ("pyspark[connect]",)
 
 
 def build_wheel(folder: Path) -> Path:
@@ -39,13 +40,32 @@ def fresh_python(wheel: Path, folder: Path, names: tuple[str, ...]) -> Path:
     return folder / "bin" / "python"
 
 
-def _needed(names: tuple[str, ...]) -> set[str]:
-    found: set[str] = set()
-    waiting = list(names)
+def requirements_of(extra: str) -> tuple[str, ...]:
+    """What pyproject.toml says that an extra of ours needs, and the extras that it names."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    found: list[str] = []
+    for one in map(Requirement, extras[extra]):
+        ours = one.name == "topicproof"
+        found += [r for e in one.extras for r in requirements_of(e)] if ours else [str(one)]
+    return tuple(found)
+
+
+def _needed(wanted: tuple[str, ...]) -> set[str]:
+    """The names of these requirements, and of all that they require here, with their extras."""
+    found: set[tuple[str, frozenset[str]]] = set()
+    waiting = list(map(Requirement, wanted))
     while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            plain = (one for one in metadata.requires(name) or () if ";" not in one)
-            waiting += [re.split(r"[^A-Za-z0-9._-]", one, maxsplit=1)[0] for one in plain]
-    return found
+        one = waiting.pop()
+        known = (one.name, frozenset(one.extras))
+        if known not in found:
+            found.add(known)
+            further = map(Requirement, metadata.requires(one.name) or ())
+            waiting += [
+                each
+                for each in further
+                if each.marker is None
+                or any(each.marker.evaluate({"extra": extra}) for extra in ("", *one.extras))
+            ]
+    return {name for name, _ in found}

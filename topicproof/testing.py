@@ -4,10 +4,15 @@
 types of what the fixtures give.
 """
 
-from topicproof.backend.faults.proxy import How, Proxy, Rule
-from topicproof.backend.faults.requests import Api
-from topicproof.backend.harness.broker import Broker
-from topicproof.backend.harness.program import Program
-from topicproof.backend.harness.topics import Topic
+import warnings
+
+with warnings.catch_warnings():
+    # kafka-python reads its message schemas with functions that Python wants replaced.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from topicproof.backend.faults.proxy import How, Proxy, Rule
+    from topicproof.backend.faults.requests import Api
+    from topicproof.backend.harness.broker import Broker
+    from topicproof.backend.harness.program import Program
+    from topicproof.backend.harness.topics import Topic
 
 __all__ = ["Api", "Broker", "How", "Program", "Proxy", "Rule", "Topic"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -33,6 +35,7 @@ from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.annotations import markdown, workflow_commands
 from topicproof.backend.evidence.attestation import attest_copy
 from topicproof.backend.evidence.copy import copy_evidence, require_room
+from topicproof.backend.evidence.ctrf import as_ctrf
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.exit_codes import UNJUDGED, code_of, worst
@@ -111,6 +114,13 @@ def check(
             help="Also print the verdict as annotations of a GitHub workflow, with a summary.",
         ),
     ] = False,
+    ctrf: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the verdict in the Common Test Report Format. JUnit is in --out.",
+            metavar="FILE",
+        ),
+    ] = None,
     json_: Json = None,
 ) -> None:
     """Judge any two topics of any cluster, written by any program.
@@ -171,6 +181,8 @@ def check(
             attest_copy(settings, kept_at, target)
     if annotate:
         _annotate(reports)
+    if ctrf is not None:
+        write_file(ctrf, json.dumps(as_ctrf(reports, round(time.time() * 1000)), indent=2) + "\n")
     conclude_check(reports, json_, worst(codes))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 import yaml
 from junitparser import JUnitXml
 
+from topicproof.backend.evidence.ctrf import COUNTED
 from topicproof.backend.harness.broker import Broker
 from topicproof.backend.harness.topics import Topic
 from topicproof.backend.services.keeper import Services
@@ -128,4 +130,13 @@ def test_gitlab_shows_findings_as_test_cases(
     assert answer.returncode == 1, answer.stderr
     assert job["allow_failure"] == {"exit_codes": 2} and job["artifacts"]["when"] == "always"
     cases = JUnitXml.fromfile(str(tmp_path / job["artifacts"]["reports"]["junit"]))
-    assert cases.failures >= 1 and (tmp_path / job["artifacts"]["paths"][0]).is_dir()
+    assert cases.failures >= 1
+    evidence, ctrf = (tmp_path / path for path in job["artifacts"]["paths"])
+    assert evidence.is_dir()
+    results = json.loads(ctrf.read_text())["results"]
+    tests = {test["name"]: test for test in results["tests"]}
+    assert tests["verdict: exactly_once"]["status"] == tests["gap"]["status"] == "failed"
+    assert f"{source}/0/1" in tests["gap"]["trace"]
+    statuses = [test["status"] for test in results["tests"]]
+    counted = {status: statuses.count(status) for status in COUNTED}
+    assert results["summary"] == results["summary"] | counted | {"tests": len(statuses)}

@@ -7,16 +7,14 @@ import os
 import re
 import shutil
 import subprocess
-import tomllib
 
 import pytest
 from junitparser import JUnitXml, TestCase
 
-from tests.wheel import CONNECT, CORE, build_wheel, fresh_python
+from tests.wheel import CORE, build_wheel, fresh_python, requirements_of
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import ROOT, Settings
 
-PLUGIN = "pytest", "pytest-xdist"
 FOUND = {
     "python_loop": "duplicate",
     "java_program": "gap",
@@ -26,14 +24,6 @@ FOUND = {
 """What the test of each project finds."""
 
 
-def _named_by(extra: str) -> tuple[str, ...]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    names = (
-        re.split(r"[^A-Za-z0-9._-]", one)[0] for one in project["optional-dependencies"][extra]
-    )
-    return tuple(names)
-
-
 @pytest.fixture(scope="module")
 def projects(
     cluster: Services, settings: Settings, tmp_path_factory: pytest.TempPathFactory
@@ -41,7 +31,7 @@ def projects(
     """The outcome of each project's test, by folder and variant. They run side by side, and share
     Kafka and Spark with the tests of this repository."""
     folder = tmp_path_factory.mktemp("examples")
-    names = (*CORE, *CONNECT, *_named_by("cli"), *PLUGIN)
+    names = (*CORE, *requirements_of("test"), "pytest-xdist")
     python = fresh_python(build_wheel(folder / "wheel"), folder / "fresh", names)
     shutil.copytree(ROOT / "examples", folder / "projects")
     assert cluster.bootstrap
