@@ -17,6 +17,7 @@ from topicproof.backend.errors import UsageError
 from topicproof.backend.settings import Settings, read_settings
 
 PARAM = session.CLUSTER
+SELECTOR_PX = 240
 KEPT, CHOICE = "cluster_kept", "cluster_choice"
 
 
@@ -34,13 +35,17 @@ def choose_cluster() -> None:
     # The choice also changes by links, so the widget follows it on every rerun.
     st.session_state[CHOICE] = chosen
     own = base.bootstrap or "embedded Kafka"
-    st.sidebar.selectbox(
-        "Cluster",
-        options,
-        key=CHOICE,
-        format_func=lambda name: name or own,
-        on_change=_changed,
-    )
+    # A sidebar would take a fifth of each page for it.
+    with st.container(horizontal=True, horizontal_alignment="right"):
+        st.selectbox(
+            "Cluster",
+            options,
+            key=CHOICE,
+            format_func=lambda name: f"Cluster: {name or own}",
+            on_change=_changed,
+            label_visibility="collapsed",
+            width=SELECTOR_PX,
+        )
 
 
 def keep_in_url() -> None:

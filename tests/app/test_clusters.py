@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.conftest import OpenPage, texts
+from topicproof.app.clusters import CHOICE
 from topicproof.backend.history.run_state import Facts, RanOn
 from topicproof.backend.history.store import History
 from topicproof.backend.settings import read_settings
@@ -29,8 +30,9 @@ def test_a_cluster_is_chosen_on_any_page(checked: str, open_page: OpenPage) -> N
     """Story: somebody chooses a cluster on one page and goes to others. The choice stays, in the
     URL too; a run's link leads to the run's own cluster; the history names both of a check."""
     page = open_page("history")
-    selector = page.sidebar.selectbox[0]
-    assert selector.options == ["127.0.0.1:1", "east", "west"] and selector.value == ""
+    selector = page.selectbox(CHOICE)
+    assert selector.options == ["Cluster: 127.0.0.1:1", "Cluster: east", "Cluster: west"]
+    assert selector.value == ""
     assert "cluster" not in page.query_params
     (shown,) = [one.value for one in page.dataframe if "cluster" in one.value.columns]
     assert list(shown["cluster"]) == ["east (127.0.0.1:1) → west (127.0.0.1:2)"]
@@ -38,11 +40,11 @@ def test_a_cluster_is_chosen_on_any_page(checked: str, open_page: OpenPage) -> N
     selector.set_value("east").run()
     assert page.query_params["cluster"] in ("east", ["east"])
     page.switch_page("views/topics.py").run()
-    assert page.sidebar.selectbox[0].value == "east"
+    assert page.selectbox(CHOICE).value == "east"
     assert "127.0.0.1:1" in texts(page) and page.query_params["cluster"] in ("east", ["east"])
 
     page = open_page("verdict", run=checked)
-    assert page.sidebar.selectbox[0].value == "west"
+    assert page.selectbox(CHOICE).value == "west"
 
 
 def test_an_unknown_cluster_is_named(checked: str, open_page: OpenPage) -> None:  # noqa: ARG001
@@ -52,7 +54,7 @@ def test_an_unknown_cluster_is_named(checked: str, open_page: OpenPage) -> None:
 
 @pytest.mark.usefixtures("empty_home")
 def test_without_named_clusters_nothing_is_shown(open_page: OpenPage) -> None:
-    assert not open_page("history").sidebar.selectbox
+    assert CHOICE not in [one.key for one in open_page("history").selectbox]
 
 
 @pytest.mark.usefixtures("empty_home")

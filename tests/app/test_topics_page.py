@@ -3,6 +3,8 @@ topic, no broker."""
 
 from __future__ import annotations
 
+import re
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -16,6 +18,7 @@ from tests.backend.kafka.test_share import configure, received, share_member
 from tests.backend.kafka.topics import Writer
 from tests.conftest import wait_until
 from tests.runs import Finished
+from tests.test_cli import call
 from topicproof.app.url_state import (
     COMMITTED,
     UNCOMMITTED,
@@ -33,6 +36,7 @@ from topicproof.backend.kafka.client_configs import (
     consumer_config,
     idempotent_producer_config,
 )
+from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
@@ -249,14 +253,34 @@ def test_a_share_group_without_protection_is_warned_of(
     assert list(members["client id"]) == ["sharer"]
 
 
+def checkpoint(
+    group: str, topic: str, partition: int, source_offset: int, sink_offset: int
+) -> tuple[bytes, bytes]:
+    """Returns a value and a key as MirrorMaker writes them."""
+    names = b"".join(struct.pack(">h", len(one)) + one.encode() for one in (group, topic))
+    value = struct.pack(">hqqh", 0, source_offset, sink_offset, 0)
+    return value, names + struct.pack(">i", partition)
+
+
 def test_a_stuck_group_is_named(
-    open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
+    open_page: OpenPage,
+    at_home: Settings,
+    bootstrap: str,
+    new_topic: Callable[..., str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Story: a group has read all that is stable, and the rest waits behind an open transaction.
     Other tools show a lag of 5; the page names the transaction that holds it back, and the tail at
-    either level shows what that level gets. Another group has a member and no offset yet."""
+    either level shows what that level gets. Another group has a member and no offset yet. A third
+    one would come from another cluster, where MirrorMaker has written its checkpoint twice."""
     assert at_home.home
     topic = new_topic()
+    checkpoints = f"{topic}.checkpoints.internal"
+    Cluster(Address(bootstrap)).create_topic(checkpoints, 1)
+    producer = Producer(idempotent_producer_config(Address(bootstrap)))
+    for offset in (1, 2):
+        producer.produce(checkpoints, *checkpoint("movers", topic, 0, 1_000 + offset, offset))
+    assert producer.flush(30) == 0
     writer = Writer(bootstrap, topic)
     writer.write("A2 A+ B3 n2")
     consumer = Consumer(consumer_config(Address(bootstrap), f"{topic}-readers", READ_COMMITTED))
@@ -274,7 +298,10 @@ def test_a_stuck_group_is_named(
     )
     assert f"the open transaction of {topic}-B from offset 3 on withholds 5 records" in texts(app)
 
-    groups, partitions, members = (app.dataframe[n].value for n in range(3))
+    groups, partitions, members, moved = (app.dataframe[n].value for n in range(4))
+    assert moved.to_numpy().tolist() == [["movers", 0, 1_002, 2]]
+    assert call("inspect", topic, "--bootstrap", bootstrap) == 0
+    assert re.search(r"movers +0 +1,002 +2", capsys.readouterr().out)
     new = groups[groups["group"] == f"{topic}-new"].iloc[0]
     assert (new["kind"], new["state"], new["members"]) == ("consumer", "Stable", 1)
     own = partitions[partitions["group"] == f"{topic}-new"].iloc[0]
