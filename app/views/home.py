@@ -186,7 +186,9 @@ def verdicts(runs: Sequence[Run]) -> None:
         )
         said = "" if word is None else wording.badge(word)
         middle.markdown(f"{said} {wording.plain(run.why or '')}")
-        right.caption(f"{wording.moment(run.ended_at or run.created_at)}  \n{signed(run)}")
+        # Not a caption: a badge in one is too pale to be read.
+        when = wording.moment(run.ended_at or run.created_at)
+        right.markdown(f"{signed(run)}  \n:small[{when}]")
 
 
 def signed(run: Run) -> str:
