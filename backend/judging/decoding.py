@@ -8,8 +8,10 @@ schemas, so `topicproof verify` decodes the same records again without a registr
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +26,7 @@ from topicproof.backend.judging.capture_store import Capture, Readings
 from topicproof.validators.decoded import DECODED, KEY_FIELD, decoded_type, parse_field, path_of
 from topicproof.validators.finding import Bounds
 from topicproof.validators.folded.fold import Folded
+from topicproof.validators.in_parallel import in_parallel
 from topicproof.validators.merged_topics import split
 from topicproof.validators.readings import keep
 
@@ -72,12 +75,16 @@ def fetch_schemas(
 def _schemas(
     sides: Sequence[tuple[_Wanted, Sequence[DataFrame | None]]], formats: Formats
 ) -> KnownSchemas:
-    counts: dict[int, int] = {}
-    for side, frames in sides:
-        for part in side.parts:
-            for frame in frames:
-                for schema_id, count in _ids(frame, part) if frame is not None else ():
-                    counts[schema_id] = counts.get(schema_id, 0) + count
+    asked = [
+        partial(_ids, frame, part)
+        for side, frames in sides
+        for part in side.parts
+        for frame in frames
+        if frame is not None
+    ]
+    counts: Counter[int] = Counter()
+    for found_ids in in_parallel(*asked) if asked else ():
+        counts.update(found_ids)
     ids = sorted(counts, key=lambda one: (-counts[one], one))
     found, failed = _ask(ids[:SCHEMAS_MAX], formats)
     topics = {name for side, _ in sides for _, name in side.topics}
@@ -85,14 +92,14 @@ def _schemas(
     return KnownSchemas(found, failed, avro)
 
 
-def _ids(reading: DataFrame, part: Part) -> Iterator[tuple[int, int]]:
-    """Yield each schema id that the records begin with, and how many do."""
+def _ids(reading: DataFrame, part: Part) -> dict[int, int]:
+    """Return how many records begin with each schema id."""
     framed = (F.octet_length(part) >= HEAD_BYTES) & (F.substring(part, 1, 1) == F.lit(b"\0"))
     named = reading.where(framed).groupBy(F.substring(part, 2, 4).alias("id")).count()
-    for row in named.orderBy(F.desc("count")).limit(SCHEMAS_MAX).collect():
-        schema_id = int.from_bytes(row["id"], "big")
-        if schema_id:
-            yield schema_id, row["count"]
+    rows = named.orderBy(F.desc("count")).limit(SCHEMAS_MAX).collect()
+    counts = {int.from_bytes(row["id"], "big"): row["count"] for row in rows}
+    counts.pop(0, None)
+    return counts
 
 
 def _ask(ids: Sequence[int], formats: Formats) -> tuple[dict[int, Registered], dict[int, str]]:
@@ -129,14 +136,17 @@ def decode(capture: Capture, folder: Path) -> Capture:
         return keep(with_fields(frame, side, own), url, capture.offsets)
 
     readings = capture.readings
-    inputs = kept(readings.inputs, source, "inputs")
-    uncommitted = kept(readings.uncommitted, sink, "uncommitted")
-    assert inputs is not None and uncommitted is not None
+    inputs, uncommitted, aborted, pending = in_parallel(
+        lambda: kept(readings.inputs, source, "inputs"),
+        lambda: kept(readings.uncommitted, sink, "uncommitted"),
+        lambda: kept(capture.aborted, source, "aborted"),
+        lambda: kept(capture.pending, source, "pending"),
+    )
     return replace(
         capture,
         readings=Readings(readings.committed, uncommitted, inputs),
-        aborted=kept(capture.aborted, source, "aborted"),
-        pending=kept(capture.pending, source, "pending"),
+        aborted=aborted,
+        pending=pending,
     )
 
 
