@@ -30,6 +30,7 @@ from topicproof.backend.errors import SetupError, TopicproofError, UsageError
 from topicproof.backend.services.jars import BROKER, SPARK, ensure_jars, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.services.peers import is_own
+from topicproof.backend.services.processes import require_open_files
 from topicproof.backend.services.spark import EmbeddedSpark
 from topicproof.backend.settings import (
     BROKER_START_TIMEOUT_S,
@@ -96,6 +97,7 @@ def services(
         given = settings.bootstrap or "", settings.spark_remote or "", settings.client
         yield Services(*given, settings.cluster or "")
         return
+    require_open_files()
     ensure_jars(settings)
     connection = _connect(settings, say)
     try:

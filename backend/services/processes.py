@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -17,6 +18,8 @@ from topicproof.backend.settings import STOP_TIMEOUT_S
 from topicproof.backend.waiting import ask_until
 
 LOG_LINES_SHOWN = 40
+OPEN_FILES, OPEN_FILES_MIN = 4_096, 512
+"""How many files a process should be able to open, and the least that is enough for small runs."""
 
 
 def await_start(
@@ -79,6 +82,22 @@ def giving_way() -> Iterator[None]:
     finally:
         with suppress(PermissionError):
             os.sched_setscheduler(0, policy, priority)
+
+
+def require_open_files() -> None:
+    """Let this process and its children open as many files as the embedded services need. Raises
+    SetupError if the system forbids it: Java then fails in ways that name no cause."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= OPEN_FILES:
+        return
+    allowed = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if allowed < OPEN_FILES_MIN:
+        raise SetupError(
+            f"A process may open only {hard} files here. Kafka and Spark need {OPEN_FILES_MIN}:"
+            f" raise the limit, as with `ulimit -n {OPEN_FILES}`."
+        )
+    if soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def free_ports(count: int) -> list[int]:

@@ -13,10 +13,10 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.kills import pipeline
 from tests.kills.files import WRITINGS, kill_writing
 from tests.kills.kill import Kill
 from tests.kills.pipeline import STATES, VICTIMS, kill_once
+from topicproof.backend.history.store import State
 from topicproof.backend.services.keeper import services
 from topicproof.backend.settings import Settings, read_settings
 
@@ -26,7 +26,9 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=12, help="kills for each victim")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--victims", default=",".join((*WRITINGS, *VICTIMS)))
+    parser.add_argument("--states", default=",".join(STATES), help="of a run, in turn")
     given = parser.parse_args()
+    states = [State(one) for one in given.states.split(",")]
     victims = given.victims.split(",")
     kills = []
     for victim in victims:
@@ -35,26 +37,23 @@ def main() -> None:
     left = [one for one in victims if one in VICTIMS]
     if left:
         with tempfile.TemporaryDirectory(prefix="kills-") as home:
-            kills += all_kills(read_settings(home=Path(home)), left, given.times, given.seed)
+            settings = read_settings(home=Path(home))
+            kills += all_kills(settings, left, given.times, given.seed, states)
     _say(table(kills))
     sys.exit(any(one.surprise for one in kills))
 
 
-def all_kills(settings: Settings, victims: list[str], times: int, seed: int) -> list[Kill]:
-    """Kill each victim so many times; each third of the kills in another state of the run."""
+def all_kills(
+    settings: Settings, victims: list[str], times: int, seed: int, states: list[State]
+) -> list[Kill]:
+    """Kill each victim so many times, in one state of the run after the other."""
     kills = []
-
-    def bootstrap() -> str:
-        with services(settings, spark=False) as found:
-            return found.bootstrap
-
-    pipeline.BOOTSTRAP[:] = [bootstrap]
     for number in range(times):
         for victim in victims:
             chance = random.Random(f"{seed}-{victim}-{number}")
             # Held open, so that the next command finds warm services unless they were killed.
             with services(settings):
-                one = kill_once(settings, victim, STATES[number % len(STATES)], chance)
+                one = kill_once(settings, victim, states[number % len(states)], chance)
             kills.append(_told(one))
     return kills
 

@@ -17,6 +17,7 @@ from tests.conftest import wait_until
 from tests.kills.kill import Kill
 from tests.runs import read_all
 from topicproof.backend.history.store import ENDED, History, State
+from topicproof.backend.services.keeper import services
 from topicproof.backend.settings import ROOT, Settings
 
 PLAN = (
@@ -112,16 +113,12 @@ def _wrong(settings: Settings, run_id: str) -> str:
     if verify.returncode != 0:
         return f"verify: exit code {verify.returncode}: {told[-300:]}"
     facts = History(settings).get(run_id).facts
-    bootstrap = BOOTSTRAP[0]()
-    squares = [int(m.value or b"") for m in read_all(bootstrap, facts.sink)]
+    with services(settings, spark=False) as found:
+        squares = [int(m.value or b"") for m in read_all(found.bootstrap, facts.sink)]
     if sorted(squares) != [n * n for n in range(1200)]:
         return f"a plain client reads {len(squares)} records, {len(set(squares))} different ones"
     start(settings, "clean", run_id).communicate(timeout=RESUME_S)
     return ""
-
-
-BOOTSTRAP: list[Callable[[], str]] = []
-"""Gives the address of the embedded Kafka, which may have restarted."""
 
 
 def _own(_settings: Settings, run: int, _chance: random.Random) -> list[int]:
