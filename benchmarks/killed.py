@@ -29,8 +29,8 @@ from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import read_settings
 
-RATE, SECONDS = 500, 20
-DEADLY = b"4000"
+RATE, SECONDS = 200, 20
+DEADLY = b"2000"
 """The key at which a worker is killed."""
 BATCH_S = 20
 WITHIN_S = 120

@@ -78,7 +78,8 @@ def _between(earlier: list[float], later: list[float], rate: int) -> list[float]
     counted = range(rate * WARMING_S, len(later))
     if unheard := sum(not (earlier[number] and later[number]) for number in counted):
         raise SetupError(
-            f"{unheard:,} of {len(counted):,} records did not come within {PATIENCE_S} s."
+            f"{unheard:,} of {len(counted):,} records did not come within {PATIENCE_S} s: the"
+            " machine is too busy for this rate."
         )
     return [later[number] - earlier[number] for number in counted]
 
