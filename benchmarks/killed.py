@@ -91,8 +91,9 @@ def _counted(
     bench: Bench, source: str, sink: str, wait: Callable[[], object] = lambda: None
 ) -> dict[Damage, int]:
     """Feed the source, and count when every input has arrived, or after a while."""
+    count = RATE * SECONDS
     feeding = threading.Thread(
-        target=feed, args=(bench, source, [0.0] * (RATE * SECONDS), RATE), daemon=True
+        target=feed, args=(bench, source, [0.0] * count, RATE, range(count)), daemon=True
     )
     feeding.start()
     while feeding.is_alive():
