@@ -29,8 +29,8 @@ from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import read_settings
 
-RATE, SECONDS = 500, 20
-DEADLY = b"4000"
+RATE, SECONDS = 200, 20
+DEADLY = b"2000"
 """The key at which a worker is killed."""
 BATCH_S = 20
 WITHIN_S = 120
@@ -91,8 +91,9 @@ def _counted(
     bench: Bench, source: str, sink: str, wait: Callable[[], object] = lambda: None
 ) -> dict[Damage, int]:
     """Feed the source, and count when every input has arrived, or after a while."""
+    count = RATE * SECONDS
     feeding = threading.Thread(
-        target=feed, args=(bench, source, [0.0] * (RATE * SECONDS), RATE), daemon=True
+        target=feed, args=(bench, source, [0.0] * count, RATE, range(count)), daemon=True
     )
     feeding.start()
     while feeding.is_alive():

@@ -32,7 +32,7 @@ from topicproof.backend.sink.options import BATCH_S
 
 WARMING_S = 8
 """Not counted: the pipeline starts meanwhile."""
-PATIENCE_S = 30
+PATIENCE_S, START_WITHIN_S = 30, 120
 KAFKA_SERVERS = "kafka.bootstrap.servers"
 
 
@@ -78,7 +78,8 @@ def _between(earlier: list[float], later: list[float], rate: int) -> list[float]
     counted = range(rate * WARMING_S, len(later))
     if unheard := sum(not (earlier[number] and later[number]) for number in counted):
         raise SetupError(
-            f"{unheard:,} of {len(counted):,} records did not come within {PATIENCE_S} s."
+            f"{unheard:,} of {len(counted):,} records did not come within {PATIENCE_S} s: the"
+            " machine is too busy for this rate."
         )
     return [later[number] - earlier[number] for number in counted]
 
@@ -100,7 +101,11 @@ def _watch(
             listeners = [_Heard(bench, sink, total, level) for level in levels]
             for heard in listeners:
                 heard.start()
-            feed(bench, source, sent, rate)
+            # The pipeline works when its first output has come. A busy machine starts it slowly.
+            feed(bench, source, sent, rate, range(1))
+            for heard in listeners:
+                heard.first.wait(START_WITHIN_S)
+            feed(bench, source, sent, rate, range(1, total))
             for heard in listeners:
                 heard.join(PATIENCE_S)
                 heard.ended.set()
@@ -121,7 +126,7 @@ class _Heard(threading.Thread):
             [TopicPartition(sink, partition, 0) for partition in range(PARTITIONS)]
         )
         self.at = [0.0] * total
-        self.ended = threading.Event()
+        self.first, self.ended = threading.Event(), threading.Event()
 
     def run(self) -> None:
         left = len(self.at)
@@ -130,12 +135,13 @@ class _Heard(threading.Thread):
                 key = message.key()
                 if message.error() is None and key is not None:
                     self.at[int(key)] = time.monotonic()
+                    self.first.set()
                     left -= 1
         self.consumer.close()
 
 
-def feed(bench: Bench, source: str, sent: list[float], rate: int) -> None:
-    """One record after the other, each at its time."""
+def feed(bench: Bench, source: str, sent: list[float], rate: int, numbers: range) -> None:
+    """One record after the other, each at its time, which goes into `sent`."""
     producer = Producer(
         {
             **idempotent_producer_config(bench.services.address),
@@ -143,8 +149,8 @@ def feed(bench: Bench, source: str, sent: list[float], rate: int) -> None:
         }
     )
     began = time.monotonic()
-    for number in range(len(sent)):
-        wait = began + number / rate - time.monotonic()
+    for count, number in enumerate(numbers):
+        wait = began + count / rate - time.monotonic()
         if wait > 0:
             time.sleep(wait)
         sent[number] = time.monotonic()
