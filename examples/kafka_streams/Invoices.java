@@ -26,7 +26,7 @@ public class Invoices {
       // The killed one's transaction holds its successor up until it expires.
       settings.put("producer.transaction.timeout.ms", "4000");
     } else {
-      settings.put("commit.interval.ms", "1000");
+      settings.put("commit.interval.ms", "5000");
     }
 
     StreamsBuilder builder = new StreamsBuilder();

@@ -21,7 +21,7 @@ consumer = Consumer(
         "auto.offset.reset": "earliest",
         # The bug: a timer commits offsets, whenever the outputs were written.
         "enable.auto.commit": not fixed,
-        "auto.commit.interval.ms": 1_000,
+        "auto.commit.interval.ms": 5_000,
     }
 )
 settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True}

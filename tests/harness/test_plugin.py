@@ -17,12 +17,12 @@ from topicproof.backend.harness.program import Program
 from topicproof.backend.harness.topics import Topic
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings
+from topicproof.backend.settings import ROOT, Settings
 from topicproof.testing import Api, How, Proxy, Rule
 from topicproof.validators.report import Report
 
 pytest_plugins = ["topicproof.pytest_plugin"]
-LOOP = Path(__file__).parent / "loop.py"
+LOOP = ROOT / "tests" / "foreign" / "loop.py"
 RECORDS = 200
 SCRIPT = [sys.executable, "-c"]
 
@@ -40,19 +40,17 @@ def test_a_killed_loop_turns_the_test_red(
     assert_exactly_once: Callable[..., Report],
     topicproof_topic: Callable[..., Topic],
 ) -> None:
-    """Story: a loop commits its offsets after each batch. It is killed when its outputs are ahead
-    of its offsets. The message is a verdict with the offsets of the duplicates."""
+    """Story: a loop commits its offsets after each batch, and stands still before it commits the
+    first. It is killed when its outputs are ahead of its offsets. The message is a verdict with the
+    offsets of the duplicates."""
     source = topicproof_topic("orders", committed=range(RECORDS))
     sink = topicproof_topic("invoices")
-    loop = topicproof_program(
-        [sys.executable, LOOP, topicproof_broker.bootstrap, source, sink, sink]
-    )
-    loop.kill_when(
-        lambda: sink.end() > 5 and source.processed(str(sink)) < sink.end(), timeout_s=180
-    )
-    loop.start()
-    loop.wait_until(lambda: source.processed_by(str(sink)), timeout_s=180)
-    loop.kill()
+    command = [sys.executable, LOOP, topicproof_broker.bootstrap, source, sink, sink, "after"]
+    loop = topicproof_program([*command, "1"])
+    loop.kill_when(lambda: sink.end() > source.processed(str(sink)), timeout_s=180)
+    successor = topicproof_program([*command, "0"])
+    successor.wait_until(lambda: source.processed_by(str(sink)), timeout_s=180)
+    successor.stop()
     repeated = sink.end() - RECORDS  # no transaction wrote the sink, so it has no markers
     assert repeated > 0
     with pytest.raises(AssertionError) as failed:
