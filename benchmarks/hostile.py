@@ -38,7 +38,7 @@ from topicproof.backend.kafka.client_configs import (
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.services.keeper import services
-from topicproof.backend.services.spark import spark_session
+from topicproof.backend.services.spark import spark_session, without_token
 from topicproof.backend.settings import read_settings
 from topicproof.validators.finding import Order
 from topicproof.validators.lineage.identity import Identity
@@ -271,7 +271,7 @@ def judge_alone(
 @contextmanager
 def spark_peak(spark_remote: str) -> Iterator[Callable[[], int]]:
     """The most memory that Spark's server and its workers hold together during the block."""
-    port = int(spark_remote.rpartition(":")[2])
+    port = int(without_token(spark_remote).rpartition(":")[2])
     server = next(
         psutil.Process(one.pid) for one in psutil.net_connections("tcp") if _listens(one, port)
     )

@@ -46,7 +46,7 @@ from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.jars import BROKER, STREAMS, jar_files
 from topicproof.backend.services.java import java
 from topicproof.backend.services.keeper import Services, services
-from topicproof.backend.services.spark import spark_session
+from topicproof.backend.services.spark import spark_session, without_token
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.journal import Declared, TaskStarted, TransactionEnded, decode
 from topicproof.validators.finding import Outcome, Witness
@@ -289,7 +289,7 @@ def _held(process: psutil.Process) -> int:
 
 
 def _listening(address: str) -> psutil.Process:
-    port = int(address.rpartition(":")[2])
+    port = int(without_token(address).rpartition(":")[2])
     return next(
         psutil.Process(one.pid)
         for one in psutil.net_connections("tcp")

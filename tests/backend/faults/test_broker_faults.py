@@ -157,9 +157,10 @@ def test_a_broker_that_is_cut_off_is_replaced_and_comes_back(
 def test_what_an_unclean_election_loses_is_named(home: Settings, three: Services) -> None:
     """Story: the sink's follower dies, its leader acknowledges transactions alone and dies too, and
     the follower is elected. Kafka has lost outputs whose inputs are committed. A plain consumer
-    misses as many as the verdict names."""
+    misses as many as the verdict names. The fault ends with the run, so all its seconds pass only
+    on a slow machine."""
     plan = {"records": RECORDS, "partitions": 2, "per_transaction": PER_TRANSACTION}
-    done, _ = outlived(home, **plan, faults=["unclean@transaction=2"])
+    done, _ = outlived(home, **plan, faults=["unclean@transaction=2,seconds=20"])
     entries = read_journal(Address(three.bootstrap), done.run.facts.journal)
     told = {entry.what: entry.said for entry in entries if isinstance(entry, FaultTold)}
     assert "which lacked what" in told[Told.HEALED]
