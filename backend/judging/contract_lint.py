@@ -3,13 +3,13 @@ paths."""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import NullType, NumericType
@@ -73,7 +73,8 @@ def _names(place: Place) -> set[str]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the log of Spark's client, which prints the server's stack trace for each refusal."""
-    logger = logging.getLogger("SQLQueryContextLogger")
+    # PySpark's own kind of logger: if we made a plain one first, PySpark's next message would fail.
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     before, logger.disabled = logger.disabled, True
     try:
         yield

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from tests.test_cli import call
@@ -47,6 +48,9 @@ def test_what_only_spark_knows_is_told_with_its_line(
     assert found.line == 4 and str(found).startswith(f"{path}, line 4: {says}")
     assert "JVM" not in found.why and "SQLSTATE" not in found.why
     assert "SQLQueryContextLogger" not in capfd.readouterr().err
+    # Afterwards PySpark tells of its own errors as before.
+    with pytest.raises(AnalysisException):
+        spark.sql("select nothing").collect()
 
 
 def test_all_mistakes_come_in_one_answer(spark: SparkSession, tmp_path: Path) -> None:
