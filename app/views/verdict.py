@@ -299,7 +299,7 @@ def outcome(run: Run, report: Report) -> None:
         "Sink offsets", wording.number(report.sink.offsets), border=True, height="stretch"
     )
     columns[2].metric(
-        "Committed",
+        "Committed transactions",
         "none" if transactions.committed is None else wording.number(transactions.committed),
         (
             "no witness counts them"
