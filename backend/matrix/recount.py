@@ -1,8 +1,8 @@
 """A second count of a cell's sink, by a plain consumer and without Spark: the verdict must agree
 with it.
 
-The scenario `squares` makes one different value from each input. So at read_committed, equal values
-are duplicates, and missing ones are gaps.
+The scenario `squares` makes the square of each input, and no two are equal. So at read_committed,
+equal values are duplicates, and missing squares are gaps.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ COUNTED = (Damage.DUPLICATES, Damage.GAPS)
 def recount(cluster: Cluster, source: Bounds, sink: str) -> dict[Damage, int]:
     """Count duplicates and gaps of a sink. `source` are the bounds of the judged inputs: a run that
     was refused has not processed all. Raises ClusterError, TopicError."""
-    inputs = set(_values(cluster, source))
-    outputs = list(_values(cluster, cluster.bounds(sink)))
-    different = set(outputs)
+    expected = {int(value or b"") ** 2 for value in _values(cluster, source)}
+    outputs = [int(value or b"") for value in _values(cluster, cluster.bounds(sink))]
     return {
-        Damage.DUPLICATES: len(outputs) - len(different),
-        Damage.GAPS: len(inputs) - len(different),
+        Damage.DUPLICATES: len(outputs) - len(set(outputs)),
+        Damage.GAPS: len(expected - set(outputs)),
     }
 
 
