@@ -128,5 +128,6 @@ def test_a_pair_without_transactions_gets_a_contract_that_can_be_answered(
     verdict = window.get_by_role("link", name="Open the verdict and sign it")
     expect(verdict).to_be_visible(timeout=RUN_MS)
     verdict.click()
-    expect(window.get_by_text("HOLDS", exact=True).first).to_be_visible()
+    window.wait_for_url("**/verdict?run=*")
+    expect(window.get_by_text("HOLDS · exactly_once")).to_be_visible()
     expect(window.get_by_text("A contract can be answered here.")).to_have_count(0)
