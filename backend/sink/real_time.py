@@ -10,8 +10,9 @@ checkpoint. Three things differ:
 
 - A transaction also ends by time, `commitIntervalMs` after its first input came. A thread of its
   own writes, so a transaction need not wait for the next row. While no row comes, none is open.
-- Spark sends each row on its own, which is quick but costly. Rows that come while a transaction is
-  being committed are taken together, so a busy sink writes large transactions.
+- Spark sends about one message for each row, which is quick but costly. Rows that come while a
+  transaction is open or being committed are taken together, so a busy sink writes large
+  transactions.
 - Spark ends a real-time batch after `batch_s` seconds and starts the next one. Each batch takes
   every source partition over again: it fences, reads the offset, and skips what is committed.
 
@@ -42,17 +43,22 @@ from topicproof.backend.sink.outputs import only_source, require_columns
 from topicproof.backend.sink.task_watch import FailedTasks, RealTimeQuery, report, watched
 from topicproof.backend.sink.writer import PartitionWriter, partition_writer
 
+MESSAGE_ROWS = 4
+"""Rows of a message from Spark to the Python worker, and empty rows after each row: see
+`_followed`."""
+TAKEN_AT_ONCE = 16
+"""Inputs of a transaction that the writer takes one by one, as they come: nothing is left to do
+when the time is over. A busy sink saves processor time by taking the rest together."""
 HELD_BYTES = 64_000_000
-HELD_ROWS = 20_000
-"""Rows that wait for the writer. Beyond either limit Spark has to wait."""
+HELD_ROWS = 20_000 * (1 + MESSAGE_ROWS)
+"""Rows that wait for the writer, with the empty ones. Beyond either limit Spark has to wait."""
 
 ALLOWLIST = "spark.sql.streaming.realTimeMode.allowlistCheck"
 """The list of operators and sinks that Spark's developers have tried lacks mapInArrow. Spark reads
 this setting from the session of the query whenever it plans a batch, so it stays off."""
 SETTINGS = {
-    # Each row is sent on its own. Spark has no time limit for a batch of rows: the first would wait
-    # for the last.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+    # Spark has no time limit for a message: its first row would wait for the last.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(MESSAGE_ROWS),
     # Less than the smallest message, so that none waits in a buffer for the next.
     "spark.sql.execution.pandas.udf.buffer.size": "256",
 }
@@ -93,12 +99,14 @@ def start_real_time(
 
 
 def _followed(rows: DataFrame) -> DataFrame:
-    """Add an empty row after each row.
+    """Add `MESSAGE_ROWS` empty rows after each row.
 
-    Spark sends a row only when it knows whether another one follows. Without the empty row, the
-    last row before a pause would be sent after the pause.
+    Spark sends a message when it is full and when another row is known to follow. The empty rows
+    are enough for both, wherever in a message the row lies. Messages cost the most: five of this
+    size carry four rows. Messages of one row, with one empty row after each, would be eight.
     """
-    again = rows.select("*", F.explode(F.array(F.lit(True), F.lit(False))).alias("real"))
+    real = F.array(F.lit(True), *[F.lit(False)] * MESSAGE_ROWS)
+    again = rows.select("*", F.explode(real).alias("real"))
     return again.select(*(F.when(F.col("real"), F.col(name)).alias(name) for name in rows.columns))
 
 
@@ -147,6 +155,8 @@ class Held:
         self.changed = threading.Condition()
         self.batches: deque[pa.RecordBatch] = deque()
         self.rows = self.size = 0
+        self.since = 0.0
+        """When the first row that is held came, on the monotonic clock."""
         self.ended = False
         """Whether no more rows will come."""
         self.failure: BaseException | None = None
@@ -159,15 +169,20 @@ class Held:
         with self.changed:
             self.changed.wait_for(lambda: self.failure is not None or not self._full())
             self.raise_failure()
+            if not self.batches:
+                self.since = time.monotonic()
             self.batches.append(batch)
             self.rows += batch.num_rows
             self.size += batch.nbytes
             self.changed.notify_all()
 
-    def take(self, timeout_s: float | None) -> list[pa.RecordBatch] | None:
-        """Return all rows that are held; none after the timeout, and None after the last ones."""
+    def take(self, timeout_s: float | None, rows: int = 1) -> list[pa.RecordBatch] | None:
+        """Return all that is held, as soon as it is this many rows or full, or after the timeout.
+        Returns None after the last rows."""
         with self.changed:
-            self.changed.wait_for(lambda: self.batches or self.ended, timeout_s)
+            self.changed.wait_for(
+                lambda: self.rows >= rows or self._full() or self.ended, timeout_s
+            )
             taken = list(self.batches)
             if not taken and self.ended:
                 return None
@@ -232,9 +247,12 @@ def _write_until_end(
     """Commit by size and by time until no more rows come. Returns the writer if there were rows."""
     writer: PartitionWriter | None = None
     interval_s, due_at = sink.commit_interval_ms / 1000, 0.0
+    enough = sink.records_per_transaction * (1 + MESSAGE_ROWS)
     while True:
-        waiting = writer is not None and writer.batcher.inputs > 0
-        taken = held.take(max(0.0, due_at - time.monotonic()) if waiting else None)
+        waiting = 0 if writer is None else writer.batcher.inputs
+        left_s = max(0.0, due_at - time.monotonic()) if waiting else None
+        taken = held.take(left_s, enough if waiting >= TAKEN_AT_ONCE else 1)
+        came_at = held.since
         if taken is None:
             return writer
         batch = _joined(taken)
@@ -244,7 +262,6 @@ def _write_until_end(
                 stack.enter_context(watched(sink, f"{source[0]}-{source[1]}"))
                 writer = stack.enter_context(partition_writer(sink, hooks, *source))
             before = writer.receipt.committed
-            came_at = time.monotonic()
             writer.accept(batch)
             if not waiting or writer.receipt.committed > before:
                 due_at = came_at + interval_s
