@@ -123,6 +123,11 @@ def test_all_commands_are_tested(capsys: pytest.CaptureFixture[str]) -> None:
             64,
             "--group has no effect",
         ),
+        (
+            ["rights", "--for", "run", "--principal", "User:j", "--mirror", "east"],
+            64,
+            "--mirror has no effect",
+        ),
         (["fly"], 64, "No such command"),
         (["inspect", "squares", "--bootstrap", "127.0.0.1:1"], 3, "127.0.0.1:1"),
         (["fill", "--bootstrap", "127.0.0.1:1"], 3, "127.0.0.1:1: Connection refused"),

@@ -38,6 +38,16 @@ def rights(
             metavar="X",
         ),
     ] = None,
+    mirror: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=(
+                "inspect, check: an alias of MirrorMaker, to see the offsets that it translated."
+                " One of its two topics may lie on the other cluster."
+            ),
+            metavar="ALIAS",
+        ),
+    ] = None,
     bootstrap: Annotated[
         str, typer.Option(help="host:port in the commands.", metavar="B")
     ] = "localhost:9092",
@@ -57,10 +67,16 @@ def rights(
         raise UsageError(f"--for {task} needs the topics: name each with --topic.")
     if task is Task.RUN and group:
         raise UsageError("--group has no effect with --for run. Its groups begin with --prefix.")
+    if task is Task.RUN and mirror:
+        raise UsageError("--mirror has no effect with --for run, which reads no mirror's offsets.")
     if ":" not in principal:
         raise UsageError(f"--principal is {principal}; Kafka's form is User:{principal}.")
     wanted = rights_for(
-        task, topics, group or [], prefix or ("squares-" if task is Task.RUN else None)
+        task,
+        topics,
+        group or [],
+        prefix or ("squares-" if task is Task.RUN else None),
+        mirror or [],
     )
     commands = [(each, each.command(principal, bootstrap, config)) for each in wanted]
     emit(json_, [asdict(each) | {"command": command} for each, command in commands])

@@ -55,13 +55,18 @@ class Right:
 
 
 def rights_for(
-    task: Task, topics: Sequence[str], groups: Sequence[str] = (), prefix: str | None = None
+    task: Task,
+    topics: Sequence[str],
+    groups: Sequence[str] = (),
+    prefix: str | None = None,
+    mirrors: Sequence[str] = (),
 ) -> tuple[Right, ...]:
     """Return what the task needs on these topics.
 
     `groups` are the groups whose lag or offsets it shows; none stands for all. `prefix` begins the
     transactional ids; None stands for all. For a run it begins all of its names, and `topics` are
-    existing sources.
+    existing sources. `mirrors` are aliases of MirrorMaker's clusters, whose translated offsets it
+    shows.
     """
     if task is Task.RUN:
         return _run(topics, prefix or "")
@@ -82,6 +87,12 @@ def rights_for(
     }
     found += [
         Right(Resource.GROUP, group, False, operations, why[task]) for group in groups or (ANY,)
+    ]
+    why_mirrored = "Without it the offsets that MirrorMaker translated are not shown."
+    found += [
+        Right(Resource.TOPIC, name, False, ("Read",), why_mirrored)
+        for alias in mirrors
+        for name in (f"{alias}.checkpoints.internal", f"mm2-offset-syncs.{alias}.internal")
     ]
     if task is Task.INSPECT:
         why_aborted = "Without it the reason of an abort is not known."

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
+from tests.backend.kafka.test_mirror_offsets import OFFSETS
 from tests.backend.kafka.topics import Writer
 from topicproof.backend import cli
 from topicproof.backend.address import Address
@@ -31,9 +32,11 @@ from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     admin_config,
     consumer_config,
+    idempotent_producer_config,
 )
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.abort import plan_abort
+from topicproof.backend.kafka.mirror_offsets import checkpoints
 from topicproof.backend.runs.check import check
 from topicproof.backend.runs.context import make_context
 from topicproof.backend.runs.create import create
@@ -49,6 +52,8 @@ from topicproof.validators.report import Report
 
 pytestmark = pytest.mark.services
 
+OF_READERS = b"\x00\x07readers\x00\x04seen\x00\x00\x00\x00"
+"""Key of a checkpoint of MirrorMaker: group, topic and partition."""
 USERS = ("owner", "inspector", "checker", "runner")
 
 
@@ -133,8 +138,11 @@ def test_inspect_needs_what_rights_prints_and_no_more(denying: Denying) -> None:
     """Story: an inspector is granted what `rights --for inspect` prints. They see all of one topic,
     nothing of another, and may not write. Without one of the rights, its name is in the error."""
     owner, inspector = denying.address("owner"), denying.address("inspector")
-    for topic in ("seen", "hidden"):
+    for topic in ("seen", "hidden", "east.checkpoints.internal"):
         Cluster(owner).create_topic(topic, 1)
+    mirror_maker = Producer(idempotent_producer_config(owner))
+    mirror_maker.produce("east.checkpoints.internal", OFFSETS, OF_READERS)
+    mirror_maker.flush(30)
     writer = Writer(denying.bootstrap, "seen", client=owner.client)
     writer.write("A2 A+ B3 B- C1")
     consumer = Consumer(consumer_config(owner, "readers", READ_COMMITTED))
@@ -142,7 +150,11 @@ def test_inspect_needs_what_rights_prints_and_no_more(denying: Denying) -> None:
     consumer.close()
     with pytest.raises(TopicError, match="it lacks Describe on topic seen"):
         inspect_topic(inspector, "seen")
-    denying.grant("--for", "inspect", "--principal", "User:inspector", "--topic", "seen")
+    assert list(checkpoints(inspector, ["seen"])) == []
+    wanted = ["--topic", "seen", "--mirror", "east"]
+    denying.grant("--for", "inspect", "--principal", "User:inspector", *wanted)
+    ((translated,),) = [each.found for each in checkpoints(inspector, ["seen"])]
+    assert (translated.group, translated.source_offset) == ("readers", 725)
     assert _lacking(inspector) == []
     view = inspect_topic(inspector, "seen")
     assert view.not_heard == ()
