@@ -7,67 +7,51 @@ could not be written; 64 wrong usage.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
+from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, NoReturn
 
 import typer
 from typer._click.exceptions import ClickException  # typer carries its own click
 
-from topicproof.backend.commands import evidence, history, runs, topics
-from topicproof.backend.commands.check import check
-from topicproof.backend.commands.contracts import contract
-from topicproof.backend.commands.doctor import doctor
-from topicproof.backend.commands.keys import keys
-from topicproof.backend.commands.matrix import matrix
-from topicproof.backend.commands.rights import rights
 from topicproof.backend.commands.terminal import err, out
-from topicproof.backend.commands.torture import torture
-from topicproof.backend.commands.totals import totals
-from topicproof.backend.commands.up import up
 from topicproof.backend.errors import TopicproofError
 
 USAGE = 64
 
-app = typer.Typer(
-    help="See, and prove, what Kafka transactions did to your topics.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-)
-COMMANDS: Mapping[str, Callable[..., None]] = {
-    "up": up,
-    "fill": topics.fill,
-    "floor": topics.floor,
-    "run": runs.run,
-    "process": runs.process,
-    "check": check,
-    "contract": contract,
-    "inspect": topics.inspect,
-    "transactions": topics.transactions,
-    "abort": topics.abort,
-    "rights": rights,
-    "stop": runs.stop,
-    "release": runs.release,
-    "resume": runs.resume,
-    "runs": runs.list_runs,
-    "show": runs.show,
-    "totals": totals,
-    "clean": runs.clean,
-    "evidence": evidence.evidence,
-    "verify": evidence.verify,
-    "signoff": evidence.signoff,
-    "keys": keys,
-    "compare": history.compare,
-    "trend": history.trend,
-    "matrix": matrix,
-    "torture": torture,
-    "doctor": doctor,
+COMMANDS: Mapping[str, str] = {
+    "up": "up",
+    "fill": "topics",
+    "floor": "topics",
+    "run": "runs",
+    "process": "runs",
+    "check": "check",
+    "contract": "contracts",
+    "inspect": "inspecting",
+    "transactions": "inspecting",
+    "abort": "inspecting",
+    "rights": "rights",
+    "stop": "runs",
+    "release": "runs",
+    "resume": "runs",
+    "runs": "runs:list_runs",
+    "show": "runs",
+    "totals": "totals",
+    "clean": "runs",
+    "evidence": "evidence",
+    "verify": "evidence",
+    "signoff": "evidence",
+    "keys": "keys",
+    "compare": "history",
+    "trend": "history",
+    "matrix": "matrix",
+    "torture": "torture",
+    "doctor": "doctor",
 }
-"""Commands by name, in the order of the help."""
-for name, command in COMMANDS.items():
-    app.command(name)(command)
+"""The module in backend/commands of each command, in the order of the help. The function has the
+command's name, or the one after the colon. Modules are imported when they are needed, because some
+of them take a second to load."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -76,7 +60,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     _version: Annotated[
         bool,
@@ -88,12 +71,30 @@ def options(
     """See, and prove, what Kafka transactions did to your topics."""
 
 
+def command_line(names: Iterable[str]) -> typer.Typer:
+    """Return a command line of these commands."""
+    app = typer.Typer(
+        help="See, and prove, what Kafka transactions did to your topics.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+        callback=options,
+    )
+    for name in names:
+        module, _, function = COMMANDS[name].partition(":")
+        found = import_module(f"topicproof.backend.commands.{module}")
+        app.command(name)(getattr(found, function or name))
+    return app
+
+
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a command. Every error becomes one sentence and an exit code, without a traceback."""
     out.quiet = False
     given = _with_json_value(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = app(args=given, prog_name="topicproof", standalone_mode=False)
+        wanted = given[:1] if given and given[0] in COMMANDS else COMMANDS
+        code = command_line(wanted)(args=given, prog_name="topicproof", standalone_mode=False)
     except ClickException as error:
         error.show()
         code = USAGE

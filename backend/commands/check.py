@@ -20,15 +20,17 @@ from topicproof.backend.commands.options import (
     ClusterName,
     Config,
     Json,
-    Out,
     SourceBootstrap,
     SourceCluster,
     SourceConfig,
-    require_sides,
     settings_of,
     source_settings,
 )
 from topicproof.backend.commands.outcome import conclude_check
+from topicproof.backend.commands.run_options import (
+    Out,
+    require_sides,
+)
 from topicproof.backend.commands.runs import given
 from topicproof.backend.commands.terminal import say, write_file
 from topicproof.backend.errors import UsageError

@@ -21,9 +21,11 @@ from topicproof.backend.commands.options import (
     SourceCluster,
     SourceConfig,
     kafka_settings,
-    require_sides,
     settings_of,
     source_settings,
+)
+from topicproof.backend.commands.run_options import (
+    require_sides,
 )
 from topicproof.backend.commands.terminal import emit, err, out, say
 from topicproof.backend.errors import ContractError, EvidenceError, UsageError

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from topicproof.backend.commands.options import Bootstrap, ClusterName, Config, Json, settings_of
-from topicproof.backend.commands.show import plain
-from topicproof.backend.commands.terminal import emit, out
+from topicproof.backend.commands.terminal import emit, out, plain
 from topicproof.backend.doctor.diagnosis import Health, exit_code
 from topicproof.backend.doctor.examine import examine
 from topicproof.backend.errors import TopicproofError

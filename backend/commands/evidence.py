@@ -15,16 +15,18 @@ from topicproof.backend.commands.options import (
     ClusterName,
     Config,
     Json,
-    Out,
-    PayloadsKept,
     RunId,
     SourceBootstrap,
     SourceCluster,
     SourceConfig,
     settings_of,
 )
-from topicproof.backend.commands.show import plain
-from topicproof.backend.commands.terminal import emit, out, print_report, say
+from topicproof.backend.commands.outcome import print_report
+from topicproof.backend.commands.run_options import (
+    Out,
+    PayloadsKept,
+)
+from topicproof.backend.commands.terminal import emit, out, plain, say
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.attestation import Trust, attest_copy
 from topicproof.backend.evidence.copy import copy_all

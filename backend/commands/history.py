@@ -11,8 +11,7 @@ import typer
 from rich.table import Table
 
 from topicproof.backend.commands.options import Json, settings_of
-from topicproof.backend.commands.show import plain
-from topicproof.backend.commands.terminal import emit, out
+from topicproof.backend.commands.terminal import emit, out, plain
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.folder import evidence_hash, read_report
 from topicproof.backend.history.compare import compare as compare_reports

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from topicproof.backend.commands.options import Json, settings_of
-from topicproof.backend.commands.show import plain
-from topicproof.backend.commands.terminal import emit, out
+from topicproof.backend.commands.terminal import emit, out, plain
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.exit_codes import FORGED
 from topicproof.backend.history.signoff import broken, signoffs, unanchored

@@ -17,9 +17,8 @@ from topicproof.backend.commands.options import (
     Json,
     kafka_settings,
 )
-from topicproof.backend.commands.show import plain
 from topicproof.backend.commands.show_matrix import heat_map, line, markdown, summary
-from topicproof.backend.commands.terminal import emit, err, out, say, stopping, write_file
+from topicproof.backend.commands.terminal import emit, err, out, plain, say, stopping, write_file
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.matrix.cells import AT_ONCE, Result, kept, run_cells
 from topicproof.backend.matrix.table import cells, in_real_time

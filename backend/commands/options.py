@@ -8,11 +8,7 @@ from typing import Annotated
 import typer
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.evidence.manifest import Payloads
-from topicproof.backend.faults.kinds import KINDS
 from topicproof.backend.kafka.log.client import require_reachable
-from topicproof.backend.runs.scenarios import SCENARIOS
-from topicproof.backend.runs.sides import Chosen
 from topicproof.backend.settings import Settings, read_settings
 
 Bootstrap = Annotated[
@@ -60,88 +56,11 @@ Records = Annotated[
     int | None, typer.Option(help="How many integers to write, starting at 0.", metavar="N")
 ]
 Partitions = Annotated[int | None, typer.Option(help="Partitions of new topics.", metavar="P")]
-PerTransaction = Annotated[int | None, typer.Option(help="Records per transaction.", metavar="N")]
-Lineage = Annotated[
-    str | None,
-    typer.Option(
-        help=(
-            "record: each sink record names its input in a header. packed: one header for many"
-            " records. off: judged by key."
-        ),
-        metavar="HOW",
-    ),
-]
-AbortProbability = Annotated[
-    float | None,
-    typer.Option(
-        help="Probability that a transaction is aborted on purpose, from 0 to 1.", metavar="p"
-    ),
-]
-AttemptsMax = Annotated[
-    int | None, typer.Option(help="Attempts per transaction before the run fails.", metavar="N")
-]
-Fault = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Inject a fault, such as crash@transaction=3,step=begun. "
-        + " ".join(f"{kind.name}: {kind.says}" for kind in KINDS),
-        metavar="KIND@WHERE",
-    ),
-]
-Seed = Annotated[
-    int | None, typer.Option(help="Random seed. The same seed repeats the run.", metavar="S")
-]
 Rate = Annotated[
     float | None, typer.Option(help="Write at this rate, in records per second.", metavar="R")
 ]
-Scenario = Annotated[
-    str | None, typer.Option(help=f"What to run: {', '.join(SCENARIOS)}.", metavar="NAME")
-]
-PlanFile = Annotated[
-    Path | None,
-    typer.Argument(
-        help="A plan in YAML, or the name of a scenario. Options override the plan.",
-        metavar="[PLAN.yaml|SCENARIO]",
-    ),
-]
 UntilStopped = Annotated[
     bool, typer.Option("--until-stopped", help="Continue until `topicproof stop` or Ctrl-C.")
-]
-RealTime = Annotated[
-    bool,
-    typer.Option(
-        "--real-time",
-        help="Hand each record over as it comes, instead of batch by batch (Real-Time Mode).",
-    ),
-]
-CommitInterval = Annotated[
-    int | None,
-    typer.Option(
-        "--commit-interval-ms",
-        help="In real time: a transaction ends this long after its first input. Default: 20.",
-        metavar="MS",
-    ),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", help="Folder for the report and its evidence.", metavar="DIR"),
-]
-PayloadsKept = Annotated[
-    Payloads,
-    typer.Option(
-        "--payloads",
-        help="Keys, values and headers in the evidence: all as read, masked as digests, or none.",
-    ),
-]
-OffsetsForced = Annotated[
-    bool,
-    typer.Option(
-        "--offsets-forced", help="Continue from the group's offsets even if they were moved."
-    ),
-]
-SourceOption = Annotated[
-    list[str] | None,
-    typer.Option(help="A further option for Spark's Kafka source.", metavar="NAME=VALUE"),
 ]
 
 
@@ -179,11 +98,3 @@ def source_settings(
     if not (bootstrap or config or cluster):
         return None
     return kafka_settings(bootstrap, config, cluster=cluster)
-
-
-def require_sides(sides: Chosen) -> Chosen:
-    """Return the same. Raises ClusterError if a given Kafka of them cannot be reached."""
-    for side in (sides.sink, sides.source):
-        if side is not None and side.bootstrap is not None:
-            require_reachable(side.address)
-    return sides

@@ -8,13 +8,18 @@ from typing import Any, NoReturn
 
 import typer
 
-from topicproof.backend.commands.show import balances, plain, progress_line, side_effects
-from topicproof.backend.commands.terminal import emit, err, out, print_report
+from topicproof.backend.commands.show import balances, progress_line, report_lines, side_effects
+from topicproof.backend.commands.terminal import emit, err, out, plain
 from topicproof.backend.history.run_state import progress_fields
 from topicproof.backend.history.store import History, Run
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 from topicproof.validators.report import exit_code as exit_code_of
+
+
+def print_report(report: Report) -> None:
+    for line in report_lines(report):
+        out.print(line, highlight=False)
 
 
 def conclude_run(history: History, run_id: str, report: Report | None, json_: str | None) -> None:

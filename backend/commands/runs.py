@@ -16,34 +16,36 @@ import typer
 from rich.table import Table
 
 from topicproof.backend.commands.options import (
-    AbortProbability,
-    AttemptsMax,
     Bootstrap,
     Brokers,
     ClusterName,
-    CommitInterval,
     Config,
-    Fault,
     Json,
-    Lineage,
-    OffsetsForced,
     Partitions,
-    PerTransaction,
-    PlanFile,
     Rate,
-    RealTime,
     Records,
     RunId,
-    Scenario,
-    Seed,
-    SourceOption,
     UntilStopped,
     kafka_settings,
     settings_of,
 )
-from topicproof.backend.commands.outcome import conclude_run, print_stages, run_json
-from topicproof.backend.commands.show import plain, progress_line, side_effects
-from topicproof.backend.commands.terminal import emit, give_up, out, print_report, say, stopping
+from topicproof.backend.commands.outcome import conclude_run, print_report, print_stages, run_json
+from topicproof.backend.commands.run_options import (
+    AbortProbability,
+    AttemptsMax,
+    CommitInterval,
+    Fault,
+    Lineage,
+    OffsetsForced,
+    PerTransaction,
+    PlanFile,
+    RealTime,
+    Scenario,
+    Seed,
+    SourceOption,
+)
+from topicproof.backend.commands.show import progress_line, side_effects
+from topicproof.backend.commands.terminal import emit, give_up, out, plain, say, stopping
 from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.history.signoff import signoffs

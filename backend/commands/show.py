@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from topicproof.backend.commands.terminal import plain
 from topicproof.backend.history.run_state import Facts, Progress
 from topicproof.validators.finding import Bounds, Finding, Origin, Outcome, Witness
 from topicproof.validators.report import Report
@@ -160,8 +161,3 @@ def _aside_lines(findings: Iterable[Finding]) -> Iterator[str]:
         ]
         if names:
             yield f"  not counted, {said}: {', '.join(names)}"
-
-
-def plain(text: str) -> str:
-    """Escape square brackets, which Rich would treat as markup."""
-    return text.replace("[", r"\[")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from topicproof.backend.commands.show import plain
+from topicproof.backend.commands.terminal import plain
 from topicproof.backend.kafka.browse.inspect import ProducerView, TopicView
 from topicproof.backend.kafka.coordination.transactions import TransactionsOfCluster
 from topicproof.validators.coordinator import TWO_PHASE_TIMEOUT_MS, OpenTransaction

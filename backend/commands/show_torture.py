@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from topicproof.backend.commands.show import plain
+from topicproof.backend.commands.terminal import plain
 from topicproof.backend.matrix.table import TABLE
 from topicproof.backend.torture.run import Tried
 from topicproof.backend.torture.schedule import Schedule

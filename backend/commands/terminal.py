@@ -17,9 +17,7 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
-from topicproof.backend.commands.show import report_lines
 from topicproof.backend.errors import EvidenceError, TopicproofError
-from topicproof.validators.report import Report
 
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
@@ -47,9 +45,9 @@ def say(text: str) -> None:
     err.print(f"[dim]{datetime.now(UTC):%H:%M:%S}[/] {text}", highlight=False)
 
 
-def print_report(report: Report) -> None:
-    for line in report_lines(report):
-        out.print(line, highlight=False)
+def plain(text: str) -> str:
+    """Escape square brackets, which Rich would treat as markup."""
+    return text.replace("[", r"\[")
 
 
 @contextmanager
