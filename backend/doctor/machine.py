@@ -9,9 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 import psutil
 
-from topicproof.backend.doctor.diagnosis import Diagnosis, failed, ok, warning
+from topicproof.backend.doctor.diagnosis import Diagnosis, Health, failed, ok, warning
 from topicproof.backend.errors import SetupError
-from topicproof.backend.services.jars import jars_present
+from topicproof.backend.services.jars import changed_jars, jars_present
 from topicproof.backend.services.java import java, java_version
 from topicproof.backend.services.kafka import require_disk_space
 from topicproof.backend.services.processes import free_ports, listens
@@ -104,6 +104,13 @@ def ports() -> Diagnosis:
 
 def jars(settings: Settings, embedded: bool) -> Diagnosis:
     if jars_present(settings):
+        if changed := changed_jars(settings):
+            return Diagnosis(
+                "jars",
+                Health.FAILED,
+                f"These jars are not the ones that were tested: {', '.join(changed)}.",
+                f"Delete {settings.jars}. The next start fetches it again.",
+            )
         count = len(list(settings.jars.glob("*/*.jar")))
         return ok("jars", f"{count} jars of Kafka and Spark in {settings.jars}")
     if not embedded:

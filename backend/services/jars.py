@@ -1,7 +1,8 @@
-"""The jars of ivy.xml, fetched once with the Apache Ivy in PySpark.
+"""The jars of ivy.xml, fetched once with the Apache Ivy in PySpark, and compared with jars.sha256.
 
 Run as `python -m topicproof.backend.services.jars`; with the argument `registry` it fetches the
-schema registry of the tests.
+schema registry of the tests. After a change of ivy.xml, the argument `hashes` fetches all of it
+and rewrites jars.sha256.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,7 +25,7 @@ BROKER = "broker"
 SPARK = "spark"
 TOOLS = "tools"
 STREAMS = "streams"
-IVY = ROOT / "ivy.xml"
+IVY, HASHES = ROOT / "ivy.xml", ROOT / "jars.sha256"
 CONFIGURATIONS = (BROKER, SPARK, TOOLS, STREAMS)
 REGISTRY = "registry"
 """An archive instead of jars, large, and for the tests alone, so nobody else fetches it."""
@@ -35,20 +36,24 @@ def ensure_jars(
     configurations: Sequence[str] = CONFIGURATIONS,
     stamp_name: str = ".complete",
 ) -> None:
-    """Fetch missing jars of ivy.xml. Several processes may call this at once.
-
-    Raises SetupError with Ivy's last lines if it fails.
-    """
-    fetch(IVY, settings.jars, configurations, stamp_name)
+    """Fetch missing jars of ivy.xml. Several processes may call this at once. Raises SetupError as
+    `fetch` does."""
+    fetch(IVY, settings.jars, configurations, stamp_name, known_hashes())
 
 
 def fetch(
-    definition: Path, folder: Path, configurations: Sequence[str], stamp_name: str = ".complete"
+    definition: Path,
+    folder: Path,
+    configurations: Sequence[str],
+    stamp_name: str = ".complete",
+    hashes: Mapping[str, str] | None = None,
 ) -> None:
     """Fetch the jars of an Ivy file into one subfolder for each configuration, unless they are
-    there. `stamp_name` is the file that says so. Several processes may call this at once.
+    there. `stamp_name` is the file that says so. `hashes` are those of `known_hashes`; None accepts
+    every file. Several processes may call this at once.
 
-    Raises SetupError with Ivy's last lines if it fails.
+    Raises SetupError with Ivy's last lines if it fails, or with the names of files that have other
+    hashes.
     """
     digest = _digest(definition)
     stamp = folder / stamp_name
@@ -59,7 +64,7 @@ def fetch(
         fcntl.flock(lock, fcntl.LOCK_EX)
         if _says(stamp, digest):
             return
-        _retrieve(definition, folder, configurations)
+        _retrieve(definition, folder, configurations, hashes)
         stamp.write_text(digest)
 
 
@@ -82,15 +87,61 @@ def jars_present(settings: Settings) -> bool:
     return _says(settings.jars / ".complete", _digest(IVY))
 
 
-def _digest(definition: Path) -> str:
-    return hashlib.sha256(definition.read_bytes()).hexdigest()
+def known_hashes() -> dict[str, str]:
+    """Return the SHA-256 hash of each file that ivy.xml stands for, by `configuration/file`."""
+    lines = HASHES.read_text(encoding="utf-8").splitlines()
+    return {name: digest for digest, name in (line.split() for line in lines)}
+
+
+def unknown_files(
+    folder: Path, configurations: Sequence[str], hashes: Mapping[str, str]
+) -> list[str]:
+    """Return the fetched files, by `configuration/file`, that have another hash or none."""
+    files = [file for name in configurations for file in sorted((folder / name).glob("*"))]
+    named = [(f"{file.parent.name}/{file.name}", file) for file in files]
+    return [name for name, file in named if hashes.get(name) != _digest(file)]
+
+
+def require_known(folder: Path, configurations: Sequence[str], hashes: Mapping[str, str]) -> None:
+    """Raises SetupError if any of the fetched files has another hash or none."""
+    if unknown := unknown_files(folder, configurations, hashes):
+        raise SetupError(
+            f"The registry of the jars gave other files than expected: {', '.join(unknown)}."
+            f" {HASHES.name} has the right hashes. Nothing was installed. Check which registry or"
+            " proxy this machine asks."
+        )
+
+
+def changed_jars(settings: Settings) -> list[str]:
+    """Return the jars, by `configuration/file`, that are not what ivy.xml stands for."""
+    return unknown_files(settings.jars, CONFIGURATIONS, known_hashes())
+
+
+def rewrite_hashes() -> None:
+    """Fetch everything again and trust it: write the hashes into jars.sha256."""
+    wanted = (*CONFIGURATIONS, REGISTRY)
+    with tempfile.TemporaryDirectory(prefix="topicproof-jars-") as found:
+        fetch(IVY, Path(found), wanted)
+        files = [file for name in wanted for file in sorted((Path(found) / name).iterdir())]
+        lines = [f"{_digest(file)}  {file.parent.name}/{file.name}\n" for file in files]
+    HASHES.write_text("".join(lines), encoding="utf-8")
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _says(stamp: Path, digest: str) -> bool:
     return stamp.exists() and stamp.read_text() == digest
 
 
-def _retrieve(definition: Path, folder: Path, configurations: Sequence[str]) -> None:
+def _retrieve(
+    definition: Path,
+    folder: Path,
+    configurations: Sequence[str],
+    hashes: Mapping[str, str] | None,
+) -> None:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SetupError("PySpark is not installed. Run: pip install -r requirements.txt")
@@ -118,6 +169,8 @@ def _retrieve(definition: Path, folder: Path, configurations: Sequence[str]) -> 
                 " reaches the Maven registry (a proxy is set with JAVA_TOOL_OPTIONS), then run the"
                 f" command again. Ivy said:\n{tail}"
             )
+        if hashes is not None:
+            require_known(Path(fetched), configurations, hashes)
         for configuration in configurations:
             _put(Path(fetched) / configuration, folder / configuration)
 
@@ -139,6 +192,8 @@ if __name__ == "__main__":
     try:
         if sys.argv[1:] == [REGISTRY]:
             registry_archive(read_settings())
+        elif sys.argv[1:] == ["hashes"]:
+            rewrite_hashes()
         else:
             ensure_jars(read_settings())
     except TopicproofError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ from topicproof.backend.doctor import machine
 from topicproof.backend.doctor.diagnosis import Health, exit_code
 from topicproof.backend.doctor.services import spark
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings
+from topicproof.backend.services.jars import SPARK
+from topicproof.backend.settings import Settings, read_settings
 
 
 @pytest.fixture
@@ -62,6 +64,22 @@ def test_each_dead_service_is_named_with_what_to_do(
     assert found["java"]["found"] == "No Java was found under JAVA_HOME."
     assert found["java"]["remedy"].startswith("Install a JDK of version 17 or later")
     assert found["jars"]["health"] == "warning"
+
+
+def test_a_jar_that_was_changed_is_named(tmp_path: Path) -> None:
+    """Story: somebody puts another jar where Spark loads its Kafka source from."""
+    settings = read_settings(home=tmp_path / "home")
+    for folder in settings.jars.iterdir():
+        (tmp_path / folder.name).symlink_to(folder)
+    told = read_settings(home=tmp_path / "home").model_copy(update={"jars": tmp_path})
+    assert machine.jars(told, embedded=True).health is Health.OK
+    (tmp_path / SPARK).unlink()
+    shutil.copytree(settings.jars / SPARK, tmp_path / SPARK)
+    changed = next((tmp_path / SPARK).glob("kafka-clients-*.jar"))
+    changed.write_bytes(b"another")
+    found = machine.jars(told, embedded=True)
+    assert found.health is Health.FAILED and f"spark/{changed.name}." in found.found
+    assert found.remedy.startswith("Delete ")
 
 
 def test_wrong_settings_do_not_hide_the_rest(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from topicproof.backend.kafka.cluster import TXN_OFFSET_COMMIT, Cluster, require
 from topicproof.backend.properties.reading import read_properties
 from topicproof.backend.services import kafka as broker
 from topicproof.backend.services.dashboard import require_port
-from topicproof.backend.services.jars import BROKER, _put, jar_files
+from topicproof.backend.services.jars import BROKER, _put, jar_files, require_known
 from topicproof.backend.services.java import java
 from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.settings import read_settings
@@ -58,6 +59,20 @@ def test_jars_that_are_there_are_left_alone(tmp_path: Path) -> None:
     _put(fetched, folder)
     assert sorted(jar.name for jar in folder.iterdir()) == ["kept-1.jar", "new-2.jar"]
     assert (folder / "kept-1.jar").stat().st_ino == before
+
+
+def test_jars_with_another_hash_are_not_installed(tmp_path: Path) -> None:
+    """Story: a registry gives another file under a known name, or one that nobody asked for."""
+    (tmp_path / "broker").mkdir()
+    (tmp_path / "broker" / "known-1.jar").write_text("as expected")
+    hashes = {"broker/known-1.jar": sha256(b"as expected").hexdigest()}
+    require_known(tmp_path, [BROKER], hashes)
+    (tmp_path / "broker" / "added-1.jar").write_text("as expected")
+    with pytest.raises(SetupError, match=r"other files than expected: broker/added-1\.jar\."):
+        require_known(tmp_path, [BROKER], hashes)
+    (tmp_path / "broker" / "known-1.jar").write_text("changed")
+    with pytest.raises(SetupError, match=r"broker/added-1\.jar, broker/known-1\.jar.*Nothing was"):
+        require_known(tmp_path, [BROKER], hashes)
 
 
 def test_storage_that_cannot_be_used_is_named(tmp_path: Path) -> None:
