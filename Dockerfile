@@ -2,8 +2,8 @@ FROM python:3.11-slim-bookworm
 RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jre-headless && rm -rf /var/lib/apt/lists/*
 RUN useradd --create-home topicproof && mkdir -p /home/topicproof/data && chown topicproof /home/topicproof/data
 WORKDIR /opt/topicproof
-COPY requirements.txt pyproject.toml ivy.xml README.md LICENSE ./
-RUN pip install --no-cache-dir -r requirements.txt
+COPY requirements.lock pyproject.toml ivy.xml jars.sha256 README.md LICENSE ./
+RUN pip install --no-cache-dir --require-hashes -r requirements.lock
 COPY app ./app
 COPY backend ./backend
 COPY validators ./validators

@@ -1,5 +1,5 @@
 # The two commands a newcomer needs are `make demo` and `make test`; each sets up all it lacks.
-.PHONY: wheel demo test test-fast check format docs bench bench-scan bench-click bench-pages bench-hostile bench-fields clean
+.PHONY: wheel lock sbom demo test test-fast check format docs bench bench-scan bench-click bench-pages bench-hostile bench-fields clean
 
 demo:
 	@scripts/setup
@@ -66,6 +66,18 @@ bench-fields:
 wheel:
 	@scripts/setup --dev
 	@scripts/wheel dist $(TAG)
+
+# After a change of requirements*.txt or ivy.xml: what is installed, each file with its hash.
+lock:
+	@scripts/setup --dev
+	@for name in requirements requirements-dev; do .venv/bin/uv pip compile $$name.txt --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-header --quiet --output-file $$name.lock; done
+	@.venv/bin/python -m topicproof.backend.services.jars hashes
+
+# Every part of a release with hash and licence, as CycloneDX: dist/sbom.cdx.json.
+sbom:
+	@scripts/setup --dev
+	@.venv/bin/python -m tests.sbom dist/sbom.cdx.json
 
 clean:
 	rm -rf .venv .jars .topicproof artifacts

@@ -14,8 +14,8 @@ from tests.test_cli import call
 from topicproof.backend.doctor import machine
 from topicproof.backend.doctor.diagnosis import Health, exit_code
 from topicproof.backend.doctor.services import spark
-from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.jars import SPARK
+from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings
 
 
