@@ -18,7 +18,7 @@ from topicproof.backend.kafka.cluster import Cluster, cluster_error
 from topicproof.backend.kafka.coordination.coordinator import sees_every_id
 from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.log.client import require_reachable
-from topicproof.backend.services.spark import connect
+from topicproof.backend.services.spark import connect, without_token
 from topicproof.backend.settings import Settings
 
 SPARK_PORT = 15002
@@ -129,6 +129,7 @@ def spark(settings: Settings) -> Diagnosis:
     """Open a session on the given server, and compare versions. Takes at most some seconds."""
     if settings.spark_remote is None:
         return ok("spark", "none is given; an embedded one is started when it is needed")
+    told = without_token(settings.spark_remote)
     try:
         _require_listening(settings.spark_remote)
         session = bounded(lambda: connect(settings.spark_remote or ""))
@@ -139,16 +140,16 @@ def spark(settings: Settings) -> Diagnosis:
     except TopicproofError as error:
         return failed("spark", error)
     except TimeoutError:
-        why = f"Spark at {settings.spark_remote} accepts connections, but answers nothing."
+        why = f"Spark at {told} accepts connections, but answers nothing."
         return failed("spark", SetupError(f"{why} Check SPARK_REMOTE."))
     if there.split(".")[:2] != here.split(".")[:2]:
         return Diagnosis(
             "spark",
             Health.WARNING,
-            f"The server at {settings.spark_remote} is Spark {there}; this is pyspark {here}.",
+            f"The server at {told} is Spark {there}; this is pyspark {here}.",
             f"Install the same version here: pip install 'pyspark[connect]=={there}'",
         )
-    return ok("spark", f"Spark {there} at {settings.spark_remote}")
+    return ok("spark", f"Spark {there} at {told}")
 
 
 def _require_listening(remote: str) -> None:
@@ -160,6 +161,6 @@ def _require_listening(remote: str) -> None:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise SparkError(
-            f"Nothing listens at {remote} ({why}). Start a Spark Connect server there, or check"
-            " SPARK_REMOTE."
+            f"Nothing listens at {without_token(remote)} ({why}). Start a Spark Connect server"
+            " there, or check SPARK_REMOTE."
         ) from error

@@ -48,10 +48,12 @@ def test_each_dead_service_is_named_with_what_to_do(
     not there. All are found in one go."""
     monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TOPICPROOF_JARS", str(tmp_path / "jars"))
-    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1/;token=planted")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert call("doctor", "--bootstrap", f"127.0.0.1:{mute}", "--json") == 3
-    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)["found"]}
+    told = capsys.readouterr().out
+    assert "planted" not in told
+    found = {each["name"]: each for each in json.loads(told)["found"]}
     assert "it accepts connections, but answers nothing" in found["broker"]["found"]
     assert found["broker"]["remedy"] == "Check the address and that the broker runs."
     assert found["spark"]["found"].startswith("Nothing listens at sc://127.0.0.1:1 (")
