@@ -32,7 +32,7 @@ from topicproof.backend.commands.run_options import (
     require_sides,
 )
 from topicproof.backend.commands.runs import given
-from topicproof.backend.commands.terminal import say, write_file
+from topicproof.backend.commands.terminal import give_up, say, write_file
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.annotations import markdown, workflow_commands
 from topicproof.backend.evidence.attestation import attest_copy
@@ -161,7 +161,7 @@ def check(
                 side.check()
             report = judge(
                 *(sides.sink, found, history, question_of(one, fields, *clusters), attachments),
-                *(given_by.name, payloads, given_by.version, sides.source),
+                *(given_by.name, payloads, given_by.version, sides.source, give_up),
             )
             reports.append(report)
             codes.append(code_of(report))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from topicproof.backend.errors import CheckStopped, TopicproofError
@@ -16,6 +17,8 @@ from topicproof.backend.history.run_state import Facts, RanOn
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.lifeline import check_lifeline, kafka_service, spark_service
 from topicproof.backend.runs.sides import Chosen
 from topicproof.backend.runs.watched import watched
 from topicproof.backend.services.keeper import Services
@@ -34,13 +37,14 @@ def check(
     payloads: Payloads = Payloads.ALL,
     version: int | None = None,
     source_side: Settings | None = None,
+    give_up: Callable[[TopicproofError], None] | None = None,
 ) -> Report:
     """Judge two topics from any program, and keep the verdict in the history.
 
     `attachments`: additional evidence files, by name. `contract`: the name that all checks of one
     contract share; `version`: its version, if it is kept in the history. `payloads`: all, or none
     in the evidence. `source_side`: the settings of the source's cluster, if it is not that of the
-    services.
+    services. `give_up` ends this process if Kafka or Spark is gone for good (lifeline.py).
     Raises CheckStopped if somebody stops it (`History.request_stop`).
     """
     source, sink = question.source.topic, question.sink
@@ -62,8 +66,18 @@ def check(
     history.remember(entry.id, Facts(source=source, sink=sink, cluster=where))
     history.enter(entry.id, State.JUDGING)
     folder = settings.runs / entry.id
+    asked = [kafka_service(Cluster(services.address), sink), spark_service(services.spark_remote)]
+    if chosen.other is not None:
+        asked.append(kafka_service(Cluster(chosen.other), source))
+
+    def without(error: TopicproofError) -> None:
+        _remove(folder, payloads, stopped=False)
+        if give_up is not None:
+            give_up(error)
+
     try:
         with (
+            check_lifeline(history, entry.id, asked, without if give_up else None),
             spark_session(services.spark_remote) as spark,
             watched(history, entry.id, spark) as watch,
         ):
@@ -80,14 +94,19 @@ def check(
         attest(settings, folder / EVIDENCE)
     except TopicproofError as error:
         stopped = isinstance(error, CheckStopped)
-        if payloads is Payloads.NONE:
-            # The readings hold their payloads until they have been judged.
-            shutil.rmtree(folder, ignore_errors=True)
-        elif stopped:
-            # Half of the evidence proves nothing.
-            shutil.rmtree(folder / EVIDENCE, ignore_errors=True)
+        _remove(folder, payloads, stopped)
         state = State.STOPPED if stopped else State.FAILED
         history.end(entry.id, state, None, None, None if stopped else str(error))
         raise
     history.end(entry.id, State.DONE, report.verdict, report.why)
     return report
+
+
+def _remove(folder: Path, payloads: Payloads, stopped: bool) -> None:
+    """Remove what a check that came to no verdict must not leave."""
+    if payloads is Payloads.NONE:
+        # The readings hold their payloads until they have been judged.
+        shutil.rmtree(folder, ignore_errors=True)
+    elif stopped:
+        # Half of the evidence proves nothing.
+        shutil.rmtree(folder / EVIDENCE, ignore_errors=True)

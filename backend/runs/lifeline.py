@@ -1,9 +1,10 @@
-"""Ends a run whose Kafka or Spark is gone for good.
+"""Ends a run or a check whose Kafka or Spark is gone for good.
 
 The clients of both wait for a server that may come back: up to ten minutes, and some calls of
 librdkafka forever. Here a thread asks both whether they answer. If one stays silent, the run ends
 with a sentence, and its process ends without waiting for those calls. That is as safe as a kill
--9, which a run survives at any moment: all progress is in Kafka and in the history.
+-9, which a run survives at any moment: all progress is in Kafka and in the history. A check has no
+progress worth keeping.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from urllib.parse import urlsplit
 
 from topicproof.backend.errors import ClusterError, EvidenceError, SparkError, TopicproofError
 from topicproof.backend.faults.kinds import BROKER, UNCLEAN
-from topicproof.backend.history.store import State
+from topicproof.backend.history.store import History, State
+from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.context import Context
 from topicproof.backend.services.spark import without_token
 from topicproof.backend.settings import BROKER_START_TIMEOUT_S
@@ -90,31 +92,68 @@ def lifeline(context: Context) -> Iterator[None]:
     if give_up is None:
         yield
         return
-    remote = context.services.spark_remote
     run = context.run.id
-
-    def gone(error: TopicproofError) -> None:
-        told = type(error)(f"{error} Start it again, then: topicproof resume {run}")
-        try:
-            context.history.end(run, State.FAILED, None, None, str(told))
-        except EvidenceError as unwritten:
-            told = EvidenceError(f"{told} {unwritten}")
-        give_up(told)
-
-    kafka = Service(
-        f"Kafka at {context.cluster.address}",
-        lambda: context.cluster.answers(context.names.journal, KAFKA_ANSWER_S),
-        ClusterError,
+    gone = _ending(context.history, run, f"Start it again, then: topicproof resume {run}", give_up)
+    services = (
+        kafka_service(context.cluster, context.names.journal),
+        spark_service(context.services.spark_remote),
     )
-    spark = Service(f"Spark at {without_token(remote)}", lambda: spark_listens(remote), SparkError)
     # A plan that strikes brokers gives them the time to come back.
     patience_s = BROKER_START_TIMEOUT_S if _strikes_brokers(context.plan.faults) else PATIENCE_S
-    thread = Lifeline((kafka, spark), context.stop, gone, patience_s)
+    with _watched(Lifeline(services, context.stop, gone, patience_s)):
+        yield
+
+
+@contextmanager
+def check_lifeline(
+    history: History,
+    check: str,
+    services: Sequence[Service],
+    give_up: Callable[[TopicproofError], None] | None,
+) -> Iterator[None]:
+    """The same for a check, by its id in the history."""
+    if give_up is None:
+        yield
+        return
+    gone = _ending(history, check, "Nothing was judged. Start it again, then check again.", give_up)
+    with _watched(Lifeline(services, threading.Event(), gone, PATIENCE_S)):
+        yield
+
+
+@contextmanager
+def _watched(thread: Lifeline) -> Iterator[None]:
     thread.start()
     try:
         yield
     finally:
         thread.ended.set()
+
+
+def _ending(
+    history: History, run: str, remedy: str, give_up: Callable[[TopicproofError], None]
+) -> Callable[[TopicproofError], None]:
+    """Return what notes the error in the history, with what to do, and then gives up."""
+
+    def gone(error: TopicproofError) -> None:
+        told = type(error)(f"{error} {remedy}")
+        try:
+            history.end(run, State.FAILED, None, None, str(told))
+        except EvidenceError as unwritten:
+            told = EvidenceError(f"{told} {unwritten}")
+        give_up(told)
+
+    return gone
+
+
+def kafka_service(cluster: Cluster, topic: str) -> Service:
+    """The brokers, asked for this topic."""
+    return Service(
+        f"Kafka at {cluster.address}", lambda: cluster.answers(topic, KAFKA_ANSWER_S), ClusterError
+    )
+
+
+def spark_service(remote: str) -> Service:
+    return Service(f"Spark at {without_token(remote)}", lambda: spark_listens(remote), SparkError)
 
 
 def spark_listens(remote: str) -> bool:

@@ -112,6 +112,25 @@ def test_a_run_without_spark_ends_and_can_be_resumed(
     assert "secret" not in str(error)
 
 
+def test_a_check_whose_kafka_is_gone_ends_with_what_to_do(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: the source's cluster dies while a check reads it. The history says so, and nobody owns
+    the check any more."""
+    monkeypatch.setattr(lifeline, "PATIENCE_S", 0.05)
+    history = History(settings)
+    entry = history.create("check", "check", {})
+    there, said = f"127.0.0.1:{free_ports(1)[0]}", list[TopicproofError]()
+    asked = [lifeline.kafka_service(Cluster(Address(there)), "orders")]
+    with lifeline.check_lifeline(history, entry.id, asked, said.append):
+        wait_until(lambda: bool(said), WAIT_S, "the end of the check")
+    (error,) = said
+    assert isinstance(error, ClusterError) and f"Kafka at {there} has not answered" in str(error)
+    assert str(error).endswith("Nothing was judged. Start it again, then check again.")
+    found = history.get(entry.id)
+    assert found.state is State.FAILED and not found.alive and found.error == str(error)
+
+
 def test_ctrl_c_twice_ends_a_call_that_does_not_return() -> None:
     """Story: a client waits for brokers that are gone, in a call that no signal interrupts. The
     first Ctrl-C is heard at once, the second ends the process."""
