@@ -11,8 +11,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ from secrets import token_urlsafe
 from typing import cast
 from urllib.parse import urlsplit
 
+import grpc
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client import DefaultChannelBuilder
@@ -36,6 +38,10 @@ from topicproof.backend.settings import SPARK_START_TIMEOUT_S, python_path, sock
 
 SESSION_TIMEOUT_S = 60
 """A killed client's session, and its queries, end after this long."""
+ANY_SETTING = "spark.sql.session.timeZone"
+"""A question about it keeps a session alive. One about the version does not."""
+ASKED_S = 2.0
+"""How long the end of a session waits for a question that is on its way."""
 
 CONNECT_RETRIES, CONNECT_BACKOFF_MS = 4, 1_000
 """A server that does not answer is asked again this often, within about 3 s. Spark's default of 10
@@ -280,9 +286,37 @@ def spark_session(remote: str) -> Iterator[SparkSession]:
     """Open a new session until the block ends. Raises SparkError if nothing answers there."""
     session = connect(remote)
     try:
-        yield session
+        with kept_alive(lambda: session.conf.get(ANY_SETTING)):
+            yield session
     finally:
         session.stop()
+
+
+@contextmanager
+def kept_alive(ask: Callable[[], object], every_s: float = SESSION_TIMEOUT_S / 4) -> Iterator[None]:
+    """Ask the server something again and again until the block ends.
+
+    The server closes a session that nobody has asked for a while. A large log takes longer to scan,
+    and so does the wait until a coordinator aborts a transaction.
+    """
+    ended = threading.Event()
+
+    def go_on() -> None:
+        while not ended.wait(every_s):
+            try:
+                ask()
+            except (PySparkException, grpc.RpcError, ValueError):
+                # The owner's next question fails in the same way, and says so. A ValueError: the
+                # session was stopped meanwhile.
+                return
+
+    thread = threading.Thread(target=go_on, name="session", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(ASKED_S)
 
 
 def server_gone(error: PySparkException) -> SparkError | None:

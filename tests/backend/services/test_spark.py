@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from tests.conftest import wait_until
 from topicproof.backend.errors import SparkError
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.processes import free_ports
-from topicproof.backend.services.spark import spark_session
+from topicproof.backend.services.spark import ANY_SETTING, kept_alive, spark_session
 
 
 def test_nobody_there_is_said_in_one_sentence() -> None:
@@ -35,3 +38,22 @@ def test_a_proxy_of_the_surroundings_is_not_asked_for_this_machine(
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with spark_session(cluster.spark_remote) as spark:
         assert spark.range(3).where(F.col("id") > 0).count() == 2
+
+
+def test_a_session_that_waits_is_asked_for_until_it_ends(spark: SparkSession) -> None:
+    """Story: a scan of a large log takes longer than the server keeps an unused session. The
+    server is asked all the while. A question that fails is left to the owner of the session."""
+    asked = list[str]()
+
+    def ask() -> None:
+        asked.append(str(spark.conf.get(ANY_SETTING)))
+
+    with kept_alive(ask, every_s=0.001):
+        wait_until(lambda: len(asked) > 2, 60, "questions")
+
+    def refuse() -> None:
+        asked.clear()
+        raise PySparkException("the server is gone")
+
+    with kept_alive(refuse, every_s=0.001):
+        wait_until(lambda: not asked, 60, "a question that fails")
