@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from topicproof.backend.commands.terminal import plain
 from topicproof.backend.matrix.table import TABLE
 from topicproof.backend.torture.run import Tried
 from topicproof.backend.torture.schedule import Schedule
@@ -13,7 +12,7 @@ from topicproof.backend.torture.schedule import Schedule
 
 def line(one: Tried) -> str:
     """Return one line on a run: its schedule, its result and the seconds that it took."""
-    return plain(f"{one.schedule}: {result(one)} [{one.result.took_s:.0f} s]")
+    return f"{one.schedule}: {result(one)} [{one.result.took_s:.0f} s]"
 
 
 def result(one: Tried) -> str:

@@ -17,7 +17,7 @@ from topicproof.backend.commands.options import (
     kafka_settings,
 )
 from topicproof.backend.commands.show_torture import line, markdown, summary
-from topicproof.backend.commands.terminal import emit, out, say, stopping, write_file
+from topicproof.backend.commands.terminal import emit, out, plain, say, stopping, write_file
 from topicproof.backend.services.keeper import services
 from topicproof.backend.torture.run import AT_ONCE, Torture, Tried, drawn
 from topicproof.backend.torture.schedule import MICRO_BATCH, REAL_TIME, parse
@@ -72,7 +72,7 @@ def torture(
 
     def ended(one: Tried) -> None:
         tried.append(one)
-        say(line(one))
+        say(plain(line(one)))
 
     smallest: list[Tried] = []
     with stopping() as stop, services(settings, say=say) as found:
@@ -101,7 +101,7 @@ def torture(
         schedules = [one.schedule for one in tried]
         write_file(markdown_file, markdown(command, schedules, lines, len(failures)))
     for one in smallest:
-        out.print(f"[red]{line(one)}[/]", highlight=False)
+        out.print(f"[red]{plain(line(one))}[/]", highlight=False)
         out.print(f"Replay: topicproof torture --schedule '{one.schedule}'", highlight=False)
     out.print(summary([one.schedule for one in tried], len(failures)))
     if failures:
