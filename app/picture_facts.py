@@ -20,7 +20,7 @@ from topicproof.app.snapshot import Snapshot
 from topicproof.backend.address import Address
 from topicproof.backend.history.run_state import Names
 from topicproof.backend.history.store import Run
-from topicproof.backend.kafka.browse.writers import transactional_ids_at
+from topicproof.backend.kafka.browse.writers import Writer, writers_at
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
@@ -40,8 +40,8 @@ class Followed:
 
     reader: JournalReader
     entries: list[Stamped] = field(default_factory=list)
-    ids: dict[int, str | None] = field(default_factory=dict)
-    """Transactional id by producer id; None: its records name none."""
+    writers: dict[int, Writer] = field(default_factory=dict)
+    """What the records of each producer id say."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def close(self) -> None:
@@ -100,14 +100,15 @@ def look(found: Settings, kafka: Services, run: Run, names: Names) -> Seen:
         followed.entries += followed.reader.stamped_news()
         entries = tuple(followed.entries)
         _learn(address, names.sink, seen, plain, followed)
-        ids = dict(followed.ids)
+        told = dict(followed.writers)
     places = {
         one.entry.transactional_id: (one.entry.source_topic, one.entry.source_partition)
         for one in entries
         if isinstance(one.entry, TaskStarted)
     }
     writers: dict[int, Place | None] = {
-        producer: None if name is None else places.get(name) for producer, name in ids.items()
+        producer: one.source or places.get(one.transactional_id or "")
+        for producer, one in told.items()
     }
     before = {int(p): end for p, end in run.facts.sink_from.get(names.sink, {}).items()}
     return Seen(
@@ -142,13 +143,13 @@ def _learn(
     )
     # One of its last records: the first ones are deleted first.
     newest = pd.concat([whole, batches]).drop_duplicates("producer_id", keep="last")
-    unknown = newest[~newest["producer_id"].isin(list(followed.ids))].tail(PRODUCERS_READ_MAX)
+    unknown = newest[~newest["producer_id"].isin(list(followed.writers))].tail(PRODUCERS_READ_MAX)
     if unknown.empty:
         return
     places = list(zip(unknown["partition"], unknown["first_offset"], strict=True))
-    named = transactional_ids_at(address, topic, places)
+    named = writers_at(address, topic, places)
     for producer, place in zip(unknown["producer_id"], places, strict=True):
-        followed.ids[int(producer)] = named[place]
+        followed.writers[int(producer)] = named[place]
 
 
 def _period(run: Run, seen: Snapshot) -> tuple[int, int]:

@@ -54,24 +54,26 @@ def tail(_kafka: Services, seen: Snapshot, look: TopicsState) -> None:
         words = {name: state[name].strip() for name in NEEDLES}
         go(replace(look, level=state["tail_level"], partition=partition, record=None, **words))
 
-    slots = st.columns([1.9, 0.8, 1.2, 1.2, 1.2, 0.7], vertical_alignment="bottom")
-    slots[0].segmented_control(
-        "Isolation level",
-        [COMMITTED, UNCOMMITTED],
-        format_func=ISOLATION.__getitem__,
-        key="tail_level",
-        on_change=chosen,
-        required=True,
-    )
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.segmented_control(
+            "Isolation level",
+            [COMMITTED, UNCOMMITTED],
+            format_func=ISOLATION.__getitem__,
+            key="tail_level",
+            on_change=chosen,
+            required=True,
+            label_visibility="collapsed",
+        )
+        st.toggle("Pause", key="paused", help="Stops the refresh; the rows shown stay.")
+    slots = st.columns([0.8, 1.2, 1.2, 1.2])
     numbers = [p.partition for p in seen.bounds.partitions]
-    slots[1].selectbox(
+    slots[0].selectbox(
         "Partition",
         numbers if len(numbers) == 1 else [ALL, *numbers],
         key="tail_partition",
         on_change=chosen,
     )
-    needles(slots[2:5], chosen)
-    slots[5].toggle("Pause", key="paused", help="Stops the refresh; the rows shown stay.")
+    needles(slots[1:], chosen)
     paused = state["paused"]
     # Outside of what is redrawn every two seconds: there it could not be used.
     kept = state.get("tail")
@@ -171,13 +173,13 @@ def sentence(seen: Snapshot, look: TopicsState, rows: Sequence[Row], paused: boo
     """Describes the rows: which records, from where, how current."""
     where = "all partitions" if look.partition is None else f"partition {look.partition}"
     level = wording.plain(ISOLATION[look.level])
-    matching = " and match" if filtered(look) else ""
+    noun = "matching record" if filtered(look) else "record"
     withheld = sum(
         p.hw - p.lso for p in within(seen.bounds, look.partition).partitions if p.hw > p.lso
     )
     said = (
-        f"The newest {wording.count(len(rows), 'record')} that a {level} consumer gets{matching},"
-        f" from {where}, by timestamp. Read at {seen.taken_at:%H:%M:%S} UTC, "
+        f"The newest {wording.count(len(rows), noun)} that a {level} consumer gets, from {where},"
+        f" by timestamp. Read at {seen.taken_at:%H:%M:%S} UTC, "
     )
     said += "**paused**." if paused else f"again every {TAIL_S:.0f} s."
     if filtered(look):

@@ -132,7 +132,7 @@ def _markers(rows: pd.DataFrame) -> dict[str, Any]:
             "size": LANE_PX - 2,
             "line": {"width": 1.5, "color": MARKER_COLOUR},
         },
-        "name": "| marker",
+        "name": "marker",
         "hoverinfo": "skip",
     }
 

@@ -112,7 +112,7 @@ def test_the_tail_searches_the_newest_records(
     assert not app.exception and app.query_params["key"] in ("1", ["1"])
     found = app.dataframe[0].value
     assert len(found) == 3 and found["key"].str.contains("1").all(), found
-    assert "gets and match, from partition 1" in texts(app)
+    assert "The newest 3 matching records that a read_committed" in texts(app)
     assert "searches the newest 2,000 records" in texts(app)
 
 
