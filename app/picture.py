@@ -69,7 +69,7 @@ def show_picture(settings: Settings, run: Run, small: bool = False, plays: bool 
     try:
         data = picture_of(settings, run, names)
     except TopicError:
-        st.caption("The topics of this run are deleted, so its picture cannot be drawn.")
+        st.caption("This cluster has no topics of this run, so its picture cannot be drawn.")
         return
     except TopicproofError as error:
         st.caption(f"The picture cannot be drawn now: {wording.plain(str(error))}")

@@ -619,19 +619,20 @@ class View {
     const x = compact ? 0 : workerX;
     const wide = width - x - 2;
     const draw = this.context;
+    const narrow = width < NARROW_PX;
+    const [unit, of, at] = narrow ? ["", "", ""] : [" records", " of them", " at the gate"];
     const rows = [
-      ["read_uncommitted gets", all, aborted ? `${number(aborted)} of them aborted` : "", [
+      ["read_uncommitted gets", all, aborted ? `${number(aborted)}${of} aborted` : "", [
         [committed, this.theme.COMMITTED],
         [waits, this.stripes],
         [aborted, this.theme.MARKER],
       ]],
-      ["read_committed gets", committed, waits ? `${number(waits)} wait at the gate` : "", [
+      ["read_committed gets", committed, waits ? `${number(waits)} wait${at}` : "", [
         [committed, this.theme.COMMITTED],
       ]],
     ];
     rows.forEach(([name, count, rest, parts], n) => {
       const y = readers + 8 + 36 * n;
-      const unit = width < NARROW_PX ? "" : " records";
       const said = `${name} ${number(count)}${unit}${rest ? `, ${rest}` : ""}`;
       this.text(said, x, y, { size: 12.5, bold: n === 1, most: wide });
       draw.fillStyle = this.theme.track;
