@@ -17,6 +17,7 @@ from topicproof.backend.errors import Mistake
 
 TERMS_CHARACTERS = 20_000
 NAME_CHARACTERS = 249
+_NAMED = ("source", "sink", "source_cluster", "contract", "run", "name")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class CheckState:
 
     source: str | None = None
     sink: str | None = None
+    source_cluster: str | None = None
+    """The source's cluster by name; None: the sink's."""
     contract: str | None = None
     """A kept contract, such as `orders@3`."""
     run: str | None = None
@@ -53,17 +56,13 @@ def read_check(params: Mapping[str, str]) -> tuple[CheckState, list[str]]:
                 "The terms in this address are damaged. Showing the contract without them."
             )
             terms = None
-    found = {
-        name: params[name][:NAME_CHARACTERS] or None
-        for name in ("source", "sink", "contract", "run", "name")
-        if name in params
-    }
+    found = {name: params[name][:NAME_CHARACTERS] or None for name in _NAMED if name in params}
     return CheckState(**found, terms=terms), notices
 
 
 def write_check(state: CheckState) -> dict[str, str]:
     """Write the URL parameters that read back as this state."""
-    named = {name: getattr(state, name) for name in ("source", "sink", "contract", "run", "name")}
+    named = {name: getattr(state, name) for name in _NAMED}
     params = {name: value for name, value in named.items() if value}
     if state.terms is not None:
         params["terms"] = json.dumps(state.terms, ensure_ascii=False, separators=(",", ":"))
@@ -75,6 +74,21 @@ def topic_of(fields: Mapping[str, Any], side: str) -> str | None:
     said = fields.get(side)
     topic = said.get("topic") if isinstance(said, Mapping) else None
     return topic if isinstance(topic, str) else None
+
+
+def cluster_of(fields: Mapping[str, Any], side: str) -> str | None:
+    """Return the cluster that a side names; None if it names none."""
+    said = fields.get(side)
+    cluster = said.get("cluster") if isinstance(said, Mapping) else None
+    return cluster if isinstance(cluster, str) else None
+
+
+def at_cluster(fields: Mapping[str, Any], source_cluster: str | None) -> dict[str, Any]:
+    """Return a contract's fields whose source names this cluster; None changes nothing."""
+    source = fields.get("source")
+    if source_cluster is None or not isinstance(source, Mapping):
+        return dict(fields)
+    return {**fields, "source": {**source, "cluster": source_cluster}}
 
 
 def default_name(sink: str | None, kept: str | None) -> str:

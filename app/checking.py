@@ -23,6 +23,7 @@ from topicproof.backend.judging.contract_draft import Draft, draft_from
 from topicproof.backend.judging.contract_lint import lint, needs_spark
 from topicproof.backend.judging.contract_text import LABELS, side_label, spell
 from topicproof.backend.judging.sample import Sample, samples
+from topicproof.backend.runs.sides import Chosen
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
@@ -41,20 +42,31 @@ class Drafted:
     """What can identify a record on each side, as labels, by `source` and `sink`."""
 
 
-def drafted(found: Settings, kafka: Services, source: str, sink: str) -> Drafted:
-    """Returns samples and draft of two topics. Raises ClusterError, TopicError."""
-    return _drafted(kafka.bootstrap, source, sink, found.client, session.formats(found))
+def drafted(found: Chosen, kafka: Services, source: str, sink: str) -> Drafted:
+    """Returns samples and draft of two topics. `kafka` is the sink's. Raises ClusterError,
+    TopicError; UsageError, if the source's cluster has no address."""
+    own = Address(kafka.bootstrap, found.sink.client, found.sink.cluster or "")
+    others = None if found.source is None else session.formats(found.source)
+    sides = found.at(own)
+    place = sides.sink.bootstrap, sides.source.bootstrap
+    return _drafted(*place, source, sink, sides, session.formats(found.sink), others)
 
 
 @st.cache_resource(
     ttl="2m", max_entries=4, show_spinner="Reading the newest records of both topics…"
 )
 def _drafted(
-    bootstrap: str, source: str, sink: str, _client: Mapping[str, str], _formats: Formats
+    bootstrap: str,  # noqa: ARG001 - part of the key, as is the next one
+    source_bootstrap: str,  # noqa: ARG001
+    source: str,
+    sink: str,
+    _sides: Sides,
+    _formats: Formats,
+    _source_formats: Formats | None,
 ) -> Drafted:
-    pair = samples(Sides(Address(bootstrap, _client)), source, sink, _formats)
+    pair = samples(_sides, source, sink, _formats, _source_formats)
     labels = {side: _labels(sample) for side, sample in zip(("source", "sink"), pair, strict=True)}
-    return Drafted(*pair, draft_from(*pair), labels)
+    return Drafted(*pair, draft_from(*pair, _sides), labels)
 
 
 def _labels(sample: Sample) -> tuple[str, ...]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import streamlit as st
 
-from topicproof.app import export, wording
+from topicproof.app import export, session, wording
 from topicproof.app.charts.withheld import withheld_figure
 from topicproof.backend.commands.show import side_effects
 from topicproof.backend.faults.fault import Side
 from topicproof.backend.faults.kinds import parse_fault
 from topicproof.backend.history.store import Run
+from topicproof.backend.runs.context import holds_open, release
+from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Outcome
 
 RATES_KEPT = 60
@@ -155,6 +157,21 @@ def sink(run: Run, at_once: bool = False) -> None:
 def young(run: Run) -> bool:
     """Whether the run is in progress and has just begun."""
     return run.alive and run.age_s < CHARTS_AFTER_S
+
+
+def ending(settings: Settings, run: Run) -> None:
+    """Offers to end what the run's fault holds open."""
+    if not (holds_open(run) and run.progress.faults):
+        return
+    if st.button(
+        "End the transaction",
+        key=f"release {run.id}",
+        icon=":material/lock_open:",
+        type="primary",
+        help="Its producer aborts it. Then the last stable offset moves on.",
+    ):
+        with session.said():
+            release(settings, run)
 
 
 def conclusion(run: Run) -> None:

@@ -1,47 +1,49 @@
-"""A topic's records: a search, one record in full, and a live tail."""
+"""A topic's records: a search, and one record in full."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from topicproof.app import export, session, tables, topic, wording
+from topicproof.app.field_columns import (
+    COLUMNS_MAX,
+    as_path,
+    field_columns,
+    offered,
+    values_of,
+    with_fields,
+)
 from topicproof.app.payload import decoded, download, payload
 from topicproof.app.snapshot import Snapshot
 from topicproof.app.url_state import (
-    COMMITTED,
     NEEDLE_CHARACTERS,
     NEWEST,
     OLDEST,
-    UNCOMMITTED,
     TopicsState,
     write_topics,
 )
-from topicproof.backend.errors import TopicproofError
 from topicproof.backend.formats.formats import Part
 from topicproof.backend.kafka.browse import search as browse
 from topicproof.backend.kafka.browse.search import KEPT_BYTES_MAX, Row, Search, Stop
-from topicproof.backend.kafka.client_configs import READ_COMMITTED, READ_UNCOMMITTED
 from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.backend.services.keeper import Services
-from topicproof.validators.finding import Fate
 
-TAIL_S = 2.0
-TAIL_ROWS = 50
 TABLE_PX = 560
 ROW_PX = 28
 ALL = "all"
 WAYS_ON = 3
 """Unfinished partitions that get a button to go on."""
+NEEDLES = ("key", "value", "header")
 HINTS = {
     "header": " Each header is taken as name=value.",
     "value": ' With a schema registry also in the decoded JSON, such as "id": 5.',
 }
-ISOLATION = {COMMITTED: READ_COMMITTED, UNCOMMITTED: READ_UNCOMMITTED}
 
 
 def go(look: TopicsState) -> None:
@@ -89,7 +91,7 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
     p = None if look.partition is None else seen.partition(look.partition)
     state["partition"] = ALL if look.partition is None else look.partition
     state["first"], state["time"] = look.offset, look.time or ""
-    state["key"], state["value"], state["header"] = look.key, look.value, look.header
+    keep_needles(look)
     state["fate"] = list(look.fates)
     state["order"] = NEWEST if look.newest else OLDEST
     partitions = [one.partition for one in seen.bounds.partitions]
@@ -105,7 +107,7 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
         go(replace(look, offset=None, time=state["time"].strip() or None, record=None))
 
     def changed() -> None:
-        words = {name: state[name].strip() for name in ("key", "value", "header")}
+        words = {name: state[name].strip() for name in NEEDLES}
         newest = state["order"] == NEWEST
         go(replace(look, **words, newest=newest, fates=tuple(state["fate"]), record=None))
 
@@ -145,17 +147,7 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
         if p is None
         else "The search begins at the first record with that timestamp or a later one.",
     )
-    hints = {"key": "Key contains", "value": "Value contains", "header": "Header contains"}
-    for column, (name, label) in zip(columns[3:], hints.items(), strict=True):
-        column.text_input(
-            label,
-            key=name,
-            max_chars=NEEDLE_CHARACTERS,
-            on_change=changed,
-            placeholder="name=value" if name == "header" else "text or 0x…",
-            help="Text in upper or lower case, or bytes in hexadecimal after 0x."
-            + HINTS.get(name, ""),
-        )
+    needles(columns[3:], changed)
     there = [fate for fate in DATA_FATES if seen.fates[fate] or fate in look.fates]
     with st.container(horizontal=True, vertical_alignment="center"):
         st.segmented_control(
@@ -175,6 +167,26 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
             key="fate",
             on_change=changed,
             label_visibility="collapsed",
+        )
+
+
+def keep_needles(look: TopicsState) -> None:
+    """Puts the search words of the URL into their fields."""
+    for name in NEEDLES:
+        st.session_state[name] = getattr(look, name)
+
+
+def needles(columns: Sequence[DeltaGenerator], changed: Callable[[], None]) -> None:
+    """Asks what a record must contain."""
+    for column, name in zip(columns, NEEDLES, strict=True):
+        column.text_input(
+            f"{name.capitalize()} contains",
+            key=name,
+            max_chars=NEEDLE_CHARACTERS,
+            on_change=changed,
+            placeholder="name=value" if name == "header" else "text or 0x…",
+            help="Text in upper or lower case, or bytes in hexadecimal after 0x."
+            + HINTS.get(name, ""),
         )
 
 
@@ -239,7 +251,11 @@ def listing(look: TopicsState, found: Sequence[Row], chosen: Row) -> None:
             go(replace(look, record=(row.partition, row.offset)))
 
     formats = session.formats(session.settings())
+    values = values_of(found, look.topic, formats)
+    choose_fields(look, offered(values))
     table = tables.row_table(found, look.topic, look.partition is None, formats)
+    if look.fields:
+        table = with_fields(table, field_columns(values, look.fields))
     where = "all partitions" if look.partition is None else f"partition {look.partition}"
     st.dataframe(
         tables.row_tints(table, found, chosen),
@@ -265,6 +281,34 @@ def listing(look: TopicsState, found: Sequence[Row], chosen: Row) -> None:
         )
         place = "all" if look.partition is None else look.partition
         export.offer(look.topic, f"{look.topic}-{place}-{ends[0]}", found, formats, note=cut)
+
+
+def choose_fields(look: TopicsState, paths: Sequence[str]) -> None:
+    """Asks which fields of the values are columns, if there are any."""
+    if not paths and not look.fields:
+        return
+    st.session_state["fields"] = list(look.fields)
+
+    def chosen() -> None:
+        given = []
+        for text in st.session_state["fields"]:
+            try:
+                given.append(as_path(text))
+            except ValueError as error:
+                st.toast(wording.plain(f"{text} is no column: {error}."))
+        go(replace(look, fields=tuple(dict.fromkeys(given))))
+
+    st.multiselect(
+        "Fields as columns",
+        list(dict.fromkeys([*look.fields, *paths])),
+        key="fields",
+        on_change=chosen,
+        max_selections=COLUMNS_MAX,
+        accept_new_options=True,
+        placeholder="Fields of the value as columns",
+        label_visibility="collapsed",
+        help="Choose fields, or type a path such as $.items[0].id.",
+    )
 
 
 def columns() -> dict[str, Any]:
@@ -326,81 +370,3 @@ def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
 def cut(value: bytes | None) -> bool:
     """Whether the search kept only the beginning of the value."""
     return value is not None and len(value) == KEPT_BYTES_MAX
-
-
-def tail(_kafka: Services, seen: Snapshot, look: TopicsState) -> None:
-    """Shows the newest records, refreshed continually."""
-    st.session_state["tail_level"] = look.level
-    st.session_state.setdefault("paused", False)
-
-    def chosen() -> None:
-        go(replace(look, level=st.session_state["tail_level"]))
-
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        st.segmented_control(
-            "Isolation level",
-            [COMMITTED, UNCOMMITTED],
-            format_func=ISOLATION.__getitem__,
-            key="tail_level",
-            on_change=chosen,
-            required=True,
-        )
-        st.toggle("Pause", key="paused", help="Stops the refresh; the rows shown stay.")
-    paused = st.session_state["paused"]
-    st.fragment(newest, run_every=None if paused else TAIL_S)(seen.bounds.topic, look.level, paused)
-
-
-def newest(name: str, level: str, paused: bool) -> None:
-    """Shows the newest records that a consumer at this level would have received. If Kafka does not
-    answer, the rows stay and the next refresh asks again."""
-    kept = st.session_state.get("tail")
-    if not paused or kept is None or kept[0] != (name, level):
-        try:
-            # An embedded Kafka that was started again may have another address.
-            kafka = session.kafka(session.settings())
-            seen = session.snapshot(session.settings(), kafka, name, live=True)
-            rows = browse.latest(
-                kafka.address,
-                seen.bounds,
-                seen.ranges,
-                ISOLATION[level],
-                TAIL_ROWS,
-            )
-            kept = st.session_state["tail"] = ((name, level), seen, rows)
-        except TopicproofError as error:
-            st.warning(
-                wording.plain(str(error)),
-                title=f"Nothing new could be read. Trying again every {TAIL_S:.0f} s",
-                icon=":material/sync_problem:",
-            )
-    if kept is None or kept[0] != (name, level):
-        return
-    _key, seen, rows = kept
-    withheld = seen.fates[Fate.PENDING]
-    st.markdown(
-        f"The newest {wording.count(len(rows), 'record')} that a {wording.plain(ISOLATION[level])}"
-        f" consumer gets, from all partitions, by timestamp. Read at {seen.taken_at:%H:%M:%S} UTC, "
-        + ("**paused**." if paused else f"again every {TAIL_S:.0f} s.")
-        + (
-            f" {wording.count(withheld, 'offset')} at or above the LSO: withheld from this level."
-            if withheld and level == COMMITTED
-            else ""
-        )
-    )
-    if not rows:
-        st.info("Nothing yet.", icon=":material/hourglass_empty:")
-        return
-    formats = session.formats(session.settings())
-    table = tables.row_table(rows, name, True, formats)
-    st.dataframe(
-        tables.row_tints(table, rows, None),
-        hide_index=True,
-        height=min(TABLE_PX, ROW_PX * (len(table) + 1) + 10),
-        row_height=ROW_PX,
-        placeholder="null",
-        alt=f"The newest records of {name} at {ISOLATION[level]}",
-        column_config=columns() | {"value": st.column_config.TextColumn(width=330)},
-    )
-    if paused:
-        # Only while paused: a menu that is redrawn every two seconds cannot be used.
-        export.offer(name, f"{name}-newest", rows, formats)

@@ -191,6 +191,12 @@ def snapshot(found: Settings, kafka: Services, topic: str, live: bool) -> Snapsh
     return taken
 
 
+def current(found: Settings, kafka: Services, topic: str, age_max_s: float) -> Snapshot:
+    """Returns a snapshot of the topic that is at most so old, whatever other pages keep. Raises
+    ClusterError, TopicError."""
+    return _watch(kafka.bootstrap, topic).get(Address(kafka.bootstrap, found.client), age_max_s)
+
+
 def look_again(topic: str) -> None:
     """Makes the next snapshot of the topic a new one."""
     st.session_state["look_again"] = topic

@@ -69,6 +69,18 @@ class Snapshot:
             for place in zip(partitions, firsts, strict=True)
         }
 
+    @cached_property
+    def numbers(self) -> Mapping[tuple[int, int], int]:
+        """The row in `over_partitions` of each transaction, by partition and first offset of each
+        of its parts."""
+        whole = self.over_partitions
+        pairs = zip(whole["partitions"], whole["first_offset_by_partition"], strict=True)
+        return {
+            place: number
+            for number, (partitions, firsts) in enumerate(pairs)
+            for place in zip(partitions, firsts, strict=True)
+        }
+
     def transaction_at(self, partition: int, offset: int) -> tuple[int, int] | None:
         """Returns partition and first offset of the transaction that an offset, possibly its
         marker, belongs to."""

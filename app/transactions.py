@@ -3,6 +3,7 @@ out."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,18 +12,21 @@ from pandas.io.formats.style import Styler
 
 from topicproof.app.tables import TINTS
 from topicproof.app.url_state import TransactionsState
-from topicproof.app.wording import ABORT_WORDS, data_size, outcome_label, span
+from topicproof.app.wording import ABORT_WORDS, HANGING, data_size, outcome_label
 from topicproof.validators.coordinator import OpenTransaction
+from topicproof.validators.durations import brief, in_words
 from topicproof.validators.facts.log_facts import ABORTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Fate
 
 PAGE = 100
 """Number of transactions drawn and listed at once."""
 LANES_MAX = 24
+LANE_CHARACTERS = 26
 PRODUCERS_MAX = 500
 TINT_OF: Mapping[str, Fate] = {
     ABORTED: Fate.ABORTED,
     OPEN: Fate.PENDING,
+    HANGING: Fate.PENDING,
     UNEXPLAINED: Fate.UNEXPLAINED,
 }
 
@@ -35,7 +39,9 @@ def matching(found: pd.DataFrame, selection: TransactionsState) -> pd.DataFrame:
     if selection.producer is not None:
         fits &= found["producer_id"] == selection.producer
     if selection.outcomes:
-        fits &= found["outcome"].isin(list(selection.outcomes))
+        # A hanging one is open as well.
+        also = [HANGING] if OPEN in selection.outcomes else []
+        fits &= found["outcome"].isin([*selection.outcomes, *also])
     return found[fits].sort_values(
         ["first_timestamp", "first_offset", "partition"],
         ascending=[False, False, True],
@@ -59,18 +65,59 @@ def timed(shown: pd.DataFrame, now_ms: int) -> pd.DataFrame:
     return shown.assign(end_ms=end, duration_ms=(end - shown["first_timestamp"]).clip(lower=0))
 
 
-def lanes(shown: pd.DataFrame) -> pd.Series[Any]:
-    """Names each transaction's lane in the timeline: partition and producer id, or only the
-    partition if there would be too many lanes."""
-    by_partition = "p" + shown["partition"].astype(str)
-    by_both = by_partition + " · " + shown["producer_id"].astype(str)
-    return by_both if by_both.nunique() <= LANES_MAX else by_partition
+def with_hanging(found: pd.DataFrame, opened: Sequence[OpenTransaction]) -> pd.DataFrame:
+    """Marks the transactions that hang, which the log alone cannot tell from open ones."""
+    hanging = {(one.partition, one.start_offset) for one in opened if one.hanging}
+    places = zip(found["partition"], found["first_offset"], strict=True)
+    hangs = pd.Series([place in hanging for place in places], found.index, dtype=bool)
+    return found.assign(outcome=found["outcome"].mask(hangs & (found["outcome"] == OPEN), HANGING))
 
 
-def lane_order(shown: pd.DataFrame, named: pd.Series[Any]) -> list[str]:
-    """Returns the lanes by partition and producer id, no more than fit."""
-    ordered = shown.assign(lane=named).sort_values(["partition", "producer_id"], kind="stable")
-    return list(dict.fromkeys(ordered["lane"]))[:LANES_MAX]
+def lanes(shown: pd.DataFrame, names: Mapping[int, str]) -> pd.Series[Any]:
+    """Names each transaction's lane in the timeline: its transactional id (`names` by producer id),
+    or else its producer id; only the partition if there would be too many lanes."""
+    ids = {int(producer) for producer in shown["producer_id"]}
+    if len(ids) > LANES_MAX:
+        return "p" + shown["partition"].astype(str)
+    known = [names[one] for one in ids if one in names]
+    short = {name: short_name(name) for name in known}
+    if len(set(short.values())) < len(set(known)):
+        short = {name: name for name in known}
+    return shown["producer_id"].map(
+        lambda producer: short[names[producer]] if producer in names else f"producer {producer}"
+    )
+
+
+def short_name(name: str) -> str:
+    """Returns the end of a long name, where names of one program differ."""
+    return name if len(name) <= LANE_CHARACTERS else f"…{name[-LANE_CHARACTERS:]}"
+
+
+def lane_order(named: pd.Series[Any]) -> list[str]:
+    """Returns the lanes by name, no more than fit. Numbers in names count as numbers."""
+    return sorted(set(named), key=_natural)[:LANES_MAX]
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    parts = re.split(r"([0-9]+)", name)
+    return [(0, int(one), "") if one.isdecimal() else (1, 0, one) for one in parts]
+
+
+def whole_ones(
+    shown: pd.DataFrame,
+    numbers: Mapping[tuple[int, int], int],
+    chosen: tuple[int, int] | None,
+) -> pd.DataFrame:
+    """Returns one row for each transaction, which has one for each of its partitions: the chosen
+    one, else the first to begin. `numbers` are those of the transactions, by partition and first
+    offset. If partitions saw a transaction end differently, each outcome keeps a row."""
+    places = list(zip(shown["partition"], shown["first_offset"], strict=True))
+    ordered = shown.assign(
+        number=[numbers[place] for place in places],
+        other=[place != chosen for place in places],
+    ).sort_values(["other", "first_timestamp"], kind="stable")
+    kept = ordered.drop_duplicates(["number", "outcome"])
+    return shown[shown.index.isin(kept.index)]
 
 
 def table(
@@ -98,7 +145,7 @@ def table(
                 shown["marker_timestamp"].astype("float64"), unit="ms", errors="coerce"
             ),
             "duration": [
-                span(int(ms)) + (" so far" if outcome == OPEN else "")
+                brief(int(ms)) + (" so far" if outcome in (OPEN, HANGING) else "")
                 for ms, outcome in zip(shown["duration_ms"], shown["outcome"], strict=True)
             ],
             "why": [
@@ -116,7 +163,7 @@ def table(
 
 def why(outcome: str, opened: OpenTransaction | None, reason: str | None) -> str:
     """Explains why a transaction has not committed, as far as the coordinators and the log tell."""
-    if outcome == OPEN:
+    if outcome in (OPEN, HANGING):
         if opened is None:
             return "no marker within the bounds"
         if opened.hanging:
@@ -124,10 +171,10 @@ def why(outcome: str, opened: OpenTransaction | None, reason: str | None) -> str
         if opened.unseen:
             return "not known: coordinators hide it from a client without Describe on its id"
         if opened.two_phase:
-            return f"{opened.state}: open for {span(opened.age_ms)}, in a two-phase commit"
+            return f"{opened.state}: open for {in_words(opened.age_ms)}, in a two-phase commit"
         return (
-            f"{opened.state}: open for {span(opened.age_ms)} of at most"
-            f" {span(opened.timeout_ms or 0)}"
+            f"{opened.state}: open for {in_words(opened.age_ms)} of at most"
+            f" {in_words(opened.timeout_ms or 0)}"
         )
     if outcome == UNEXPLAINED:
         return "no marker, although it lies below the last stable offset"

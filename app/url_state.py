@@ -7,12 +7,14 @@ parameters drops invalid values without a notice, and several of these values ha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pandas as pd
 
+from topicproof.app.field_columns import COLUMNS_MAX, as_path
 from topicproof.app.wording import TRANSACTION_WORDS, plain
 from topicproof.backend.kafka.browse.search import RecordQuery
 from topicproof.backend.kafka.log.fates import DATA_FATES
@@ -191,6 +193,8 @@ class TopicsState:
     """Partition and offset of the record shown in detail."""
     level: str = COMMITTED
     """Isolation level of the live tail."""
+    fields: tuple[str, ...] = ()
+    """Paths of the value's fields that are columns."""
 
     @property
     def wanted(self) -> RecordQuery:
@@ -237,6 +241,7 @@ def read_topics(params: Mapping[str, str], bounds: Bounds) -> tuple[TopicsState,
         newest=_one_of(params, "order", (OLDEST, NEWEST), OLDEST, notices) == NEWEST,
         record=_record(params, partition, notices),
         level=_one_of(params, "level", (COMMITTED, UNCOMMITTED), COMMITTED, notices),
+        fields=_paths(params, notices),
     )
     return found, notices
 
@@ -261,6 +266,8 @@ def write_topics(look: TopicsState) -> dict[str, str]:
         params["record"] = f"{look.record[0]}/{look.record[1]}"
     if look.level != COMMITTED:
         params["level"] = look.level
+    if look.fields:
+        params["fields"] = ",".join(look.fields)
     return params
 
 
@@ -402,6 +409,20 @@ def _within(offset: int, p: PartitionBounds, what: str, notices: list[str]) -> i
             f" {p.hw - 1:,}. {nearest:,} is the nearest."
         )
     return nearest
+
+
+def _paths(params: Mapping[str, str], notices: list[str]) -> tuple[str, ...]:
+    """Reads the paths of columns. A comma inside of a quoted name separates nothing."""
+    found = []
+    for text in filter(None, re.split(r",(?=\s*\$)", params.get("fields", ""))):
+        try:
+            found.append(as_path(text))
+        except ValueError as error:
+            notices.append(f"A column is left out: {plain(str(error))}.")
+    kept = list(dict.fromkeys(found))
+    if len(kept) > COLUMNS_MAX:
+        notices.append(f"At most {COLUMNS_MAX} fields are columns. The first ones are shown.")
+    return tuple(kept[:COLUMNS_MAX])
 
 
 def _fates(params: Mapping[str, str], notices: list[str]) -> tuple[Fate, ...]:

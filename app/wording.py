@@ -20,6 +20,7 @@ from topicproof.backend.kafka.browse.search import Search, Stop
 from topicproof.backend.kafka.coordination.reasons import DECLARED, FENCED, OPERATOR, TIMEOUT
 from topicproof.backend.kafka.log.fates import FATES
 from topicproof.validators.coordinator import PREPARED, OpenTransaction
+from topicproof.validators.durations import brief, in_words
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Check, Fate, Finding, Outcome, Witness
 from topicproof.validators.kinds.catalogue import VALIDATORS
@@ -51,10 +52,14 @@ FATE_WORDS: Mapping[Fate, Word] = {
     Fate.UNEXPLAINED: Word("unexplained", "unexplained", "‽", "violet", "must be 0"),
 }
 
+HANGING = "HANGING"
+"""The outcome of an open transaction of which no coordinator knows. The log alone calls it open."""
+
 TRANSACTION_WORDS: Mapping[str, Word] = {
     COMMITTED: FATE_WORDS[Fate.COMMITTED],
     ABORTED: FATE_WORDS[Fate.ABORTED],
     OPEN: Word("open", "open", "◔", "yellow", "no marker yet: it holds back everything after it"),
+    HANGING: Word("hanging", "hanging", "◕", "red", "no coordinator ends it: an operator must"),
     UNEXPLAINED: FATE_WORDS[Fate.UNEXPLAINED],
 }
 
@@ -143,12 +148,8 @@ def moment_of_ms(timestamp_ms: int | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    """Formats a duration for a column or a figure."""
+    return "–" if seconds is None else brief(seconds * 1000)
 
 
 def fate_label(fate: Fate) -> str:
@@ -309,26 +310,13 @@ def transactions_balance(outcomes: Mapping[str, int]) -> str:
     terms = [
         _term(outcomes.get(name, 0), word)
         for name, word in TRANSACTION_WORDS.items()
-        if name != UNEXPLAINED
+        if name not in (HANGING, UNEXPLAINED) or outcomes.get(name)
     ]
-    if outcomes.get(UNEXPLAINED):
-        terms.append(_term(outcomes[UNEXPLAINED], TRANSACTION_WORDS[UNEXPLAINED]))
     return f"**{total:,}** {'transaction' if total == 1 else 'transactions'} = {' + '.join(terms)}"
 
 
 def outcome_label(outcome: str) -> str:
     return f"{TRANSACTION_WORDS[outcome].symbol} {TRANSACTION_WORDS[outcome].word}"
-
-
-def span(milliseconds: int) -> str:
-    """Formats a duration, from milliseconds to hours."""
-    if abs(milliseconds) < 1_000:
-        return f"{milliseconds:,} ms"
-    return (
-        f"{milliseconds / 1000:.1f} s"
-        if abs(milliseconds) < 60_000
-        else duration(milliseconds / 1000)
-    )
 
 
 def data_size(size: int) -> str:
@@ -352,13 +340,17 @@ def open_word(one: OpenTransaction) -> Word:
     return Word("open", "open", ":material/hourglass_top:", "yellow")
 
 
-def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
+def abort_command(one: OpenTransaction, topic: str, bootstrap: str) -> str:
+    """Returns the command that shows what aborting a hanging transaction would lose."""
+    return f"topicproof abort {topic} {one.partition} {one.start_offset} --bootstrap {bootstrap}"
+
+
+def open_advice(one: OpenTransaction) -> str:
     """Advises what to do about an open transaction."""
     if one.hanging:
         return (
-            f"No client and no coordinator will end it; an operator can: topicproof abort {topic}"
-            f" {one.partition} {one.start_offset} --bootstrap {bootstrap} shows what would be lost,"
-            " and with --yes aborts it."
+            "No client and no coordinator will end it; an operator can. The command shows what"
+            " would be lost, and with --yes aborts it."
         )
     if one.unseen:
         return (
@@ -388,7 +380,8 @@ def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
         )
     return (
         "Its producer may still end it. If the producer is dead, the coordinator aborts it in"
-        f" {span(left_ms)}, and a new producer with the same transactional id aborts it at once."
+        f" {in_words(left_ms)}, and a new producer with the same transactional id aborts it at"
+        " once."
     )
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
+from topicproof.validators.durations import in_words
 from topicproof.validators.evidence import COLUMNS
 
 CLEANUP_MS = 10_000
@@ -106,7 +107,7 @@ class OpenTransaction:
             f"withholds {records} of partition {self.partition} from offset"
             f" {self.start_offset:,} on"
         )
-        age = f"{self.age_ms / 1000:.1f} s"
+        age = in_words(self.age_ms)
         if self.hanging:
             name = f" of {self.transactional_id}" if self.transactional_id else ""
             return (
@@ -125,10 +126,10 @@ class OpenTransaction:
                 f"{self.transactional_id} ({self.state}) takes part in a two-phase commit and is"
                 f" open for {age}. Only its owner ends it; until then it {effect}."
             )
-        limit = f"{(self.timeout_ms or 0) / 1000:.1f} s"
+        limit = in_words(self.timeout_ms or 0)
         if self.stuck:
             end = "commit" if self.state == PREPARED[0] else "abort"
-            when = "" if self.decided_ms is None else f" {self.decided_ms / 1000:.1f} s ago"
+            when = "" if self.decided_ms is None else f" {in_words(self.decided_ms)} ago"
             return (
                 f"Stuck: {self.transactional_id} ({self.state}) began {age} ago (timeout {limit}),"
                 f" its coordinator decided to {end} it{when}, but the marker is not here, and it"
@@ -162,7 +163,7 @@ class UnstableOffset:
     def why(self) -> str:
         """A sentence for a person."""
         names = " or ".join(each.name for each in self.holders)
-        age = f"{max(each.age_ms for each in self.holders) / 1000:.1f} s"
+        age = in_words(max(each.age_ms for each in self.holders))
         said = "which should have ended by now" if self.stuck else "which is under way"
         return (
             f"The offset of group {self.group} on {self.topic}-{self.partition} is in the"

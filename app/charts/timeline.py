@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from topicproof.app.charts.layout import FATE_COLOURS, RIGHT_PX, Pointer, names_px
-from topicproof.app.wording import TRANSACTION_WORDS
+from topicproof.app.wording import HANGING, TRANSACTION_WORDS
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Fate
 
@@ -17,11 +17,20 @@ OUTCOME_FATES: Mapping[str, Fate] = {
     COMMITTED: Fate.COMMITTED,
     ABORTED: Fate.ABORTED,
     OPEN: Fate.PENDING,
+    HANGING: Fate.PENDING,
     UNEXPLAINED: Fate.UNEXPLAINED,
 }
-OUTCOME_PATTERNS: Mapping[str, str] = {COMMITTED: "", ABORTED: "x", OPEN: "/", UNEXPLAINED: "."}
+OUTCOME_PATTERNS: Mapping[str, str] = {
+    COMMITTED: "",
+    ABORTED: "x",
+    OPEN: "/",
+    HANGING: "+",
+    UNEXPLAINED: ".",
+}
 """Pattern of an outcome, in addition to its colour."""
 LANE_PX = 17
+MARKER_COLOUR = "#808080"
+"""Visible in both themes, beside bars and on them."""
 _LEGEND_PX, _DATES_PX = 34, 44
 """Space above and below the lanes of the timeline."""
 _SHORTEST_BAR = 1 / 200
@@ -39,7 +48,7 @@ def timeline_figure(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
     for outcome, word in TRANSACTION_WORDS.items():
         # In order of time: if two began together, the later one is not hidden by the earlier.
         own = rows[rows["outcome"] == outcome].sort_values("first_timestamp")
-        if own.empty and outcome == UNEXPLAINED:
+        if own.empty and outcome in (HANGING, UNEXPLAINED):
             continue
         colour, pattern = FATE_COLOURS[OUTCOME_FATES[outcome]], OUTCOME_PATTERNS[outcome]
         figure.add_bar(
@@ -73,6 +82,7 @@ def timeline_figure(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
                 " producer %{customdata[4]}<extra></extra>"
             ),
         )
+    figure.add_scatter(**_markers(rows))
     figure.update_layout(
         height=_LEGEND_PX + _lanes_px(lanes) + _DATES_PX,
         # Fixed, so that the pointer finds its place.
@@ -108,6 +118,23 @@ def timeline_figure(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
         type="date", fixedrange=True, automargin=False, zeroline=False, range=period
     )
     return figure
+
+
+def _markers(rows: pd.DataFrame) -> dict[str, Any]:
+    """Returns a tick where each transaction's marker landed."""
+    ended = rows[~rows["outcome"].isin([OPEN, HANGING, UNEXPLAINED])]
+    return {
+        "x": _moments(ended["first_timestamp"] + ended["duration_ms"]),
+        "y": ended["lane"],
+        "mode": "markers",
+        "marker": {
+            "symbol": "line-ns",
+            "size": LANE_PX - 2,
+            "line": {"width": 1.5, "color": MARKER_COLOUR},
+        },
+        "name": "marker",
+        "hoverinfo": "skip",
+    }
 
 
 def timeline_pointer(

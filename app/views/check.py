@@ -13,6 +13,8 @@ from topicproof.app import checking, session, wording
 from topicproof.app.check_outcome import progress
 from topicproof.app.check_state import (
     CheckState,
+    at_cluster,
+    cluster_of,
     default_name,
     mistakes_text,
     read_check,
@@ -35,12 +37,14 @@ from topicproof.backend.judging.contract import (
 )
 from topicproof.backend.judging.contract_text import spell
 from topicproof.backend.runs.launch import start_check
-from topicproof.backend.runs.sides import chosen
+from topicproof.backend.runs.sides import Chosen, chosen
 from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import read_settings
 
 POLL_S = 1.0
 RECENT = 6
 SIDES = "source", "sink"
+SAME = "same"
 FILE_WORDS = (
     f"write one_to_one if outputs above 1 are duplicates ({PLACEHOLDER} is no count)",
     "choose “exactly one” if outputs above 1 are duplicates",
@@ -56,14 +60,20 @@ def page() -> None:
     )
     title.title("Check", anchor=False)
     state, notices = read_check(st.query_params)
-    with session.said():
-        kafka = session.kafka(settings)
-        names = session.topics(settings, kafka, state.source)
     run = shown_run(state)
     origin = origin_of(state, run)
     fields = state.terms if state.terms is not None else origin.fields if origin else None
     state = with_topics(state, fields)
+    with session.said():
+        sides = clusters_of(state, fields or {})
+        kafka = session.kafka(sides.sink)
+        there = kafka if sides.source is None else session.kafka(sides.source)
+        names = {
+            "source": session.topics(sides.source or sides.sink, there, state.source),
+            "sink": session.topics(sides.sink, kafka, state.sink),
+        }
     choose_topics(state, names, source_slot, sink_slot)
+    choose_source_cluster(state, sides)
     choose_kept(state, origin, kept_slot)
     with import_slot:
         import_contract(settings, lambda label: go(CheckState(contract=label)))
@@ -75,7 +85,11 @@ def page() -> None:
     if fields is None and (state.source is None or state.sink is None):
         welcome()
         return
-    missing = [one for one in (state.source, state.sink) if one is not None and one not in names]
+    missing = [
+        one
+        for side, one in (("source", state.source), ("sink", state.sink))
+        if one is not None and one not in names[side]
+    ]
     if missing:
         st.error(
             wording.plain(
@@ -85,7 +99,7 @@ def page() -> None:
             title="No such topic",
             icon=":material/search_off:",
         )
-    found = None if missing else sampled(kafka, state)
+    found = None if missing else sampled(kafka, sides, state)
     if fields is None:
         fields = drafted_fields(state, found)
     edit(kafka, state, origin, fields, found, run)
@@ -125,32 +139,74 @@ def origin_of(state: CheckState, run: Run | None) -> Origin | None:
 
 
 def with_topics(state: CheckState, fields: Mapping[str, Any] | None) -> CheckState:
-    """Returns the state with the topics of its contract."""
+    """Returns the state with the topics of its contract, and the source's cluster."""
     if fields is None:
         return state
-    return replace(state, source=topic_of(fields, "source"), sink=topic_of(fields, "sink"))
+    return replace(
+        state,
+        source=topic_of(fields, "source"),
+        sink=topic_of(fields, "sink"),
+        source_cluster=cluster_of(fields, "source"),
+    )
+
+
+def clusters_of(state: CheckState, fields: Mapping[str, Any]) -> Chosen:
+    """Returns the clusters of both sides: those that contract or URL name, else the page's. Raises
+    UsageError for an unknown one."""
+    sink, source = cluster_of(fields, "sink"), state.source_cluster
+    own = settings if sink in (None, settings.cluster) else read_settings(cluster=sink)
+    if source in (None, own.cluster):
+        return Chosen(own)
+    return Chosen(own, read_settings(cluster=source))
 
 
 def go(state: CheckState) -> None:
     st.query_params.from_dict(write_check(state))
 
 
-def choose_topics(state: CheckState, names: Sequence[str], source: Any, sink: Any) -> None:
+def choose_topics(
+    state: CheckState, names: Mapping[str, Sequence[str]], source: Any, sink: Any
+) -> None:
     """Asks for both topics. Another pair of topics gets a draft of its own."""
-    st.session_state["check_source"] = state.source if state.source in names else None
-    st.session_state["check_sink"] = state.sink if state.sink in names else None
+    for side in SIDES:
+        topic = getattr(state, side)
+        st.session_state[f"check_{side}"] = topic if topic in names[side] else None
 
     def chosen() -> None:
-        picked = {side: st.session_state[f"check_{side}"] for side in ("source", "sink")}
-        go(CheckState(**picked))
+        picked = {side: st.session_state[f"check_{side}"] for side in SIDES}
+        go(CheckState(**picked, source_cluster=state.source_cluster))
 
     for slot, side, title, says in (
         (source, "source", "Source", "Topic that was read"),
         (sink, "sink", "Sink", "Topic that was written"),
     ):
         slot.selectbox(
-            title, names, key=f"check_{side}", placeholder=says, on_change=chosen, help=says
+            title, names[side], key=f"check_{side}", placeholder=says, on_change=chosen, help=says
         )
+
+
+def choose_source_cluster(state: CheckState, sides: Chosen) -> None:
+    """Asks for the source's cluster, if there are named ones. The page's cluster is the sink's."""
+    others = [name for name in settings.named_clusters if name != sides.sink.cluster]
+    if not others:
+        return
+    st.session_state["check_source_cluster"] = state.source_cluster or SAME
+    own = sides.sink.cluster or "this cluster"
+
+    def chosen() -> None:
+        picked = st.session_state["check_source_cluster"]
+        go(CheckState(sink=state.sink, source_cluster=None if picked == SAME else picked))
+
+    st.segmented_control(
+        "Cluster of the source",
+        [SAME, *others],
+        format_func=lambda name: f"Source on {own}, as the sink" if name == SAME else f"on {name}",
+        key="check_source_cluster",
+        on_change=chosen,
+        required=True,
+        label_visibility="collapsed",
+        help="Records of two clusters are matched by an identity that they carry.",
+    )
 
 
 def choose_kept(state: CheckState, origin: Origin | None, slot: Any) -> None:
@@ -209,12 +265,14 @@ def welcome() -> None:
         )
 
 
-def sampled(kafka: Services, state: CheckState) -> Drafted | None:
+def sampled(kafka: Services, sides: Chosen, state: CheckState) -> Drafted | None:
     """Returns samples of both topics; None, with a notice, if they cannot be had."""
-    if state.source is None or state.sink is None or state.source == state.sink:
+    if state.source is None or state.sink is None:
+        return None
+    if state.source == state.sink and sides.source is None:
         return None
     try:
-        return checking.drafted(settings, kafka, state.source, state.sink)
+        return checking.drafted(sides, kafka, state.source, state.sink)
     except TopicproofError as error:
         said = str(error).removesuffix(" Fill it first.")
         st.warning(
@@ -228,9 +286,12 @@ def sampled(kafka: Services, state: CheckState) -> Drafted | None:
 def drafted_fields(state: CheckState, found: Drafted | None) -> Mapping[str, Any]:
     """Returns the drafted contract; without a draft, one whose identity is yet to be chosen."""
     if found is not None and found.draft.found:
-        return parse_fields(found.draft.text)
-    named = {side: {"topic": topic} for side, topic in vars(state).items() if side in SIDES}
-    return {"guarantee": "exactly_once", **named, "identity": PLACEHOLDER}
+        # A draft names clusters only where both have names.
+        return at_cluster(parse_fields(found.draft.text), state.source_cluster)
+    named = {side: {"topic": getattr(state, side)} for side in SIDES}
+    return at_cluster(
+        {"guarantee": "exactly_once", **named, "identity": PLACEHOLDER}, state.source_cluster
+    )
 
 
 def edit(

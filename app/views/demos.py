@@ -6,11 +6,11 @@ from __future__ import annotations
 import streamlit as st
 
 from topicproof.app import live, session, stories, wording
+from topicproof.app.picture import explain_picture, show_picture
 from topicproof.app.start_story import start_story
 from topicproof.app.stories import STORIES, Story
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.store import Run
-from topicproof.backend.runs.context import holds_open, release
 
 POLL_S = 1.5
 
@@ -63,11 +63,14 @@ def scene(title: str, run: Run) -> None:
     """Shows one run of the story: live figures while it runs, the conclusion and links when it has
     ended."""
     st.markdown(f"#### {title[0].upper()}{title[1:]}")
+    with st.container():
+        live.ending(settings, run)
+    # Before all that changes with the run's end, so that the browser goes on playing it then.
+    show_picture(settings, run)
     if run.alive:
         live.bar(run)
         tally(run)
         live.sink(run, at_once=True)
-        ending(run)
     else:
         live.conclusion(run)
         tally(run)
@@ -79,21 +82,6 @@ def scene(title: str, run: Run) -> None:
                 query_params=dict(way.params),
             )
     st.caption(f"{wording.plain(run.id)} · {wording.plain(wording.plan_sentence(run))}")
-
-
-def ending(run: Run) -> None:
-    """Offers to end what the run's fault holds open."""
-    if not (holds_open(run) and run.progress.faults):
-        return
-    if st.button(
-        "End the transaction",
-        key=f"release {run.id}",
-        icon=":material/lock_open:",
-        type="primary",
-        help="Its producer aborts it. Then the last stable offset moves on.",
-    ):
-        with session.said():
-            release(settings, run)
 
 
 def tally(run: Run) -> None:
@@ -130,6 +118,13 @@ def opened() -> tuple[Story, list[str]] | None:
     return told, ids
 
 
+def following(told: Story) -> None:
+    """Offers the next story."""
+    after = STORIES[(STORIES.index(told) + 1) % len(STORIES)]
+    if st.button(f"Next: {after.question}", key="next story", icon=after.icon, help=after.title):
+        start(after)
+
+
 def page() -> None:
     st.title("Demos", anchor=False)
     left, right = st.columns([1, 2.4], gap="large")
@@ -157,6 +152,9 @@ def page() -> None:
         going = any(session.history(settings).get(one).alive for one in ids)
         st.session_state["told"] = ids if going else None
         st.fragment(look, run_every=POLL_S if going else None)(told, ids)
+        explain_picture()
+        if not going:
+            following(told)
 
 
 page()

@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 import streamlit as st
 
 from topicproof.app import session, wording
+from topicproof.app.picture import POLL_S as PICTURE_S
+from topicproof.app.picture import show_picture
+from topicproof.app.picture_facts import drawable
 from topicproof.app.start_story import start_story
 from topicproof.app.stories import STORIES
 from topicproof.backend.errors import TopicproofError
@@ -16,6 +19,7 @@ from topicproof.backend.history import trend
 from topicproof.backend.history.signoff import Decision, signoffs, standing, standing_text
 from topicproof.backend.history.store import Run
 from topicproof.backend.kafka.browse.overview import Overview
+from topicproof.validators.durations import brief
 
 POLL_S = 5.0
 VERDICTS_SHOWN = 5
@@ -31,13 +35,16 @@ def page() -> None:
         " aborted, what is withheld, and whether each input was delivered exactly once."
     )
     doors()
-    health_slot = st.container()
+    picture_slot, health_slot = st.container(), st.container()
     with session.said():
-        verdicts(session.runs(settings))
+        runs = session.runs(settings)
+        verdicts(runs)
     # Last: an embedded Kafka may have to start first.
     with health_slot:
         st.header("The cluster now", anchor=False)
         st.fragment(health, run_every=POLL_S)()
+    with picture_slot:
+        newest_run(runs)
 
 
 def doors() -> None:
@@ -60,6 +67,34 @@ def doors() -> None:
         if st.button("Check a pipeline", icon=":material/fact_check:", width="stretch"):
             st.switch_page("views/check.py")
         st.page_link("views/history.py", label="Earlier verdicts", icon=":material/history:")
+
+
+def newest_run(runs: Sequence[Run]) -> None:
+    """Shows the picture of the newest run on this cluster."""
+    st.header("The newest run", anchor=False)
+    here = (run for run in runs if (run.facts.cluster.name or "") == (settings.cluster or ""))
+    run = next((run for run in here if drawable(run) is not None), None)
+    if run is None:
+        st.info(
+            "A demo draws here how its records fly from worker to topic, how markers decide about"
+            " them, and what waits at the last stable offset. Watch one.",
+            icon=":material/animation:",
+        )
+        return
+    st.page_link(
+        "views/run.py",
+        label=f"{run.id}, {wording.run_state(run).word}",
+        icon=wording.run_state(run).symbol,
+        query_params={"run": run.id},
+    )
+    st.fragment(pictured, run_every=PICTURE_S if run.alive else None)(run.id)
+
+
+def pictured(run_id: str) -> None:
+    """Shows the picture, live while the run goes on."""
+    with session.said():
+        run = session.history(settings).get(run_id)
+    show_picture(settings, run, small=True, plays=True)
 
 
 def health() -> None:
@@ -100,13 +135,13 @@ def figures(seen: Overview) -> None:
         (
             "Open transactions",
             f"{len(going):,}",
-            "none" if oldest is None else f"oldest: {wording.span(oldest)}",
+            "none" if oldest is None else f"oldest: {brief(oldest)}",
             "Counted per topic. Their coordinators abort them after their timeouts.",
         ),
         (
             "Hanging transactions",
             f"{len(hanging):,}",
-            "none" if silent is None else f"last write {wording.span(silent)} ago",
+            "none" if silent is None else f"last write {brief(silent)} ago",
             "No coordinator knows of them, so only an operator ends them.",
         ),
         (

@@ -12,6 +12,9 @@ import streamlit as st
 
 from topicproof.app import balances, live, session, wording
 from topicproof.app.payload import verbatim
+from topicproof.app.picture import POLL_S as PICTURE_S
+from topicproof.app.picture import explain_picture, show_picture
+from topicproof.app.picture_facts import drawable
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.faults.kinds import KINDS, choices
 from topicproof.backend.history.store import Run
@@ -195,8 +198,16 @@ def state(run_id: str) -> None:
                 wording.plain(run.progress.trouble),
                 title="The last look was incomplete",
             )
+    live.ending(settings, run)
     live.conclusion(run)
     live.ways(run)
+
+
+def pictured(run_id: str) -> None:
+    """Shows the picture of a run."""
+    with session.said():
+        run = session.history(settings).get(run_id)
+    show_picture(settings, run)
 
 
 def ended(run_id: str) -> None:
@@ -323,6 +334,9 @@ def page() -> None:
             shown = found[0]
         if shown is not None:
             st.fragment(state, run_every=POLL_S if shown.alive else None)(shown.id)
+            picture_slot = st.container()
+            if drawable(shown) is not None:
+                explain_picture()
             st.fragment(details, run_every=DETAILS_S if shown.alive else None)(shown.id)
             if shown.alive:
                 st.fragment(ended, run_every=END_S)(shown.id)
@@ -330,6 +344,10 @@ def page() -> None:
         recent(found)
     with left:
         form()
+    if shown is not None:
+        # Last: an embedded Kafka may have to start first.
+        with picture_slot:
+            st.fragment(pictured, run_every=PICTURE_S if shown.alive else None)(shown.id)
 
 
 page()

@@ -11,8 +11,9 @@ import pandas as pd
 import streamlit as st
 
 from topicproof.app import session, tables, topic, topic_list, wording
-from topicproof.app.record_browser import ROW_PX, go, records, tail
+from topicproof.app.record_browser import ROW_PX, go, records
 from topicproof.app.snapshot import Snapshot
+from topicproof.app.tail import tail
 from topicproof.app.url_state import (
     CLUSTER,
     GROUPS,

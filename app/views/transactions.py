@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 from plotly.graph_objects import Figure
-from streamlit.delta_generator import DeltaGenerator
 
 from topicproof.app import export, session, topic, transactions, wording
 from topicproof.app.charts.timeline import timeline_figure, timeline_pointer
@@ -22,6 +21,7 @@ from topicproof.app.url_state import TransactionsState, read_transactions, write
 from topicproof.backend.kafka.log.over_partitions import SPLIT
 from topicproof.backend.services.keeper import Services
 from topicproof.validators.coordinator import OpenTransaction
+from topicproof.validators.durations import in_words
 from topicproof.validators.facts.log_facts import ABORTED
 
 OPEN_SHOWN = 4
@@ -38,13 +38,17 @@ def go(selection: TransactionsState) -> None:
 
 def body(kafka: Services, seen: Snapshot, live: bool) -> None:
     """Draws everything that depends on the topic's snapshot."""
-    found = seen.transactions
-    facts(seen)
+    head = st.empty()
+    with head.container():
+        facts(seen, seen.transactions)
     if topic.empty(seen):
         return
-    open_slot = st.container()
+    told = standing(kafka, seen)
+    found = transactions.with_hanging(seen.transactions, told.opened)
+    if (found["outcome"] == wording.HANGING).any():
+        with head.container():
+            facts(seen, found)
     if found.empty:
-        standing(kafka, seen, open_slot)
         st.info(
             f"None of the {wording.count(seen.bounds.offsets, 'offset')} belongs to a transaction:"
             " this topic was written without transactions. Both isolation levels get the same"
@@ -56,10 +60,9 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
     selection, notices = read_transactions(st.query_params, seen.bounds, found)
     for notice in notices:
         st.warning(notice, icon=":material/info:")
-    controls(seen, selection)
+    controls(seen, found, selection)
     fitting = transactions.matching(found, selection)
     if fitting.empty:
-        standing(kafka, seen, open_slot)
         st.info(
             f"None of the {wording.count(len(found), 'transaction')} matches. Remove some filters."
         )
@@ -69,27 +72,18 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
         fitting.iloc[skip : skip + transactions.PAGE], int(time.time() * 1000)
     )
     chart_slot, detail_slot = st.container(), st.container()
-    chosen = selection.chosen
-    if chosen is not None:
-        # A user who has clicked waits for this, but not for the coordinators or for the chart to be
-        # redrawn.
+    if selection.chosen is not None:
+        # A user who has clicked waits for this, but not for the chart to be redrawn.
         with detail_slot:
-            row, told_slot = detail(seen, chosen)
-        told = standing(kafka, seen, open_slot)
-        with told_slot:
-            explain(kafka, seen, told, chosen, row)
+            detail(kafka, seen, found, told, selection.chosen)
     with chart_slot:
-        figure = timeline(seen, selection, shown, len(fitting), skip, live)
-    if chosen is None:
-        # Only now: the browser draws the chart while the coordinators answer.
-        told = standing(kafka, seen, open_slot)
+        figure = timeline(seen, told, selection, shown, len(fitting), skip, live)
     listing(seen, selection, shown, told, figure)
     producers(told)
 
 
-def facts(seen: Snapshot) -> None:
+def facts(seen: Snapshot, found: pd.DataFrame) -> None:
     """Shows the number of each outcome, and how much of the topic was aborted."""
-    found = seen.transactions
     counts = {
         str(outcome): int(number) for outcome, number in found["outcome"].value_counts().items()
     }
@@ -120,11 +114,10 @@ def facts(seen: Snapshot) -> None:
         )
 
 
-def standing(kafka: Services, seen: Snapshot, slot: DeltaGenerator) -> Coordination:
-    """Shows in the slot what is open now. Returns the coordinators' answers."""
-    with slot:
-        told = session.coordination(settings, kafka, seen)
-        what_is_open(kafka, seen, told)
+def standing(kafka: Services, seen: Snapshot) -> Coordination:
+    """Shows what is open now. Returns the coordinators' answers."""
+    told = session.coordination(settings, kafka, seen)
+    what_is_open(kafka, seen, told)
     return told
 
 
@@ -158,13 +151,27 @@ def open_one(kafka: Services, seen: Snapshot, one: OpenTransaction) -> None:
         left.markdown(f"{wording.badge(word)} {wording.plain(one.why)}")
         with right:
             compare_link(seen, (one.partition, one.start_offset))
-        st.caption(wording.plain(wording.open_advice(one, seen.bounds.topic, kafka.bootstrap)))
+        age(one)
+        st.caption(wording.plain(wording.open_advice(one)))
+        if one.hanging:
+            command = wording.abort_command(one, seen.bounds.topic, kafka.bootstrap)
+            st.code(command, language=None, wrap_lines=True)
 
 
-def controls(seen: Snapshot, selection: TransactionsState) -> None:
+def age(one: OpenTransaction) -> None:
+    """Shows how much of its time an open transaction has used."""
+    old = in_words(one.age_ms)
+    if one.hanging or one.unseen or one.two_phase or not one.timeout_ms:
+        # No timeout ends it, so its age is a share of nothing.
+        st.progress(1.0, f"{old}, without a limit")
+        return
+    share = min(1.0, one.age_ms / one.timeout_ms)
+    st.progress(share, f"{old} of at most {in_words(one.timeout_ms)}")
+
+
+def controls(seen: Snapshot, found: pd.DataFrame, selection: TransactionsState) -> None:
     """Asks which transactions to show."""
     state = st.session_state
-    found = seen.transactions
     state["partition_of"], state["producer_of"] = selection.partition, selection.producer
     state["outcomes"] = list(selection.outcomes)
 
@@ -211,6 +218,7 @@ def controls(seen: Snapshot, selection: TransactionsState) -> None:
 
 def timeline(
     seen: Snapshot,
+    told: Coordination,
     selection: TransactionsState,
     shown: pd.DataFrame,
     fitting: int,
@@ -218,8 +226,12 @@ def timeline(
     live: bool,
 ) -> Figure:
     """Draws the period of each transaction. Returns the chart."""
-    drawn = shown.assign(lane=transactions.lanes(shown))
-    lanes = transactions.lane_order(shown, drawn["lane"])
+    drawn = shown.assign(lane=transactions.lanes(shown, told.names))
+    by_partition = drawn["lane"].str.fullmatch("p[0-9]+").all()
+    if not by_partition:
+        drawn = transactions.whole_ones(drawn, seen.numbers, selection.chosen)
+    lanes = transactions.lane_order(drawn["lane"])
+    hidden = int((~drawn["lane"].isin(lanes)).sum())
     drawn = drawn[drawn["lane"].isin(lanes)]
 
     def clicked() -> None:
@@ -253,14 +265,16 @@ def timeline(
             " match, the latest first"
         )
     )
-    hidden = len(shown) - len(drawn)
+    row = (
+        "A row is a partition"
+        if by_partition
+        else "A row is a transactional id, a bar a whole transaction"
+    )
     st.caption(
         f"{which}. "
-        + (f"{hidden:,} of them, on further partitions, are only listed. " if hidden else "")
-        + "A row is a partition"
-        + (" and a producer id" if " · " in lanes[0] else "")
-        + ". Times are UTC: from the first record's timestamp, which its producer sets, to the"
-        " marker's. "
+        + (f"{hidden:,} of them, in further rows, are only listed. " if hidden else "")
+        + f"{row}. Times are UTC: from the first record's timestamp, which its producer sets, to"
+        " the marker's, at the tick. "
         + f"Bounds taken {seen.taken_at:%H:%M:%S} UTC"
         + (", again every 2 s while the run continues." if live else ".")
     )
@@ -286,10 +300,14 @@ def timeline(
     return figure
 
 
-def detail(seen: Snapshot, chosen: tuple[int, int]) -> tuple[dict[Any, Any], DeltaGenerator]:
-    """Shows one transaction: its place, its outcome, and links to its records. Returns its row, and
-    the slot for `explain`."""
-    found = seen.transactions
+def detail(
+    kafka: Services,
+    seen: Snapshot,
+    found: pd.DataFrame,
+    told: Coordination,
+    chosen: tuple[int, int],
+) -> None:
+    """Shows one transaction: its place, its outcome, why it ended so, and links to its records."""
     of = (found["partition"] == chosen[0]) & (found["first_offset"] == chosen[1])
     row: dict[Any, Any] = transactions.timed(found[of], int(time.time() * 1000)).to_dict("records")[
         0
@@ -307,14 +325,13 @@ def detail(seen: Snapshot, chosen: tuple[int, int]) -> tuple[dict[Any, Any], Del
                 f"{wording.count(row['records'], 'record')} ({wording.data_size(row['bytes'])} as"
                 f" stored) at the offsets {chosen[1]:,} to {row['last_offset']:,}; {ended}."
                 f" {elsewhere}Began {wording.moment_of_ms(row['first_timestamp'])},"
-                f" {'open for' if marker is None else 'took'} {wording.span(row['duration_ms'])}."
+                f" {'open for' if marker is None else 'took'} {in_words(row['duration_ms'])}."
             )
-            told_slot = st.container(gap="small")
+            explain(kafka, seen, told, chosen, row)
         with right:
             compare_link(seen, chosen, "Compare at its first offset")
             if marker is not None:
                 compare_link(seen, (chosen[0], marker), "Compare at its marker")
-    return row, told_slot
 
 
 def explain(

@@ -12,6 +12,7 @@ from topicproof.backend.commands.terminal import plain
 from topicproof.backend.kafka.browse.inspect import ProducerView, TopicView
 from topicproof.backend.kafka.coordination.transactions import TransactionsOfCluster
 from topicproof.validators.coordinator import TWO_PHASE_TIMEOUT_MS, OpenTransaction
+from topicproof.validators.durations import brief
 from topicproof.validators.finding import Fate
 
 ALWAYS = {Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER}
@@ -64,7 +65,7 @@ def print_transactions(out: Console, view: TransactionsOfCluster) -> None:
             each.state,
             f"{each.producer_id}"
             + ("" if each.producer_epoch is None else f":{each.producer_epoch}"),
-            "" if each.age_ms is None else _seconds(each.age_ms),
+            "" if each.age_ms is None else brief(each.age_ms),
             _timeout(each.timeout_ms),
             f"{len(each.partitions):,}" if each.partitions else "",
             PROTOCOLS[each.exposed],
@@ -121,7 +122,7 @@ def _in_the_way(out: Console, view: TopicView) -> None:
 def _timeout(timeout_ms: int | None) -> str:
     if timeout_ms == TWO_PHASE_TIMEOUT_MS:
         return "none: two-phase commit"
-    return "" if timeout_ms is None else _seconds(timeout_ms)
+    return "" if timeout_ms is None else brief(timeout_ms)
 
 
 def _open(out: Console, title: str, topic: str, opened: Sequence[OpenTransaction]) -> None:
@@ -130,7 +131,7 @@ def _open(out: Console, title: str, topic: str, opened: Sequence[OpenTransaction
         table.add_row(
             str(each.partition),
             *(f"{n:,}" for n in (each.start_offset, each.records, each.withheld)),
-            _seconds(each.age_ms),
+            brief(each.age_ms),
             _timeout(each.timeout_ms),
             _state(each),
             plain(each.name),
@@ -176,7 +177,7 @@ def _producer(each: ProducerView, view: TopicView) -> tuple[str, ...]:
         str(each.partition),
         f"{each.producer_id}:{each.producer_epoch}",
         f"{each.last_sequence:,}",
-        f"{_seconds(ago_ms)} ago",
+        f"{brief(ago_ms)} ago",
         _number(each.open_from),
         each.state or "",
         plain(each.transactional_id or ""),
@@ -292,14 +293,6 @@ def _table(*names: str) -> Table:
 
 def _number(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
-
-
-def _seconds(ms: int) -> str:
-    """Format a duration briefly for a column: 0.4 s, 12 s, 5 min, 3 h, 2 d."""
-    for unit, length_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
-        if ms >= 2 * length_ms:
-            return f"{ms // length_ms:,} {unit}"
-    return f"{ms / 1000:.0f} s" if ms >= 10_000 else f"{ms / 1000:.1f} s"
 
 
 def _count(count: int, noun: str) -> str:

@@ -119,6 +119,16 @@ class TaskFailed:
 
 
 Entry = TaskStarted | TransactionEnded | FaultFired | FaultTold | GenerationBegun | TaskFailed
+
+
+@dataclass(frozen=True)
+class Stamped:
+    """An entry, and when its writer sent it."""
+
+    at_ms: int
+    entry: Entry
+
+
 _KINDS: dict[str, type[Entry]] = {
     "task": TaskStarted,
     "transaction": TransactionEnded,
@@ -200,6 +210,10 @@ class JournalReader:
     def news(self) -> Iterator[Entry]:
         """Yield entries up to the current end of the topic. Raises ClusterError when the journal
         cannot be read."""
+        return (one.entry for one in self.stamped_news())
+
+    def stamped_news(self) -> Iterator[Stamped]:
+        """Yield the same with their times."""
         # Up to the high watermark: the client reports "end of partition" only once until new
         # entries arrive.
         start, end = self._bounds()
@@ -214,7 +228,7 @@ class JournalReader:
             error = message.error()
             if error is None:
                 self.next_offset = (message.offset() or 0) + 1
-                yield decode(message.value() or b"")
+                yield Stamped(message.timestamp()[1], decode(message.value() or b""))
             elif error.code() != KafkaError._PARTITION_EOF:
                 raise ClusterError(f"The journal {self.topic} could not be read: {error.str()}.")
 

@@ -123,7 +123,12 @@ def test_a_transaction_that_is_short_for_the_timeline_can_still_be_hit() -> None
         [20, 10, 0], ["COMMITTED"] * 3, [1_000_050, 1_000_000, 1_000_100], [0, 3, 3_600_000]
     )
     figure = timeline_figure(rows, ["p0", "p1", "p2"])
-    (bars,) = (trace for trace in figure.data if len(trace.x))
+    bars, ticks = (trace for trace in figure.data if len(trace.x))
+    assert [pd.Timestamp(one).value // 10**6 for one in ticks.x] == [
+        1_000_050,
+        1_000_003,
+        4_600_100,
+    ]
     low, high = (one.timestamp() * 1_000 for one in figure.layout.xaxis.range)
     assert [row[1] for row in bars.customdata] == [10, 20, 0]
     assert [row[3] for row in bars.customdata] == [3, 0, 3_600_000]

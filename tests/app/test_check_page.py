@@ -4,10 +4,13 @@ mistakes in its terms, a stopped and a failed check."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.app.conftest import OpenPage, texts
+from tests.app.conftest import OpenPage, boxes, texts
+from tests.backend.kafka.topics import Writer
 from topicproof.backend.history.contracts import keep
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import History, State
@@ -64,3 +67,35 @@ def test_what_the_address_names_and_what_is_missing(
         assert app.button[0].label == "Check again" and not app.page_link
         history.forget(run.id)
     history.engine.dispose()
+
+
+def test_the_source_may_be_on_another_cluster(
+    open_page: OpenPage,
+    at_home: Settings,
+    bootstrap: str,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Story: somebody checks a mirror. The source's cluster is chosen on the page, the topics of
+    that cluster are offered, and the drafted contract names both clusters. Without a second one
+    nothing is asked. (Two names lead to one cluster here.)"""
+    assert at_home.home
+    source, sink = new_topic(), new_topic()
+    for topic in (source, sink):
+        Writer(bootstrap, topic).write("n40")
+    assert "check_source_cluster" not in [one.key for one in open_page("check").segmented_control]
+    (tmp_path / "clusters.yaml").write_text(
+        f'east: {{bootstrap: "{bootstrap}"}}\nwest: {{bootstrap: "{bootstrap}"}}\n'
+    )
+    monkeypatch.setenv("TOPICPROOF_CLUSTERS", str(tmp_path / "clusters.yaml"))
+    app = open_page("check", cluster="east", sink=sink)
+    app.segmented_control(key="check_source_cluster").set_value("west").run()
+    assert app.query_params["source_cluster"] in ("west", ["west"])
+    app.selectbox(key="check_source").set_value(source).run()
+    assert not app.exception and "Drafted from the newest 40 inputs" in texts(app)
+    (text,) = [one for one in boxes(app) if "identity" in one]
+    found = yaml.safe_load(text)
+    assert found["source"] == {"topic": source, "cluster": "west"}
+    assert found["sink"] == {"topic": sink, "cluster": "east"}
+    assert found["identity"] == "key" and not app.button[0].disabled

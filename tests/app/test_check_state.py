@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from topicproof.app.check_state import (
     CheckState,
+    at_cluster,
+    cluster_of,
     default_name,
     mistake_line,
     read_check,
@@ -14,7 +16,9 @@ from topicproof.app.check_state import (
 
 def test_an_address_reads_back_as_what_it_was() -> None:
     """Story: terms were changed in the form. A reload, or a colleague, gets the same form."""
-    state = CheckState("orders", "lines", run="check-1").with_fields({"value": "a & b=ü", "n": 2})
+    state = CheckState("orders", "lines", "west", run="check-1").with_fields(
+        {"value": "a & b=ü", "n": 2}
+    )
     assert read_check(write_check(state)) == (state, [])
 
 
@@ -32,4 +36,8 @@ def test_names_and_topics() -> None:
     assert topic_of({"sink": {"topic": "a"}}, "sink") == "a"
     assert topic_of({"sink": {"topics": ["a", "b"]}}, "sink") is None
     assert topic_of({"sink": "a"}, "sink") is None and topic_of({}, "source") is None
+    fields = {"source": {"topic": "a"}, "sink": {"topic": "b"}}
+    across = at_cluster(fields, "west")
+    assert cluster_of(across, "source") == "west" and cluster_of(across, "sink") is None
+    assert at_cluster(fields, None) == fields and cluster_of({"sink": "b"}, "sink") is None
     assert mistake_line("count", "a*b") == r"**count**: a\*b"

@@ -96,6 +96,9 @@ def test_the_address_of_a_story_opens_it_again(
     assert app.info[0].value.replace("\\", "") == STORIES[0].ended
     assert "An aborted record, seen at both levels" in [one.value for one in app.page_link]
     assert finished.report.why in texts(app)
+    assert app.button[-1].label == f"Next: {STORIES[1].question}"
+    (played,) = app.get("bidi_component")
+    assert finished.sink in str(played.proto)
     for params in (
         {"story": "clean", "runs": "gone-1"},
         {"story": "crash", "runs": finished.run.id},

@@ -3,6 +3,7 @@ resumed and stopped."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import psutil
@@ -49,6 +50,17 @@ def test_the_url_reopens_a_run(open_page: OpenPage, at_home: Settings, finished:
     figures = {metric.label: metric.value for metric in app.metric}
     assert figures["Inputs"] == "6,000" and figures["Faults fired"] == "3"
     assert app.progress[0].value == 100
+    (played,) = app.get("bidi_component")
+    drawn = json.loads(played.proto.json)
+    lanes = {lane["name"]: lane for lane in drawn["lanes"]}
+    for p in finished.report.sink.partitions:
+        lane = lanes[f"p{p.partition}"]
+        assert (lane["lso"][-1][1], lane["hw"][-1][1]) == (p.lso, p.hw), "as the broker says"
+    fates = finished.report.fates
+    assert sum(lane["committed"][-1][1] for lane in lanes.values()) == fates["committed"]
+    assert sum(lane["aborted"][-1][1] for lane in lanes.values()) == fates["aborted"]
+    workers = [box[1] for box in drawn["boxes"]]
+    assert set(workers) == {0, 1, 2}, "the headers name every producer's partition"
     assert app.success[0].value.replace("\\", "") == finished.report.why
     newest = next(run.id for run in History(at_home).list() if run.kind == "run")
     assert app.dataframe[-1].value["run"].tolist()[0] == newest

@@ -15,7 +15,7 @@ from tests.backend.kafka.topics import Writer
 from tests.runs import Finished
 from topicproof.app import transactions
 from topicproof.app.url_state import TransactionsState, read_transactions, write_transactions
-from topicproof.app.wording import TRANSACTION_WORDS, open_advice, open_word
+from topicproof.app.wording import TRANSACTION_WORDS, abort_command, open_advice, open_word
 from topicproof.backend.settings import Settings
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.facts.log_facts import TRANSACTION_COLUMNS
@@ -79,13 +79,45 @@ def test_the_latest_come_first_and_conditions_add_up() -> None:
     assert transactions.matching(FOUND, TransactionsState("squares", partition=1, producer=7)).empty
     assert transactions.timed(FOUND, 10_000)["duration_ms"].tolist() == [10, 50, 7_000]
     assert transactions.producer_ids(FOUND, 9) == [7, 8, 9]
-    assert transactions.lanes(FOUND).tolist() == ["p0 · 7", "p0 · 7", "p1 · 8"]
+
+
+def test_a_lane_is_a_transactional_id_and_a_bar_a_whole_transaction() -> None:
+    """Story: two producers wrote to several partitions, and one id is forgotten. Lanes are in the
+    order of their numbers; too many of them become partitions."""
+    names = {7: "run-numbers-10", 8: "run-numbers-9"}
+    assert transactions.lanes(FOUND, {7: "a" * 40}).tolist() == ["…" + "a" * 26] * 2 + [
+        "producer 8"
+    ]
+    lanes = transactions.lanes(FOUND, names)
+    assert transactions.lane_order(lanes) == ["run-numbers-9", "run-numbers-10"]
+    same = {7: "x" * 30, 8: "y" + "x" * 29}
+    assert set(transactions.lanes(FOUND, same)) == set(same.values()), "no two ids share a lane"
+    many = pd.concat([FOUND.assign(producer_id=FOUND["producer_id"] + n) for n in range(0, 90, 3)])
+    assert set(transactions.lanes(many, names)) == {"p0", "p1"}
+    numbers = {(0, 0): 0, (0, 6): 1, (1, 8): 1}
+    parts = FOUND.assign(outcome="ABORTED")
+    assert transactions.whole_ones(parts, numbers, None)["first_offset"].tolist() == [0, 6]
+    assert transactions.whole_ones(parts, numbers, (1, 8))["first_offset"].tolist() == [0, 8]
+    assert len(transactions.whole_ones(FOUND, numbers, None)) == 3, "a split one has both outcomes"
+
+
+def test_a_hanging_transaction_is_an_outcome() -> None:
+    """Story: the log calls two transactions open, and no coordinator knows of one. A filter for
+    open ones shows both."""
+    hangs = OpenTransaction(1, 8, 2, -1, 8, None, None, 5_000, None, 4, 4, True)
+    found = transactions.with_hanging(FOUND, [hangs])
+    assert found["outcome"].tolist() == ["COMMITTED", "ABORTED", "HANGING"]
+    assert transactions.with_hanging(FOUND, [])["outcome"].tolist()[-1] == "OPEN"
+    for wanted in ("OPEN", "HANGING"):
+        shown = transactions.matching(found, TransactionsState("squares", outcomes=(wanted,)))
+        assert shown["first_offset"].tolist() == [8]
+    assert "hanging" in transactions.why("HANGING", hangs, None)
 
 
 @pytest.mark.parametrize(
     ("state", "age_ms", "decided_ms", "hanging", "word", "advice"),
     [
-        ("Ongoing", 12_000, None, False, "open", "the coordinator aborts it in 48.0 s"),
+        ("Ongoing", 12_000, None, False, "open", "the coordinator aborts it in 48 s"),
         ("Ongoing", 61_000, None, False, "open", "It has timed out"),
         ("Ongoing", 90_000, None, False, "overdue", "It has timed out"),
         ("PrepareCommit", 500, 100, False, "open", "the markers are being written"),
@@ -96,7 +128,7 @@ def test_the_latest_come_first_and_conditions_add_up() -> None:
             None,
             True,
             "hanging",
-            "topicproof abort squares 1 8 --bootstrap broker:9092 shows",
+            "The command shows what would be lost",
         ),
     ],
 )
@@ -109,7 +141,9 @@ def test_each_open_transaction_has_its_word_and_its_advice(
         1, 8, 2, -1, 8, "squares-1", state, age_ms, timeout_ms, 4, 4, hanging, decided_ms
     )
     assert open_word(one).word == word
-    assert advice in open_advice(one, "squares", "broker:9092")
+    assert advice in open_advice(one)
+    command = abort_command(one, "squares", "broker:9092")
+    assert command == "topicproof abort squares 1 8 --bootstrap broker:9092"
 
 
 def test_the_transactions_of_a_run(

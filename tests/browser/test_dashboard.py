@@ -99,8 +99,8 @@ def test_from_a_transaction_and_a_record_to_compare(
     window.goto(f"{address}/transactions?topic={written}")
     expect(window.get_by_text("withholds 50 records of partition 0")).to_be_visible()
     bars = window.locator(".stPlotlyChart .barlayer .point")
-    # Two ended transactions and an open one a partition.
-    expect(bars).to_have_count(9)
+    # A bar for each transaction: three committed, three aborted, and an open one in all partitions.
+    expect(bars).to_have_count(7)
     settled(window)
     window.screenshot(path=artifacts / "transactions.png", full_page=True)
     table = window.locator("[data-testid=stDataFrame]:visible").first
@@ -110,7 +110,7 @@ def test_from_a_transaction_and_a_record_to_compare(
     settled(window)
     window.screenshot(path=artifacts / "transaction.png", full_page=True)
     window.goto(f"{address}/transactions?topic={written}")
-    expect(bars).to_have_count(9)
+    expect(bars).to_have_count(7)
     settled(window)
     # Plotly lays what hears the pointer over its bars.
     bars.first.click(force=True)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import settled
 from topicproof.app.stories import STORIES, Story
@@ -31,6 +31,37 @@ def to_its_end(window: Page, story: Story) -> None:
     settled(window)
 
 
+def by_keyboard(picture: Locator) -> None:
+    """Plays a picture that has ended, without a mouse: to its beginning, a step, playing, its end.
+    Then blue boxes of committed records are on the canvas, and nothing was refused or fetched."""
+    said, moment = picture.locator(".says"), picture.get_by_label("Moment of the run")
+    play = picture.get_by_role("button", name="Play")
+    moment.press("Home")
+    expect(said).to_have_text("Nothing has happened yet.")
+    picture.get_by_role("button", name="Step ›").press("Enter")
+    expect(said).to_contain_text("A worker takes over")
+    play.press("Enter")
+    expect(picture.get_by_role("button", name="Pause")).to_be_visible()
+    moment.press("End")
+    expect(play).to_be_visible()
+    expect(said).to_contain_text("are committed.")
+    picture.get_by_text("The picture in words").press("Enter")
+    expect(
+        picture.get_by_role("listitem").filter(has_text="COMMIT markers land").first
+    ).to_be_visible()
+    canvas = picture.get_by_role("img", name="Nothing is held back")
+    assert canvas.evaluate(
+        """canvas => {
+            const { width, height } = canvas;
+            const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+            let blue = 0;
+            for (let at = 0; at < data.length; at += 4)
+                blue += data[at] === 0 && data[at + 1] === 114 && data[at + 2] === 178;
+            return blue;
+        }"""
+    )
+
+
 @pytest.mark.parametrize("story", OTHERS, ids=lambda story: str(story.name))
 def test_a_story_runs_by_itself(story: Story, address: str, window: Page, artifacts: Path) -> None:
     """Story: one click, and then only looking on; the open transaction is ended by another. Every
@@ -49,6 +80,10 @@ def test_a_story_runs_by_itself(story: Story, address: str, window: Page, artifa
     to_its_end(window, story)
     window.screenshot(path=artifacts / f"story-{story.name}.png", full_page=True)
     assert window.get_by_text("HOLDS", exact=True).count() == len(story.parts)
+    pictures = window.locator(".picture")
+    expect(pictures).to_have_count(len(story.parts))
+    if story is STORIES[0]:
+        by_keyboard(pictures)
     if story.name == "crash":
         window.get_by_role("link", name="A record that came twice").click()
         expect(window.get_by_role("heading", name="Compare", level=1)).to_be_visible()

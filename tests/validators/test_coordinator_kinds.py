@@ -129,8 +129,8 @@ def test_a_sentence_names_who_blocks_and_what_waits(ledger: Ledger) -> None:
     assert found is not None
     (row,) = found.collect()
     assert row["why"] == (
-        "The last stable offset has been at 12 for 90 s: payments (producer 7) holds it, and 3"
-        " records of other producers wait behind it."
+        "The last stable offset has been at 12 for 1 minute 30 seconds: payments (producer 7) holds"
+        " it, and 3 records of other producers wait behind it."
     )
 
 

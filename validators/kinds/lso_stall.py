@@ -11,6 +11,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from topicproof.validators.coordinator import CLEANUP_MS, OpenTransaction, row, told
+from topicproof.validators.durations import in_words
 from topicproof.validators.evidence import amount
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
@@ -69,7 +70,7 @@ def _cause(each: OpenTransaction) -> str | None:
 
 def _why(each: OpenTransaction) -> str:
     return (
-        f"The last stable offset has been at {each.start_offset:,} for {each.age_ms / 1000:,.0f} s:"
+        f"The last stable offset has been at {each.start_offset:,} for {in_words(each.age_ms)}:"
         f" {each.name} (producer {each.producer_id}) holds it, and {each.withheld - each.records:,}"
         " records of other producers wait behind it."
     )

@@ -85,6 +85,9 @@ class RecordQuery:
         return text is not None and value is not None and _occurs(self.value, text(value))
 
 
+ANYTHING = RecordQuery()
+
+
 @dataclass(frozen=True)
 class Row:
     """A record. Its key, value and headers are cut if very long: `KEPT_BYTES_MAX` in a search."""
@@ -315,34 +318,42 @@ def latest(
     count: int,
     kept: int = LATEST_KEPT_BYTES_MAX,
     seconds: float = LATEST_S_MAX,
+    wanted: RecordQuery = ANYTHING,
+    text: Text | None = None,
 ) -> tuple[Row, ...]:
     """Return the newest records of all partitions that a consumer at this level receives, newest
-    first.
+    first; with `wanted`, only those of them that match.
 
     Each key, value and header is cut to `kept` bytes. The records must arrive within `seconds`.
-    `ranges` are the `fates.fate_ranges` of `bounds`. Raises the same errors as `search`.
+    `ranges` are the `fates.fate_ranges` of `bounds`. With `text` a value matches by its decoded
+    text too. Raises the same errors as `search`.
     """
     committed = isolation == client_configs.READ_COMMITTED
-    wanted = (Fate.COMMITTED,) if committed else DATA_FATES
+    readable = (Fate.COMMITTED,) if committed else DATA_FATES
     by_partition = {p.partition: _Fates(ranges, p.partition) for p in bounds.partitions}
     spans = {}
     for p in bounds.partitions:
         end = p.lso if committed else p.hw
-        low = by_partition[p.partition].last(wanted, count)
+        low = by_partition[p.partition].last(readable, count)
         if low is not None and low < end:
             spans[p.partition] = low, end
-    rows: list[Row] = []
+    read: list[tuple[int, Message]] = []
     deadline = time.monotonic() + seconds
     with open_consumer(address, bounds.topic, isolation) as consumer:
         for message in read_range(consumer, bounds.topic, spans):
             if message is not None:
-                rows.append(_row(message, by_partition[message.partition() or 0], kept))
+                read.append((message.timestamp()[1], message))
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"The newest records of {bounds.topic} did not come within {seconds:.0f} s."
                     " Check that its brokers answer."
                 )
-    return tuple(sorted(rows, key=lambda row: (row.timestamp_ms, row.offset), reverse=True)[:count])
+    read.sort(key=lambda one: (one[0], one[1].offset() or 0), reverse=True)
+    return tuple(
+        _row(message, by_partition[message.partition() or 0], kept)
+        for _at, message in read[:count]
+        if wanted.fits(message, text)
+    )
 
 
 class _Fates:

@@ -129,8 +129,8 @@ OVERDUE = TRANSACTION_TIMEOUT_MS + CLEANUP_MS + 1
 @pytest.mark.parametrize(
     ("state", "age_ms", "says"),
     [
-        ("Ongoing", 5_000, "is open for 5.0 s of at most 60.0 s and withholds"),
-        ("Ongoing", OVERDUE, "is open for 70.0 s of at most 60.0 s, which is over and withholds"),
+        ("Ongoing", 5_000, "is open for 5.0 s of at most 1 minute and withholds"),
+        ("Ongoing", OVERDUE, "1 minute 10 seconds of at most 1 minute, which is over and"),
         ("PrepareCommit", 5_000, "(PrepareCommit) is open for 5.0 s"),
         (
             "PrepareCommit",

@@ -1,0 +1,700 @@
+// Plays a picture (picture.py) on a canvas: sources, workers, sink partitions, two readers.
+//
+// Everything drawn at a moment follows from the data and that moment alone, so a picture can be
+// played, stepped and scrubbed both ways. Names come from topics: they are drawn, or set as text,
+// and never become markup.
+
+const [LANE, WORKER, FIRST, END, RECORDS, BEGINS, WRITTEN, ENDED, DELIVERED, OUTCOME] =
+  Array(10).keys();
+const FLIGHT_MS = 320; // of a record, in ms of the picture
+const APART_MS = 30; // between the dots of one box
+const FALL_MS = 420;
+const GROW_MS = 150;
+const FLASH_MS = 380;
+const STRUCK_MS = 1200;
+const LIVE_DELAY_MS = 1500; // behind the newest data, so that playing never runs dry
+const LIVE_JUMP_MS = 8000;
+const STEP_MS = 900; // between the events of a picture that does not move
+const DOTS_MAX = 400;
+const LISTED_MAX = 300;
+const COMPACT_PX = 640;
+const NARROW_PX = 420;
+const SPEEDS = [0.125, 0.25, 0.5, 1, 2, 4, 8];
+const PLAY_MS = 15000; // a picture is played in about this time at first
+const FONT = "system-ui, sans-serif";
+
+const views = new WeakMap();
+
+export default function ({ data, parentElement }) {
+  let view = views.get(parentElement);
+  if (view === undefined) {
+    view = new View(parentElement);
+    views.set(parentElement, view);
+  }
+  view.show(data);
+  return () => {
+    view.close();
+    views.delete(parentElement);
+  };
+}
+
+/** The value of a figure at a moment. */
+function value(steps, at) {
+  let low = 0;
+  let high = steps.length - 1;
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (steps[middle][0] <= at) low = middle;
+    else high = middle - 1;
+  }
+  return steps[low][1];
+}
+
+/** Maps a number between two rising columns of rows. */
+function mapped(rows, from, to, at) {
+  let n = 0;
+  while (n < rows.length - 2 && rows[n + 1][from] <= at) n += 1;
+  const a = rows[n];
+  const b = rows[Math.min(n + 1, rows.length - 1)];
+  const share = b[from] === a[from] ? 0 : (at - a[from]) / (b[from] - a[from]);
+  return a[to] + clamp(share) * (b[to] - a[to]);
+}
+
+const clamp = (share) => Math.min(1, Math.max(0, share));
+const number = (count) => count.toLocaleString("en-US");
+
+class View {
+  constructor(root) {
+    this.root = root;
+    const find = (selector) => root.querySelector(selector);
+    this.figure = find("figure");
+    this.canvas = find("canvas");
+    this.context = this.canvas.getContext("2d");
+    this.buttons = Object.fromEntries(
+      [...root.querySelectorAll("button")].map((button) => [button.dataset.do, button]),
+    );
+    this.range = find("input");
+    this.speeds = find("select");
+    this.time = find(".time");
+    this.says = find(".says");
+    this.summary = find(".summary");
+    this.list = find("ol");
+    this.data = null;
+    this.at = 0;
+    this.playing = false;
+    this.following = false;
+    this.lanes = [];
+    this.scale = null;
+    this.frame = 0;
+    this.visible = true;
+    this.still = window.matchMedia("(prefers-reduced-motion: reduce)");
+    this.end = new AbortController();
+    this.listen();
+  }
+
+  listen() {
+    const on = (target, what, act) =>
+      target.addEventListener(what, act, { signal: this.end.signal });
+    on(this.buttons.play, "click", () => this.toggle());
+    on(this.buttons.back, "click", () => this.step(-1));
+    on(this.buttons.on, "click", () => this.step(1));
+    on(this.buttons.live, "click", () => this.follow());
+    on(this.buttons.whole, "click", () => this.present());
+    on(document, "fullscreenchange", () => this.wake(true));
+    on(this.range, "input", () => this.stop(Number(this.range.value)));
+    on(this.speeds, "change", () => this.wake());
+    on(find(this.root, "details"), "toggle", () => this.tell());
+    this.resized = new ResizeObserver(() => this.wake(true));
+    this.resized.observe(this.canvas);
+    this.seen = new IntersectionObserver(([entry]) => {
+      this.visible = entry.isIntersecting;
+      this.wake(true);
+    });
+    this.seen.observe(this.canvas);
+  }
+
+  close() {
+    this.end.abort();
+    this.resized.disconnect();
+    this.seen.disconnect();
+    cancelAnimationFrame(this.frame);
+  }
+
+  show(data) {
+    const before = this.data;
+    const now = before && mapped(before.clock, 0, 1, this.at);
+    this.data = data;
+    this.length = data.clock[data.clock.length - 1][0];
+    this.lanes = data.lanes.map((lane, n) => ({
+      ...lane,
+      boxes: data.boxes.filter((box) => box[LANE] === n),
+      scroll: 0,
+      gate: null,
+      ...(before && this.lanes[n] && { scroll: this.lanes[n].scroll, gate: this.lanes[n].gate }),
+    }));
+    this.workers = [...data.workers];
+    if (data.boxes.some((box) => box[WORKER] < 0)) this.workers.push(null);
+    this.colours();
+    if (before === null) this.start();
+    else this.at = mapped(data.clock, 1, 0, now);
+    if (this.following && this.still.matches) this.at = this.length;
+    if (!data.live) this.following = false;
+    this.range.max = this.length;
+    this.buttons.live.hidden = !data.live;
+    this.root.querySelector(".left-out").textContent = data.left_out.length
+      ? `Not drawn: ${data.left_out.join(", ")}.`
+      : "";
+    this.summary.textContent = data.summary;
+    this.canvas.setAttribute("aria-label", `${data.title}. ${data.summary}`);
+    this.tell();
+    this.wake(before === null);
+  }
+
+  start() {
+    const slowest = this.length / PLAY_MS;
+    const speed = SPEEDS.find((each) => each >= slowest) ?? SPEEDS[SPEEDS.length - 1];
+    this.speeds.replaceChildren();
+    for (const each of SPEEDS) {
+      const option = document.createElement("option");
+      option.value = each;
+      option.textContent = `${each}×`;
+      option.selected = each === (this.data.live ? 1 : speed);
+      this.speeds.append(option);
+    }
+    this.following = this.data.live;
+    this.playing = this.data.live || (this.data.plays && !this.still.matches);
+    this.at = this.length;
+    if (this.data.live) this.at = Math.max(0, this.length - LIVE_DELAY_MS);
+    else if (this.playing) this.at = 0;
+  }
+
+  toggle() {
+    if (this.playing) return this.stop(this.at);
+    if (this.at >= this.length) this.at = 0;
+    this.playing = true;
+    this.since = 0;
+    return this.wake();
+  }
+
+  stop(at) {
+    this.playing = false;
+    this.following = false;
+    this.at = at;
+    this.wake(true);
+  }
+
+  follow() {
+    this.playing = true;
+    this.following = true;
+    this.speeds.value = 1;
+    this.at = Math.max(0, this.length - LIVE_DELAY_MS);
+    this.wake(true);
+  }
+
+  step(way) {
+    this.stop(this.next(way) ?? (way > 0 ? this.length : 0));
+  }
+
+  /** The moment of the next event in a direction. */
+  next(way) {
+    const moments = this.data.events.map((event) => event.at);
+    return way > 0
+      ? moments.find((at) => at > this.at)
+      : moments.reverse().find((at) => at < this.at);
+  }
+
+  /** Draws soon. With `jump`, nothing glides to its place. */
+  wake(jump = false) {
+    this.jump ||= jump;
+    if (this.data === null || this.asked) return;
+    this.asked = true;
+    this.frame = requestAnimationFrame((now) => {
+      this.asked = false;
+      this.tick(now);
+    });
+  }
+
+  tick(now) {
+    const passed = Math.min(100, now - (this.last ?? now));
+    this.last = now;
+    if (this.playing) this.advance(passed);
+    if (!this.visible) {
+      // Time goes on out of sight, where nothing is drawn.
+      if (this.playing) this.wake();
+      return;
+    }
+    const moves = this.draw(this.jump || this.still.matches ? Infinity : passed);
+    this.jump = false;
+    this.controls();
+    if (this.playing || moves) this.wake();
+    else this.last = undefined;
+  }
+
+  advance(passed) {
+    if (this.still.matches && !this.following) {
+      // Without motion: from event to event.
+      this.since = (this.since ?? 0) + passed * Math.min(2, Number(this.speeds.value) * 4);
+      if (this.since < STEP_MS) return;
+      this.since = 0;
+      this.at = this.next(1) ?? this.length;
+    } else if (this.following) {
+      const left = this.length - LIVE_DELAY_MS - this.at;
+      if (left > LIVE_JUMP_MS) this.at += left - LIVE_DELAY_MS;
+      else if (left > 0) this.at += Math.min(left, passed * (1 + left / LIVE_DELAY_MS));
+    } else {
+      this.at += passed * Number(this.speeds.value);
+    }
+    if (this.at < this.length || this.following) return;
+    this.at = this.length;
+    // A run that goes on has more to show.
+    if (!this.data.live) this.playing = false;
+  }
+
+  controls() {
+    const word = this.playing ? "Pause" : "Play";
+    if (this.buttons.play.textContent !== word) this.buttons.play.textContent = word;
+    this.buttons.live.setAttribute("aria-pressed", String(this.following));
+    this.range.value = this.at;
+    const ms = mapped(this.data.clock, 0, 1, this.at);
+    const time = `${(ms / 1000).toFixed(2)} s`;
+    this.time.textContent = time;
+    this.range.setAttribute("aria-valuetext", time);
+    // While it plays, a screen reader is not told of every event.
+    this.says.setAttribute("aria-live", this.playing ? "off" : "polite");
+    const events = this.data.events;
+    let n = -1;
+    while (n + 1 < events.length && events[n + 1].at <= this.at) n += 1;
+    const said = n < 0 ? "Nothing has happened yet." : events[n].says;
+    if (this.says.textContent !== said) this.says.textContent = said;
+  }
+
+  /** Lists the newest events, if somebody looks. */
+  tell() {
+    if (!find(this.root, "details").open || this.data === null) return;
+    this.list.replaceChildren(
+      ...this.data.events.slice(-LISTED_MAX).map((event) => {
+        const item = document.createElement("li");
+        const ms = mapped(this.data.clock, 0, 1, event.at);
+        item.textContent = `${(ms / 1000).toFixed(2)} s: ${event.says}`;
+        return item;
+      }),
+    );
+  }
+
+  colours() {
+    const style = getComputedStyle(this.root.host ?? this.root);
+    const of = (name, otherwise) => style.getPropertyValue(`--st-${name}`).trim() || otherwise;
+    this.theme = {
+      text: of("text-color", "#111"),
+      faint: of("gray-text-color", "#666"),
+      line: of("border-color", "#ccc"),
+      track: of("secondary-background-color", "#f4f4f4"),
+      page: of("background-color", "#fff"),
+      strike: "#b3261e",
+      primary: of("primary-color", "#06c"),
+      font: of("font", FONT),
+      ...this.data.colours,
+    };
+    this.stripes = stripes(this.context, this.theme.PENDING, this.theme.page);
+  }
+
+  measure() {
+    const { data } = this;
+    const row = data.small ? 34 : 46;
+    const rows = Math.max(this.workers.length, this.lanes.length, 1);
+    const height = 24 + rows * row + 12 + 2 * 36;
+    const zoom = this.zoom(height);
+    const width = (this.canvas.clientWidth || 600) / zoom;
+    const compact = width < COMPACT_PX || data.small;
+    const ratio = (window.devicePixelRatio || 1) * zoom;
+    if (this.canvas.width !== Math.round(width * ratio) || this.tall !== height * zoom) {
+      this.tall = height * zoom;
+      this.canvas.style.height = `${height * zoom}px`;
+      this.canvas.width = Math.round(width * ratio);
+      this.canvas.height = Math.round(height * ratio);
+      this.jump = true;
+    }
+    this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    const narrow = width < NARROW_PX;
+    const worker = compact ? (narrow ? 74 : 96) : 124;
+    const source = compact ? 0 : 118;
+    const gap = compact ? (narrow ? 22 : 44) : 84;
+    const workerX = source + (compact ? 0 : 40);
+    const laneX = workerX + worker + gap + 26;
+    this.place = {
+      ...{ width, height, compact, row, rows, worker, source, workerX, laneX },
+      laneW: Math.max(60, width - laneX - 2),
+      top: 24,
+      readers: 24 + rows * row + 12,
+    };
+  }
+
+  /** How much larger a picture is on a whole screen, for people at the back of a room. */
+  zoom(height) {
+    if (this.root.fullscreenElement !== this.figure) return 1;
+    return Math.max(1, Math.min(2.4, (window.innerHeight * 0.66) / height, window.innerWidth / 800));
+  }
+
+  present() {
+    if (this.root.fullscreenElement) document.exitFullscreen();
+    else this.figure.requestFullscreen();
+  }
+
+  rowY(n, of) {
+    const { top, rows, row } = this.place;
+    return top + ((n + 0.5) * rows * row) / Math.max(1, of);
+  }
+
+  /** Draws the moment. Returns whether something still glides. */
+  draw(passed) {
+    this.measure();
+    const glide = this.jump ? Infinity : passed;
+    const { width, height } = this.place;
+    const draw = this.context;
+    draw.clearRect(0, 0, width, height);
+    draw.textBaseline = "middle";
+    const moves = this.arrange(glide);
+    this.headings();
+    this.lanes.forEach((lane, n) => this.lane(lane, n));
+    this.workers.forEach((worker, n) => this.worker(worker, n));
+    if (!this.still.matches) this.flights();
+    this.readers();
+    return moves;
+  }
+
+  /** Gives every box its place. Lanes shrink to fit, then scroll. */
+  arrange(passed) {
+    const { laneW, compact } = this.place;
+    const share = passed === Infinity ? 1 : 1 - Math.exp(-passed / 90);
+    let longest = 1;
+    for (const lane of this.lanes) {
+      lane.shown = [];
+      let reach = 0;
+      for (const box of lane.boxes) {
+        const grown = clamp((this.at - box[BEGINS] + GROW_MS) / GROW_MS);
+        if (grown <= 0) break;
+        const wide = Math.min(60, 9 + 4.6 * Math.log2(1 + box[RECORDS])) * grown;
+        lane.shown.push({ box, from: reach, wide });
+        reach += wide + 3;
+      }
+      lane.reach = reach;
+      longest = Math.max(longest, reach);
+    }
+    const wanted = Math.max(compact ? 0.22 : 0.34, Math.min(1, (laneW - 14) / longest));
+    const glide = (from, to, near) =>
+      from === null || Math.abs(to - from) < near ? to : from + (to - from) * share;
+    this.scale = glide(this.scale, wanted, 0.002);
+    let moves = this.scale !== wanted;
+    for (const lane of this.lanes) {
+      const scroll = Math.max(0, lane.reach * this.scale - (laneW - 14));
+      lane.scroll = glide(lane.scroll, scroll, 0.3);
+      const lso = value(lane.lso, this.at);
+      const behind = lane.shown.find((one) => one.box[FIRST] >= lso);
+      const gate = (behind ? behind.from : lane.reach) * this.scale - 1.5 - lane.scroll;
+      lane.gate = glide(lane.gate, gate, 0.3);
+      moves ||= lane.scroll !== scroll || lane.gate !== gate;
+    }
+    return moves;
+  }
+
+  headings() {
+    const { workerX, laneX, compact } = this.place;
+    this.text("Sink partitions", laneX - 24, 10, { faint: true });
+    this.text("Workers", workerX, 10, { faint: true });
+    if (!compact) this.text("Source", 0, 10, { faint: true });
+  }
+
+  lane(lane, n) {
+    const { laneX, laneW, row } = this.place;
+    const draw = this.context;
+    const y = this.rowY(n, this.lanes.length);
+    const half = Math.min(15, row / 2 - 4);
+    this.text(lane.name, laneX - 26, y, { bold: true });
+    draw.fillStyle = this.theme.track;
+    draw.fillRect(laneX, y - half - 3, laneW, 2 * half + 6);
+    draw.save();
+    draw.beginPath();
+    draw.rect(laneX, y - half - 8, laneW, 2 * half + 16);
+    draw.clip();
+    for (const one of lane.shown) {
+      one.x = laneX + one.from * this.scale - lane.scroll;
+      one.y = y;
+      one.px = Math.max(3, one.wide * this.scale);
+      if (one.x + one.px >= laneX) this.box(one, y, half);
+    }
+    draw.restore();
+    this.gate(lane, y, half);
+  }
+
+  state(box) {
+    if (box[ENDED] < 0 || this.at < box[ENDED]) return "open";
+    if (box[OUTCOME] !== "COMMITTED" && box[OUTCOME] !== "PLAIN") return "aborted";
+    return box[DELIVERED] >= 0 && this.at >= box[DELIVERED] ? "committed" : "waiting";
+  }
+
+  box({ box, x, px }, y, half) {
+    const draw = this.context;
+    const { theme } = this;
+    const state = this.state(box);
+    const since = (this.at - box[ENDED]) / FLASH_MS;
+    const flash =
+      box[ENDED] >= 0 && since >= 0 && since < 1 && !this.still.matches ? 1 - since : 0;
+    const tall = half + 4 * flash;
+    const fill = {
+      open: this.stripes,
+      committed: theme.COMMITTED,
+      waiting: theme.page,
+      aborted: theme.MARKER,
+    }[state];
+    draw.fillStyle = fill;
+    draw.fillRect(x, y - tall, px, 2 * tall);
+    draw.lineWidth = state === "waiting" ? 2 : 1;
+    draw.strokeStyle = {
+      open: theme.PENDING,
+      committed: theme.COMMITTED,
+      waiting: theme.COMMITTED,
+      aborted: theme.MARKER,
+    }[state];
+    draw.strokeRect(x + 0.5, y - tall + 0.5, Math.max(1, px - 1), 2 * tall - 1);
+    if (state === "aborted") cross(draw, x + px / 2, y, Math.min(6, px / 2 - 1));
+    if (flash > 0) {
+      draw.strokeStyle = theme.text;
+      draw.globalAlpha = flash;
+      draw.strokeRect(x - 1.5, y - tall - 1.5, px + 3, 2 * tall + 3);
+      draw.globalAlpha = 1;
+    }
+    const label = number(box[RECORDS]);
+    if (state !== "aborted" && px > 6.5 * label.length + 5) {
+      const colour = { open: "#111", committed: "#fff", waiting: theme.text }[state];
+      if (state === "open") {
+        draw.fillStyle = theme.PENDING;
+        draw.fillRect(x + px / 2 - 3.3 * label.length - 2, y - 7, 6.6 * label.length + 4, 14);
+      }
+      this.text(label, x + px / 2, y + 0.5, { size: 11, colour, align: "center" });
+    }
+  }
+
+  gate(lane, y, half) {
+    const { laneX, laneW } = this.place;
+    const draw = this.context;
+    const held = value(lane.lso, this.at) < value(lane.hw, this.at);
+    const x = laneX + Math.min(laneW - 3, Math.max(1, lane.gate));
+    draw.strokeStyle = this.theme.page;
+    draw.lineWidth = 6;
+    line(draw, x, y - half - 6, x, y + half + 6);
+    draw.strokeStyle = this.theme.text;
+    draw.lineWidth = held ? 3 : 2;
+    line(draw, x, y - half - 6, x, y + half + 6);
+    if (held) {
+      draw.fillStyle = this.theme.text;
+      draw.beginPath();
+      draw.moveTo(x - 5, y - half - 8);
+      draw.lineTo(x + 5, y - half - 8);
+      draw.lineTo(x, y - half - 2);
+      draw.fill();
+    }
+  }
+
+  worker(worker, n) {
+    const { workerX, worker: wide, row, compact, source } = this.place;
+    const draw = this.context;
+    const y = this.rowY(n, this.workers.length);
+    const half = Math.min(17, row / 2 - 3);
+    const struckAt = worker?.struck.find((at) => this.at >= at && this.at - at < STRUCK_MS);
+    const struck = struckAt !== undefined;
+    const epoch = worker === null ? -1 : value(worker.epoch, this.at);
+    const raised = worker?.epoch.some(
+      ([at, each]) => each > 0 && this.at >= at && this.at - at < STRUCK_MS,
+    );
+    const busy = this.data.boxes.some(
+      (box) =>
+        box[WORKER] === (worker === null ? -1 : n) &&
+        this.at >= box[BEGINS] - FLIGHT_MS &&
+        (box[ENDED] < 0 || this.at < Math.max(box[ENDED], box[WRITTEN])),
+    );
+    draw.fillStyle = struck ? this.theme.strike : this.theme.track;
+    draw.strokeStyle = raised ? this.theme.primary : busy ? this.theme.text : this.theme.line;
+    draw.lineWidth = raised ? 2.5 : 1.2;
+    draw.setLineDash(worker === null ? [4, 3] : []);
+    draw.beginPath();
+    draw.roundRect(workerX + 1, y - half, wide - 2, 2 * half, 6);
+    draw.fill();
+    draw.stroke();
+    draw.setLineDash([]);
+    const colour = struck ? "#fff" : this.theme.text;
+    const x = workerX + 8;
+    if (worker === null) {
+      this.text(wide < 90 ? "other" : "another producer", x, y, { size: 11 });
+      return;
+    }
+    const done = value(worker.done, this.at);
+    const share = worker.total > 0 ? clamp(done / worker.total) : 0;
+    const state = struck ? "⚡ fault" : busy ? "writing" : share >= 1 ? "done" : "waiting";
+    const epochs = epoch < 0 ? "" : `epoch ${epoch}`;
+    const second = half > 14 ? 7 : 0;
+    this.text(worker.name, x, y - second, { bold: true, colour, most: wide - 66 });
+    this.text(epochs, workerX + wide - 8, y - second, { size: 11, colour, align: "right" });
+    if (second) this.text(state, x, y + second, { size: 11, colour, faint: !struck && !busy });
+    if (compact) this.progress(workerX + 6, y + half - 4, wide - 12, share, 3);
+    else this.progress(0, y, source, share, 7);
+    if (!compact) {
+      const label = `${number(done)} of ${number(worker.total)}`;
+      this.text(label, 0, y + 12, { size: 11, faint: true });
+      this.text(worker.name, 0, y - 13, { bold: true, size: 11 });
+      draw.strokeStyle = this.theme.line;
+      draw.lineWidth = 1.2;
+      line(draw, source + 6, y, workerX - 4, y);
+      line(draw, workerX - 9, y - 4, workerX - 4, y);
+      line(draw, workerX - 9, y + 4, workerX - 4, y);
+    }
+  }
+
+  progress(x, y, wide, share, tall) {
+    const draw = this.context;
+    draw.fillStyle = this.theme.line;
+    draw.fillRect(x, y - tall / 2, wide, tall);
+    draw.fillStyle = this.theme.COMMITTED;
+    draw.fillRect(x, y - tall / 2, wide * share, tall);
+  }
+
+  /** Records on their way to the log, and from the log to the readers. */
+  flights() {
+    const { workerX, worker, readers, laneX, laneW } = this.place;
+    let dots = 0;
+    const dot = (from, to, share, colour) => {
+      if (share <= 0 || share >= 1 || dots > DOTS_MAX) return;
+      dots += 1;
+      const eased = share * share * (3 - 2 * share);
+      const x = from[0] + (to[0] - from[0]) * share;
+      const y = from[1] + (to[1] - from[1]) * eased;
+      this.context.fillStyle = colour;
+      this.context.beginPath();
+      this.context.arc(x, y, 2.8, 0, 2 * Math.PI);
+      this.context.fill();
+    };
+    const inLane = (x) => Math.min(laneX + laneW, Math.max(laneX, x));
+    this.lanes.forEach((lane, n) => {
+      const y = this.rowY(n, this.lanes.length);
+      const head = [inLane(laneX + lane.reach * this.scale - lane.scroll), y];
+      for (const box of lane.boxes) {
+        if (box[BEGINS] - 2 * FLIGHT_MS > this.at) break;
+        if (this.at > box[WRITTEN]) continue;
+        const from = box[WORKER] < 0 ? this.workers.length - 1 : box[WORKER];
+        const start = [workerX + worker, this.rowY(from, this.workers.length)];
+        const many = Math.min(6, Math.max(2, Math.round(Math.log2(1 + box[RECORDS]))));
+        for (let k = 0; k < many; k += 1) {
+          // All of them are there when the last record is written.
+          const early = (many - 1 - k) * APART_MS;
+          const share = k / Math.max(1, many - 1);
+          const there = box[BEGINS] + share * (box[WRITTEN] - box[BEGINS]) - early;
+          const departs = there - FLIGHT_MS;
+          dot(start, head, (this.at - departs) / FLIGHT_MS, this.theme.PENDING);
+        }
+      }
+      for (const one of lane.shown) {
+        const { box } = one;
+        const from = [inLane(one.x + one.px / 2), y + 12];
+        const falls = [
+          [box[WRITTEN], readers + 4, this.theme.faint],
+          [box[DELIVERED], readers + 40, this.theme.COMMITTED],
+        ];
+        for (const [at, to, colour] of falls) {
+          if (at < 0 || this.at < at || this.at > at + FALL_MS + 120) continue;
+          for (let k = 0; k < 3; k += 1) {
+            dot(from, [from[0], to], (this.at - at - 40 * k) / FALL_MS, colour);
+          }
+        }
+      }
+    });
+  }
+
+  readers() {
+    const { readers, width, compact, workerX } = this.place;
+    const sum = (name, at) => this.lanes.reduce((total, lane) => total + value(lane[name], at), 0);
+    const all = sum("uncommitted", this.at);
+    const aborted = sum("aborted", this.at);
+    const committed = sum("committed", this.at);
+    const waits = Math.max(0, all - aborted - committed);
+    const most = Math.max(1, sum("uncommitted", this.length));
+    const x = compact ? 0 : workerX;
+    const wide = width - x - 2;
+    const draw = this.context;
+    const narrow = width < NARROW_PX;
+    const [unit, of, at] = narrow ? ["", "", ""] : [" records", " of them", " at the gate"];
+    const rows = [
+      ["read_uncommitted gets", all, aborted ? `${number(aborted)}${of} aborted` : "", [
+        [committed, this.theme.COMMITTED],
+        [waits, this.stripes],
+        [aborted, this.theme.MARKER],
+      ]],
+      ["read_committed gets", committed, waits ? `${number(waits)} wait${at}` : "", [
+        [committed, this.theme.COMMITTED],
+      ]],
+    ];
+    rows.forEach(([name, count, rest, parts], n) => {
+      const y = readers + 8 + 36 * n;
+      const said = `${name} ${number(count)}${unit}${rest ? `, ${rest}` : ""}`;
+      this.text(said, x, y, { size: 12.5, bold: n === 1, most: wide });
+      draw.fillStyle = this.theme.track;
+      draw.fillRect(x, y + 10, wide, 9);
+      let from = x;
+      for (const [records, fill] of parts) {
+        const px = (wide * records) / most;
+        draw.fillStyle = fill;
+        draw.fillRect(from, y + 10, px, 9);
+        from += px;
+      }
+    });
+    if (!compact) this.text("Two readers", 0, readers + 8, { faint: true });
+  }
+
+  text(text, x, y, { size = 12, bold, faint, colour, align = "left", most } = {}) {
+    const draw = this.context;
+    draw.font = `${bold ? "600 " : ""}${size}px ${this.theme.font}`;
+    draw.textAlign = align;
+    draw.fillStyle = colour ?? (faint ? this.theme.faint : this.theme.text);
+    let shown = text;
+    if (most !== undefined && most > 0) {
+      while (shown.length > 2 && draw.measureText(shown).width > most) {
+        shown = `${shown.slice(0, -2)}…`;
+      }
+    }
+    draw.fillText(shown, x, y);
+  }
+}
+
+const find = (root, selector) => root.querySelector(selector);
+
+function line(draw, x, y, x2, y2) {
+  draw.beginPath();
+  draw.moveTo(x, y);
+  draw.lineTo(x2, y2);
+  draw.stroke();
+}
+
+/** A cross of dark on light, for an aborted box. */
+function cross(draw, x, y, half) {
+  if (half < 2) return;
+  for (const [colour, width] of [
+    ["#fff", 3.5],
+    ["#111", 1.6],
+  ]) {
+    draw.strokeStyle = colour;
+    draw.lineWidth = width;
+    line(draw, x - half, y - half, x + half, y + half);
+    line(draw, x - half, y + half, x + half, y - half);
+  }
+}
+
+/** A fill of diagonal stripes. */
+function stripes(draw, colour, between) {
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = 8;
+  const brush = tile.getContext("2d");
+  brush.fillStyle = between;
+  brush.fillRect(0, 0, 8, 8);
+  brush.strokeStyle = colour;
+  brush.lineWidth = 3;
+  for (const from of [-8, 0, 8]) line(brush, from - 2, 10, from + 10, -2);
+  return draw.createPattern(tile, "repeat");
+}

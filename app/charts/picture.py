@@ -1,0 +1,379 @@
+"""The picture of a run over time: source partitions, workers, sink partitions and two readers.
+
+Everything in it comes from the journal and from the raw log of the sink; nothing is invented. The
+log gives each transaction's boxes, its markers and the last stable offset (LSO). The journal gives
+the workers, their progress and the faults. Pure: facts in, a picture out, which the browser plays
+(app/picture/picture.js).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pandas as pd
+
+from topicproof.app.charts.picture_log import PLAIN, Part, Swept, newest, parts_of, sweep
+from topicproof.app.charts.picture_words import (
+    Place,
+    begins,
+    ends,
+    journal_event,
+    left_out,
+    worker_names,
+)
+from topicproof.backend.kafka.log.over_partitions import over_partitions
+from topicproof.backend.sink.journal import (
+    Declared,
+    FaultFired,
+    Stamped,
+    TaskStarted,
+    TransactionEnded,
+)
+from topicproof.validators.finding import Bounds
+
+TRANSACTIONS_MAX = 120
+"""Transactions in a picture: those that ended last, and all that are open. The picture begins when
+the last of the others ended, so it lacks nothing of the time that it shows."""
+BATCHES_MAX = 360
+"""Batches outside of transactions in a picture."""
+LANES_MAX = 8
+"""Sink partitions in a picture, and workers."""
+EVENTS_MAX = 600
+"""Events to step through, the newest ones."""
+PAUSE_MS = 1_500
+"""A longer time without any event is shortened to this."""
+LEAD_MS = 400
+"""How long the picture shows nothing before the first event."""
+OTHERS = -1
+"""In place of a worker: a producer that is not of the run, or whose records do not name it."""
+
+Steps = tuple[tuple[int, int], ...]
+"""A figure over time: its value from each moment on. Moments rise."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of a run at one moment. Times are in ms since 1970."""
+
+    sources: Mapping[Place, tuple[int, int]]
+    """First and end offset of the inputs of each source partition."""
+    journal: Sequence[Stamped]
+    bounds: Bounds
+    """Of the sink."""
+    transactions: pd.DataFrame
+    """Rows of `fates.transactions`."""
+    plain: pd.DataFrame
+    """Batches (`batches.SCHEMA`) outside of transactions."""
+    writers: Mapping[int, Place | None]
+    """Source partition of each producer id, by the headers of its records; None: they have no such
+    header."""
+    period: tuple[int, int]
+    """When the run was created, and when this was seen."""
+    before: Mapping[int, int]
+    """End offset of each sink partition before the run. Absent: the partition was empty."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The writer of one source partition."""
+
+    name: str
+    total: int
+    """Inputs of its source partition so far, in offsets."""
+    epoch: Steps
+    """Epoch of its producer, by the log."""
+    done: Steps
+    """Inputs that are committed, by the journal."""
+    struck: tuple[int, ...]
+    """When a fault struck it."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One sink partition. The last three count records."""
+
+    name: str
+    hw: Steps
+    lso: Steps
+    uncommitted: Steps
+    """A read_uncommitted consumer can have received them."""
+    aborted: Steps
+    """Those of them that were aborted."""
+    committed: Steps
+    """A read_committed consumer can have received them."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """The records of one transaction in one sink partition, or a batch outside of transactions."""
+
+    lane: int
+    worker: int
+    """Or `OTHERS`."""
+    first: int
+    end: int
+    """After the last record."""
+    records: int
+    begins: int
+    written: int
+    ended: int
+    """When its marker landed; -1: it is open."""
+    delivered: int
+    """When a read_committed consumer could receive it; -1: never, or not yet."""
+    outcome: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Event:
+    """A moment to stop at, and a sentence."""
+
+    at: int
+    says: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Times are in ms of the picture, from 0. `clock` maps some of them to ms since the run was
+    created, in which pauses are not shortened; between two of them time goes at an even pace."""
+
+    workers: tuple[Worker, ...]
+    lanes: tuple[Lane, ...]
+    boxes: tuple[Box, ...]
+    events: tuple[Event, ...]
+    clock: Steps
+    left_out: tuple[str, ...]
+    """What the picture lacks."""
+    summary: str
+    """The picture in words."""
+
+    @property
+    def length(self) -> int:
+        return self.clock[-1][0]
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it for the browser. Boxes are lists in the order of `Box`'s fields."""
+        return asdict(self) | {"boxes": [astuple(box) for box in self.boxes]}
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Moments of the run beside moments of the picture, both rising."""
+
+    true: tuple[int, ...]
+    play: tuple[int, ...]
+
+    def shown(self, at: int) -> int:
+        """Returns the moment of the picture."""
+        number = min(max(0, bisect_right(self.true, at) - 1), len(self.true) - 2)
+        low, high = self.true[number : number + 2]
+        share = (min(max(at, low), high) - low) / (high - low)
+        return self.play[number] + round(share * (self.play[number + 1] - self.play[number]))
+
+    def steps(self, base: int, found: Iterable[tuple[int, int]]) -> Steps:
+        """Returns a figure over the picture's time, from its first value on. Of several values at
+        one moment the last counts."""
+        latest = {0: base} | {self.shown(at): value for at, value in found}
+        rising = sorted(latest.items())
+        return tuple(
+            step
+            for number, step in enumerate(rising)
+            if not number or step[1] != rising[number - 1][1]
+        )
+
+    def sums(self, added: Iterable[tuple[int, int]]) -> Steps:
+        """Returns a sum over the picture's time."""
+        ordered = sorted(added)
+        totals = accumulate(value for _at, value in ordered)
+        return self.steps(0, zip((at for at, _value in ordered), totals, strict=True))
+
+
+def make_clock(origin: int, end: int, moments: Iterable[int]) -> Clock:
+    """Returns the clock of a picture: pauses between the moments are shortened."""
+    true = sorted({origin, max(end, origin + 1), *(at for at in moments if origin <= at <= end)})
+    play = list(accumulate((min(b - a, PAUSE_MS) for a, b in pairwise(true)), initial=0))
+    # Only where the pace changes.
+    shortened = {n for n, (a, b) in enumerate(pairwise(true)) if b - a > PAUSE_MS}
+    kept = sorted({0, len(true) - 1} | shortened | {n + 1 for n in shortened})
+    return Clock(tuple(true[n] for n in kept), tuple(play[n] for n in kept))
+
+
+def picture(seen: Seen) -> Picture:
+    """Returns the picture of a run. The same facts give the same picture."""
+    every = parts_of(seen.transactions, seen.plain, seen.before, seen.period)
+    shown, older = newest(every, TRANSACTIONS_MAX, BATCHES_MAX)
+    began = max([seen.period[0], *(int(part.until) for part in older)])
+    numbers = [p.partition for p in seen.bounds.partitions]
+    # What is not drawn counts in the totals, and may still wait at the gate.
+    swept = {
+        number: sweep(_of(every, number), seen.before.get(number, 0))
+        for number in numbers[:LANES_MAX]
+    }
+    drawn = [part for part in shown if part.partition in swept]
+    places = sorted(seen.sources)
+    names = worker_names(places[:LANES_MAX])
+    journal = [one for one in seen.journal if began <= one.at_ms <= seen.period[1]]
+    events = sorted(
+        [*_told_by_journal(journal, names, seen), *_told_by_log(drawn, names, seen, swept)],
+        key=lambda one: one[0],
+    )
+    moments = {at for part in drawn for _offset, at, _what in part.points}
+    moments |= {at for at, _says in events}
+    # Before its first event a run only fills its source.
+    first = min((at for at in moments if at >= began), default=seen.period[1])
+    clock = make_clock(max(began, first - LEAD_MS), seen.period[1], moments)
+    lanes = list(swept)
+    return Picture(
+        tuple(_worker(seen, place, names, journal, drawn, clock) for place in names),
+        tuple(_lane(n, swept[n], _of(every, n), clock) for n in lanes),
+        tuple(_box(part, lanes, list(names), seen, swept[part.partition], clock) for part in drawn),
+        tuple(Event(clock.shown(at), says) for at, says in events[-EVENTS_MAX:]),
+        tuple(zip(clock.play, (at - seen.period[0] for at in clock.true), strict=True)),
+        tuple(left_out(len(older), (len(lanes), len(numbers)), (len(names), len(places)))),
+        _summary(drawn, swept, names),
+    )
+
+
+def _of(parts: Iterable[Part], partition: int) -> list[Part]:
+    return [part for part in parts if part.partition == partition]
+
+
+def _who(part: Part, names: Mapping[Place, str], seen: Seen) -> str:
+    place = seen.writers.get(part.producer)
+    name = None if place is None else names.get(place)
+    return f"Producer {part.producer}" if name is None else f"The worker of {name}"
+
+
+def _told_by_journal(
+    journal: Sequence[Stamped], names: Mapping[Place, str], seen: Seen
+) -> list[tuple[int, str]]:
+    portions = seen.transactions.empty
+    told = ((one.at_ms, journal_event(one.entry, names, portions)) for one in journal)
+    return [(at, says) for at, says in told if says is not None]
+
+
+def _told_by_log(
+    drawn: Sequence[Part], names: Mapping[Place, str], seen: Seen, swept: Mapping[int, Swept]
+) -> list[tuple[int, str]]:
+    """Returns when each transaction began, and when its markers landed."""
+    by_place = {(part.partition, part.first): part for part in drawn if part.outcome != PLAIN}
+    delivered = {part: at for one in swept.values() for part, at in one.delivered.items()}
+    became_visible = Counter[tuple[int, int]]()
+    for part, at in delivered.items():
+        if part.ended is not None and part.ended < at:
+            became_visible[part.partition, at] += part.records
+    rows = seen.transactions
+    places = zip(rows["partition"], rows["first_offset"], strict=True)
+    known = pd.Series([place in by_place for place in places], rows.index, dtype=bool)
+    found = []
+    for whole in over_partitions(rows[known]).to_dict("records"):
+        places = zip(whole["partitions"], whole["first_offset_by_partition"], strict=True)
+        parts = [by_place[place] for place in places]
+        who = _who(parts[0], names, seen)
+        found.append((min(part.begins for part in parts), begins(who, parts)))
+        ended = max((part.ended for part in parts if part.ended is not None), default=None)
+        if ended is None:
+            continue
+        moments = {(part.partition, part.ended) for part in parts if part.ended is not None}
+        released = sum(became_visible[moment] for moment in moments)
+        waits = any(part.visible and delivered.get(part) != part.ended for part in parts)
+        found.append((ended, ends(who, parts, waits, released)))
+    return found
+
+
+def _worker(
+    seen: Seen,
+    place: Place,
+    names: Mapping[Place, str],
+    journal: Sequence[Stamped],
+    drawn: Sequence[Part],
+    clock: Clock,
+) -> Worker:
+    first, end = seen.sources[place]
+    done = []
+    for one in seen.journal:
+        entry = one.entry
+        if not isinstance(entry, TaskStarted | TransactionEnded) or place != (
+            entry.source_topic,
+            entry.source_partition,
+        ):
+            continue
+        if isinstance(entry, TaskStarted) or entry.outcome is Declared.COMMITTED:
+            done.append((one.at_ms, max(0, entry.next_offset - first)))
+    written = [part for part in drawn if seen.writers.get(part.producer) == place]
+    return Worker(
+        names[place],
+        end - first,
+        clock.steps(-1, sorted((part.begins, part.epoch) for part in written)),
+        clock.steps(0, done),
+        tuple(
+            clock.shown(one.at_ms)
+            for one in journal
+            if isinstance(one.entry, FaultFired)
+            and (one.entry.source_topic, one.entry.source_partition) == place
+        ),
+    )
+
+
+def _lane(number: int, swept: Swept, parts: Sequence[Part], clock: Clock) -> Lane:
+    lost = [part for part in parts if part.ended is not None and not part.visible]
+    return Lane(
+        f"p{number}",
+        clock.steps(swept.start, swept.hw),
+        clock.steps(swept.start, swept.lso),
+        clock.sums((part.written, part.records) for part in parts),
+        clock.sums((part.ended or 0, part.records) for part in lost),
+        clock.sums((at, part.records) for part, at in swept.delivered.items()),
+    )
+
+
+def _box(
+    part: Part,
+    lanes: Sequence[int],
+    places: Sequence[Place],
+    seen: Seen,
+    swept: Swept,
+    clock: Clock,
+) -> Box:
+    place = seen.writers.get(part.producer)
+    delivered = swept.delivered.get(part)
+    return Box(
+        lanes.index(part.partition),
+        places.index(place) if place in places else OTHERS,
+        part.first,
+        part.end,
+        part.records,
+        clock.shown(part.begins),
+        clock.shown(part.written),
+        -1 if part.ended is None else clock.shown(part.ended),
+        -1 if delivered is None else clock.shown(delivered),
+        part.outcome,
+        part.epoch,
+    )
+
+
+def _summary(drawn: Sequence[Part], swept: Mapping[int, Swept], names: Mapping[Place, str]) -> str:
+    """Returns the last moment of the picture in words."""
+    counts: dict[str, int] = {}
+    for part in drawn:
+        counts[part.outcome] = counts.get(part.outcome, 0) + 1
+    boxes = ", ".join(f"{count:,} {outcome.lower()}" for outcome, count in sorted(counts.items()))
+    behind = [
+        f"p{number}: LSO {one.lso[-1][1]:,} of {one.hw[-1][1]:,}"
+        for number, one in swept.items()
+        if one.lso and one.lso[-1][1] < one.hw[-1][1]
+    ]
+    gate = (
+        f"The last stable offset holds records back in {'; '.join(behind)}."
+        if behind
+        else "Nothing is held back."
+    )
+    return (
+        f"{len(names):,} workers write to {len(swept):,} sink partitions."
+        f" Boxes at the end: {boxes or 'none yet'}. {gate}"
+    )

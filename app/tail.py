@@ -1,0 +1,213 @@
+"""The live tail of a topic: its newest records at one isolation level, of one partition or all, and
+those of them that match."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from topicproof.app import export, session, tables, wording
+from topicproof.app.field_columns import field_columns, offered, values_of, with_fields
+from topicproof.app.record_browser import (
+    ALL,
+    NEEDLES,
+    ROW_PX,
+    TABLE_PX,
+    choose_fields,
+    columns,
+    go,
+    keep_needles,
+    needles,
+)
+from topicproof.app.snapshot import Snapshot
+from topicproof.app.url_state import COMMITTED, UNCOMMITTED, TopicsState
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.kafka.browse import search as browse
+from topicproof.backend.kafka.browse.search import ANYTHING, Row
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, READ_UNCOMMITTED
+from topicproof.backend.kafka.log.fates import DATA_FATES
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
+from topicproof.validators.finding import Bounds, Fate
+
+TAIL_S = 2.0
+TAIL_ROWS = 50
+SEARCHED_ROWS = 2_000
+"""The newest records in which each look searches."""
+ISOLATION = {COMMITTED: READ_COMMITTED, UNCOMMITTED: READ_UNCOMMITTED}
+
+
+def tail(_kafka: Services, seen: Snapshot, look: TopicsState) -> None:
+    """Shows the newest records, refreshed continually."""
+    state = st.session_state
+    state["tail_level"] = look.level
+    state["tail_partition"] = ALL if look.partition is None else look.partition
+    state.setdefault("paused", False)
+    keep_needles(look)
+
+    def chosen() -> None:
+        partition = None if state["tail_partition"] == ALL else state["tail_partition"]
+        words = {name: state[name].strip() for name in NEEDLES}
+        go(replace(look, level=state["tail_level"], partition=partition, record=None, **words))
+
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.segmented_control(
+            "Isolation level",
+            [COMMITTED, UNCOMMITTED],
+            format_func=ISOLATION.__getitem__,
+            key="tail_level",
+            on_change=chosen,
+            required=True,
+            label_visibility="collapsed",
+        )
+        st.toggle("Pause", key="paused", help="Stops the refresh; the rows shown stay.")
+    slots = st.columns([0.8, 1.2, 1.2, 1.2])
+    numbers = [p.partition for p in seen.bounds.partitions]
+    slots[0].selectbox(
+        "Partition",
+        numbers if len(numbers) == 1 else [ALL, *numbers],
+        key="tail_partition",
+        on_change=chosen,
+    )
+    needles(slots[1:], chosen)
+    paused = state["paused"]
+    # Outside of what is redrawn every two seconds: there it could not be used.
+    kept = state.get("tail")
+    rows = kept[2] if kept is not None and kept[0][0] == look.topic else ()
+    choose_fields(look, offered(values_of(rows, look.topic, session.formats(session.settings()))))
+    st.fragment(newest, run_every=None if paused else TAIL_S)(look, paused)
+
+
+def newest(look: TopicsState, paused: bool) -> None:
+    """Shows the newest records that a consumer at this level would have received. If Kafka does not
+    answer, the rows stay and the next refresh asks again."""
+    wanted = (look.topic, look.level, look.partition, look.wanted)
+    kept = st.session_state.get("tail")
+    kept = None if kept is None or kept[0] != wanted else kept
+    if not paused or kept is None:
+        try:
+            # An embedded Kafka that was started again may have another address.
+            settings = session.settings()
+            kafka = session.kafka(settings)
+            seen = session.snapshot(settings, kafka, look.topic, live=True)
+            found = read(settings, kafka, seen, look)
+            rows = merged(found, kept[2] if kept is not None else (), seen.ranges)
+            kept = st.session_state["tail"] = (wanted, seen, rows)
+        except TopicproofError as error:
+            st.warning(
+                wording.plain(str(error)),
+                title=f"Nothing new could be read. Trying again every {TAIL_S:.0f} s",
+                icon=":material/sync_problem:",
+            )
+    if kept is None:
+        return
+    _wanted, seen, rows = kept
+    st.markdown(sentence(seen, look, rows, paused))
+    if not rows:
+        st.info("Nothing yet.", icon=":material/hourglass_empty:")
+        return
+    listing(look, rows, paused)
+
+
+def read(settings: Settings, kafka: Services, seen: Snapshot, look: TopicsState) -> tuple[Row, ...]:
+    """Returns the newest records that match. Raises ClusterError, TopicError."""
+    decoders = session.formats(settings)
+
+    def decode(value: bytes) -> str | None:
+        return decoders.decode(value, look.topic).text
+
+    searched = filtered(look)
+    return browse.latest(
+        kafka.address,
+        within(seen.bounds, look.partition),
+        seen.ranges,
+        ISOLATION[look.level],
+        SEARCHED_ROWS if searched else TAIL_ROWS,
+        wanted=replace(look.wanted, fates=()),
+        text=decode if look.value and decoders.configured else None,
+    )
+
+
+def filtered(look: TopicsState) -> bool:
+    """Whether only some records are wanted."""
+    return replace(look.wanted, fates=()) != ANYTHING
+
+
+def within(bounds: Bounds, partition: int | None) -> Bounds:
+    """Returns the bounds of one partition, or of all."""
+    if partition is None:
+        return bounds
+    own = tuple(p for p in bounds.partitions if p.partition == partition)
+    return replace(bounds, partitions=own)
+
+
+def merged(found: Sequence[Row], before: Sequence[Row], ranges: pd.DataFrame) -> tuple[Row, ...]:
+    """Returns what was found now and before, the newest first: a record that matched stays, while
+    newer ones come that do not match."""
+    rows = {(row.partition, row.offset): row for row in found}
+    for row in before:
+        if (row.partition, row.offset) in rows:
+            continue
+        fate = fate_at(ranges, row.partition, row.offset)
+        if fate in DATA_FATES:
+            rows[row.partition, row.offset] = replace(row, fate=fate)
+    ordered = sorted(rows.values(), key=lambda row: (row.timestamp_ms, row.offset), reverse=True)
+    return tuple(ordered[:TAIL_ROWS])
+
+
+def fate_at(ranges: pd.DataFrame, partition: int, offset: int) -> Fate | None:
+    """Returns the fate of an offset now; None if it is not in the topic any more."""
+    own = ranges[
+        (ranges["partition"] == partition)
+        & (ranges["first_offset"] <= offset)
+        & (ranges["last_offset"] >= offset)
+    ]
+    return None if own.empty else Fate(own["fate"].iloc[0])
+
+
+def sentence(seen: Snapshot, look: TopicsState, rows: Sequence[Row], paused: bool) -> str:
+    """Describes the rows: which records, from where, how current."""
+    where = "all partitions" if look.partition is None else f"partition {look.partition}"
+    level = wording.plain(ISOLATION[look.level])
+    noun = "matching record" if filtered(look) else "record"
+    withheld = sum(
+        p.hw - p.lso for p in within(seen.bounds, look.partition).partitions if p.hw > p.lso
+    )
+    said = (
+        f"The newest {wording.count(len(rows), noun)} that a {level} consumer gets, from {where},"
+        f" by timestamp. Read at {seen.taken_at:%H:%M:%S} UTC, "
+    )
+    said += "**paused**." if paused else f"again every {TAIL_S:.0f} s."
+    if filtered(look):
+        said += f" Each look searches the newest {SEARCHED_ROWS:,} records."
+    if withheld and look.level == COMMITTED:
+        said += (
+            f" {wording.count(withheld, 'offset')} at or above the LSO: withheld from this level."
+        )
+    return said
+
+
+def listing(look: TopicsState, rows: Sequence[Row], paused: bool) -> None:
+    """Lists the records."""
+    formats = session.formats(session.settings())
+    table = tables.row_table(rows, look.topic, True, formats)
+    if look.fields:
+        values = values_of(rows, look.topic, formats)
+        table = with_fields(table, field_columns(values, look.fields))
+    wide: dict[str, Any] = {"value": st.column_config.TextColumn(width=170 if look.fields else 330)}
+    st.dataframe(
+        tables.row_tints(table, rows, None),
+        hide_index=True,
+        height=min(TABLE_PX, ROW_PX * (len(table) + 1) + 10),
+        row_height=ROW_PX,
+        placeholder="null",
+        alt=f"The newest records of {look.topic} at {ISOLATION[look.level]}",
+        column_config=columns() | wide,
+    )
+    if paused:
+        # Only while paused: a menu that is redrawn every two seconds cannot be used.
+        export.offer(look.topic, f"{look.topic}-newest", rows, formats)
