@@ -148,9 +148,11 @@ def surprises(
     why: str,
     error: str | None,
     fired: str | None,
+    single: bool = False,
 ) -> list[str]:
     """Describe how a cell differs from its expectation, one sentence each. `why` explains the
-    verdict, `error` is why the run failed, `fired` proves the fault."""
+    verdict, `error` is why the run failed, `fired` proves the fault. `single`: no partition has two
+    inputs to judge, as after an early refusal, so an order cannot be seen."""
     said = []
     if fired is None:
         said.append("nothing shows that the fault fired")
@@ -158,7 +160,8 @@ def surprises(
         said.append(f"the run failed: {error}")
     if error is None and cell.refused:
         said.append("the sink continued, although it should have refused to")
-    if verdict is not _verdict(cell, found):
+    unseen = error is not None and single and verdict is Outcome.UNKNOWN
+    if not unseen and verdict is not _verdict(cell, found):
         said.append(f"the verdict is {verdict}: {why}")
     for damage in Damage:
         if found.get(damage, 0) and damage not in cell.must | cell.may:
@@ -212,7 +215,9 @@ def run_cell(
                 **_damage(report),
                 **{one: found[one] for one in found if one is Damage.HIDDEN},
             }
-        said = surprises(cell, found, report.verdict, report.why, history.get(run.id).error, fired)
+        single = report.source_records <= len(report.source.partitions)
+        why = history.get(run.id).error
+        said = surprises(cell, found, report.verdict, report.why, why, fired, single)
         said += recounted
     if stop.is_set() or not said:
         clean(settings, services, history, run.id)

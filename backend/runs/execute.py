@@ -166,7 +166,8 @@ def _run_queries(
             if stopped() or not changed.is_set():
                 return
 
-    start_again(run_until_done, lambda: progress(context.stages, cluster), stopped)
+    # A task may fail while the query is stopped for another start, which repeats its work.
+    start_again(run_until_done, lambda: progress(context.stages, cluster), context.stop.is_set)
 
 
 def _ready(context: Context, spark: SparkSession) -> list[Prepared]:

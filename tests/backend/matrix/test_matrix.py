@@ -172,6 +172,11 @@ def test_what_differs_from_the_table_is_a_surprise() -> None:
         "the run failed: no broker",
         "the verdict is UNKNOWN: nobody was heard",
     ]
+    # One input has no order: a run that was refused right after it is not judged.
+    early = (Outcome.UNKNOWN, "there are no pairs", "offsets moved")
+    assert surprises(repeats, {Damage.DUPLICATES: 1}, *early, "it fired", single=True) == [
+        "the run failed: offsets moved"
+    ]
 
 
 def test_a_verdict_must_agree_with_what_was_found() -> None:
