@@ -43,6 +43,7 @@ class Drafted:
 
 def drafted(found: Settings, kafka: Services, source: str, sink: str) -> Drafted:
     """Returns samples and draft of two topics. Raises ClusterError, TopicError."""
+    session.require_shown(found, source, sink)
     return _drafted(kafka.bootstrap, source, sink, found.client, session.formats(found))
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 from typer._click.exceptions import ClickException  # typer carries its own click
 
-from topicproof.backend.commands import evidence, history, runs, topics
+from topicproof.backend.commands import evidence, history, login, runs, topics
 from topicproof.backend.commands.check import check
 from topicproof.backend.commands.contracts import contract
 from topicproof.backend.commands.doctor import doctor
@@ -59,6 +59,10 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "verify": evidence.verify,
     "signoff": evidence.signoff,
     "keys": keys,
+    "login": login.login,
+    "logout": login.logout,
+    "whoami": login.whoami,
+    "audit": login.audit,
     "compare": history.compare,
     "trend": history.trend,
     "matrix": matrix,

@@ -93,7 +93,7 @@ def ending(run: Run) -> None:
         help="Its producer aborts it. Then the last stable offset moves on.",
     ):
         with session.said():
-            release(settings, run)
+            release(session.history(settings), run)
 
 
 def tally(run: Run) -> None:

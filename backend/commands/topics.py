@@ -22,6 +22,8 @@ from topicproof.backend.commands.options import (
 from topicproof.backend.commands.show_topic import print_topic, print_transactions
 from topicproof.backend.commands.terminal import emit, out, say, stopping
 from topicproof.backend.errors import UsageError
+from topicproof.backend.history.audit import allow
+from topicproof.backend.history.store import History
 from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.abort import abort as abort_transaction
@@ -30,6 +32,7 @@ from topicproof.backend.kafka.coordination.transactions import cluster_transacti
 from topicproof.backend.runs.fill import fill as fill_topic
 from topicproof.backend.runs.initial_offsets import commit_floor
 from topicproof.backend.services.keeper import services
+from topicproof.backend.trust.identity import Action
 
 
 def fill(
@@ -186,6 +189,8 @@ def abort(
         plan = plan_abort(
             *(found.address, topic, partition, offset, producer_id, open_too, two_phase_too)
         )
+        if yes:
+            allow(History(settings), Action.ABORT, f"of {topic}-{partition}")
         after = abort_transaction(found.address, plan) if yes else None
     emit(json_, plan.to_json() | {"done": yes, "after": asdict(after) if after else None})
     for sentence in (plan.found.why, plan.lost, plan.gained, plan.means):

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 from topicproof.backend.errors import SetupError, UsageError
 from topicproof.backend.services.processes import await_start, end_process, listens
 from topicproof.backend.settings import ROOT, Settings
+from topicproof.backend.trust.login import configured_login, dashboard_provider
 
 START_TIMEOUT_S = 60.0
 STDIN_HELD = "TOPICPROOF_STDIN_HELD"
@@ -57,14 +59,17 @@ def dashboard(settings: Settings, port: int) -> Iterator[str]:
 
 
 def require_closed(settings: Settings, address: str) -> None:
-    """Raises UsageError if a dashboard at this address could be reached from other machines, unless
-    the settings say so explicitly. It has no login."""
-    if settings.insecure or is_loopback(address):
+    """Raises UsageError if a dashboard without a login could be reached from other machines at this
+    address, unless the settings say so explicitly, and if the login is not configured well."""
+    login = configured_login(settings)
+    if login is not None and login.provider is not None:
+        dashboard_provider(login)
+    if login is not None or settings.insecure or is_loopback(address):
         return
     raise UsageError(
         f"The dashboard has no login, and {address} can be reached from other machines: whoever"
-        " reaches it can start runs and sign. Leave out TOPICPROOF_DASHBOARD_ADDRESS, or repeat"
-        " this with --insecure."
+        " reaches it can start runs and sign. Leave out TOPICPROOF_DASHBOARD_ADDRESS, configure a"
+        " login (TOPICPROOF_LOGIN), or repeat this with --insecure."
     )
 
 
@@ -82,7 +87,10 @@ def host_names(settings: Settings) -> frozenset[str]:
     """Return the names by which browsers may open the dashboard."""
     named = (one.strip().lower() for one in (settings.dashboard_hosts or "").split(","))
     address = settings.dashboard_address.strip("[]")
-    return frozenset(filter(None, (*LOOPBACK, address, *named)))
+    login = configured_login(settings)
+    opened = login.provider.address if login is not None and login.provider is not None else None
+    public = urlsplit(opened or "").hostname or ""
+    return frozenset(filter(None, (*LOOPBACK, address, public, *named)))
 
 
 def require_port(port: int) -> None:
