@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import quote
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
@@ -21,7 +22,8 @@ from tests.backend.trust.people import ISSUER
 from topicproof.app import entrance
 from topicproof.app.entrance import COOKIE, OPEN, START, WANTED, Entrance, secrets_of
 from topicproof.backend.errors import UsageError
-from topicproof.backend.services.dashboard import host_names, require_closed
+from topicproof.backend.services.dashboard import dashboard, host_names, require_closed
+from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.keys import cookie_secret
 from topicproof.backend.trust.login import Login, Provider, dashboard_provider, read_login
@@ -292,3 +294,24 @@ def test_a_dashboard_with_a_login_may_listen_for_others(tmp_path: Path) -> None:
     half.write_text(f"{start}}}")
     with pytest.raises(UsageError, match="client secret"):
         require_closed(Settings(home=tmp_path, login=half), "127.0.0.1")
+
+
+@pytest.mark.services
+def test_no_header_replaces_the_peer(tmp_path: Path) -> None:
+    """Story: the proxy is at 127.0.0.2 and tells for whom it asks. Somebody at 127.0.0.1 claims to
+    come from there, and claims to be an administrator. On the wire, because the web server has an
+    opinion of its own on such headers."""
+    path = tmp_path / "login.yaml"
+    path.write_text("proxy: {user: X-User, groups: X-Groups, from: [127.0.0.2]}")
+    (port,) = free_ports(1)
+    root = {"x-user": "root", "x-groups": "admin"}
+    with dashboard(Settings(home=tmp_path, login=path), port) as address:
+        health = f"{address}/_stcore/health"
+        near = httpx.HTTPTransport(local_address="127.0.0.2")
+        with httpx.Client(transport=near) as proxy:
+            assert proxy.get(health).status_code == 403
+            told = {**root, "x-forwarded-for": "192.0.2.7"}
+            assert proxy.get(health, headers=told).status_code == 200
+        for claimed in ("127.0.0.2", "127.0.0.2, 127.0.0.1"):
+            answer = httpx.get(health, headers={**root, "x-forwarded-for": claimed})
+            assert answer.status_code == 403 and "through its proxy" in answer.text

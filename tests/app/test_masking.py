@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.app.conftest import OpenPage, texts
+from tests.app.test_history_page import HELD
 from tests.backend.trust.people import ADA, EMMY, ISSUER
 from topicproof.app import session
 from topicproof.backend.address import Address
@@ -21,6 +23,8 @@ from topicproof.backend.history.store import History
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.trust.identity import Action, Identity, Role
+from topicproof.validators.finding import Example, Finding, Outcome
+from topicproof.validators.kinds.wrong_value import WRONG
 
 SECRET, TOKEN, SEEN = "4111-secret", "hush-token", "seen-by-all"
 RULES = f"""
@@ -88,9 +92,11 @@ def test_a_masked_field_stays_here(
     history.engine.dispose()
 
 
-def test_evidence_with_masked_payloads_is_not_exported(masking: Settings, tmp_path: Path) -> None:
+def test_evidence_with_masked_payloads_is_not_exported(
+    masking: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Story: an operator may export, and does not see every field. Digests could be guessed, so the
-    evidence leaves without payloads or not at all."""
+    evidence leaves without payloads or not at all. A report shows her no values."""
     settings = read_settings(home=tmp_path).model_copy(update={"login": masking.login})
     history = History(settings)
     run = history.create("check", "check", {})
@@ -102,3 +108,9 @@ def test_evidence_with_masked_payloads_is_not_exported(masking: Settings, tmp_pa
             session.zipped(history.acted_on_by(operator), run, payloads)
     assert [one.allowed for one in audit_entries(history)] == [False, False]
     history.engine.dispose()
+    said = Example(0, 7, None, None, f'{WRONG}: "{SECRET}".')
+    wrong = Finding("wrong_value", Outcome.VIOLATED, 1, 1, None, (said,), "1 is wrong.")
+    report = replace(HELD, findings=(wrong,))
+    for by, shown in ((operator, False), (EMMY, True)):
+        monkeypatch.setattr(session, "identity", lambda _settings, by=by: by)
+        assert (SECRET in session.shown_report(settings, report).to_json()) is shown
