@@ -18,7 +18,12 @@ from starlette.middleware import Middleware
 
 from topicproof.app.doors import Doors
 from topicproof.app.entrance import Entrance, secrets_of
-from topicproof.backend.services.dashboard import STDIN_HELD, host_names, require_closed
+from topicproof.backend.services.dashboard import (
+    STDIN_HELD,
+    host_names,
+    require_closed,
+    require_peers,
+)
 from topicproof.backend.settings import read_settings
 from topicproof.backend.trust.keys import cookie_secret
 from topicproof.backend.trust.login import configured_login, dashboard_provider
@@ -43,8 +48,7 @@ login = configured_login(settings)
 middleware = [Middleware(Doors, hosts=host_names(settings))]
 secrets = None
 if login is not None:
-    # Otherwise a header could replace the address of the peer, by which a proxy is known.
-    os.environ["FORWARDED_ALLOW_IPS"] = ""
+    require_peers(login)
     middleware.append(Middleware(Entrance, login=login))
     if login.provider is not None:
         secrets = secrets_of(dashboard_provider(login), cookie_secret(settings))

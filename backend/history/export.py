@@ -35,8 +35,8 @@ def export_zip(history: History, run: Run, target: Path, payloads: Payloads) -> 
 
 
 def _allow(history: History, run: Run, payloads: Payloads) -> None:
-    """Ask and note as `allow`. Digests of masked fields could be guessed, so whoever does not see
-    them exports no payloads at all."""
+    """Ask and note as `allow`. Digests of masked fields could be guessed, so a person who does not
+    see them exports no payloads at all."""
     what = f"{run.id} with payloads {payloads}"
     login = configured_login(history.settings)
     topics = {run.facts.source, run.facts.sink, *run.facts.topics.values()}

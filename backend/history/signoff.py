@@ -183,8 +183,8 @@ def sign(
     until: date | None = None,
 ) -> Signoff:
     """Enter a decision on a run: on its report, or on those of its stages as one. `evidence` is
-    `evidence_hash`. Whoever has signed in signs under the name of the login; `name` is for those
-    who have not.
+    `evidence_hash`. A person who has signed in signs under the name of the login; `name` is
+    for the others.
 
     Raises NotPermitted if the person's roles do not allow it, or if four eyes are required and they
     would be two. Raises UsageError for a decision without a name. A waiver also needs a finding, a

@@ -13,11 +13,14 @@ from urllib.parse import urlsplit
 from topicproof.backend.errors import SetupError, UsageError
 from topicproof.backend.services.processes import await_start, end_process, listens
 from topicproof.backend.settings import ROOT, Settings
-from topicproof.backend.trust.login import configured_login, dashboard_provider
+from topicproof.backend.trust.login import Login, configured_login, dashboard_provider
 
 START_TIMEOUT_S = 60.0
 STDIN_HELD = "TOPICPROOF_STDIN_HELD"
 """A variable of the child: its standard input ends when its parent does."""
+FORWARDED = "FORWARDED_ALLOW_IPS"
+"""A variable of the web server, uvicorn: from which peers it takes the header X-Forwarded-For for
+the address of the peer. It reads the variable before it loads the application."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -46,7 +49,7 @@ def dashboard(settings: Settings, port: int) -> Iterator[str]:
             stderr=output,
             cwd=ROOT,
             start_new_session=True,
-            env={**os.environ, **settings.environment(), STDIN_HELD: "1"},
+            env={**os.environ, **settings.environment(), STDIN_HELD: "1", FORWARDED: ""},
         )
     try:
         await_start("The dashboard", child, lambda: listens(port), START_TIMEOUT_S, log)
@@ -71,6 +74,16 @@ def require_closed(settings: Settings, address: str) -> None:
         " reaches it can start runs and sign. Leave out TOPICPROOF_DASHBOARD_ADDRESS, configure a"
         " login (TOPICPROOF_LOGIN), or repeat this with --insecure."
     )
+
+
+def require_peers(login: Login) -> None:
+    """Raises UsageError if this web server would believe headers about the address of a peer, by
+    which a proxy is known."""
+    if login.proxy is not None and os.environ.get(FORWARDED) != "":
+        raise UsageError(
+            f"With a proxy's login the dashboard must be started with an empty {FORWARDED}, as"
+            " `topicproof up` does. Otherwise anybody could claim to be the proxy."
+        )
 
 
 def is_loopback(address: str) -> bool:

@@ -42,7 +42,7 @@ class Mask:
     """A pattern as of a shell: payments-*"""
     fields: tuple[Field, ...]
     shown_to: frozenset[Role]
-    """Whoever has one of these roles sees the fields."""
+    """People with one of these roles see the fields."""
 
 
 def parse_field(text: str) -> Field:

@@ -22,7 +22,12 @@ from tests.backend.trust.people import ISSUER
 from topicproof.app import entrance
 from topicproof.app.entrance import COOKIE, OPEN, START, WANTED, Entrance, secrets_of
 from topicproof.backend.errors import UsageError
-from topicproof.backend.services.dashboard import dashboard, host_names, require_closed
+from topicproof.backend.services.dashboard import (
+    dashboard,
+    host_names,
+    require_closed,
+    require_peers,
+)
 from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.keys import cookie_secret
@@ -269,6 +274,8 @@ def test_a_proxy_is_believed_and_nobody_else(proxy: Login) -> None:
     for path in (*OPEN, START):
         assert status(proxy, HTML, path=path) == 403
     assert sent_by(proxy, ada, kind="websocket")[0]["type"] == "websocket.accept"
+    with pytest.raises(UsageError, match="anybody could claim to be the proxy"):
+        require_peers(proxy)
     assert sent_by(proxy, ada, kind="websocket", peer="192.0.2.7")[0]["type"] == "websocket.close"
 
 

@@ -24,7 +24,7 @@ Open = Callable[[], History]
 LATER = datetime.now(UTC).date() + timedelta(days=30)
 
 
-def test_whoever_does_something_is_noted_and_who_may_not_too(open_history: Open) -> None:
+def test_who_does_something_is_noted_and_who_may_not_too(open_history: Open) -> None:
     """Story: Grace launches, Ada wants to, somebody without a login stops. The log has all three in
     their order, and nobody can change it."""
     history = open_history()
@@ -69,7 +69,7 @@ def signed(history: History, by: Identity, run: str, name: str | None = None) ->
 
 def test_a_signature_has_the_identity_of_the_login(open_history: Open) -> None:
     """Story: Kurt has signed in and signs under his own name alone. An operator does not sign, nor
-    does a process that the dashboard started, whoever it says it acts for."""
+    does a process that the dashboard started, for whom it says it acts."""
     history = open_history()
     signed(history, KURT, "squares-a")
     signed(history, unauthenticated("me@here"), "squares-a", "Kurt Gödel")
@@ -112,7 +112,7 @@ def test_a_copy_tells_who_signed_and_older_copies_stay_valid(open_history: Open)
 
 
 def test_four_eyes(open_history: Open) -> None:
-    """Story: four eyes are required. Whoever launched, resumed or waived does not accept, an
+    """Story: four eyes are required. Who launched, resumed or waived does not accept, an
     unknown launcher could be anybody, and somebody without a login could too. They may reject."""
     history = open_history()
     history.settings = history.settings.model_copy(update={"four_eyes": True})

@@ -103,7 +103,7 @@ def test_secrets_are_for_their_owner_alone(tmp_path: Path) -> None:
     ],
 )
 def test_groups_become_roles(roles: str, expected: set[Role], tmp_path: Path) -> None:
-    """Story: providers name groups in different claims. Whoever has none that counts does not come
+    """Story: providers name groups in different claims. Who has none that counts does not come
     in."""
     found = login(tmp_path, f"{OPENID}}}\nroles: {roles}")
     if not expected:

@@ -37,7 +37,7 @@ def login(tmp_path: Path, masks: str) -> Login:
 
 def test_rules_are_by_topic_and_role(tmp_path: Path) -> None:
     """Story: the card's number and a header of all payments are for signers and administrators;
-    in Europe only administrators see headers. Whoever uses no login sees everything, as before."""
+    in Europe only administrators see headers. Without a login everything is seen, as before."""
     masks = login(tmp_path, RULES).masks
     few = {Field("value", ("card", "number")), Field("header", ("token",)), Field("key")}
     assert set(masked_fields(masks, "payments-us", ADA)) == few
