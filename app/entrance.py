@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 import streamlit as st
 from starlette.datastructures import Headers, MutableHeaders
@@ -187,7 +187,7 @@ def _wanted(asked: HTTPConnection) -> str | None:
 
 def _closed_to_http(provider: Provider, send: Send) -> Send:
     """Return a `send` that marks cookies as Secure where browsers use https."""
-    if not (provider.address or "").startswith("https://"):
+    if urlsplit(provider.address or "").scheme != "https":
         return send
 
     async def sent(message: MutableMapping[str, Any]) -> None:

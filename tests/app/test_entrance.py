@@ -92,6 +92,7 @@ def sent_by(
     method: str = "GET",
     peer: str = "127.0.0.1",
     query: str = "",
+    cookies: tuple[str, ...] = (),
 ) -> list[dict[str, Any]]:
     """What comes back for a request. The dashboard behind the entrance answers with 299, or takes
     the websocket and one message."""
@@ -103,7 +104,8 @@ def sent_by(
 
     async def dashboard(_scope: Any, receive: Any, send: Any) -> None:
         if kind == "http":
-            await send({"type": "http.response.start", "status": 299, "headers": []})
+            given = [(b"set-cookie", one.encode()) for one in cookies]
+            await send({"type": "http.response.start", "status": 299, "headers": given})
             return
         await receive()
         await send({"type": "websocket.accept"})
@@ -178,6 +180,8 @@ def test_the_login_itself_is_served(openid: Login) -> None:
     """Story: the page for strangers leads to Streamlit's login, whose cookies are for https alone.
     A websocket has no login."""
     assert [status(openid, path=path) for path in OPEN] == [299, 299, 299]
+    given = sent_by(openid, path=OPEN[2], cookies=("a=1; Path=/", "b=2; Secure"))
+    assert header(given, "set-cookie").splitlines() == ["a=1; Path=/; Secure", "b=2; Secure"]
     begun = sent_by(openid, path=START)
     assert begun[0]["status"] == 303 and header(begun, "location").startswith(
         "/auth/login?provider="
