@@ -9,6 +9,7 @@ import streamlit as st
 from topicproof.app import live, session, wording
 from topicproof.backend.history.store import Run, State
 from topicproof.backend.judging.judge import STEPS
+from topicproof.backend.runs.context import stop
 from topicproof.backend.settings import Settings
 
 
@@ -48,7 +49,7 @@ def progress(settings: Settings, run_id: str) -> None:
         help="Ends the check without a verdict. Nothing of it stays but its entry in History.",
     ):
         with session.said():
-            history.request_stop(run_id)
+            stop(history, run_id)
         st.rerun(scope="fragment")
 
 

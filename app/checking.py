@@ -45,6 +45,8 @@ class Drafted:
 def drafted(found: Chosen, kafka: Services, source: str, sink: str) -> Drafted:
     """Returns samples and draft of two topics. `kafka` is the sink's. Raises ClusterError,
     TopicError; UsageError, if the source's cluster has no address."""
+    session.require_shown(found.sink, sink)
+    session.require_shown(found.source or found.sink, source)
     own = Address(kafka.bootstrap, found.sink.client, found.sink.cluster or "")
     others = None if found.source is None else session.formats(found.source)
     sides = found.at(own)

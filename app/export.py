@@ -18,10 +18,13 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
+from topicproof.app import session
 from topicproof.app.payload import decoded_part
 from topicproof.backend.formats.formats import Formats
+from topicproof.backend.history.audit import allow
 from topicproof.backend.kafka.browse.records import Record
 from topicproof.backend.kafka.browse.search import Row
+from topicproof.backend.trust.identity import Action
 
 Chart = Callable[[], go.Figure]
 """Builds the figure on request."""
@@ -118,11 +121,16 @@ def offer_table(
     name: str, table: Callable[[], pd.DataFrame], said: str, chart: Chart | None = None
 ) -> None:
     """Offers downloads of a table, and of the chart that shows it."""
-    if not allowed():
+    if not allowed() or not session.may(Action.EXPORT):
         return
+    history = session.history(session.settings())
 
     def made(write: Callable[[pd.DataFrame], bytes]) -> Callable[[], bytes]:
-        return lambda: write(table())
+        def written() -> bytes:
+            allow(history, Action.EXPORT, name)
+            return write(table())
+
+        return written
 
     with st.popover("Export", icon=":material/download:", width="content"):
         st.caption(said)

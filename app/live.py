@@ -171,7 +171,7 @@ def ending(settings: Settings, run: Run) -> None:
         help="Its producer aborts it. Then the last stable offset moves on.",
     ):
         with session.said():
-            release(settings, run)
+            release(session.history(settings), run)
 
 
 def conclusion(run: Run) -> None:

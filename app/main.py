@@ -11,6 +11,7 @@ from topicproof.app import session, tables  # noqa: F401  imported before the fr
 from topicproof.app.charts import matrix, strip, timeline, trend, withheld  # noqa: F401
 from topicproof.app.clusters import choose_cluster, keep_in_url
 from topicproof.app.pages import PAGES
+from topicproof.app.person import show_person
 
 
 @st.cache_resource(show_spinner=False)
@@ -52,6 +53,7 @@ if st.context.theme.type == "dark":
     st.html("<style>[data-testid^=stBaseButton-primary] {color: #0b141d}</style>")
 freeze()
 with session.said():
+    show_person()
     choose_cluster()
 try:
     page.run()

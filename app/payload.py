@@ -103,11 +103,11 @@ def verbatim(text: str) -> None:
     st.html(f'<pre style="{_BOX}">{html.escape(text)}</pre>')
 
 
-def download(name: str, file_name: str, value: bytes, whole: Callable[[], bytes] | None) -> None:
-    """Offers the raw bytes as a download; `whole` fetches them if `value` was cut."""
+def download(name: str, file_name: str, whole: Callable[[], bytes]) -> None:
+    """Offers raw bytes as a download; `whole` fetches them."""
     st.download_button(
         name,
-        value if whole is None else whole,
+        whole,
         file_name=file_name,
         mime="application/octet-stream",
         key=f"download {file_name}",

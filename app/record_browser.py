@@ -29,10 +29,13 @@ from topicproof.app.url_state import (
     write_topics,
 )
 from topicproof.backend.formats.formats import Part
+from topicproof.backend.history.audit import allow
 from topicproof.backend.kafka.browse import search as browse
 from topicproof.backend.kafka.browse.search import KEPT_BYTES_MAX, Row, Search, Stop
 from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.backend.services.keeper import Services
+from topicproof.backend.trust.identity import Action
+from topicproof.backend.trust.masking import masked_part
 
 TABLE_PX = 560
 ROW_PX = 28
@@ -330,9 +333,17 @@ def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
     name = seen.bounds.topic
     place = {"topic": name, "partition": str(row.partition), "offset": str(row.offset)}
 
-    def whole(part: str) -> bytes:
-        (record,) = session.window(session.settings(), kafka, seen, row.partition, row.offset, 1)
-        return getattr(record, part) or b""
+    settings = session.settings()
+    history, fields = session.history(settings), session.hidden(settings, name)
+
+    # It runs when the button is pressed, outside of the page, where nobody is known.
+    def saved(part: str, value: bytes) -> bytes:
+        what = f"the {part} of {name}-{row.partition}, offset {row.offset}"
+        allow(history, Action.EXPORT, what)
+        if not cut(value):
+            return value
+        (record,) = session.whole_window(settings, kafka, seen, row.partition, row.offset, 1)
+        return masked_part(part, getattr(record, part), fields) or b""
 
     with st.container(border=True):
         st.markdown(f"#### Offset {row.offset:,} {wording.badge(wording.FATE_WORDS[row.fate])}")
@@ -350,12 +361,11 @@ def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
             decoded(row, name, formats, part)
         with st.container(horizontal=True, gap="small"):
             for part, value in parts.items():
-                if value:
+                if value and session.may(Action.EXPORT):
                     download(
                         f"Whole {part}" if cut(value) else f"Save {part}",
                         f"{name}-{row.partition}-{row.offset}.{part}",
-                        value,
-                        partial(whole, part) if cut(value) else None,
+                        partial(saved, part, value),
                     )
         if row.headers:
             st.caption(wording.count(len(row.headers), "header"))

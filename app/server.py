@@ -1,4 +1,5 @@
-"""The dashboard's web server: Streamlit behind the checks of doors.py.
+"""The dashboard's web server: Streamlit behind the checks of doors.py, and with a login also
+behind those of entrance.py.
 
 `streamlit run app/server.py`; `topicproof up` does so.
 """
@@ -16,8 +17,16 @@ import streamlit as st
 from starlette.middleware import Middleware
 
 from topicproof.app.doors import Doors
-from topicproof.backend.services.dashboard import STDIN_HELD, host_names, require_closed
+from topicproof.app.entrance import Entrance, secrets_of
+from topicproof.backend.services.dashboard import (
+    STDIN_HELD,
+    host_names,
+    require_closed,
+    require_peers,
+)
 from topicproof.backend.settings import read_settings
+from topicproof.backend.trust.keys import cookie_secret
+from topicproof.backend.trust.login import configured_login, dashboard_provider
 
 
 @asynccontextmanager
@@ -35,8 +44,12 @@ def _end_with_stdin() -> None:
 
 settings = read_settings()
 require_closed(settings, str(st.get_option("server.address") or "0.0.0.0"))
-app = st.App(
-    "main.py",
-    middleware=[Middleware(Doors, hosts=host_names(settings))],
-    lifespan=with_parent,
-)
+login = configured_login(settings)
+middleware = [Middleware(Doors, hosts=host_names(settings))]
+secrets = None
+if login is not None:
+    require_peers(login)
+    middleware.append(Middleware(Entrance, login=login))
+    if login.provider is not None:
+        secrets = secrets_of(dashboard_provider(login), cookie_secret(settings))
+app = st.App("main.py", secrets=secrets, middleware=middleware, lifespan=with_parent)

@@ -9,26 +9,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import pandas as pd
 import streamlit as st
 from pyarrow import ArrowInvalid
 
+from topicproof.app.entrance import current_identity
 from topicproof.app.found import Found
 from topicproof.app.found import found_in as findings_in
 from topicproof.app.snapshot import Snapshot, Watch, fingerprint, same_place
 from topicproof.app.url_state import TopicsState
 from topicproof.app.wording import plain
 from topicproof.backend.address import Address
-from topicproof.backend.errors import ClusterError, TopicproofError, UsageError
-from topicproof.backend.evidence.copy import zip_evidence
+from topicproof.backend.errors import ClusterError, NotPermitted, TopicproofError, UsageError
+from topicproof.backend.evidence.copy import without_values
 from topicproof.backend.evidence.folder import REPORT, evidence_hash, evidence_in
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.formats.formats import Formats
+from topicproof.backend.history.audit import allow
+from topicproof.backend.history.export import export_zip
 from topicproof.backend.history.signoff import Signoff, signoffs, standing_text
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.kafka.browse.describe import (
@@ -41,7 +45,7 @@ from topicproof.backend.kafka.browse.describe import (
 from topicproof.backend.kafka.browse.overview import Overview, TopicOverview, newest_fates
 from topicproof.backend.kafka.browse.overview import overview as take_overview
 from topicproof.backend.kafka.browse.records import Record, read_window
-from topicproof.backend.kafka.browse.search import Search, offset_at, search, search_all
+from topicproof.backend.kafka.browse.search import Row, Search, offset_at, search, search_all
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import (
     PRODUCER_COLUMNS,
@@ -64,6 +68,10 @@ from topicproof.backend.properties.registry import RegistryFacts
 from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.settings import Settings, read_settings
+from topicproof.backend.trust.acting import machine_user
+from topicproof.backend.trust.identity import Action, Identity, require
+from topicproof.backend.trust.login import configured_login
+from topicproof.backend.trust.masking import Field, masked_fields, masked_headers, masked_part
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.report import Report
@@ -94,6 +102,8 @@ def show(error: TopicproofError) -> None:
 
 
 def _title(error: TopicproofError) -> str:
+    if isinstance(error, NotPermitted):
+        return "You may not do that"
     return "The request to Kafka failed" if isinstance(error, ClusterError) else "That did not work"
 
 
@@ -107,7 +117,73 @@ def settings() -> Settings:
 
 
 def history(found: Settings) -> History:
-    return _history(found.database_url, found)
+    """Returns the history, for the person who has this page open. Raises NotPermitted if their
+    login has ended."""
+    return _history(found.database_url, found).acted_on_by(identity(found))
+
+
+def identity(found: Settings) -> Identity:
+    """Returns who has this page open. Raises NotPermitted if their login has ended."""
+    login = configured_login(found)
+    return machine_user(found) if login is None else current_identity(login)
+
+
+def may(action: Action) -> bool:
+    """Whether this person's roles allow an action. The backend asks again: this only spares them
+    what it would refuse."""
+    try:
+        require(identity(settings()), action)
+    except NotPermitted:
+        return False
+    return True
+
+
+def hidden(found: Settings, *topics: str | None) -> tuple[Field, ...]:
+    """Returns what this person does not see of these topics, by the rules of the login."""
+    login = configured_login(found)
+    if login is None or not login.masks:
+        return ()
+    by = identity(found)
+    return tuple(one for topic in topics if topic for one in masked_fields(login.masks, topic, by))
+
+
+Shown = TypeVar("Shown", Record, Row)
+
+
+def masked(fields: Sequence[Field], rows: Sequence[Shown]) -> tuple[Shown, ...]:
+    """Returns the records without what is `hidden`."""
+    if not fields:
+        return tuple(rows)
+    return tuple(
+        replace(
+            one,
+            key=masked_part("key", one.key, fields),
+            value=masked_part("value", one.value, fields),
+            headers=masked_headers(one.headers, fields),
+        )
+        for one in rows
+    )
+
+
+def require_shown(found: Settings, *topics: str | None) -> None:
+    """Raises NotPermitted if parts of the topics are masked for this person."""
+    if hidden(found, *topics):
+        names = ", ".join(dict.fromkeys(filter(None, topics)))
+        raise NotPermitted(
+            f"Parts of the payloads of {names} are masked for your role. What depends on whole"
+            " payloads is not shown: searches by content, drafts and previews of contracts."
+        )
+
+
+def looked(found: Settings, what: str) -> None:
+    """Notes once in the audit log that this person looks at payloads, if there is a login. Raises
+    NotPermitted."""
+    if found.login is None:
+        return
+    seen: set[str] = st.session_state.setdefault("looked_at", set())
+    if what not in seen:
+        allow(history(found), Action.LOOK, what)
+        seen.add(what)
 
 
 @st.cache_resource(max_entries=4, show_spinner=False, on_release=lambda held: held.engine.dispose())
@@ -210,7 +286,17 @@ def _watch(bootstrap: str, topic: str) -> Watch:  # noqa: ARG001 - the address i
 def window(
     found: Settings, kafka: Services, seen: Snapshot, partition: int, first: int, count: int
 ) -> tuple[Record, ...]:
-    """Reads the records of a window once, and again when the fates of its offsets change."""
+    """Returns the records of a window, as this person may see them."""
+    topic, last = seen.bounds.topic, first + count - 1
+    looked(found, f"{topic}-{partition}, offsets {first} to {last}")
+    return masked(hidden(found, topic), whole_window(found, kafka, seen, partition, first, count))
+
+
+def whole_window(
+    found: Settings, kafka: Services, seen: Snapshot, partition: int, first: int, count: int
+) -> tuple[Record, ...]:
+    """Reads the records of a window once, and again when the fates of its offsets change. Nothing
+    is masked."""
     mark = fingerprint(seen, partition, first, first + count)
     return _window(
         kafka.bootstrap, seen.bounds.topic, partition, first, count, mark, found.client, seen
@@ -331,6 +417,11 @@ def searched(
     )
     kept = st.session_state.get("searched")
     if kept is None or kept[0] != key:
+        if look.key or look.value or look.header:
+            # Whether a record is found would tell what is masked in it.
+            require_shown(found, look.topic)
+        where = "all partitions" if look.partition is None else f"partition {look.partition}"
+        looked(found, f"{look.topic}, a search of {where}")
         address = Address(kafka.bootstrap, found.client)
         bounds, ranges, wanted = seen.bounds, seen.ranges, look.wanted
         decoders = formats(found)
@@ -350,6 +441,10 @@ def searched(
             place = address, bounds, ranges, p.partition, first
             one = search(*place, wanted, told, look.newest, text=text)
             answer = {p.partition: one}
+        answer = {
+            number: replace(one, rows=masked(hidden(found, bounds.topic), one.rows))
+            for number, one in answer.items()
+        }
         kept = st.session_state["searched"] = (key, answer)
     return dict(kept[1])
 
@@ -507,11 +602,18 @@ def report(text: str) -> Report:
     return Report.from_json(text)
 
 
+def shown_report(found: Settings, report: Report) -> Report:
+    """Returns the report without the values in its examples, if parts of its topics are masked for
+    this person; otherwise the same one."""
+    topics = report.source.topic, report.sink.topic
+    return without_values(report) if hidden(found, *topics) else report
+
+
 def kept_report(found: Settings, run: Run) -> Report | None:
     """Returns the run's report; None if there is no readable one."""
     try:
         text = report_text(found, run)
-        return None if text is None else report(text)
+        return None if text is None else shown_report(found, report(text))
     except (TopicproofError, ValueError, KeyError, TypeError):
         return None
 
@@ -540,8 +642,10 @@ def found_in(found: Settings, topic: str) -> Found | None:
 
 
 def found_of(found: Settings, run: Run, report: Report, topic: str) -> Found | None:
-    """Returns what the run's verdict found in the topic. Shows why if its evidence cannot be
-    read."""
+    """Returns what the run's verdict found in the topic; nothing if parts of its topics are masked
+    for this person, whose values it could tell. Shows why if its evidence cannot be read."""
+    if hidden(found, report.source.topic, report.sink.topic):
+        return None
     try:
         evidence = evidence_in(run.folder(found))[0]
         return _found_in(evidence_hash(evidence), topic, run.id, evidence, report)
@@ -569,10 +673,10 @@ def standings(found: Settings, runs: Sequence[Run]) -> dict[str, str]:
     }
 
 
-def zipped(found: Settings, run: Run, payloads: Payloads) -> bytes:
-    """Packs the run's evidence and its sign-offs as a zip file. Raises EvidenceError."""
-    signed = [one.as_json() for one in signoffs(history(found), run.id)]
+def zipped(history: History, run: Run, payloads: Payloads) -> bytes:
+    """Packs the run's evidence and its sign-offs as a zip file. Raises EvidenceError,
+    NotPermitted."""
     with TemporaryDirectory(prefix="topicproof-zip-") as place:
         packed = Path(place) / f"{run.id}.zip"
-        zip_evidence(run.folder(found), packed, payloads, run.id, signed, found)
+        export_zip(history, run, packed, payloads)
         return packed.read_bytes()

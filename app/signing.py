@@ -17,6 +17,7 @@ from topicproof.backend.history.signoff import (
     Signoff,
     breaking,
     broken,
+    require_signer,
     sign,
     signable,
     signoffs,
@@ -27,6 +28,7 @@ from topicproof.backend.history.signoff import (
 from topicproof.backend.history.store import Run
 from topicproof.backend.judging.selftest import before_signoff
 from topicproof.backend.settings import Settings
+from topicproof.backend.trust.identity import Action, Identity
 from topicproof.backend.trust.keyring import read_keyring
 from topicproof.validators.finding import Outcome
 
@@ -65,15 +67,20 @@ def evidence(settings: Settings, run: Run) -> None:
             "Report, page, JUnit, findings, readings, plan and sign-offs, each with its hash. "
             f"`topicproof verify` judges it again without Kafka. Manifest `{digest}`"
         )
+        history = session.history(settings)
+        if not session.may(Action.EXPORT):
+            st.caption("Your role does not allow you to download it.")
+            return
         with st.container(horizontal=True, vertical_alignment="bottom"):
+            masked = session.hidden(settings, run.facts.source, run.facts.sink)
             payloads = st.selectbox(
                 "Keys and values",
-                list(Payloads),
+                [Payloads.NONE] if masked else list(Payloads),
                 format_func=lambda one: PAYLOAD_WORDS[one],
             )
             st.download_button(
                 "Download the evidence",
-                partial(session.zipped, settings, run, payloads or Payloads.ALL),
+                partial(session.zipped, history, run, payloads or Payloads.NONE),
                 file_name=f"{run.id}-evidence.zip",
                 mime="application/zip",
                 icon=":material/folder_zip:",
@@ -106,6 +113,9 @@ def signing(settings: Settings, run: Run) -> None:
         if run.alive or digest is None:
             st.caption("It can be signed once the run has ended and its evidence exists.")
             return
+        if not session.may(Action.SIGN):
+            st.caption("Your role does not allow you to sign.")
+            return
         with st.expander("Decide", icon=":material/draw:", expanded=not mine):
             _form(settings, run)
 
@@ -119,6 +129,18 @@ def _entry(one: Signoff, digest: str | None) -> str:
 
 def _doubt(says: str | None) -> str:
     return "" if says is None else f" :orange-badge[not trusted] {wording.plain(says)}"
+
+
+def _name(by: Identity) -> str | None:
+    """Asks for the name of somebody who has not signed in."""
+    if by.authenticated:
+        st.caption(f"You sign as {wording.plain(by.name)}.")
+        return None
+    return st.text_input(
+        "Your name",
+        help="There is no login: the name is taken as you enter it, and the sign-off says that you"
+        " are unauthenticated.",
+    )
 
 
 def _form(settings: Settings, run: Run) -> None:
@@ -148,9 +170,7 @@ def _form(settings: Settings, run: Run) -> None:
         key=f"decision_{run.id}",
     )
     with st.form(f"sign_{run.id}", border=False):
-        name = st.text_input(
-            "Your name", help="There is no password: the name is taken as you enter it."
-        )
+        name = _name(session.identity(settings))
         comment = st.text_area("Comment", height=80)
         waived: list[str | None] = [None]
         until = None
@@ -167,6 +187,8 @@ def _form(settings: Settings, run: Run) -> None:
             try:
                 # Only now is every file checked against its hash: that takes a while.
                 signed, digest = signable(settings, run)
+                history = session.history(settings)
+                require_signer(history, run.id, digest, decision, name)
                 if decision is Decision.ACCEPT:
                     with st.spinner(
                         "The judge tests itself: faults are injected into copies of the readings"
@@ -175,7 +197,7 @@ def _form(settings: Settings, run: Run) -> None:
                         before_signoff(settings, run.folder(settings), comment)
                 said = decision, name, comment
                 for kind in waived or [None]:
-                    sign(session.history(settings), run.id, signed, digest, *said, kind, until)
+                    sign(history, run.id, signed, digest, *said, kind, until)
             except TopicproofError as error:
                 st.error(wording.plain(str(error)), title="Not signed", icon=":material/error:")
             else:

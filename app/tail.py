@@ -114,14 +114,17 @@ def newest(look: TopicsState, paused: bool) -> None:
 
 
 def read(settings: Settings, kafka: Services, seen: Snapshot, look: TopicsState) -> tuple[Row, ...]:
-    """Returns the newest records that match. Raises ClusterError, TopicError."""
+    """Returns the newest records that match. Raises ClusterError, TopicError, NotPermitted."""
     decoders = session.formats(settings)
+    if filtered(look):
+        session.require_shown(settings, look.topic)
+    session.looked(settings, f"{look.topic}, its newest records")
 
     def decode(value: bytes) -> str | None:
         return decoders.decode(value, look.topic).text
 
     searched = filtered(look)
-    return browse.latest(
+    found = browse.latest(
         kafka.address,
         within(seen.bounds, look.partition),
         seen.ranges,
@@ -130,6 +133,7 @@ def read(settings: Settings, kafka: Services, seen: Snapshot, look: TopicsState)
         wanted=replace(look.wanted, fates=()),
         text=decode if look.value and decoders.configured else None,
     )
+    return session.masked(session.hidden(settings, look.topic), found)
 
 
 def filtered(look: TopicsState) -> bool:

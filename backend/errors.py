@@ -6,6 +6,7 @@ TopicproofError            exit code 3: an operation or a judgement failed
 ├── CheckStopped           somebody stopped a check before its verdict
 ├── SelfTestError          an injected fault was not found, or could not be injected
 ├── UsageError             64: an invalid request (a bad plan, an unknown run)
+├── NotPermitted           nobody signed in, or none of the person's roles may do this
 ├── EvidenceError          4: evidence or history could not be read or written
 ├── SetupError             the machine lacks Java, Python, a port, disk space, a writable home
 ├── ClusterError           Kafka is unreachable, too old, or refused the request
@@ -78,6 +79,10 @@ class CheckStopped(TopicproofError):
 
 
 class SelfTestError(TopicproofError):
+    pass
+
+
+class NotPermitted(TopicproofError):
     pass
 
 

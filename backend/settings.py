@@ -97,7 +97,13 @@ class Settings(BaseSettings):
     dashboard_hosts: str | None = None
     """Further names by which browsers may open the dashboard, separated by commas."""
     insecure: bool = False
-    """Whether the dashboard, which has no login, may listen beyond loopback."""
+    """Whether a dashboard without a login may listen beyond loopback."""
+    login: WholePath | None = None
+    """A YAML file with the login of the dashboard and the command line (trust/login.py); None: no
+    login."""
+    four_eyes: bool = False
+    """Whether a verdict is accepted only by somebody who neither launched it nor waived its
+    findings."""
 
     @model_validator(mode="before")
     @classmethod

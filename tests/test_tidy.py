@@ -295,3 +295,19 @@ def test_the_tools_agree(command: list[str]) -> None:
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def test_pages_act_through_the_identity_of_the_session() -> None:
+    """Story: somebody adds a page. It gets its history from the session, which knows who is there,
+    and calls nothing that acts without asking for their role."""
+    raw = {"request_stop", "forget", "create", "end", "zip_evidence", "copy_all", "abort"}
+    wrong = []
+    for path in (ROOT / "app").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            history = called == "History" and path.name != "session.py"
+            if history or called.rpartition(".")[2] in raw:
+                wrong.append(f"{path.relative_to(ROOT)} calls {called}")
+    assert wrong == []

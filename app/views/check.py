@@ -415,9 +415,10 @@ def begin(kafka: Services, name: str, text: str, fields: Mapping[str, Any]) -> N
             own = kafka.address if one.of.cluster is None else sides.sink.address
             question_of(one, given, *sides.clusters(own))
         with st.status("Starting the check…") as status:
-            kept = keep(session.history(settings), name, text)
+            history = session.history(settings)
+            kept = keep(history, name, text)
             started = start_check(
-                settings, kept.label, lambda line: status.update(label=wording.plain(line))
+                history, kept.label, lambda line: status.update(label=wording.plain(line))
             )
     except ContractError as error:
         st.error(mistakes_text(error.mistakes), title="The check cannot start")

@@ -157,7 +157,7 @@ def detail(cell: Result) -> None:
         if st.button("Run this cell again and watch it", icon=":material/play_arrow:", key="again"):
             with session.said(), st.status("Starting…") as status:
                 run_id = start_run(
-                    settings,
+                    session.history(settings),
                     make_plan(dict(cell.plan)),
                     lambda line: status.update(label=wording.plain(line)),
                 )
@@ -216,7 +216,10 @@ def commands() -> None:
         "Run the small one: five cells, about a minute", key="small", icon=":material/play_arrow:"
     ):
         with session.said(), st.status("Starting…") as status:
-            start_matrix(settings, lambda line: status.update(label=wording.plain(line)))
+            start_matrix(
+                session.history(settings),
+                lambda line: status.update(label=wording.plain(line)),
+            )
         st.session_state["matrix_started"] = time.time()
         st.rerun()
 

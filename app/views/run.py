@@ -18,6 +18,7 @@ from topicproof.app.picture_facts import drawable
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.faults.kinds import KINDS, choices
 from topicproof.backend.history.store import Run
+from topicproof.backend.runs.context import stop
 from topicproof.backend.runs.launch import said, start_resume, start_run
 from topicproof.backend.runs.plan import RunPlan, make_plan
 from topicproof.backend.runs.scenarios import SCENARIOS
@@ -175,7 +176,9 @@ def begin(fields: dict[str, Any]) -> None:
     """Starts the run in its own process and opens it."""
     with session.said(), st.status("Starting a process for the run…") as status:
         run_id = start_run(
-            settings, make_plan(fields), lambda line: status.update(label=wording.plain(line))
+            session.history(settings),
+            make_plan(fields),
+            lambda line: status.update(label=wording.plain(line)),
         )
     open_run(run_id)
 
@@ -250,7 +253,8 @@ def head(run: Run) -> None:
                 "The current transaction ends first; what was committed is judged. The run can be"
                 " resumed."
             ),
-            on_click=lambda: session.history(settings).request_stop(run.id),
+            on_click=stop_run,
+            args=(run.id,),
         )
     elif (
         run.state != "done"
@@ -267,9 +271,20 @@ def head(run: Run) -> None:
         resume(run)
 
 
+def stop_run(run_id: str) -> None:
+    try:
+        stop(session.history(settings), run_id)
+    except TopicproofError as error:
+        session.show(error)
+
+
 def resume(run: Run) -> None:
     with session.said(), st.status("Starting a process that resumes the run…") as status:
-        start_resume(settings, run.id, lambda line: status.update(label=wording.plain(line)))
+        start_resume(
+            session.history(settings),
+            run.id,
+            lambda line: status.update(label=wording.plain(line)),
+        )
     st.rerun()
 
 

@@ -55,7 +55,9 @@ def page() -> None:
         without(run)
         return
     try:
-        report = session.report(text)
+        kept = session.report(text)
+        report = session.shown_report(settings, kept)
+        text = text if report is kept else report.to_json()
     except (ValueError, KeyError, TypeError) as error:
         st.error(
             wording.plain(f"The report of {run.id} cannot be read: {error}"), title="Damaged report"

@@ -28,13 +28,13 @@ from topicproof.backend.commands.run_options import (
 )
 from topicproof.backend.commands.terminal import emit, out, plain, say
 from topicproof.backend.errors import UsageError
-from topicproof.backend.evidence.attestation import Trust, attest_copy
-from topicproof.backend.evidence.copy import copy_all
+from topicproof.backend.evidence.attestation import Trust
 from topicproof.backend.evidence.folder import evidence_hash, evidence_in
 from topicproof.backend.evidence.manifest import Payloads, read_manifest, require_unchanged
 from topicproof.backend.evidence.unpacking import unpacked
 from topicproof.backend.exit_codes import worst
 from topicproof.backend.history import signoff as signoffs_of
+from topicproof.backend.history.export import export_folder
 from topicproof.backend.history.signoff import Decision
 from topicproof.backend.history.store import History
 from topicproof.backend.judging.selftest import before_signoff
@@ -54,13 +54,13 @@ def evidence(
     Example: `topicproof evidence squares-k3f9a2 --out proof --payloads masked`
     """
     settings = settings_of()
-    place = History(settings).get(run_id).folder(settings)
+    history = History(settings)
+    found = history.get(run_id)
+    place = found.folder(settings)
     for one in evidence_in(place):
         require_unchanged(one)
     if folder is not None:
-        signed = [one.as_json() for one in signoffs_of.signoffs(History(settings), run_id)]
-        copy_all(place, folder, payloads, signed)
-        attest_copy(settings, place, folder)
+        export_folder(history, found, folder, payloads)
         place = folder
     manifests = {str(one): read_manifest(one) for one in evidence_in(place)}
     size = sum(entry.bytes for manifest in manifests.values() for entry in manifest.files.values())
@@ -160,7 +160,14 @@ def signoff(
     decision: Annotated[
         Decision, typer.Option(help="accept, reject, or waive one kind of finding.")
     ],
-    by: Annotated[str, typer.Option(help="Your name. No password is asked.", metavar="NAME")],
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Your name. Without `topicproof login` it is required, and the sign-off says that"
+            " it is unauthenticated.",
+            metavar="NAME",
+        ),
+    ] = None,
     comment: Annotated[
         str,
         typer.Option(
@@ -184,13 +191,14 @@ def signoff(
     history = History(settings)
     found = history.get(run_id)
     reports, digest = signoffs_of.signable(settings, found)
+    signoffs_of.require_signer(history, run_id, digest, decision, by)
     if decision is Decision.ACCEPT:
         caught = before_signoff(settings, found.folder(settings), comment, say)
         say(f"self-test: {', '.join(caught) or 'nothing'} injected and caught")
     made = signoffs_of.sign(
         history, run_id, reports, digest, decision, by, comment, kind, _day(until)
     )
-    emit(json_, asdict(made))
+    emit(json_, made.as_json())
     out.print(plain(made.said), highlight=False)
     out.print(f"entry {made.number}, evidence {digest}", highlight=False)
 

@@ -17,11 +17,14 @@ from topicproof.backend.commands.options import (
 )
 from topicproof.backend.commands.show_topic import print_topic, print_transactions
 from topicproof.backend.commands.terminal import emit, out, say
+from topicproof.backend.history.audit import allow
+from topicproof.backend.history.store import History
 from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.coordination.abort import abort as abort_transaction
 from topicproof.backend.kafka.coordination.abort import plan_abort
 from topicproof.backend.kafka.coordination.transactions import cluster_transactions
 from topicproof.backend.services.keeper import services
+from topicproof.backend.trust.identity import Action
 
 
 def inspect(
@@ -114,6 +117,8 @@ def abort(
         plan = plan_abort(
             *(found.address, topic, partition, offset, producer_id, open_too, two_phase_too)
         )
+        if yes:
+            allow(History(settings), Action.ABORT, f"of {topic}-{partition}")
         after = abort_transaction(found.address, plan) if yes else None
     emit(json_, plan.to_json() | {"done": yes, "after": asdict(after) if after else None})
     for sentence in (plan.found.why, plan.lost, plan.gained, plan.means):

@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from operator import not_
 from pathlib import Path
@@ -48,11 +47,13 @@ from topicproof.backend.commands.show import progress_line, side_effects
 from topicproof.backend.commands.terminal import emit, give_up, out, plain, say, stopping
 from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.history.audit import allow
 from topicproof.backend.history.signoff import signoffs
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.runs.clean import clean as clean_run
 from topicproof.backend.runs.context import make_context
 from topicproof.backend.runs.context import release as release_run
+from topicproof.backend.runs.context import stop as stop_run
 from topicproof.backend.runs.create import create
 from topicproof.backend.runs.duplicates import Cause
 from topicproof.backend.runs.execute import execute as execute_run
@@ -62,6 +63,7 @@ from topicproof.backend.runs.scenarios import SCENARIOS
 from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.settings import Settings, read_settings
+from topicproof.backend.trust.identity import Action
 from topicproof.backend.waiting import ask_until
 from topicproof.backend.yaml_fields import read_yaml
 from topicproof.validators.report import Report
@@ -217,7 +219,7 @@ def stop(run_id: RunId, json_: Json = None) -> None:
     found = history.get(run_id)
     if not found.alive:
         raise UsageError(f"Run {run_id} is not running (it is {found.state}).")
-    history.request_stop(run_id)
+    stop_run(history, run_id)
     while found.alive:
         before = found
         found = ask_until(
@@ -238,8 +240,9 @@ def release(run_id: RunId, json_: Json = None) -> None:
     Example: `topicproof release squares-k3f9a2`
     """
     settings = settings_of()
-    found = History(settings).get(run_id)
-    release_run(settings, found)
+    history = History(settings)
+    found = history.get(run_id)
+    release_run(history, found)
     emit(json_, run_json(found))
     out.print(f"{run_id} is released.")
 
@@ -316,7 +319,7 @@ def show(run_id: RunId, json_: Json = None) -> None:
         "report": json.loads(report.to_json()) if report else None,
         "stages": stages,
     }
-    emit(json_, {**said, "signoffs": [asdict(one) for one in signed]})
+    emit(json_, {**said, "signoffs": [one.as_json() for one in signed]})
     if json_ is not None:
         return
     out.print(f"{found.id}: {found.state}" + (f". {found.error}" if found.error else ""))
@@ -352,6 +355,7 @@ def clean(
             f"Run {run_id} was signed by {signed[-1].name}. This would delete its evidence: copy it"
             f" first (topicproof evidence {run_id} --out DIR), then repeat with --signed-too."
         )
+    allow(history, Action.CLEAN, run_id)
     settings = where_it_ran(settings, found_run)
     with services(
         settings, spark=found_run.facts.session is not None and not found_run.ended_at, say=say

@@ -36,7 +36,7 @@ def up(
         bool,
         typer.Option(
             "--insecure",
-            help="Let the dashboard, which has no login, listen beyond loopback.",
+            help="Let a dashboard without a login listen beyond loopback.",
         ),
     ] = False,
     json_: Json = None,

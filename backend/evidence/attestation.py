@@ -7,9 +7,7 @@ verdict, who signed and when. Both are the signer's word: the signature proves t
 
 from __future__ import annotations
 
-import getpass
 import json
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +26,7 @@ from topicproof.backend.evidence.manifest import (
     read_manifest,
 )
 from topicproof.backend.settings import Settings
+from topicproof.backend.trust.acting import machine_user
 from topicproof.backend.trust.dsse import (
     ENVELOPE_BYTES_MAX,
     PAYLOAD_TYPE,
@@ -152,9 +151,8 @@ def statement_of(settings: Settings, evidence: Path) -> dict[str, Any]:
 
 def signer_fields(settings: Settings) -> dict[str, str]:
     """Return who signs and when, for a statement."""
-    name = settings.signer or f"{_user()}@{socket.gethostname()}"
     return {
-        "signer": name[:SIGNER_LENGTH_MAX],
+        "signer": machine_user(settings).name[:SIGNER_LENGTH_MAX],
         "signedAt": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
     }
 
@@ -281,10 +279,3 @@ def _read(path: Path) -> bytes:
             return file.read(ENVELOPE_BYTES_MAX + 1)
     except OSError as error:
         raise EvidenceError(f"{path} cannot be read: {error.strerror}.") from error
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "somebody"  # a container's user without a name

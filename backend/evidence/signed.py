@@ -60,17 +60,26 @@ def signoff_contradictions(entries: Entries) -> list[str]:
 
 
 def signoff_rows(entries: Entries) -> list[tuple[str, str, str, str, str]]:
-    """Return the rows of the page: when, who, decision, comment, evidence."""
+    """Return the rows of the page: when, who, decision, comment, evidence. Entries without an
+    identity are of earlier versions, and their page shows the name alone."""
     return [
         (
             f"{str(one.get('made_at', '')).replace('T', ' ')} UTC",
-            str(one.get("name", "")),
+            _who(one),
             _decision(one),
             str(one.get("comment", "")),
             f"{str(one.get('evidence', ''))[:HASH_SHOWN]}…",
         )
         for one in entries
     ]
+
+
+def _who(one: Mapping[str, Any]) -> str:
+    name, by = str(one.get("name", "")), one.get("identity")
+    if not isinstance(by, Mapping):
+        return name
+    at = f", {by['subject']} at {by['issuer']}" if {"subject", "issuer"} <= by.keys() else ""
+    return f"{name} ({by.get('how')}{at})"
 
 
 def _decision(one: Mapping[str, Any]) -> str:

@@ -11,8 +11,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 
 from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.history.audit import note, require_noted
 from topicproof.backend.history.store import Base, History
 from topicproof.backend.judging.contract import make_contract, parse_fields
+from topicproof.backend.trust.identity import Action
 
 TRIES = 10
 """Attempts to keep a version. If two people keep one at once, one gets the next number and the
@@ -51,8 +53,9 @@ def keep(history: History, name: str, text: str) -> KeptContract:
     return that one.
 
     Raises ContractError for a text that is not a contract, UsageError for a name that Kafka would
-    not allow for a topic, EvidenceError.
+    not allow for a topic, EvidenceError, NotPermitted.
     """
+    require_noted(history, Action.KEEP, name)
     if not _NAME.fullmatch(name) or name in (".", ".."):
         raise UsageError(
             f"A contract cannot be named {name!r}. Use 1 to 249 letters, digits, dots, dashes and"
@@ -66,6 +69,7 @@ def keep(history: History, name: str, text: str) -> KeptContract:
         number = 1 if newest is None else newest.version + 1
         kept = KeptContract(name, number, datetime.now(UTC).replace(tzinfo=None), text)
         if _add(history, kept):
+            note(history, Action.KEEP, kept.label)
             return kept
     raise EvidenceError(
         f"The contract {name} was not kept: others keep versions of it all the time. Try again."

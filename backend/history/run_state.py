@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from topicproof.backend.trust.identity import Identity
 from topicproof.validators.finding import Outcome, PartitionBounds
 
 DEAD_LETTERS = ".dead-letters"
@@ -108,6 +109,8 @@ class Facts:
     """Number of accounts, in the scenario totals."""
     wrong_by: Mapping[str, int] | None = None
     """Cents of error per wrong account, in the scenario totals."""
+    launched_by: tuple[Identity, ...] = ()
+    """Who launched it, and who resumed it. Empty in histories of earlier versions."""
 
     def of_stage(self, stage: str) -> Mapping[str, Offsets]:
         """Return a stage's start offsets, by source topic."""

@@ -2,12 +2,13 @@
 
 The table only grows. Each entry holds the hash of the previous one, so changing, swapping or
 removing an entry breaks the chain. Each entry is also signed with the key of the installation that
-entered it (anchor.py), so nobody else can compute the chain again. Names are not authenticated:
-there is no password.
+entered it (anchor.py), so nobody else can compute the chain again. With a login (trust/login.py) an
+entry has the identity that the login established; without one it says "unauthenticated".
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
@@ -18,7 +19,7 @@ from sqlalchemy import Text, select
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Mapped, mapped_column
 
-from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.errors import EvidenceError, NotPermitted, UsageError
 from topicproof.backend.evidence.folder import evidence_hash, evidence_in, read_report
 from topicproof.backend.evidence.manifest import require_unchanged
 from topicproof.backend.evidence.signed import entry_hash, hashed_fields
@@ -29,8 +30,16 @@ from topicproof.backend.history.anchor import (
     remember,
     sign_entry,
 )
+from topicproof.backend.history.audit import note, noting_refusal, require_noted
 from topicproof.backend.history.store import Base, History, Run
 from topicproof.backend.settings import Settings
+from topicproof.backend.trust.identity import (
+    Action,
+    How,
+    Identity,
+    read_identity,
+    unauthenticated,
+)
 from topicproof.backend.trust.keyring import Keyring
 from topicproof.validators.expectation import merge
 from topicproof.validators.finding import Finding, Outcome
@@ -79,6 +88,7 @@ class _SignoffRow(Base):
     previous: Mapped[str]
     hash: Mapped[str]
     envelope: Mapped[str | None] = mapped_column(Text)
+    identity: Mapped[str | None] = mapped_column(Text)
 
 
 @dataclass(frozen=True)
@@ -107,15 +117,23 @@ class Signoff:
     """SHA-256 of all other fields but `envelope`."""
     envelope: str | None = None
     """The signature (anchor.py); None in entries of earlier versions."""
+    identity: Identity | None = None
+    """Who signed, as the login established it, or unauthenticated; None in entries of versions
+    without a login, which were unauthenticated too."""
+
+    @property
+    def who(self) -> str:
+        """`Grace Hopper (unauthenticated)`"""
+        return (self.identity or unauthenticated(self.name)).shown
 
     @property
     def said(self) -> str:
-        """`2026-01-01 10:00:00 UTC Grace Hopper accepted HOLDS: comment`"""
+        """`2026-01-01 10:00:00 UTC Grace Hopper (unauthenticated) accepted HOLDS: comment`"""
         done = {Decision.ACCEPT: "accepted", Decision.REJECT: "rejected"}.get(
             self.decision, f"waived {self.kind} until {self.until} in"
         )
         comment = f": {self.comment}" if self.comment else ""
-        return f"{self.made_at:%Y-%m-%d %H:%M:%S} UTC {self.name} {done} {self.verdict}{comment}"
+        return f"{self.made_at:%Y-%m-%d %H:%M:%S} UTC {self.who} {done} {self.verdict}{comment}"
 
     def fields(self) -> dict[str, Any]:
         """Return what is hashed and signed, as JSON has it."""
@@ -126,12 +144,15 @@ class Signoff:
         return entry_hash(self.as_json())
 
     def as_json(self) -> dict[str, Any]:
-        """Return all fields, as they are kept beside evidence."""
-        return {
+        """Return all fields, as they are kept beside evidence. Entries of earlier versions have no
+        identity, so that their hashes stay."""
+        fields = {
             **asdict(self),
             "made_at": self.made_at.isoformat(),
             "until": self.until and self.until.isoformat(),
         }
+        del fields["identity"]
+        return fields if self.identity is None else {**fields, "identity": self.identity.as_json()}
 
 
 def signable(settings: Settings, run: Run) -> tuple[list[Report], str]:
@@ -156,21 +177,23 @@ def sign(
     reports: Sequence[Report],
     evidence: str,
     decision: Decision,
-    name: str,
+    name: str | None = None,
     comment: str = "",
     kind: str | None = None,
     until: date | None = None,
 ) -> Signoff:
     """Enter a decision on a run: on its report, or on those of its stages as one. `evidence` is
-    `evidence_hash`.
+    `evidence_hash`. A person who has signed in signs under the name of the login; `name` is
+    for the others.
 
-    Raises UsageError for a decision without a name. A waiver also needs a finding, a reason and a
-    day that is not past. Accepting UNKNOWN, or a run that did not reach all its inputs, needs a
-    comment. Accepting VIOLATED needs a waiver for each kind that breaks the verdict.
+    Raises NotPermitted if the person's roles do not allow it, or if four eyes are required and they
+    would be two. Raises UsageError for a decision without a name. A waiver also needs a finding, a
+    reason and a day that is not past. Accepting UNKNOWN, or a run that did not reach all its
+    inputs, needs a comment. Accepting VIOLATED needs a waiver for each kind that breaks the
+    verdict.
     """
-    name, comment = name.strip(), comment.strip()
-    if not name:
-        raise UsageError("A sign-off needs a name.")
+    comment = comment.strip()
+    by = require_signer(history, run, evidence, decision, name)
     if decision is Decision.WAIVE:
         _require_waivable(reports, kind, until, comment)
     elif kind is not None or until is not None:
@@ -178,6 +201,7 @@ def sign(
     if decision is Decision.ACCEPT:
         _require_acceptable(reports, signoffs(history, run), evidence, comment)
         comment = " ".join([*filter(None, [_covered(reports)]), comment]).strip()
+    note(history, _action(decision), run)
     for _ in range(TRIES):
         made = _append(
             history,
@@ -185,7 +209,7 @@ def sign(
             merge(one.verdict for one in reports),
             evidence,
             decision,
-            name,
+            by,
             comment,
             kind,
             until,
@@ -195,6 +219,21 @@ def sign(
     raise EvidenceError(
         "The sign-off could not be entered: too many people sign at the same time. Try again."
     )
+
+
+def require_signer(
+    history: History, run: str, evidence: str, decision: Decision, name: str | None
+) -> Identity:
+    """Return who would sign this decision. Ask it before the judge tests itself, which takes a
+    while. Raises NotPermitted and UsageError as `sign` does for the person and the name."""
+    action = _action(decision)
+    require_noted(history, action, run)
+    with noting_refusal(history, action, run):
+        by = _signer(history.by, name)
+        if decision is Decision.ACCEPT and history.settings.four_eyes:
+            waived = [one for one in signoffs(history, run) if one.evidence == evidence]
+            _require_other_eyes(by, history.get(run).facts.launched_by, waived)
+    return by
 
 
 def signoffs(history: History, run: str | None = None) -> list[Signoff]:
@@ -336,6 +375,46 @@ def _require_acceptable(
         )
 
 
+def _action(decision: Decision) -> Action:
+    return Action.WAIVE if decision is Decision.WAIVE else Action.SIGN
+
+
+def _signer(by: Identity, name: str | None) -> Identity:
+    """Return who signs: the person who has signed in, or somebody of this name."""
+    if by.how is How.PASSED_ON:
+        raise NotPermitted("A process that the dashboard started does not sign.")
+    name = (name or "").strip()
+    if by.authenticated:
+        if name not in ("", by.name):
+            raise UsageError(f"You have signed in as {by.name}. Leave out the name {name}.")
+        return by
+    if not name:
+        raise UsageError("A sign-off needs a name.")
+    return unauthenticated(name)
+
+
+def _require_other_eyes(
+    by: Identity, launched_by: Sequence[Identity], entries: Sequence[Signoff]
+) -> None:
+    """Raises NotPermitted unless `by` is another person than those who launched or resumed the run
+    and who waived findings of it."""
+    waived_by = [
+        one.identity or unauthenticated(one.name)
+        for one in entries
+        if one.decision is Decision.WAIVE
+    ]
+    need = "Four eyes are required (TOPICPROOF_FOUR_EYES)"
+    if not by.authenticated:
+        raise NotPermitted(f"{need}, so accepting needs a login.")
+    for did, people in (("launched it", launched_by), ("waived its findings", waived_by)):
+        if any(by.is_same_person(one) for one in people):
+            raise NotPermitted(f"{need}, and {by.name} {did}. Somebody else must accept it.")
+        if any(not one.authenticated for one in people):
+            raise NotPermitted(f"{need}, and nobody knows who {did}: that was without a login.")
+    if not launched_by:
+        raise NotPermitted(f"{need}, and nobody knows who launched it: that was without a login.")
+
+
 def _covered(reports: Sequence[Report]) -> str:
     """Return which part of the input the verdict covers, if the run did not reach all of it."""
     part = min(
@@ -361,7 +440,7 @@ def _append(
     verdict: Outcome,
     evidence: str,
     decision: Decision,
-    name: str,
+    by: Identity,
     comment: str,
     kind: str | None,
     until: date | None,
@@ -372,14 +451,14 @@ def _append(
         number, previous = (last.number + 1, last.hash) if last else (1, FIRST)
         # Whole seconds, so that every database returns exactly what was hashed.
         now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
-        made = Signoff(
-            number, run, now, name, decision, comment, kind, until, verdict, evidence, previous
-        )
+        told = decision, comment, kind, until, verdict, evidence, previous
+        made = Signoff(number, run, now, by.name, *told, identity=by)
         made = replace(made, hash=made.hashed())
         made = replace(
             made, envelope=sign_entry(history.settings, made.fields(), made.hash, evidence)
         )
-        session.add(_SignoffRow(**asdict(made)))
+        identity = json.dumps(by.as_json(), sort_keys=True, ensure_ascii=False)
+        session.add(_SignoffRow(**{**asdict(made), "identity": identity}))
         try:
             session.flush()
         except (IntegrityError, OperationalError):
@@ -395,6 +474,12 @@ def _today() -> date:
 
 def _read(row: _SignoffRow) -> Signoff:
     fields = {name: getattr(row, name) for name in Signoff.__dataclass_fields__}
+    try:
+        fields["identity"] = row.identity and read_identity(json.loads(row.identity))
+    except ValueError as error:
+        raise EvidenceError(
+            f"Entry {row.number} of the sign-offs cannot be read: {error}."
+        ) from error
     return Signoff(
         **{**fields, "decision": Decision(row.decision), "verdict": Outcome(row.verdict)}
     )

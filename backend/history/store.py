@@ -14,6 +14,7 @@ import secrets
 import socket
 import sqlite3
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -36,11 +37,13 @@ from topicproof.backend.history.run_state import (
     read_progress,
 )
 from topicproof.backend.settings import Settings
+from topicproof.backend.trust.acting import acting
+from topicproof.backend.trust.identity import Identity
 
 LEASE_S = 30
 """A lease from another machine is lost after this long without a renewal."""
 MIGRATIONS = Path(__file__).with_name("migrations")
-REVISION = "0004"
+REVISION = "0005"
 """The newest step of the migrations."""
 BUSY_S = 10
 """How long a process waits for other writers of the same SQLite file."""
@@ -127,9 +130,24 @@ class Run:
 class History:
     """All access to the database. Raises EvidenceError if it cannot be read or written."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, by: Identity | None = None) -> None:
+        """`by`: who acts through it. None: who acts through this process (trust/acting.py)."""
         self.settings = settings
         self.engine = _engine(settings.database_url)
+        self._by = by
+
+    @property
+    def by(self) -> Identity:
+        """Who acts. Raises as `acting`."""
+        if self._by is None:
+            self._by = acting(self.settings)
+        return self._by
+
+    def acted_on_by(self, by: Identity) -> History:
+        """Return the same history for another person, with the same connections."""
+        found = copy(self)
+        found._by = by
+        return found
 
     def create(self, kind: str, name: str, plan: Mapping[str, Any]) -> Run:
         """Create a run owned by this process, with a globally unique id. Two clusters may share a

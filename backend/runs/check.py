@@ -13,6 +13,7 @@ from topicproof.backend.evidence.attestation import attest, usable_key
 from topicproof.backend.evidence.copy import without_payloads, without_values
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.history.audit import note, require_noted
 from topicproof.backend.history.run_state import Facts, RanOn
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.capture_store import Question
@@ -24,6 +25,7 @@ from topicproof.backend.runs.watched import watched
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
+from topicproof.backend.trust.identity import Action
 from topicproof.validators.report import Report
 
 
@@ -45,7 +47,7 @@ def check(
     contract share; `version`: its version, if it is kept in the history. `payloads`: all, or none
     in the evidence. `source_side`: the settings of the source's cluster, if it is not that of the
     services. `give_up` ends this process if Kafka or Spark is gone for good (lifeline.py).
-    Raises CheckStopped if somebody stops it (`History.request_stop`).
+    Raises CheckStopped if somebody stops it (`History.request_stop`), NotPermitted.
     """
     source, sink = question.source.topic, question.sink
     plan: dict[str, Any] = {
@@ -56,6 +58,7 @@ def check(
         **({"contract": contract} if contract else {}),
         **({"contract_version": version} if version else {}),
     }
+    require_noted(history, Action.CHECK, f"{source} and {sink}")
     usable_key(settings)  # rather now than after an hour of judging
     chosen = Chosen(settings, source_side)
     if chosen.other is not None:
@@ -63,7 +66,9 @@ def check(
         plan["clusters"] = sides
     entry = history.create("check", "check", plan)
     where = RanOn(settings.bootstrap, settings.brokers, settings.cluster)
-    history.remember(entry.id, Facts(source=source, sink=sink, cluster=where))
+    by = (history.by,)
+    history.remember(entry.id, Facts(source=source, sink=sink, cluster=where, launched_by=by))
+    note(history, Action.CHECK, f"{entry.id}: {source} and {sink}")
     history.enter(entry.id, State.JUDGING)
     folder = settings.runs / entry.id
     asked = [kafka_service(Cluster(services.address), sink), spark_service(services.spark_remote)]

@@ -10,6 +10,7 @@ from typing import Any
 
 from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.faults.kinds import RELEASE
+from topicproof.backend.history.audit import allow
 from topicproof.backend.history.run_state import Names
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.kafka.cluster import Cluster
@@ -17,6 +18,7 @@ from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.runs.scenarios import Stage, Work, scenario
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
+from topicproof.backend.trust.identity import Action
 
 RELEASED = "released"
 """A file in a run's folder: what its faults hold open is to end."""
@@ -28,12 +30,19 @@ def holds_open(run: Run) -> bool:
     return planned and run.alive and run.state is State.PROCESSING
 
 
-def release(settings: Settings, run: Run) -> None:
+def release(history: History, run: Run) -> None:
     """End what a run's faults hold open until somebody releases it (`open@...,end=release`). Raises
-    UsageError if the run holds nothing open."""
+    UsageError if the run holds nothing open, NotPermitted."""
     if not holds_open(run):
         raise UsageError(f"Run {run.id} holds nothing open that could be released.")
-    (settings.runs / run.id / RELEASED).touch()
+    allow(history, Action.RELEASE, run.id)
+    (history.settings.runs / run.id / RELEASED).touch()
+
+
+def stop(history: History, run_id: str) -> None:
+    """Ask a run or a check to stop, for a person. Raises NotPermitted."""
+    allow(history, Action.STOP, run_id)
+    history.request_stop(run_id)
 
 
 @dataclass

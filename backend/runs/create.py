@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from topicproof.backend.errors import TopicproofError
+from topicproof.backend.history.audit import note, require_noted
 from topicproof.backend.history.run_state import DEAD_LETTERS, Facts, Names, RanOn
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.kafka.cluster import Cluster, require_records
@@ -19,6 +20,7 @@ from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.stateful import commit_batch_floor
 from topicproof.backend.sink.table import make_tables, require_no_table, shown_url
+from topicproof.backend.trust.identity import Action
 from topicproof.validators.finding import Guarantee
 
 TABLES = "tables.db"
@@ -27,7 +29,8 @@ TABLES = "tables.db"
 
 def create(settings: Settings, services: Services, history: History, plan: RunPlan) -> Run:
     """Create a run's topics, commit its initial offsets, and enter it in the history. Raises
-    ClusterError, TopicError."""
+    ClusterError, TopicError, NotPermitted."""
+    require_noted(history, Action.LAUNCH, plan.scenario)
     cluster = Cluster(services.address)
     cluster.check()
     chosen = scenario(plan.scenario)
@@ -39,8 +42,10 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
     if plan.sink.url is not None and plan.sink.topic is not None:
         require_no_table(plan.sink.url, plan.sink.topic)
     run = history.create("run", plan.scenario, plan.model_dump(mode="json"))
+    note(history, Action.LAUNCH, run.id)
     try:
-        history.remember(run.id, _make(settings, cluster, plan, run.id))
+        facts = _make(settings, cluster, plan, run.id)
+        history.remember(run.id, replace(facts, launched_by=(history.by,)))
     except TopicproofError as error:
         history.end(run.id, State.FAILED, None, None, str(error))
         raise

@@ -11,7 +11,7 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -19,6 +19,7 @@ from typing import IO
 import yaml
 
 from topicproof.backend.errors import EvidenceError, SetupError
+from topicproof.backend.history.audit import require_noted
 from topicproof.backend.history.store import History
 from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.services.prefork_client import ask
@@ -29,6 +30,8 @@ from topicproof.backend.settings import (
     Settings,
     socket_path,
 )
+from topicproof.backend.trust.acting import environment_for
+from topicproof.backend.trust.identity import Action
 from topicproof.backend.waiting import ask_until
 
 MODULE = "topicproof.backend.cli"
@@ -40,14 +43,16 @@ _STARTED: list[subprocess.Popen[bytes]] = []
 
 
 def start_run(
-    settings: Settings, plan: RunPlan, say: Callable[[str], None] = lambda _text: None
+    history: History, plan: RunPlan, say: Callable[[str], None] = lambda _text: None
 ) -> str:
-    """Start a run in its own process. Returns its id once it is in the history. `say` receives its
-    output until then.
+    """Start a run in its own process, for the person who acts through `history`. Returns its id
+    once it is in the history. `say` receives its output until then.
 
-    Raises SetupError with the process's own words if it ended before that, EvidenceError if the
-    home cannot be written.
+    Raises NotPermitted, SetupError with the process's own words if it ended before that,
+    EvidenceError if the home cannot be written.
     """
+    require_noted(history, Action.LAUNCH, plan.scenario)
+    settings = history.settings
     folder = settings.home / "launches" / secrets.token_hex(6)
     path = folder / PLAN
     try:
@@ -57,7 +62,7 @@ def start_run(
         )
     except OSError as error:
         raise EvidenceError(f"The plan {path} cannot be written: {error.strerror}.") from error
-    run_id = _start(settings, ["run", str(path)], folder / LOG, say)
+    run_id = _start(history, ["run", str(path)], folder / LOG, say)
     home = settings.runs / run_id
     home.mkdir(parents=True, exist_ok=True)
     # The process keeps writing to its log: open files survive a move.
@@ -68,17 +73,19 @@ def start_run(
 
 
 def start_check(
-    settings: Settings, contract: str, say: Callable[[str], None] = lambda _text: None
+    history: History, contract: str, say: Callable[[str], None] = lambda _text: None
 ) -> str:
     """Start a check in its own process, by a kept contract such as `orders@3`. Returns its id once
     it is in the history: of several sinks, the first. `say` receives its output until then. Raises
     as `start_run`."""
+    require_noted(history, Action.CHECK, contract)
+    settings = history.settings
     folder = settings.home / "launches" / secrets.token_hex(6)
     try:
         folder.mkdir(parents=True)
     except OSError as error:
         raise EvidenceError(f"{folder} cannot be made: {error.strerror}.") from error
-    run_id = _start(settings, ["check", "--contract", contract], folder / LOG, say)
+    run_id = _start(history, ["check", "--contract", contract], folder / LOG, say)
     home = settings.runs / run_id
     home.mkdir(parents=True, exist_ok=True)
     (folder / LOG).rename(home / LOG)
@@ -87,22 +94,26 @@ def start_check(
 
 
 def start_resume(
-    settings: Settings, run_id: str, say: Callable[[str], None] = lambda _text: None
+    history: History, run_id: str, say: Callable[[str], None] = lambda _text: None
 ) -> None:
     """Resume a run in its own process. Returns once that process owns it. Raises as `start_run`."""
+    require_noted(history, Action.RESUME, run_id)
+    settings = history.settings
     (settings.runs / run_id).mkdir(parents=True, exist_ok=True)
-    _start(settings, ["resume", run_id], settings.runs / run_id / LOG, say)
+    _start(history, ["resume", run_id], settings.runs / run_id / LOG, say)
 
 
-def start_matrix(settings: Settings, say: Callable[[str], None] = lambda _text: None) -> None:
+def start_matrix(history: History, say: Callable[[str], None] = lambda _text: None) -> None:
     """Start the small matrix in its own process. Returns once its first cell runs. Raises as
     `start_run`."""
+    require_noted(history, Action.LAUNCH, "the matrix")
+    settings = history.settings
     folder = settings.home / "matrix"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise EvidenceError(f"{folder} cannot be made: {error.strerror}.") from error
-    _start(settings, ["matrix", "--small"], folder / LOG, say)
+    _start(history, ["matrix", "--small"], folder / LOG, say)
 
 
 def said(settings: Settings, run_id: str) -> str:
@@ -111,16 +122,18 @@ def said(settings: Settings, run_id: str) -> str:
     return _end(settings.runs / run_id / LOG)
 
 
-def _start(settings: Settings, arguments: list[str], log: Path, say: Callable[[str], None]) -> str:
+def _start(history: History, arguments: list[str], log: Path, say: Callable[[str], None]) -> str:
     """Start the command line detached, and wait until it owns a run. Returns the run's id."""
+    settings = history.settings
+    environment = {**os.environ, **settings.environment(), **environment_for(history.by)}
     with log.open("ab") as output:
         said_before = output.tell()
-        process = _fork(settings, arguments, output) or _spawn(settings, arguments, output)
-    history = History(settings)
+        process = _fork(settings, arguments, output, environment) or _spawn(
+            arguments, output, environment
+        )
     try:
         return _await_run(history, process, log, said_before, say)
     finally:
-        history.engine.dispose()
         process.let_go()
 
 
@@ -131,16 +144,20 @@ class _Started:
     let_go: Callable[[], None]
 
 
-def _fork(settings: Settings, arguments: list[str], output: IO[bytes]) -> _Started | None:
+def _fork(
+    settings: Settings,
+    arguments: list[str],
+    output: IO[bytes],
+    environment: Mapping[str, str],
+) -> _Started | None:
     """Fork the prefork server. None if there is none, as for an external Spark."""
-    environment = {**os.environ, **settings.environment()}
     with Path(os.devnull).open() as nothing:
         streams = [nothing.fileno(), output.fileno(), output.fileno()]
         try:
             connection, pid = ask(
                 str(socket_path(settings.spark)),
                 [MODULE, *arguments],
-                environment,
+                dict(environment),
                 str(ROOT),
                 streams,
                 detached=True,
@@ -150,7 +167,7 @@ def _fork(settings: Settings, arguments: list[str], output: IO[bytes]) -> _Start
     return _Started(pid, lambda: bool(select.select([connection], [], [], 0)[0]), connection.close)
 
 
-def _spawn(settings: Settings, arguments: list[str], output: IO[bytes]) -> _Started:
+def _spawn(arguments: list[str], output: IO[bytes], environment: Mapping[str, str]) -> _Started:
     _STARTED[:] = [one for one in _STARTED if one.poll() is None]
     process = subprocess.Popen(
         [sys.executable, "-m", MODULE, *arguments],
@@ -159,7 +176,7 @@ def _spawn(settings: Settings, arguments: list[str], output: IO[bytes]) -> _Star
         stderr=output,
         start_new_session=True,
         cwd=ROOT,
-        env={**os.environ, **settings.environment()},
+        env=environment,
     )
     _STARTED.append(process)
     return _Started(process.pid, lambda: process.poll() is not None, lambda: None)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from topicproof.backend.errors import TopicproofError, UsageError
+from topicproof.backend.history.audit import allow
 from topicproof.backend.history.store import History, State
 from topicproof.backend.runs.clean import stop_orphan
 from topicproof.backend.runs.context import make_context
@@ -13,6 +15,7 @@ from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.initial_offsets import extend
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
+from topicproof.backend.trust.identity import Action
 from topicproof.validators.report import Report
 
 
@@ -26,7 +29,7 @@ def resume(
     give_up: Callable[[TopicproofError], None] | None = None,
 ) -> Report | None:
     """Continue a run whose process was stopped or killed. Raises UsageError if there is nothing to
-    continue.
+    continue, NotPermitted.
 
     `offsets_forced`: continue from the group's offsets, even if the journal shows that they were
     moved. `give_up` ends this process if Kafka or Spark is gone for good (lifeline.py).
@@ -42,7 +45,12 @@ def resume(
             f"Run {run_id} ended before its topics were made. Delete it, and start a"
             f" new run: topicproof clean {run_id}"
         )
+    allow(history, Action.RESUME, run_id)
     run = history.take(run_id)
+    if history.by not in run.facts.launched_by:
+        by = (*run.facts.launched_by, history.by)
+        history.remember(run_id, replace(run.facts, launched_by=by))
+        run = history.get(run_id)
     stop_orphan(services, run)
     context = make_context(settings, services, history, run, stop, give_up)
     if offsets_forced:

@@ -8,14 +8,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 from topicproof.backend.errors import SetupError, UsageError
 from topicproof.backend.services.processes import await_start, end_process, listens
 from topicproof.backend.settings import ROOT, Settings
+from topicproof.backend.trust.login import Login, configured_login, dashboard_provider
 
 START_TIMEOUT_S = 60.0
 STDIN_HELD = "TOPICPROOF_STDIN_HELD"
 """A variable of the child: its standard input ends when its parent does."""
+FORWARDED = "FORWARDED_ALLOW_IPS"
+"""A variable of the web server, uvicorn: from which peers it takes the header X-Forwarded-For for
+the address of the peer. It reads the variable before it loads the application."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -44,7 +49,7 @@ def dashboard(settings: Settings, port: int) -> Iterator[str]:
             stderr=output,
             cwd=ROOT,
             start_new_session=True,
-            env={**os.environ, **settings.environment(), STDIN_HELD: "1"},
+            env={**os.environ, **settings.environment(), STDIN_HELD: "1", FORWARDED: ""},
         )
     try:
         await_start("The dashboard", child, lambda: listens(port), START_TIMEOUT_S, log)
@@ -57,15 +62,28 @@ def dashboard(settings: Settings, port: int) -> Iterator[str]:
 
 
 def require_closed(settings: Settings, address: str) -> None:
-    """Raises UsageError if a dashboard at this address could be reached from other machines, unless
-    the settings say so explicitly. It has no login."""
-    if settings.insecure or is_loopback(address):
+    """Raises UsageError if a dashboard without a login could be reached from other machines at this
+    address, unless the settings say so explicitly, and if the login is not configured well."""
+    login = configured_login(settings)
+    if login is not None and login.provider is not None:
+        dashboard_provider(login)
+    if login is not None or settings.insecure or is_loopback(address):
         return
     raise UsageError(
         f"The dashboard has no login, and {address} can be reached from other machines: whoever"
-        " reaches it can start runs and sign. Leave out TOPICPROOF_DASHBOARD_ADDRESS, or repeat"
-        " this with --insecure."
+        " reaches it can start runs and sign. Leave out TOPICPROOF_DASHBOARD_ADDRESS, configure a"
+        " login (TOPICPROOF_LOGIN), or repeat this with --insecure."
     )
+
+
+def require_peers(login: Login) -> None:
+    """Raises UsageError if this web server would believe headers about the address of a peer, by
+    which a proxy is known."""
+    if login.proxy is not None and os.environ.get(FORWARDED) != "":
+        raise UsageError(
+            f"With a proxy's login the dashboard must be started with an empty {FORWARDED}, as"
+            " `topicproof up` does. Otherwise anybody could claim to be the proxy."
+        )
 
 
 def is_loopback(address: str) -> bool:
@@ -82,7 +100,10 @@ def host_names(settings: Settings) -> frozenset[str]:
     """Return the names by which browsers may open the dashboard."""
     named = (one.strip().lower() for one in (settings.dashboard_hosts or "").split(","))
     address = settings.dashboard_address.strip("[]")
-    return frozenset(filter(None, (*LOOPBACK, address, *named)))
+    login = configured_login(settings)
+    opened = login.provider.address if login is not None and login.provider is not None else None
+    public = urlsplit(opened or "").hostname or ""
+    return frozenset(filter(None, (*LOOPBACK, address, public, *named)))
 
 
 def require_port(port: int) -> None:

@@ -27,6 +27,7 @@ from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.settings import Settings
 
 KEY = "key.pem"
+COOKIE = "cookie-secret"
 PEM_BYTES_MAX = 10_000
 """An Ed25519 key takes 120 bytes."""
 
@@ -45,8 +46,21 @@ def signing_key(settings: Settings) -> Ed25519PrivateKey:
     unusable key, EvidenceError if none can be made."""
     path = key_path(settings)
     if settings.signing_key is None and not path.exists():
-        _make(path)
+        made = Ed25519PrivateKey.generate()
+        _make(path, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return read_private(path)
+
+
+def cookie_secret(settings: Settings) -> str:
+    """Return the secret by which the dashboard knows its own cookies; make it at its first use.
+    Raises EvidenceError, UsageError."""
+    path = trust_folder(settings) / COOKIE
+    if not path.exists():
+        _make(path, secrets.token_hex(32).encode())
+    found = _read(path).decode()
+    if path.stat().st_mode & 0o077:
+        raise UsageError(f"Other users can read the secret in {path}. Allow only you: chmod 600.")
+    return found
 
 
 def read_private(path: Path) -> Ed25519PrivateKey:
@@ -99,11 +113,9 @@ def public_pem(public: Ed25519PublicKey) -> str:
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
-def _make(path: Path) -> None:
-    """Make a key. If another process makes one at the same time, the first one stays."""
-    made = Ed25519PrivateKey.generate()
-    text = made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    fresh = path.with_name(f".{KEY}-{secrets.token_hex(8)}")
+def _make(path: Path, text: bytes) -> None:
+    """Write a new key. If another process writes one at the same time, the first one stays."""
+    fresh = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

@@ -13,13 +13,18 @@ import pytest
 import sqlalchemy as sa
 
 from tests.app.conftest import OpenPage, texts
+from tests.backend.trust.people import ADA, GRACE
+from topicproof.app import session
+from topicproof.backend.errors import NotPermitted
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete, evidence_hash
-from topicproof.backend.evidence.manifest import manifest_hash
+from topicproof.backend.evidence.manifest import Payloads, manifest_hash
+from topicproof.backend.history.audit import audit_entries
 from topicproof.backend.history.run_state import Facts, RanOn
 from topicproof.backend.history.signoff import Decision, Standing, sign, signoffs
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.judging.selftest import KEPT
 from topicproof.backend.settings import Settings, read_settings
+from topicproof.backend.trust.identity import Action
 from topicproof.validators.finding import (
     Balance,
     Bounds,
@@ -274,13 +279,34 @@ def test_a_verdict_is_signed_on_its_page(open_page: OpenPage, stored: Stored) ->
     (entry,) = signoffs(stored.history)
     assert (entry.decision, entry.name, entry.run) == (Decision.ACCEPT, "Grace Hopper", run.id)
     assert entry.evidence == manifest_hash(run.folder(stored.settings) / EVIDENCE)
-    assert "Grace Hopper accepted HOLDS: as <b>expected</b>" in texts(app) and "accepted" in texts(
-        app
-    )
+    assert "Grace Hopper (unauthenticated) accepted HOLDS: as <b>expected</b>" in texts(app)
     assert list(open_page("history").dataframe[0].value["sign-off"]) == [Standing.ACCEPTED]
     complete(run.folder(stored.settings) / EVIDENCE, TWICE, {})
     assert "evidence changed" in texts(open_page("verdict", run=run.id))
     assert list(open_page("history").dataframe[0].value["sign-off"]) == [Standing.CHANGED]
+
+
+def test_a_hidden_form_is_not_what_protects(
+    open_page: OpenPage, stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: an operator's page has no form to sign and no evidence to download. Somebody who gets
+    at both all the same presses the buttons, and the backend refuses."""
+    run = stored.add(HELD)
+    monkeypatch.setattr(session, "identity", lambda _settings: GRACE)
+    app = open_page("verdict", run=run.id)
+    assert "Your role does not allow you to sign." in texts(app)
+    assert not [one for one in app.button if one.label == "Sign"]
+    monkeypatch.setattr(session, "may", lambda _action: True)
+    app = open_page("verdict", run=run.id)
+    assert "You sign as Grace Hopper." in texts(app)
+    _field(app.button, "Sign").click()
+    app.run()
+    assert "Grace Hopper has the role operator and may not sign." in texts(app)
+    with pytest.raises(NotPermitted, match="Ada Lovelace has the role viewer and may not export"):
+        session.zipped(stored.history.acted_on_by(ADA), run, Payloads.ALL)
+    assert signoffs(stored.history) == []
+    noted = [(one.by, one.action, one.allowed) for one in audit_entries(stored.history)]
+    assert noted == [(GRACE, Action.SIGN, False), (ADA, Action.EXPORT, False)]
 
 
 def test_what_nobody_can_answer_for_is_not_signed(open_page: OpenPage, stored: Stored) -> None:

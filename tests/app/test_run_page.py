@@ -113,8 +113,8 @@ def test_a_run_is_watched_killed_resumed_and_stopped(
     so, resumes it in a new process, and stops it: it is judged on what it committed."""
     assert cluster.bootstrap
     plan = {"until_stopped": True, "rate": 2_000.0, "partitions": 2, "per_transaction": 100}
-    run_id = start_run(at_home, make_plan(plan))
     history = History(at_home)
+    run_id = start_run(history, make_plan(plan))
 
     def now() -> Run:
         return history.get(run_id)

@@ -73,7 +73,9 @@ def test_a_newcomer_checks_signs_and_downloads_in_ten_clicks(
     click(name, "the name")
     name.fill("Grace Hopper")
     click(window.get_by_role("button", name="Sign", exact=True), "sign")
-    expect(window.get_by_text("Grace Hopper accepted HOLDS").first).to_be_visible(timeout=RUN_MS)
+    expect(window.get_by_text("Grace Hopper (unauthenticated) accepted HOLDS").first).to_be_visible(
+        timeout=RUN_MS
+    )
     with window.expect_download() as download:
         click(window.get_by_role("button", name="Download the evidence"), "download")
     download.value.save_as(tmp_path / "evidence.zip")

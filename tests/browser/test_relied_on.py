@@ -98,7 +98,9 @@ def test_a_duplicate_is_seen_signed_and_downloaded(
     window.get_by_role("textbox", name="Your name").fill("Grace Hopper")
     window.get_by_role("textbox", name="Comment").fill("known")
     window.get_by_role("button", name="Sign", exact=True).click()
-    expect(window.get_by_text(re.compile("Grace Hopper waived"))).to_have_count(len(kinds))
+    expect(
+        window.get_by_text(re.compile(r"Grace Hopper \(unauthenticated\) waived"))
+    ).to_have_count(len(kinds))
     sign(history, run, reports, digest, Decision.ACCEPT, "Grace Hopper")
     window.reload()
     expect(window.get_by_text(f"accepted with {len(kinds)} waiver")).to_be_visible()

@@ -121,6 +121,8 @@ def test_the_path_of_a_newcomer(address: str, window: Page, artifacts: Path) -> 
     window.get_by_role("textbox", name="Your name").fill("Grace Hopper")
     window.get_by_role("button", name="Sign", exact=True).click()
     # Before that, the chain of checks tests itself on Spark.
-    expect(window.get_by_text("Grace Hopper accepted HOLDS")).to_be_visible(timeout=STORY_MS)
+    expect(window.get_by_text("Grace Hopper (unauthenticated) accepted HOLDS")).to_be_visible(
+        timeout=STORY_MS
+    )
     settled(window)
     window.screenshot(path=artifacts / "newcomer-signed.png", full_page=True)

@@ -77,11 +77,11 @@ def outlived(home: Settings, **plan: Any) -> tuple[Finished, bool]:
     process's connection ended.
     """
     history = History(home)
-    run_id = start_run(home, make_plan(plan))
+    run_id = start_run(history, make_plan(plan))
     wait_until(lambda: not history.get(run_id).alive, RUN_S, "the end of the run's process")
     in_one_go = history.get(run_id).state in ENDED
     if not in_one_go:
-        start_resume(home, run_id)
+        start_resume(history, run_id)
         wait_until(lambda: not history.get(run_id).alive, RUN_S, "the end of the resumed run")
     run = history.get(run_id)
     assert run.verdict is not None, f"{run.error}: {said(home, run_id)}"

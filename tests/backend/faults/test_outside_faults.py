@@ -130,7 +130,7 @@ def test_a_foreign_transaction_stays_open_until_it_is_released(
     made = create(settings, cluster, history, make_plan(plan))
     context = make_context(settings, cluster, history, made)
     with pytest.raises(UsageError, match="holds nothing open"):
-        release(settings, made)
+        release(history, made)
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(execute, context)
 
@@ -142,7 +142,7 @@ def test_a_foreign_transaction_stays_open_until_it_is_released(
 
         wait_until(lambda: done.done() or withheld(), 120, "the end of the input")
         assert not done.done()
-        release(settings, history.get(made.id))
+        release(history, history.get(made.id))
         report = done.result()
     assert report is not None and report.verdict is Outcome.HOLDS, report
     assert context.cluster.bounds(context.names.sink).offsets > RECORDS

@@ -45,7 +45,9 @@ def test_a_decision_is_kept_with_all_that_it_says(open_history: Open) -> None:
     assert signoffs(history) == [first, second] and signoffs(history, "squares-b") == [second]
     assert (first.number, first.name, first.verdict) == (1, "Grace Hopper", HELD.verdict)
     assert second.previous == first.hash and broken(signoffs(history)) is None
-    assert first.said.endswith("UTC Grace Hopper accepted HOLDS: as expected: ✓ <b>")
+    assert first.said.endswith(
+        "UTC Grace Hopper (unauthenticated) accepted HOLDS: as expected: ✓ <b>"
+    )
 
 
 @pytest.mark.parametrize(

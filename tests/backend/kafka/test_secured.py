@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,6 +39,7 @@ from topicproof.backend.properties.reading import read_properties
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.sink.options import SinkOptions
+from topicproof.backend.trust.keys import key_path, signing_key
 from topicproof.validators.finding import Outcome, Witness
 from topicproof.validators.report import Report
 
@@ -180,11 +182,19 @@ def test_a_run_and_its_verdict_on_a_secured_cluster(
 ) -> None:
     """Story: a cluster with TLS and passwords, and a file for Java with a JKS. Fill, Spark's
     source, the sink, both readings, the raw log and the coordinator all get in, and the verdict
-    holds, although workers fail on the way. Afterwards the password is nowhere: not in the home
-    with its history, evidence and logs, in no output, command line or environment."""
+    holds, although workers fail on the way. Afterwards neither that password nor the schema
+    registry's is anywhere: not in the home with its history, evidence and logs, in no output,
+    command line or environment. The key that signs is in its own file alone."""
     way = WAYS["plain, java, jks"]
     path = tmp_path / "client.properties"
-    path.write_text(way.text(secured.folder, secured.tokens, secured.tls_tokens))
+    registry = f"planted{uuid.uuid4().hex}"
+    path.write_text(
+        way.text(secured.folder, secured.tokens, secured.tls_tokens)
+        + "schema.registry.url=http://127.0.0.1:1\n"
+        + f"schema.registry.basic.auth.user.info=reader:{registry}\n"
+    )
+    signing_key(settings)
+    secrets = (PLANTED, registry, key_path(settings).read_text().splitlines()[1])
     bootstrap = secured.address(way.listener, {}).bootstrap
     there = ("--bootstrap", bootstrap, "--config", str(path))
     monkeypatch.setenv("TOPICPROOF_HOME", str(settings.home))
@@ -192,7 +202,7 @@ def test_a_run_and_its_verdict_on_a_secured_cluster(
     shape = ("--records", "2000", "--partitions", "2", "--abort-probability", "0.3")
     faults = ("--fault", "error@transaction=2", "--fault", "crash@transaction=3")
     told = tmp_path / "report.json"
-    with showing(PLANTED) as shown:
+    with showing(*secrets) as shown:
         assert call("run", *shape, *faults, *there, "--json", str(told)) == 0
         report = Report.from_json(told.read_text())
         assert call("inspect", report.sink.topic, *there) == 0
@@ -204,16 +214,19 @@ def test_a_run_and_its_verdict_on_a_secured_cluster(
     address = Address(bootstrap, read_settings(config=path, home=tmp_path).client)
     assert ask(address, open_transactions, report.sink.topic) == ()
     assert shown == set()
-    assert PLANTED in path.read_text() and not any(PLANTED in text for text in capfd.readouterr())
+    assert all(one in path.read_text() for one in secrets[:2])
+    output = "".join(capfd.readouterr())
+    assert not [one for one in secrets if one in output]
     files = [one for one in settings.home.rglob("*") if one.is_file()]
     assert {"history.db", "report.json", "server.log"} <= {one.name for one in files}
-    assert [one for one in files if PLANTED.encode() in one.read_bytes()] == []
+    found = [one for one in files if any(each.encode() in one.read_bytes() for each in secrets)]
+    assert found == [key_path(settings)]
 
 
 @contextmanager
-def showing(secret: str) -> Iterator[set[str]]:
-    """Collects, while the block works, the processes with a secret in their command line or
-    environment."""
+def showing(*secrets: str) -> Iterator[set[str]]:
+    """Collects, while the block works, the processes with one of the secrets in their command line
+    or environment."""
     found: set[str] = set()
     ended = threading.Event()
 
@@ -222,7 +235,7 @@ def showing(secret: str) -> Iterator[set[str]]:
             for process in psutil.process_iter():
                 with suppress(psutil.Error):
                     texts = [*process.cmdline(), *process.environ().values()]
-                    if any(secret in text for text in texts):
+                    if any(secret in text for secret in secrets for text in texts):
                         found.add(process.name())
 
     thread = threading.Thread(target=look)

@@ -1,0 +1,231 @@
+"""Who may come in, if a login is configured (trust/login.py): only people with a role.
+
+Streamlit serves the login itself. `/auth/login` sends the browser to the provider, which sends it
+back to `/oauth2callback`. A signed cookie then has the claims of the ID token. But Streamlit serves
+everything else to anybody, and leaves it to each page to ask who is there. So this stands before
+all of its routes. The websocket is refused before it opens, and closed once the login has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import streamlit as st
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from streamlit.auth_util import encode_provider_token, get_cookie_with_chunks
+from streamlit.web.server.server_util import get_cookie_secret
+from streamlit.web.server.starlette.starlette_app_utils import decode_signed_value
+
+from topicproof.backend.errors import NotPermitted
+from topicproof.backend.trust.identity import How, Identity
+from topicproof.backend.trust.login import Login, Provider, identity_of_claims, identity_of_headers
+
+COOKIE = "_streamlit_user"
+"""Streamlit's cookie with the claims of the ID token."""
+OPEN = ("/auth/login", "/auth/logout", "/oauth2callback")
+"""Streamlit's own paths of the login. They are all that a stranger reaches."""
+START = "/login"
+"""Begins a login. Streamlit's path for it needs a token that lasts two minutes."""
+WANTED = "topicproof_wanted"
+"""A cookie with the page that a stranger asked for, to open it after the login."""
+WANTED_S, WANTED_LENGTH_MAX = 600, 2_000
+UNKNOWN, REFUSED = 401, 403
+PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Topicproof</title>
+<meta name="viewport" content="width=device-width"><style>body {{font-family: sans-serif;
+max-width: 32rem; margin: 20vh auto; padding: 0 1rem; color: #0b141d; background: #fff}}
+a {{color: #005a8e}}</style></head><body><main><h1>Topicproof</h1><p>{why}</p><p>{way}</p></main>
+</body></html>"""
+SIGN_IN = f'<a href="{START}">Sign in</a>'
+SIGN_OUT = f'<a href="{OPEN[1]}">Sign in as somebody else</a>'
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """ASGI middleware: nothing is served to a stranger but the way to the login."""
+
+    app: ASGIApp
+    login: Login
+    now_s: Callable[[], float] = time.time
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        asked = HTTPConnection(scope)
+        try:
+            require_proxy(self.login, asked)
+            if self.login.provider is not None and scope["type"] == "http":
+                if scope["path"] == START:
+                    await begin_login()(scope, receive, send)
+                    return
+                if scope["path"] in OPEN:
+                    await self.app(scope, receive, _closed_to_http(self.login.provider, send))
+                    return
+            by = identity_of(self.login, asked.headers, asked.cookies, self.now_s())
+        except NotPermitted as error:
+            await _refuse(str(error), self.login, asked, receive, send)
+            return
+        if scope["type"] == "websocket":
+            await self.app(scope, self._while_signed_in(asked, by, receive), send)
+            return
+        wanted = _wanted(asked)
+        if wanted is not None and scope["path"] == "/":
+            back = RedirectResponse(wanted, 303)
+            back.delete_cookie(WANTED)
+            await back(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    def _while_signed_in(self, asked: HTTPConnection, by: Identity, receive: Receive) -> Receive:
+        """Return a `receive` that ends the connection at the first message after the login's
+        end."""
+
+        async def received() -> MutableMapping[str, Any]:
+            message = await receive()
+            if message["type"] == "websocket.receive":
+                try:
+                    now = identity_of(self.login, asked.headers, asked.cookies, self.now_s())
+                except NotPermitted:
+                    return {"type": "websocket.disconnect", "code": 1008}
+                assert now == by, "the headers of a connection never change"
+            return message
+
+        return received
+
+
+def identity_of(
+    login: Login, headers: Mapping[str, str], cookies: Mapping[str, str], now_s: float
+) -> Identity:
+    """Return who sends these headers and cookies. `require_proxy` has passed their connection.
+    Raises NotPermitted for a stranger."""
+    if login.provider is None:
+        return identity_of_headers(login, headers)
+    claims = _claims(cookies)
+    if claims is None or not claims.get("is_logged_in"):
+        raise NotPermitted("Nobody has signed in.")
+    if claims.get("origin") != login.provider.address:
+        raise NotPermitted("This login is for another address. Sign in again.")
+    return identity_of_claims(login, claims, How.OPENID, now_s)
+
+
+def current_identity(login: Login) -> Identity:
+    """Return who has the page open, by the headers of its websocket. Raises NotPermitted."""
+    return identity_of(login, _lower(st.context.headers), st.context.cookies, time.time())
+
+
+def require_proxy(login: Login, asked: HTTPConnection) -> None:
+    """Raises NotPermitted for a request that did not come from the proxy, or whose headers name two
+    people."""
+    if login.proxy is None:
+        return
+    peer = asked.client.host if asked.client else ""
+    if not login.proxy.trusts(peer):
+        raise NotPermitted("Open this dashboard through its proxy.")
+    for name in filter(None, (login.proxy.user, login.proxy.groups)):
+        if len(Headers(scope=asked.scope).getlist(name)) > 1:
+            raise NotPermitted(f"The header {name} is there twice.")
+
+
+def secrets_of(provider: Provider, cookie_secret: str) -> dict[str, Any]:
+    """Return what Streamlit needs for the login, in the form of its secrets.toml. It stays in
+    memory."""
+    return {
+        "auth": {
+            "redirect_uri": f"{provider.address}/oauth2callback",
+            "cookie_secret": cookie_secret,
+            "client_id": provider.client_id,
+            "client_secret": provider.client_secret or "",
+            "server_metadata_url": provider.metadata_url,
+            "client_kwargs": {"scope": provider.scope},
+        }
+    }
+
+
+def begin_login() -> Response:
+    """Return the way into Streamlit's login."""
+    token = encode_provider_token("default")
+    return RedirectResponse(f"{OPEN[0]}?provider={quote(token)}", 303)
+
+
+def _claims(cookies: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return what Streamlit's cookie says; None if there is none with Streamlit's signature."""
+    secret = get_cookie_secret()
+    if not secret:
+        return None
+
+    def one(name: str) -> bytes | None:
+        value = cookies.get(name)
+        return decode_signed_value(secret, name, value.encode("latin-1")) if value else None
+
+    try:
+        found = get_cookie_with_chunks(one, COOKIE)
+        claims = None if found is None else json.loads(found)
+    except ValueError:
+        return None
+    return claims if isinstance(claims, dict) else None
+
+
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def _wanted(asked: HTTPConnection) -> str | None:
+    """Return the page of this dashboard that was asked for before the login."""
+    path = unquote(asked.cookies.get(WANTED, ""))
+    own = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
+    return path if own and path != "/" else None
+
+
+def _closed_to_http(provider: Provider, send: Send) -> Send:
+    """Return a `send` that marks cookies as Secure where browsers use https."""
+    if urlsplit(provider.address or "").scheme != "https":
+        return send
+
+    async def sent(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            cookies = headers.getlist("set-cookie")
+            del headers["set-cookie"]
+            for one in cookies:
+                headers.append("set-cookie", one if "; secure" in one.lower() else f"{one}; Secure")
+        await send(message)
+
+    return sent
+
+
+async def _refuse(
+    why: str, login: Login, asked: HTTPConnection, receive: Receive, send: Send
+) -> None:
+    if asked.scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    answer: Response
+    if asked.scope["method"] == "GET" and "text/html" in asked.headers.get("accept", ""):
+        answer = _page(why, login, asked)
+    else:
+        answer = PlainTextResponse(f"{why}\n", UNKNOWN if login.proxy is None else REFUSED)
+    answer.headers["cache-control"] = "no-store"
+    await answer(asked.scope, receive, send)
+
+
+def _page(why: str, login: Login, asked: HTTPConnection) -> Response:
+    """Return the page for a stranger, which leads to the login if there is one."""
+    if login.provider is None:
+        return HTMLResponse(PAGE.format(why=escape(why), way=""), REFUSED)
+    known = _claims(asked.cookies) is not None
+    way = SIGN_OUT if known else SIGN_IN
+    answer = HTMLResponse(PAGE.format(why=escape(why), way=way), UNKNOWN)
+    path = asked.scope["path"] + (f"?{asked.url.query}" if asked.url.query else "")
+    if len(path) <= WANTED_LENGTH_MAX:
+        answer.set_cookie(WANTED, quote(path, safe=""), WANTED_S, httponly=True, samesite="lax")
+    return answer

@@ -1,0 +1,312 @@
+"""The login of the dashboard and of the command line, from a file in YAML.
+
+    openid:
+      issuer: https://sso.example/realms/team
+      client_id: topicproof
+      client_secret_file: client-secret.txt
+      address: https://proof.example
+      device_client_id: topicproof-cli
+    roles:
+      claim: realm_access.roles
+      operator: [kafka-operators]
+      signer: [qa]
+    hours: 12
+
+Instead of `openid`, `proxy` trusts the headers of a proxy that has a login of its own:
+
+    proxy: {user: X-Forwarded-User, groups: X-Forwarded-Groups, from: [127.0.0.1]}
+
+`masks` are explained in masking.py. TOPICPROOF_LOGIN names the file.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import Field as FieldInfo
+
+from topicproof.backend.errors import NotPermitted, UsageError
+from topicproof.backend.settings import Settings
+from topicproof.backend.trust.identity import How, Identity, Role, cleaned
+from topicproof.backend.trust.masking import Field, Mask, parse_field
+from topicproof.backend.yaml_fields import YamlFields, read_yaml
+
+HOURS = 12.0
+"""How long a login lasts, unless the file says otherwise."""
+CLOCKS_DIFFER_S = 60
+"""How far a provider's clock may be ahead of ours."""
+SECRET_BYTES_MAX = 1_000
+LOOPBACK = ("127.0.0.1", "::1")
+_Text = Annotated[str, FieldInfo(min_length=1)]
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class _OpenId(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    issuer: _Text
+    client_id: _Text
+    client_secret: _Text | None = None
+    client_secret_file: Path | None = None
+    address: _Text | None = None
+    device_client_id: _Text | None = None
+    scope: _Text = "openid profile email"
+
+
+class _Proxy(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    user: _Text
+    groups: _Text | None = None
+    from_: Annotated[tuple[str, ...], FieldInfo(alias="from", min_length=1)] = LOOPBACK
+
+
+class _Roles(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    claim: _Text = "roles"
+    viewer: tuple[str, ...] = (Role.VIEWER,)
+    operator: tuple[str, ...] = (Role.OPERATOR,)
+    signer: tuple[str, ...] = (Role.SIGNER,)
+    admin: tuple[str, ...] = (Role.ADMIN,)
+
+
+def _field(text: object) -> Field:
+    return parse_field(str(text))
+
+
+class _Mask(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    topics: _Text
+    fields_: Annotated[
+        tuple[Annotated[Field, BeforeValidator(_field)], ...],
+        FieldInfo(alias="fields", min_length=1),
+    ]
+    shown_to: tuple[Role, ...] = (Role.ADMIN,)
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    openid: _OpenId | None = None
+    proxy: _Proxy | None = None
+    roles: _Roles = _Roles()
+    masks: tuple[_Mask, ...] = ()
+    hours: Annotated[float, FieldInfo(gt=0, le=720)] = HOURS
+
+
+@dataclass(frozen=True)
+class Provider:
+    """An OpenID Connect provider."""
+
+    issuer: str
+    client_id: str
+    client_secret: str | None = field(repr=False)
+    """Of the dashboard's client; the command line needs none."""
+    address: str | None
+    """URL of the dashboard, as browsers open it."""
+    device_client_id: str
+    """The public client of the command line."""
+    scope: str = "openid"
+    """What to ask the provider for: some give groups only for a scope of their own."""
+
+    @property
+    def metadata_url(self) -> str:
+        return f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A proxy in front of the dashboard that knows who its user is."""
+
+    user: str
+    """The header that names the person."""
+    groups: str | None
+    """The header with the person's groups, separated by commas."""
+    peers: tuple[_Network, ...]
+    """Whose headers are believed. All other peers are refused."""
+
+    def trusts(self, peer: str) -> bool:
+        try:
+            found = ipaddress.ip_address(peer)
+        except ValueError:
+            return False
+        return any(found in network for network in self.peers)
+
+
+@dataclass(frozen=True)
+class Login:
+    """Who may come in, and as what: by exactly one of provider and proxy."""
+
+    provider: Provider | None
+    proxy: Proxy | None
+    claim: str
+    """The claim with the groups of a person: a name, or a path such as realm_access.roles."""
+    groups: Mapping[Role, frozenset[str]]
+    """The groups that give each role."""
+    hours: float
+    """How long a login by the provider lasts."""
+    masks: tuple[Mask, ...] = ()
+    """What some roles do not see."""
+
+    def roles(self, groups: Sequence[str]) -> frozenset[Role]:
+        return frozenset(role for role, given in self.groups.items() if given & set(groups))
+
+
+def configured_login(settings: Settings) -> Login | None:
+    """Return the configured login; None if there is none. Read once by each process. Raises
+    UsageError naming the line and the field."""
+    return None if settings.login is None else _read_once(settings.login)
+
+
+@cache
+def _read_once(path: Path) -> Login:
+    return read_login(path)
+
+
+def dashboard_provider(login: Login) -> Provider:
+    """Return the provider for a dashboard, which needs more of it than the command line. Raises
+    UsageError."""
+    found = login.provider
+    if found is None or not found.client_secret or not found.address:
+        raise UsageError(
+            "The dashboard's login needs openid.address, its own URL, and a client secret:"
+            " openid.client_secret_file."
+        )
+    return found
+
+
+def read_login(path: Path) -> Login:
+    """Read a login from its file. Raises UsageError as `configured_login`."""
+    try:
+        fields = read_yaml(path)
+    except UsageError as error:
+        raise UsageError(str(error).replace("The plan", "The login")) from error
+    try:
+        said = _Fields.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        why = "there is no such field" if first["type"] == "extra_forbidden" else first["msg"]
+        raise _wrong(fields, first["loc"], why) from error
+    if (said.openid is None) == (said.proxy is None):
+        raise UsageError(f"The login {path} needs either openid or proxy.")
+    return Login(
+        None if said.openid is None else _provider(fields, said.openid),
+        None if said.proxy is None else _proxy(fields, said.proxy),
+        said.roles.claim,
+        {role: frozenset(getattr(said.roles, role)) for role in Role},
+        said.hours,
+        tuple(Mask(one.topics, one.fields_, frozenset(one.shown_to)) for one in said.masks),
+    )
+
+
+def _provider(fields: YamlFields, said: _OpenId) -> Provider:
+    for name in ("issuer", "address"):
+        url = getattr(said, name)
+        if url is not None and not _is_private(url):
+            raise _wrong(fields, ("openid", name), "it must begin with https://, or be on loopback")
+    secret = said.client_secret
+    if secret is not None:
+        _require_own(fields.path)
+    if said.client_secret_file is not None:
+        secret = _secret(fields.path.parent / said.client_secret_file.expanduser())
+    address = said.address and said.address.rstrip("/")
+    device = said.device_client_id or said.client_id
+    return Provider(said.issuer, said.client_id, secret, address, device, said.scope)
+
+
+def _proxy(fields: YamlFields, said: _Proxy) -> Proxy:
+    try:
+        peers = tuple(ipaddress.ip_network(one) for one in said.from_)
+    except ValueError as error:
+        raise _wrong(fields, ("proxy", "from"), str(error)) from error
+    return Proxy(said.user.lower(), said.groups and said.groups.lower(), peers)
+
+
+def _wrong(fields: YamlFields, place: tuple[str | int, ...], why: str) -> UsageError:
+    return UsageError(f"{fields.where(place)}: {'.'.join(map(str, place))}: {why}.")
+
+
+def _is_private(url: str) -> bool:
+    """Return whether nobody on the way can read or change what goes to this URL."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    near = parts.scheme == "http" and host in (*LOOPBACK, "localhost")
+    return bool(host) and (parts.scheme == "https" or near)
+
+
+def _secret(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            found = file.read(SECRET_BYTES_MAX).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"The client secret {path} cannot be read.") from error
+    _require_own(path)
+    if not found:
+        raise UsageError(f"The client secret {path} is empty.")
+    return found
+
+
+def _require_own(path: Path) -> None:
+    if path.stat().st_mode & 0o077:
+        raise UsageError(f"Other users can read the secret in {path}. Allow only you: chmod 600.")
+
+
+def identity_of_claims(login: Login, claims: Mapping[str, Any], how: How, now_s: float) -> Identity:
+    """Return the person whom the provider's claims name. `now_s`: seconds since 1970.
+
+    The caller has checked the claims' signature. Raises NotPermitted with the reason if the login
+    is too old, is of another provider, or gives no role here.
+    """
+    provider = login.provider
+    if provider is None or claims.get("iss") != provider.issuer:
+        raise NotPermitted("This login is by another provider. Sign in again.")
+    subject, issued = claims.get("sub"), claims.get("iat")
+    if not isinstance(subject, str) or not subject or not isinstance(issued, int | float):
+        raise NotPermitted("This login names nobody. Sign in again.")
+    if not -CLOCKS_DIFFER_S <= now_s - issued <= login.hours * 3600:
+        raise NotPermitted("This login has ended. Sign in again.")
+    names = (claims.get(key) for key in ("name", "preferred_username", "email", "sub"))
+    name = cleaned(str(next(filter(None, names))))
+    roles = login.roles(_groups(claims, login.claim))
+    return _with_role(Identity(name, provider.issuer, subject, roles, how))
+
+
+def identity_of_headers(login: Login, headers: Mapping[str, str]) -> Identity:
+    """Return the person whom a proxy's headers name. The caller has checked that the peer is the
+    proxy. Raises NotPermitted."""
+    proxy = login.proxy
+    user = "" if proxy is None else headers.get(proxy.user, "").strip()
+    if proxy is None or not user:
+        raise NotPermitted("The proxy did not say who you are.")
+    groups = headers.get(proxy.groups, "") if proxy.groups else ""
+    roles = login.roles([one.strip() for one in groups.split(",")])
+    issuer = f"proxy header {proxy.user}"
+    return _with_role(Identity(cleaned(user), issuer, user, roles, How.PROXY))
+
+
+def _with_role(found: Identity) -> Identity:
+    if not found.roles:
+        raise NotPermitted(
+            f"{found.name} is known, but has no role here. Ask who runs this dashboard for one."
+        )
+    return found
+
+
+def _groups(claims: Mapping[str, Any], path: str) -> list[str]:
+    """Return the strings of a claim, which is named or, with dots, inside of others."""
+    found: Any = claims
+    if path in claims:
+        found = claims[path]
+    else:
+        for part in path.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+    if isinstance(found, str):
+        return [found]
+    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []

@@ -1,0 +1,328 @@
+"""With a login configured, a stranger gets nothing but the way to the login."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from urllib.parse import quote
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from streamlit.auth_util import set_cookie_with_chunks
+from streamlit.web.server.starlette.starlette_app import create_streamlit_routes
+from streamlit.web.server.starlette.starlette_app_utils import create_signed_value
+
+from tests.backend.trust.people import ISSUER
+from topicproof.app import entrance
+from topicproof.app.entrance import COOKIE, OPEN, START, WANTED, Entrance, secrets_of
+from topicproof.backend.errors import UsageError
+from topicproof.backend.services.dashboard import (
+    dashboard,
+    host_names,
+    require_closed,
+    require_peers,
+)
+from topicproof.backend.services.processes import free_ports
+from topicproof.backend.settings import Settings
+from topicproof.backend.trust.keys import cookie_secret
+from topicproof.backend.trust.login import Login, Provider, dashboard_provider, read_login
+
+SECRET = "a secret of these tests alone"
+NOW_S = 1_800_000_000.0
+ADDRESS = "https://proof.example"
+CLAIMS = {
+    "iss": ISSUER,
+    "sub": "42",
+    "iat": NOW_S - 60,
+    "name": "Ada Lovelace",
+    "roles": ["viewer"],
+    "origin": ADDRESS,
+    "is_logged_in": True,
+}
+HTML = {"accept": "text/html,*/*"}
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entrance, "get_cookie_secret", lambda: SECRET)
+
+
+@pytest.fixture
+def openid(tmp_path: Path) -> Login:
+    text = f"openid: {{issuer: '{ISSUER}', client_id: t, address: '{ADDRESS}'}}\nhours: 12"
+    return _login(tmp_path, text)
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Login:
+    return _login(tmp_path, "proxy: {user: X-User, groups: X-Groups, from: [127.0.0.1]}")
+
+
+def _login(tmp_path: Path, text: str) -> Login:
+    path = tmp_path / "login.yaml"
+    path.write_text(text)
+    return read_login(path)
+
+
+def cookie(claims: Mapping[str, Any], secret: str = SECRET) -> str:
+    """The header Cookie of a browser to which Streamlit gave these claims."""
+    made: dict[str, str] = {}
+
+    def signed(name: str, value: str) -> bytes:
+        return create_signed_value(secret, name, value)
+
+    def keep(name: str, value: str) -> None:
+        made[name] = signed(name, value).decode()
+
+    set_cookie_with_chunks(keep, signed, COOKIE, dict(claims), cookie_attr_size=80)
+    return "; ".join(f"{name}={value}" for name, value in made.items())
+
+
+def sent_by(
+    login: Login,
+    headers: Mapping[str, str] | list[tuple[str, str]] = {},  # noqa: B006 - never changed
+    path: str = "/",
+    kind: str = "http",
+    method: str = "GET",
+    peer: str = "127.0.0.1",
+    query: str = "",
+    cookies: tuple[str, ...] = (),
+) -> list[dict[str, Any]]:
+    """What comes back for a request. The dashboard behind the entrance answers with 299, or takes
+    the websocket and one message."""
+    sent: list[dict[str, Any]] = []
+    came: list[dict[str, Any]] = [
+        {"type": f"{kind}.connect"},
+        {"type": f"{kind}.receive", "bytes": b"press"},
+    ]
+
+    async def dashboard(_scope: Any, receive: Any, send: Any) -> None:
+        if kind == "http":
+            given = [(b"set-cookie", one.encode()) for one in cookies]
+            await send({"type": "http.response.start", "status": 299, "headers": given})
+            return
+        await receive()
+        await send({"type": "websocket.accept"})
+        await send(await receive())
+
+    async def receive() -> dict[str, Any]:
+        return came.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    pairs = headers if isinstance(headers, list) else list(headers.items())
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in pairs]
+    scope = {
+        "type": kind,
+        "method": method,
+        "path": path,
+        "query_string": query.encode(),
+        "headers": raw,
+        "client": (peer, 1),
+        "server": ("127.0.0.1", 8501),
+        "scheme": "http",
+    }
+    asyncio.run(Entrance(dashboard, login, lambda: NOW_S)(scope, receive, send))
+    return sent
+
+
+def status(*args: Any, **more: Any) -> int:
+    return int(sent_by(*args, **more)[0]["status"])
+
+
+def header(sent: list[dict[str, Any]], name: str) -> str:
+    found = [value for key, value in sent[0]["headers"] if key == name.encode()]
+    return b"\n".join(found).decode()
+
+
+def test_a_stranger_gets_no_route_of_the_dashboard(openid: Login) -> None:
+    """Story: somebody walks all routes that Streamlit has, with each of their methods. Three lead
+    to the login, and the rest is refused before it is reached: pages, files, media, uploads,
+    metrics, health."""
+    held: Any = SimpleNamespace()
+    held.media_file_mgr = held.uploaded_file_mgr = SimpleNamespace(_storage=None)
+    held.component_registry = held.bidi_component_registry = held.stats_mgr = None
+    routes = cast(list[Any], create_streamlit_routes(held))
+    paths = {re.sub(r"\{[^}]*\}", "x", one.path) or "/": one for one in routes}
+    assert len(paths) >= 15 and set(OPEN) < set(paths)
+    for path, route in paths.items():
+        if path in OPEN:
+            continue
+        for method in getattr(route, "methods", None) or {"GET"}:
+            assert status(openid, path=path, method=method) == 401, (method, path)
+            assert status(openid, HTML, path=path, method=method) == 401, (method, path)
+        assert [one["type"] for one in sent_by(openid, path=path, kind="websocket")] == [
+            "websocket.close"
+        ]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    some.text(max_size=40), some.sampled_from(["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"])
+)
+def test_no_other_path_leads_in(rest: str, method: str) -> None:
+    """Story: a path that looks like the login's is not."""
+    provider = Provider(ISSUER, "t", None, ADDRESS, "t")
+    login = Login(provider, None, "roles", {}, 12)
+    for path in (f"/{rest}", *(f"{one}{rest}" for one in OPEN), f"{START}/{rest}"):
+        if path not in (*OPEN, START):
+            assert status(login, path=path, method=method) == 401
+
+
+def test_the_login_itself_is_served(openid: Login) -> None:
+    """Story: the page for strangers leads to Streamlit's login, whose cookies are for https alone.
+    A websocket has no login."""
+    assert [status(openid, path=path) for path in OPEN] == [299, 299, 299]
+    given = sent_by(openid, path=OPEN[2], cookies=("a=1; Path=/", "b=2; Secure"))
+    assert header(given, "set-cookie").splitlines() == ["a=1; Path=/; Secure", "b=2; Secure"]
+    begun = sent_by(openid, path=START)
+    assert begun[0]["status"] == 303 and header(begun, "location").startswith(
+        "/auth/login?provider="
+    )
+    for path in (*OPEN, START):
+        assert sent_by(openid, path=path, kind="websocket")[0]["type"] == "websocket.close"
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, 299),
+        ({"padding": "x" * 9_000}, 299),
+        ({"origin": "http://127.0.0.1:8501"}, 401),
+        ({"is_logged_in": False}, 401),
+        ({"iat": NOW_S - 13 * 3600}, 401),
+        ({"iss": "https://evil.example"}, 401),
+        ({"roles": ["somebody"]}, 401),
+    ],
+)
+def test_the_cookie_must_be_of_this_login(
+    changed: dict[str, Any], expected: int, openid: Login
+) -> None:
+    """Story: a cookie of Streamlit's, whole or in pieces; of another address, expired, or of
+    somebody without a role."""
+    assert status(openid, {"cookie": cookie({**CLAIMS, **changed})}) == expected
+
+
+def test_a_forged_cookie_is_none(openid: Login) -> None:
+    good = cookie(CLAIMS)
+    for wrong in (
+        cookie(CLAIMS, "another secret"),
+        good[:-2],
+        good.replace(f"{COOKIE}=", f"{COOKIE}=x"),
+        f"{COOKIE}=ä",
+        f"{COOKIE}={CLAIMS}",
+        cookie({}),
+    ):
+        assert status(openid, {"cookie": wrong}, path="/metrics") == 401
+        assert sent_by(openid, {"cookie": wrong}, kind="websocket")[0]["type"] == "websocket.close"
+
+
+def test_a_websocket_ends_with_the_login(openid: Login) -> None:
+    """Story: Ada leaves her browser open over night. The first message after her login has ended
+    closes the connection, and is not heard."""
+    mine = {"cookie": cookie(CLAIMS)}
+    assert [one["type"] for one in sent_by(openid, mine, kind="websocket")] == [
+        "websocket.accept",
+        "websocket.receive",
+    ]
+    times = iter((NOW_S, NOW_S + 12 * 3600))
+    sent: list[Any] = []
+    came = iter(({"type": "websocket.connect"}, {"type": "websocket.receive", "bytes": b"press"}))
+
+    async def dashboard(_scope: Any, receive: Any, _send: Any) -> None:
+        sent.extend([await receive(), await receive()])
+
+    async def receive() -> Any:
+        return next(came)
+
+    raw = [(b"cookie", mine["cookie"].encode())]
+    scope = {"type": "websocket", "path": "/_stcore/stream", "headers": raw, "query_string": b""}
+    asyncio.run(Entrance(dashboard, openid, lambda: next(times))(scope, receive, cast(Any, None)))
+    assert [one["type"] for one in sent] == ["websocket.connect", "websocket.disconnect"]
+
+
+def test_the_page_that_was_wanted_opens_after_the_login(openid: Login) -> None:
+    """Story: Ada follows a link to a verdict, signs in, and is there. A link to another server
+    stays here."""
+    refused = sent_by(openid, HTML, path="/verdict", query="run=squares-a")
+    assert refused[0]["status"] == 401 and b'href="/login"' in refused[1]["body"]
+    kept = header(refused, "set-cookie").split(";")[0]
+    assert kept == f"{WANTED}={quote('/verdict?run=squares-a', safe='')}"
+    back = sent_by(openid, {"cookie": f"{kept}; {cookie(CLAIMS)}"})
+    assert back[0]["status"] == 303 and header(back, "location") == "/verdict?run=squares-a"
+    assert f'{WANTED}=""' in header(back, "set-cookie")
+    for evil in ("//evil.example", "/\\evil.example", "https://evil.example", "/", "/a\nb"):
+        assert status(openid, {"cookie": f"{WANTED}={quote(evil)}; {cookie(CLAIMS)}"}) == 299
+    nobody = {**HTML, "cookie": cookie({**CLAIMS, "roles": [], "name": "<b>Alan</b>"})}
+    told = sent_by(openid, nobody)[1]["body"].decode()
+    assert "&lt;b&gt;Alan&lt;/b&gt; is known, but has no role here" in told and OPEN[1] in told
+
+
+def test_a_proxy_is_believed_and_nobody_else(proxy: Login) -> None:
+    """Story: the header that names the person comes from the proxy, from another machine, twice, or
+    not at all. Then there is no page of ours to sign in, either."""
+    ada = {"x-user": "ada", "x-groups": "viewer"}
+    assert status(proxy, ada) == 299
+    assert status(proxy, {"x-user": "ada", "x-groups": "nobody"}) == 403
+    assert status(proxy, ada, peer="192.0.2.7") == 403
+    assert status(proxy, {**ada, "x-forwarded-for": "127.0.0.1"}, peer="192.0.2.7") == 403
+    assert status(proxy, [*ada.items(), ("x-user", "root")]) == 403
+    assert status(proxy, {"cookie": cookie(CLAIMS)}) == 403
+    for path in (*OPEN, START):
+        assert status(proxy, HTML, path=path) == 403
+    assert sent_by(proxy, ada, kind="websocket")[0]["type"] == "websocket.accept"
+    with pytest.raises(UsageError, match="anybody could claim to be the proxy"):
+        require_peers(proxy)
+    assert sent_by(proxy, ada, kind="websocket", peer="192.0.2.7")[0]["type"] == "websocket.close"
+
+
+def test_a_dashboard_with_a_login_may_listen_for_others(tmp_path: Path) -> None:
+    """Story: a team shares the dashboard. With a login it may listen beyond loopback, under the
+    address that the login names; a login without its secret is none. Streamlit gets the secrets in
+    memory, and the cookies' secret stays over a restart."""
+    secret = tmp_path / "secret.txt"
+    secret.write_text("hush-hush")
+    secret.chmod(0o600)
+    whole = tmp_path / "login.yaml"
+    start = f"openid: {{issuer: '{ISSUER}', client_id: t"
+    whole.write_text(f"{start}, address: '{ADDRESS}', client_secret_file: secret.txt}}")
+    shared = Settings(home=tmp_path, login=whole)
+    require_closed(shared, "0.0.0.0")
+    assert "proof.example" in host_names(shared)
+    provider = dashboard_provider(read_login(whole))
+    first = cookie_secret(shared)
+    told = secrets_of(provider, first)["auth"]
+    assert told["client_secret"] == "hush-hush" and told["cookie_secret"] == cookie_secret(shared)
+    assert told["redirect_uri"] == f"{ADDRESS}/oauth2callback" and len(first) == 64
+    half = tmp_path / "half.yaml"
+    half.write_text(f"{start}}}")
+    with pytest.raises(UsageError, match="client secret"):
+        require_closed(Settings(home=tmp_path, login=half), "127.0.0.1")
+
+
+@pytest.mark.services
+def test_no_header_replaces_the_peer(tmp_path: Path) -> None:
+    """Story: the proxy is at 127.0.0.2 and tells for whom it asks. Somebody at 127.0.0.1 claims to
+    come from there, and claims to be an administrator. On the wire, because the web server has an
+    opinion of its own on such headers."""
+    path = tmp_path / "login.yaml"
+    path.write_text("proxy: {user: X-User, groups: X-Groups, from: [127.0.0.2]}")
+    (port,) = free_ports(1)
+    root = {"x-user": "root", "x-groups": "admin"}
+    with dashboard(Settings(home=tmp_path, login=path), port) as address:
+        health = f"{address}/_stcore/health"
+        near = httpx.HTTPTransport(local_address="127.0.0.2")
+        with httpx.Client(transport=near) as proxy:
+            assert proxy.get(health).status_code == 403
+            told = {**root, "x-forwarded-for": "192.0.2.7"}
+            assert proxy.get(health, headers=told).status_code == 200
+        for claimed in ("127.0.0.2", "127.0.0.2, 127.0.0.1"):
+            answer = httpx.get(health, headers={**root, "x-forwarded-for": claimed})
+            assert answer.status_code == 403 and "through its proxy" in answer.text
