@@ -23,6 +23,7 @@ from typing import Any
 from topicproof.backend.errors import EvidenceError, TopicproofError, UsageError
 from topicproof.backend.faults.attempts import fill_with_attempts
 from topicproof.backend.faults.brokers import how_many
+from topicproof.backend.faults.kinds import ZOMBIE
 from topicproof.backend.history.store import History, State
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.matrix.reader import judge_deduplicated
@@ -38,7 +39,7 @@ from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.expectation import EXEMPT
-from topicproof.validators.finding import Bounds, Outcome
+from topicproof.validators.finding import Guarantee, Outcome
 from topicproof.validators.kinds import offset_ahead
 from topicproof.validators.report import Report
 
@@ -207,7 +208,7 @@ def run_cell(
         entries = read_journal(services.address, context.names.journal)
         fired = cell.trouble.proof(Trial(entries, report, len(report.source.partitions)))
         found = _damage(report)
-        recounted = _recounted(context, cluster, cell, found, report.source)
+        recounted = _recounted(cluster, cell, found, report)
         if cell.promise.deduplicated:
             fired = fired and f"{fired}; a reader that keeps everything finds {_says(found)}"
             report = judge_deduplicated(services.spark_remote, context.folder)
@@ -262,13 +263,17 @@ def _executed(context: Context, resumes: int) -> Report | None:
 
 
 def _recounted(
-    context: Context, cluster: Cluster, cell: Cell, found: Mapping[Damage, int], source: Bounds
+    cluster: Cluster, cell: Cell, found: Mapping[Damage, int], report: Report
 ) -> list[str]:
     """Compare the damage with a count without Spark, where the sink is a topic and no aborted input
     has the value of a committed one."""
     if cell.trouble.attempts or "scenario" in cell.plan:
         return []
-    return disagreements(found, recount(cluster, source, context.names.sink))
+    zombie = any(fault.startswith(ZOMBIE.name) for fault in cell.plan.get("faults", ()))
+    # Nothing fences a zombie but a transaction. It may go on to write after the verdict.
+    late = zombie and cell.plan["guarantee"] != Guarantee.EXACTLY_ONCE
+    sink = report.sink if late else cluster.bounds(report.sink.topic)
+    return disagreements(found, recount(cluster, report.source, sink))
 
 
 def _damage(report: Report) -> dict[Damage, int]:

@@ -18,11 +18,11 @@ from topicproof.validators.finding import Bounds
 COUNTED = (Damage.DUPLICATES, Damage.GAPS)
 
 
-def recount(cluster: Cluster, source: Bounds, sink: str) -> dict[Damage, int]:
+def recount(cluster: Cluster, source: Bounds, sink: Bounds) -> dict[Damage, int]:
     """Count duplicates and gaps of a sink. `source` are the bounds of the judged inputs: a run that
     was refused has not processed all. Raises ClusterError, TopicError."""
     expected = {int(value or b"") ** 2 for value in _values(cluster, source)}
-    outputs = [int(value or b"") for value in _values(cluster, cluster.bounds(sink))]
+    outputs = [int(value or b"") for value in _values(cluster, sink)]
     return {
         Damage.DUPLICATES: len(outputs) - len(set(outputs)),
         Damage.GAPS: len(expected - set(outputs)),
