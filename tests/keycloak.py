@@ -10,7 +10,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tarfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from typing import Any
 
 import httpx
 
+from tests.registry import unpack
 from topicproof.backend.errors import SetupError, TopicproofError
 from topicproof.backend.services.jars import fetch
 from topicproof.backend.services.java import java
@@ -89,8 +89,7 @@ def keycloak_home(settings: Settings) -> Path:
         if not built.exists():
             shutil.rmtree(home, ignore_errors=True)
             (archive,) = (folder / "keycloak").iterdir()
-            with tarfile.open(archive) as packed:
-                packed.extractall(folder, filter="data")
+            unpack(archive, folder)
             answer = subprocess.run(_command(home), capture_output=True, text=True, check=False)
             if answer.returncode != BUILT:
                 raise SetupError(f"Keycloak could not be built: {answer.stdout[-2000:]}")
