@@ -18,6 +18,7 @@ from websockets.typing import Origin
 from tests.backend.kafka.test_secured import showing
 from tests.browser.conftest import PAGE_MS, settled
 from tests.conftest import wait_until
+from tests.files import files_with
 from tests.keycloak import CLIENT_SECRET, PASSWORD, Keycloak, keycloak, subject
 from tests.test_cli import call
 from topicproof.app.entrance import COOKIE
@@ -143,10 +144,11 @@ def test_a_team_shares_a_dashboard(
     ]
     assert shown == set()
     output = "".join(capfd.readouterr())
-    for secret in (CLIENT_SECRET, PASSWORD):
-        files = [one for one in team.settings.home.rglob("*") if one.is_file()]
-        assert [one for one in files if secret.encode() in one.read_bytes()] == []
-        assert secret not in output
+    secrets = (CLIENT_SECRET, PASSWORD)
+    files = files_with(team.settings.home, secrets)
+    assert "history.db" in {one.name for one in files}
+    assert [one for one, found in files.items() if found] == []
+    assert not any(secret in output for secret in secrets)
     history.engine.dispose()
 
 

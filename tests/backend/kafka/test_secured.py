@@ -24,6 +24,7 @@ from tests.backend.kafka.secured_broker import (
 )
 from tests.backend.kafka.secured_ways import REFUSED, WAYS, Way
 from tests.backend.kafka.topics import ask
+from tests.files import files_with
 from tests.runs import read_all
 from tests.test_cli import call
 from topicproof.backend.address import Address
@@ -217,10 +218,9 @@ def test_a_run_and_its_verdict_on_a_secured_cluster(
     assert all(one in path.read_text() for one in secrets[:2])
     output = "".join(capfd.readouterr())
     assert not [one for one in secrets if one in output]
-    files = [one for one in settings.home.rglob("*") if one.is_file()]
+    files = files_with(settings.home, secrets)
     assert {"history.db", "report.json", "server.log"} <= {one.name for one in files}
-    found = [one for one in files if any(each.encode() in one.read_bytes() for each in secrets)]
-    assert found == [key_path(settings)]
+    assert [one for one, found in files.items() if found] == [key_path(settings)]
 
 
 @contextmanager
