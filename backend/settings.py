@@ -83,8 +83,15 @@ class Settings(BaseSettings):
     database: str | None = Field(default=None, repr=False)
     """SQLAlchemy URL of the history database; None means a SQLite file in the home."""
     signing_key: WholePath | None = None
-    """An Ed25519 private key in a PEM file, to sign evidence and sign-offs; None means the key that
-    is made in the home at its first use."""
+    """A private key in a PEM file, to sign evidence and sign-offs; None means the key that is made
+    in the home at its first use."""
+    signing_uri: str | None = None
+    """A key in a device or a key service, as securesystemslib names it (trust/key_service.py). It
+    overrides `signing_key`."""
+    signing_public_key: WholePath | None = None
+    """The public key of `signing_uri`, in a PEM file."""
+    signing_pin_file: WholePath | None = None
+    """A file with the PIN of the device, which only its owner can read."""
     trusted_keys: WholePath | None = None
     """A further folder of trusted public keys, which may be shared (trust/keyring.py)."""
     signer: str | None = None

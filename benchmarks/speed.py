@@ -50,7 +50,14 @@ MILLIONS = (1, 5, 20)
 ABOUT_100_MS = 25_000
 """Records that a core gets through in about that time."""
 LATENCY_RATE, LATENCY_S = 1_000, 20
+STEADY_S = 60
 REAL_TIME_COMMITS_MS = (100, 10)
+REAL_TIME = "real time"
+REAL_TIME_GOALS = {
+    LATENCY_RATE: ("p50 <= 0.03 s", "p99 <= 0.15 s"),
+    20_000: ("", "p99 <= 0.5 s"),
+}
+CURVE_RATES = (100, 1_000, 5_000, 10_000, 20_000, 50_000, 100_000)
 CRASHES = {"real_time": "crash@transaction=300", "micro_batch": "crash@transaction=60"}
 """Every worker is killed once, after the warming: real time writes more transactions."""
 SINK_PARTITIONS = (1, 4, 16)
@@ -323,37 +330,77 @@ def row_latency(bench: Bench, _records: int, times: int) -> Iterator[Line]:
 
 
 def row_real_time(bench: Bench, _records: int, times: int) -> Iterator[Line]:
-    """The latency of a run in real time beside that in micro-batches, beside Spark's own sink in
-    real time, and beside Kafka Streams with commits every 100 and every 10 ms; in turns."""
-    spark = "Spark's own sink in real time, at-least-once"
-    found: dict[str, list[list[float]]] = {"real time": [], "micro-batches": [], spark: []}
-    killed: dict[str, list[float]] = {}
-    for _ in range(times):
-        found["real time"].append(latencies(bench, LATENCY_RATE, LATENCY_S, trigger="real_time"))
-        found["micro-batches"].append(latencies(bench, LATENCY_RATE, LATENCY_S))
-        found[spark].append(latencies_of_spark(bench, LATENCY_RATE, LATENCY_S))
-        for commit_ms in REAL_TIME_COMMITS_MS if bench.peers else ():
-            found.setdefault(f"Kafka Streams EOS, every {commit_ms} ms", []).append(
-                latencies(bench, LATENCY_RATE, LATENCY_S, streams_ms=commit_ms)
+    """The latency of a run in real time, beside Kafka Streams with commits every 100 and every 10
+    ms; in turns. At the lower rate also beside micro-batches and beside Spark's own sink in real
+    time, and how long records wait when all workers are killed."""
+    for rate, goals in REAL_TIME_GOALS.items():
+        found: dict[str, list[list[float]]] = {}
+        killed: dict[str, list[float]] = {}
+        for _ in range(times):
+            for side, measured in _beside_real_time(bench, rate).items():
+                found.setdefault(side, []).append(measured())
+            for trigger, fault in CRASHES.items() if rate == LATENCY_RATE else ():
+                seen = latencies(bench, rate, LATENCY_S, trigger=trigger, faults=[fault])
+                killed.setdefault(trigger, []).append(max(seen))
+        mine = found.pop(REAL_TIME)
+        for share, goal in zip((0.5, 0.99), goals, strict=True):
+            ours = tuple(sides.percentile(one, share) for one in mine)
+            what = f"real time, latency p{share * 100:.0f} at {rate:,} records/s"
+            for against, turns in found.items() or [("", [])]:
+                theirs = tuple(sides.percentile(one, share) for one in turns)
+                yield Line("realtime", what, "s", ours, against, theirs, goal)
+        if killed:
+            yield Line(
+                "realtime",
+                "real time, longest latency when all workers are killed",
+                "s",
+                tuple(killed["real_time"]),
+                "micro-batches",
+                tuple(killed["micro_batch"]),
             )
-        for trigger, fault in CRASHES.items():
-            seen = latencies(bench, LATENCY_RATE, LATENCY_S, trigger=trigger, faults=[fault])
-            killed.setdefault(trigger, []).append(max(seen))
-    mine = found.pop("real time")
-    for share, goal in ((0.5, "p50 <= 0.03 s"), (0.99, "p99 <= 0.15 s")):
-        ours = tuple(sides.percentile(one, share) for one in mine)
-        what = f"real time, latency p{share * 100:.0f} at {LATENCY_RATE:,} records/s"
-        for against, turns in found.items():
-            theirs = tuple(sides.percentile(one, share) for one in turns)
-            yield Line("realtime", what, "s", ours, against, theirs, goal)
-    yield Line(
-        "realtime",
-        "real time, longest latency when all workers are killed",
-        "s",
-        tuple(killed["real_time"]),
-        "micro-batches",
-        tuple(killed["micro_batch"]),
-    )
+
+
+def _beside_real_time(bench: Bench, rate: int) -> dict[str, Callable[[], list[float]]]:
+    """What measures one turn of each side at that rate, by the side's name."""
+
+    def of_streams(commit_ms: int) -> Callable[[], list[float]]:
+        return lambda: latencies(bench, rate, STEADY_S, streams_ms=commit_ms)
+
+    turns: dict[str, Callable[[], list[float]]] = {
+        REAL_TIME: lambda: latencies(bench, rate, STEADY_S, trigger="real_time")
+    }
+    if bench.peers:
+        for commit_ms in REAL_TIME_COMMITS_MS:
+            turns[f"Kafka Streams EOS, every {commit_ms} ms"] = of_streams(commit_ms)
+    if rate == LATENCY_RATE:
+        turns["micro-batches"] = lambda: latencies(bench, rate, LATENCY_S)
+        turns["Spark's own sink in real time, at-least-once"] = lambda: latencies_of_spark(
+            bench, rate, LATENCY_S
+        )
+    return turns
+
+
+def row_curve(bench: Bench, _records: int, times: int) -> Iterator[Line]:
+    """The latency of a run in real time by rate, beside Kafka Streams that commits every 100 ms."""
+    for rate in CURVE_RATES:
+        mine, theirs = [], []
+        for _ in range(times):
+            mine.append(latencies(bench, rate, LATENCY_S, trigger="real_time"))
+            if bench.peers:
+                theirs.append(latencies(bench, rate, LATENCY_S, streams_ms=sides.COMMIT_MS))
+        for share in (0.5, 0.99):
+            ours, others = (
+                tuple(sides.percentile(one, share) for one in of) for of in (mine, theirs)
+            )
+            yield Line(
+                "curve",
+                f"real time, latency p{share * 100:.0f} at {rate:,} records/s",
+                "s",
+                ours,
+                "Kafka Streams EOS" if others else "",
+                others,
+                more={"records/s": rate, "percentile": share * 100},
+            )
 
 
 def row_first(bench: Bench, _records: int, times: int) -> Iterator[Line]:
@@ -468,6 +515,7 @@ ROWS: dict[str, Row] = {
     "verdict": row_verdict,
     "latency": row_latency,
     "realtime": row_real_time,
+    "curve": row_curve,
     "first": row_first,
     "linear": row_linear,
     "brokers": row_brokers,

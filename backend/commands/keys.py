@@ -104,7 +104,7 @@ def _show(settings: Settings, json_: str | None) -> None:
 
 
 def _export(settings: Settings, what: str | None, json_: str | None) -> None:
-    text = public_pem(signing_key(settings).public_key())
+    text = public_pem(signing_key(settings).public)
     if what is None:
         emit(json_, {"pem": text})
         out.print(text, end="", highlight=False, markup=False)

@@ -2,20 +2,19 @@
 
 An in-toto statement about the manifest, with the predicate test-result, in a DSSE envelope. The
 manifest has the hash of every file, so the signature covers them all. The statement also names the
-verdict, who signed and when. Both are the signer's word: the signature proves the key alone.
+verdict, who launched the run, who signed and when. All of it is the signer's word: the signature
+proves the key alone.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.folder import evidence_in, read_report
@@ -37,8 +36,9 @@ from topicproof.backend.trust.dsse import (
     parse_envelope,
     payload_fields,
 )
+from topicproof.backend.trust.identity import read_identity
 from topicproof.backend.trust.keyring import Keyring, Known, read_keyring
-from topicproof.backend.trust.keys import key_id, signing_key
+from topicproof.backend.trust.keys import SigningKey, signing_key
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 
@@ -83,18 +83,21 @@ class Vouching:
     """UTC, by the signer's clock."""
 
 
-def attest(settings: Settings, evidence: Path) -> None:
-    """Sign the evidence in a folder as it is now. Raises EvidenceError; UsageError for an unusable
-    or revoked key."""
+def attest(
+    settings: Settings, evidence: Path, launched_by: Sequence[Mapping[str, Any]] = ()
+) -> None:
+    """Sign the evidence in a folder as it is now. `launched_by`: the identities of those who
+    launched what it judges, as JSON. Raises EvidenceError; UsageError for an unusable or revoked
+    key."""
     key = usable_key(settings)
-    statement = statement_of(settings, evidence)
+    statement = statement_of(settings, evidence, launched_by)
     write_attestation(evidence, sign_statement(key, statement))
 
 
-def attest_all(settings: Settings, folder: Path) -> None:
-    """Sign all evidence in the folder of a run or of a copy. Raises as `attest`."""
+def attest_all(settings: Settings, folder: Path, launched_by: Sequence[Mapping[str, Any]]) -> None:
+    """Sign all evidence in the folder of a run. Raises as `attest`."""
     for evidence in evidence_in(folder):
-        attest(settings, evidence)
+        attest(settings, evidence, launched_by)
 
 
 def attest_copy(settings: Settings, folder: Path, copy: Path) -> None:
@@ -107,22 +110,25 @@ def attest_copy(settings: Settings, folder: Path, copy: Path) -> None:
         if manifest_hash(original) == manifest_hash(target):
             continue
         if vouching(original, keyring).trust is Trust.VOUCHED:
-            attest(settings, target)
+            fields = payload_fields(parse_envelope(_read(original / ATTESTATION)))
+            attest(settings, target, fields["predicate"].get("launchedBy", ()))
 
 
-def usable_key(settings: Settings) -> Ed25519PrivateKey:
+def usable_key(settings: Settings) -> SigningKey:
     """Return the key to sign with. Raises UsageError if it is unusable or was revoked."""
     key = signing_key(settings)
-    known = read_keyring(settings).get(key_id(key.public_key()))
+    known = read_keyring(settings).get(key.id)
     if known is not None and known.revoked is not None:
         raise UsageError(
             f"The signing key {known.id[:16]} was revoked on {known.revoked.at}. Name another one"
-            " in TOPICPROOF_SIGNING_KEY."
+            " in TOPICPROOF_SIGNING_KEY or TOPICPROOF_SIGNING_URI."
         )
     return key
 
 
-def statement_of(settings: Settings, evidence: Path) -> dict[str, Any]:
+def statement_of(
+    settings: Settings, evidence: Path, launched_by: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
     """Return the in-toto statement about a folder. Raises EvidenceError."""
     manifest, report = read_manifest(evidence), read_report(evidence)
     told = {one.kind: one.outcome for one in report.findings}
@@ -145,6 +151,7 @@ def statement_of(settings: Settings, evidence: Path) -> dict[str, Any]:
             "run": report.run,
             "payloads": manifest.payloads,
             **signer_fields(settings),
+            "launchedBy": list(launched_by),
         },
     }
 
@@ -164,9 +171,9 @@ def result_of(report: Report) -> str:
     return "WARNED" if report.warnings else "PASSED"
 
 
-def sign_statement(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> Envelope:
+def sign_statement(key: SigningKey, statement: Mapping[str, Any]) -> Envelope:
     payload = json.dumps(statement, ensure_ascii=False).encode()
-    signature = Signature(key_id(key.public_key()), key.sign(encoded(PAYLOAD_TYPE, payload)))
+    signature = Signature(key.id, key.sign(encoded(PAYLOAD_TYPE, payload)))
     return Envelope(payload, PAYLOAD_TYPE, (signature,))
 
 
@@ -243,9 +250,10 @@ def _by_nobody(hint: str, keyring: Keyring) -> Vouching:
 
 
 def _signed_by(known: Known, said: Mapping[str, str]) -> str:
+    launched = f", launched by {said['launchedBy']}" if said["launchedBy"] else ""
     return (
         f"{known.name} (key {known.id[:16]}, by {said['signer']} at"
-        f" {said['signedAt'].replace('T', ' ').replace('Z', ' UTC')})"
+        f" {said['signedAt'].replace('T', ' ').replace('Z', ' UTC')}{launched})"
     )
 
 
@@ -263,7 +271,19 @@ def _statement(envelope: Envelope) -> dict[str, str]:
         raise ValueError(f"its statement is not about one {MANIFEST}") from error
     if name != MANIFEST or not all(isinstance(one, str) for one in (digest, *found.values())):
         raise ValueError(f"its statement is not about one {MANIFEST}")
+    found["launchedBy"] = _people(said["predicate"].get("launchedBy", []))
     return {"sha256": digest, **{key: _shown(text) for key, text in found.items()}}
+
+
+def _people(found: object) -> str:
+    """Return the names of those who launched a run. Raises ValueError as a clause."""
+    try:
+        people = [read_identity(one) for one in found] if isinstance(found, list) else None
+    except (ValueError, TypeError) as error:
+        raise ValueError("it names nobody who launched the run") from error
+    if people is None:
+        raise ValueError("it names nobody who launched the run")
+    return " and ".join(one.shown for one in people)
 
 
 def _shown(text: str) -> str:

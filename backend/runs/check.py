@@ -59,7 +59,8 @@ def check(
         **({"contract_version": version} if version else {}),
     }
     require_noted(history, Action.CHECK, f"{source} and {sink}")
-    usable_key(settings)  # rather now than after an hour of judging
+    # Rather now than after an hour of judging: the key may be in a device that is not there.
+    usable_key(settings).sign(b"Topicproof tries its key before a check.")
     chosen = Chosen(settings, source_side)
     if chosen.other is not None:
         sides = {"source": chosen.other.called, "sink": services.address.called}
@@ -96,7 +97,7 @@ def check(
         if payloads is Payloads.NONE:
             without_payloads(folder / EVIDENCE)
             report = without_values(report)
-        attest(settings, folder / EVIDENCE)
+        attest(settings, folder / EVIDENCE, [one.as_json() for one in by])
     except TopicproofError as error:
         stopped = isinstance(error, CheckStopped)
         _remove(folder, payloads, stopped)

@@ -202,7 +202,8 @@ def _conclude(
         context.enter(State.JUDGING)
         try:
             judged = judge_run(context, spark, _until(context, failure, stopped))
-            attest_all(context.settings, context.folder)
+            launched_by = [one.as_json() for one in context.run.facts.launched_by]
+            attest_all(context.settings, context.folder, launched_by)
             stages = {
                 name: StageVerdict(one.verdict, one.why) for name, one in judged.stages.items()
             }

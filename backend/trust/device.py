@@ -42,6 +42,8 @@ GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 TIMEOUT_S = 10.0
 INTERVAL_S = 5.0
 """How often to ask, unless the provider says otherwise."""
+SLOWER_S = 5.0
+"""How much longer to wait after each "slow_down" (RFC 8628, 3.5)."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,14 @@ def sign_in(settings: Settings, tell: Callable[[Asked], None]) -> Identity:
     tell(asked)
     wanted = {**client, "grant_type": GRANT, "device_code": asked.code}
 
+    slower = 0
+
     def poll() -> Mapping[str, Any]:
-        return _post(provider, about["token_endpoint"], wanted)
+        nonlocal slower
+        time.sleep(SLOWER_S * slower)
+        answer = _post(provider, about["token_endpoint"], wanted)
+        slower += answer.get("error") == "slow_down"
+        return answer
 
     def is_settled(answer: Mapping[str, Any]) -> bool:
         return answer.get("error") not in ("authorization_pending", "slow_down")

@@ -12,8 +12,7 @@ import binascii
 import json
 from typing import Any, NamedTuple
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from topicproof.backend.trust.keys import PublicKey, verifies
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 ENVELOPE_BYTES_MAX = 1_000_000
@@ -32,10 +31,10 @@ class Envelope(NamedTuple):
     payload_type: str
     signatures: tuple[Signature, ...]
 
-    def signed_by(self, public: Ed25519PublicKey) -> bool:
+    def signed_by(self, public: PublicKey) -> bool:
         """Return whether one of the signatures is by this key."""
         text = encoded(self.payload_type, self.payload)
-        return any(_verifies(public, one.signature, text) for one in self.signatures)
+        return any(verifies(public, one.signature, text) for one in self.signatures)
 
 
 def encoded(payload_type: str, payload: bytes) -> bytes:
@@ -97,11 +96,3 @@ def _decoded(text: object) -> bytes:
         return base64.b64decode(str(text).translate({45: "+", 95: "/"}), validate=True)
     except (binascii.Error, ValueError) as error:
         raise ValueError("it is not base64 where DSSE has base64") from error
-
-
-def _verifies(public: Ed25519PublicKey, signature: bytes, text: bytes) -> bool:
-    try:
-        public.verify(signature, text)
-    except InvalidSignature:
-        return False
-    return True

@@ -16,16 +16,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.keys import (
+    PublicKey,
     key_id,
     key_path,
+    own_public,
     parse_public,
     public_pem,
-    read_private,
     read_public,
     trust_folder,
 )
@@ -49,7 +48,7 @@ class Known:
     id: str
     name: str
     """Who holds it, in the words of this installation."""
-    public: Ed25519PublicKey
+    public: PublicKey
     revoked: Revocation | None = None
 
 
@@ -84,11 +83,8 @@ def read_keyring(settings: Settings) -> Keyring:
 
 def own_key(settings: Settings) -> Known | None:
     """Return the installation's own key; None before its first use. Raises UsageError."""
-    path = key_path(settings)
-    if settings.signing_key is None and not path.exists():
-        return None
-    public = read_private(path).public_key()
-    return Known(key_id(public), OWN, public)
+    public = own_public(settings)
+    return None if public is None else Known(key_id(public), OWN, public)
 
 
 def import_key(settings: Settings, path: Path, name: str) -> Known:
@@ -142,7 +138,7 @@ def revoke(settings: Settings, which: str, reason: str) -> Known:
     }
     _write(path, json.dumps(said, indent=1, ensure_ascii=False) + "\n")
     (trust_folder(settings) / TRUSTED / f"{gone.name}.pem").unlink(missing_ok=True)
-    if mine and settings.signing_key is None:
+    if mine and settings.signing_key is None and settings.signing_uri is None:
         key_path(settings).unlink()
     return gone
 

@@ -1,8 +1,9 @@
-"""Ed25519 keys in PEM files: the key of this installation, and the public keys of others.
+"""Keys in PEM files: the key of this installation, and the public keys of others.
 
 The installation's key is made when something is first signed, in the home, readable by its owner
-alone. TOPICPROOF_SIGNING_KEY names a key of your own instead. Keys in hardware or in a cloud's key
-service (PKCS#11, KMS) are not supported: a signature needs the key in a file.
+alone. It is of type Ed25519. TOPICPROOF_SIGNING_KEY names a key of your own instead, which may also
+be of type ECDSA on the curves P-256 and P-384. TOPICPROOF_SIGNING_URI names one that never leaves
+its device or service (key_service.py).
 """
 
 from __future__ import annotations
@@ -10,10 +11,18 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    ECDSA,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+)
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256, SHA384
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -30,6 +39,24 @@ KEY = "key.pem"
 COOKIE = "cookie-secret"
 PEM_BYTES_MAX = 10_000
 """An Ed25519 key takes 120 bytes."""
+HASHES: dict[str, SHA256 | SHA384] = {"secp256r1": SHA256(), "secp384r1": SHA384()}
+"""The curves that are supported, each with the hash that belongs to it."""
+
+PublicKey = Ed25519PublicKey | EllipticCurvePublicKey
+Private = Ed25519PrivateKey | EllipticCurvePrivateKey
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """A key to sign with, wherever its secret is."""
+
+    public: PublicKey
+    sign: Callable[[bytes], bytes]
+    """Returns the signature of a message. Raises EvidenceError if a key service does not sign."""
+
+    @property
+    def id(self) -> str:
+        return key_id(self.public)
 
 
 def trust_folder(settings: Settings) -> Path:
@@ -41,14 +68,60 @@ def key_path(settings: Settings) -> Path:
     return settings.signing_key or trust_folder(settings) / KEY
 
 
-def signing_key(settings: Settings) -> Ed25519PrivateKey:
+def signing_key(settings: Settings) -> SigningKey:
     """Return the key of this installation; make it at its first use. Raises UsageError for an
     unusable key, EvidenceError if none can be made."""
+    if settings.signing_uri is not None:
+        # Imported late: most installations sign with a file.
+        from topicproof.backend.trust.key_service import key_of_service
+
+        return key_of_service(settings)
     path = key_path(settings)
     if settings.signing_key is None and not path.exists():
         made = Ed25519PrivateKey.generate()
         _make(path, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return read_private(path)
+    return from_private(read_private(path))
+
+
+def own_public(settings: Settings) -> PublicKey | None:
+    """Return the public key of this installation without asking a device or a service; None before
+    its first use. Raises UsageError."""
+    if settings.signing_uri is not None:
+        return public_of_service(settings)
+    path = key_path(settings)
+    if settings.signing_key is None and not path.exists():
+        return None
+    return read_private(path).public_key()
+
+
+def public_of_service(settings: Settings) -> PublicKey:
+    """Return the public key that belongs to TOPICPROOF_SIGNING_URI. Raises UsageError."""
+    if settings.signing_public_key is None:
+        raise UsageError(
+            "TOPICPROOF_SIGNING_URI needs the public key of that key, in a PEM file:"
+            " TOPICPROOF_SIGNING_PUBLIC_KEY."
+        )
+    return read_public(settings.signing_public_key)
+
+
+def from_private(private: Private) -> SigningKey:
+    """Return a key whose secret is in this process."""
+    if isinstance(private, Ed25519PrivateKey):
+        return SigningKey(private.public_key(), private.sign)
+    algorithm = ECDSA(HASHES[private.curve.name])
+    return SigningKey(private.public_key(), lambda text: private.sign(text, algorithm))
+
+
+def verifies(public: PublicKey, signature: bytes, text: bytes) -> bool:
+    """Return whether a signature of a text is by this key."""
+    try:
+        if isinstance(public, Ed25519PublicKey):
+            public.verify(signature, text)
+        else:
+            public.verify(signature, text, ECDSA(HASHES[public.curve.name]))
+    except InvalidSignature:
+        return False
+    return True
 
 
 def cookie_secret(settings: Settings) -> str:
@@ -57,13 +130,29 @@ def cookie_secret(settings: Settings) -> str:
     path = trust_folder(settings) / COOKIE
     if not path.exists():
         _make(path, secrets.token_hex(32).encode())
-    found = _read(path).decode()
-    if path.stat().st_mode & 0o077:
-        raise UsageError(f"Other users can read the secret in {path}. Allow only you: chmod 600.")
+    return read_secret(path)
+
+
+def read_secret(path: Path) -> str:
+    """Read a secret from a file of its own. Raises UsageError if it cannot be read, if it is empty,
+    or if other users can read it."""
+    try:
+        found = _read(path).decode().strip()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"The secret in {path} is no text.") from error
+    require_own(path)
+    if not found:
+        raise UsageError(f"The file {path} is empty; it should hold a secret.")
     return found
 
 
-def read_private(path: Path) -> Ed25519PrivateKey:
+def require_own(path: Path) -> None:
+    """Raises UsageError if other users can read the secret in a file."""
+    if path.stat().st_mode & 0o077:
+        raise UsageError(f"Other users can read the secret in {path}. Allow only you: chmod 600.")
+
+
+def read_private(path: Path) -> Private:
     """Read a private key. Raises UsageError if it is none, or if other users can read it."""
     text = _read(path)
     if path.stat().st_mode & 0o077:
@@ -77,20 +166,22 @@ def read_private(path: Path) -> Ed25519PrivateKey:
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(f"{path} is no private key in PEM format.") from error
-    if not isinstance(found, Ed25519PrivateKey):
-        raise UsageError(
-            f"The key {path} is not of type Ed25519. Make one with `openssl genpkey -algorithm"
-            " ed25519`."
-        )
-    return found
+    if isinstance(found, Ed25519PrivateKey) or (
+        isinstance(found, EllipticCurvePrivateKey) and found.curve.name in HASHES
+    ):
+        return found
+    raise UsageError(
+        f"The key {path} is neither Ed25519 nor ECDSA on P-256 or P-384. Make one with `openssl"
+        " genpkey -algorithm ed25519`."
+    )
 
 
-def read_public(path: Path) -> Ed25519PublicKey:
+def read_public(path: Path) -> PublicKey:
     """Read a public key. Raises UsageError if it is none."""
     return parse_public(_read(path), str(path))
 
 
-def parse_public(pem: bytes, where: str) -> Ed25519PublicKey:
+def parse_public(pem: bytes, where: str) -> PublicKey:
     """Parse a public key from `where`. Raises UsageError."""
     try:
         found = load_pem_public_key(pem)
@@ -98,18 +189,20 @@ def parse_public(pem: bytes, where: str) -> Ed25519PublicKey:
         raise UsageError(
             f"{where} is no public key in PEM format. `topicproof keys export` writes one."
         ) from error
-    if not isinstance(found, Ed25519PublicKey):
-        raise UsageError(f"The public key {where} is not of type Ed25519.")
-    return found
+    if isinstance(found, Ed25519PublicKey) or (
+        isinstance(found, EllipticCurvePublicKey) and found.curve.name in HASHES
+    ):
+        return found
+    raise UsageError(f"The public key {where} is neither Ed25519 nor ECDSA on P-256 or P-384.")
 
 
-def key_id(public: Ed25519PublicKey) -> str:
+def key_id(public: PublicKey) -> str:
     """Return the SHA-256 of the key's DER encoding, which OpenSSL can compute too."""
     der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(der).hexdigest()
 
 
-def public_pem(public: Ed25519PublicKey) -> str:
+def public_pem(public: PublicKey) -> str:
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
@@ -136,7 +229,7 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             text = file.read(PEM_BYTES_MAX + 1)
     except OSError as error:
-        raise UsageError(f"The key {path} cannot be read: {error.strerror}.") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
     if len(text) > PEM_BYTES_MAX:
-        raise UsageError(f"{path} is no key in PEM format: it is larger than any.")
+        raise UsageError(f"{path} is neither a key nor a secret: it is larger than any.")
     return text

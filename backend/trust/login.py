@@ -35,6 +35,7 @@ from pydantic import Field as FieldInfo
 from topicproof.backend.errors import NotPermitted, UsageError
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import How, Identity, Role, cleaned
+from topicproof.backend.trust.keys import read_secret, require_own
 from topicproof.backend.trust.masking import Field, Mask, parse_field
 from topicproof.backend.yaml_fields import YamlFields, read_yaml
 
@@ -42,7 +43,6 @@ HOURS = 12.0
 """How long a login lasts, unless the file says otherwise."""
 CLOCKS_DIFFER_S = 60
 """How far a provider's clock may be ahead of ours."""
-SECRET_BYTES_MAX = 1_000
 LOOPBACK = ("127.0.0.1", "::1")
 _Text = Annotated[str, FieldInfo(min_length=1)]
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -210,9 +210,9 @@ def _provider(fields: YamlFields, said: _OpenId) -> Provider:
             raise _wrong(fields, ("openid", name), "it must begin with https://, or be on loopback")
     secret = said.client_secret
     if secret is not None:
-        _require_own(fields.path)
+        require_own(fields.path)
     if said.client_secret_file is not None:
-        secret = _secret(fields.path.parent / said.client_secret_file.expanduser())
+        secret = read_secret(fields.path.parent / said.client_secret_file.expanduser())
     address = said.address and said.address.rstrip("/")
     device = said.device_client_id or said.client_id
     return Provider(said.issuer, said.client_id, secret, address, device, said.scope)
@@ -239,23 +239,6 @@ def _is_private(url: str) -> bool:
         return False
     near = parts.scheme == "http" and host in (*LOOPBACK, "localhost")
     return bool(host) and (parts.scheme == "https" or near)
-
-
-def _secret(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            found = file.read(SECRET_BYTES_MAX).decode().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"The client secret {path} cannot be read.") from error
-    _require_own(path)
-    if not found:
-        raise UsageError(f"The client secret {path} is empty.")
-    return found
-
-
-def _require_own(path: Path) -> None:
-    if path.stat().st_mode & 0o077:
-        raise UsageError(f"Other users can read the secret in {path}. Allow only you: chmod 600.")
 
 
 def identity_of_claims(login: Login, claims: Mapping[str, Any], how: How, now_s: float) -> Identity:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from securesystemslib.dsse import Envelope
 from securesystemslib.signer import SSlibKey
 
@@ -32,7 +31,7 @@ from topicproof.backend.evidence.folder import EVIDENCE, complete
 from topicproof.backend.evidence.manifest import ATTESTATION, MANIFEST, Payloads, manifest_hash
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.keyring import OWN, import_key, read_keyring, revoke
-from topicproof.backend.trust.keys import key_id, public_pem, signing_key
+from topicproof.backend.trust.keys import from_private, key_id, public_pem, signing_key
 from topicproof.backend.verifying.verify import Verified, unchanged
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
@@ -93,9 +92,8 @@ def test_in_totos_result_never_passes_what_is_open(settings: Settings, tmp_path:
 
 def test_another_tool_verifies_a_folder(settings: Settings, signed: Path) -> None:
     """Story: an auditor has securesystemslib, our public key and `sha256sum`."""
-    public = signing_key(settings).public_key()
-    raw = public.public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
-    key = SSlibKey(key_id(public), "ed25519", "ed25519", {"public": raw})
+    public = signing_key(settings).public
+    key = SSlibKey.from_crypto(public, key_id(public))
     envelope = Envelope.from_dict(json.loads((signed / ATTESTATION).read_bytes()))
     assert envelope.verify([key], 1)
     (subject,) = json.loads(envelope.payload)["subject"]
@@ -103,7 +101,7 @@ def test_another_tool_verifies_a_folder(settings: Settings, signed: Path) -> Non
 
 
 def _resign(settings: Settings, folder: Path) -> None:
-    key = Ed25519PrivateKey.generate()
+    key = from_private(Ed25519PrivateKey.generate())
     write_attestation(folder, sign_statement(key, statement_of(settings, folder)))
 
 
@@ -120,7 +118,7 @@ def _claim(settings: Settings, folder: Path) -> None:
     """Sign with another key, and name ours."""
     _resign(settings, folder)
     said = json.loads((folder / ATTESTATION).read_text())
-    said["signatures"][0]["keyid"] = key_id(signing_key(settings).public_key())
+    said["signatures"][0]["keyid"] = key_id(signing_key(settings).public)
     (folder / ATTESTATION).write_text(json.dumps(said))
 
 
@@ -193,7 +191,7 @@ def test_a_folder_of_before_a_revocation_says_so(
     folder of yesterday is refused, with both times; it does not become merely unknown."""
     ada = Settings(home=tmp_path / "ada")
     pem = tmp_path / "grace.pem"
-    pem.write_text(public_pem(signing_key(settings).public_key()))
+    pem.write_text(public_pem(signing_key(settings).public))
     assert looked(ada, signed)[1].trust is Trust.STRANGER
     import_key(ada, pem, "grace")
     assert looked(ada, signed)[1].says.startswith("grace (key ")
@@ -208,8 +206,11 @@ def test_a_folder_of_before_a_revocation_says_so(
 def test_a_copy_is_signed_if_its_original_is(
     payloads: Payloads, settings: Settings, signed: Path, tmp_path: Path
 ) -> None:
-    """Story: a copy without payloads has other hashes. It is signed anew, unless nobody vouches for
-    the original: signing a copy must not wash a forgery clean."""
+    """Story: a copy without payloads has other hashes. It is signed again, unless nobody vouches
+    for the original: signing a copy must not wash a forgery clean. It still says who launched the
+    run."""
+    grace = Identity("Grace", "https://sso.example", "g1", frozenset({Role.OPERATOR}), How.OPENID)
+    attest(settings, signed, [grace.as_json()])
     for name, trust in (("good", Trust.VOUCHED), ("bad", Trust.UNSIGNED)):
         copy_evidence(signed, tmp_path / name, payloads)
         attest_copy(settings, signed, tmp_path / name)

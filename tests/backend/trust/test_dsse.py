@@ -6,8 +6,8 @@ import base64
 import json
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 from securesystemslib.dsse import Envelope as OtherEnvelope
@@ -22,10 +22,13 @@ from topicproof.backend.trust.dsse import (
     format_envelope,
     parse_envelope,
 )
-from topicproof.backend.trust.keys import key_id
+from topicproof.backend.trust.keys import Private, from_private
 
-KEY = Ed25519PrivateKey.generate()
-PUBLIC = KEY.public_key()
+PRIVATE = Ed25519PrivateKey.generate()
+KEY = from_private(PRIVATE)
+PUBLIC = KEY.public
+EACH = [PRIVATE, ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP384R1())]
+TYPES = ["Ed25519", "P-256", "P-384"]
 
 
 def test_the_encoding_is_that_of_the_specification() -> None:
@@ -35,15 +38,16 @@ def test_the_encoding_is_that_of_the_specification() -> None:
     )
 
 
-def test_another_tool_verifies_what_we_sign() -> None:
+@pytest.mark.parametrize("private", EACH, ids=TYPES)
+def test_another_tool_verifies_what_we_sign(private: Private) -> None:
     """Story: an auditor trusts no program of ours. securesystemslib accepts the signature with our
     public key, and refuses it with another one and for another payload."""
-    text = format_envelope(sign_statement(KEY, {"subject": "ü"}))
+    key = from_private(private)
+    text = format_envelope(sign_statement(key, {"subject": "ü"}))
     theirs = OtherEnvelope.from_dict(json.loads(text))
-    raw = PUBLIC.public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
-    ours = SSlibKey(key_id(PUBLIC), "ed25519", "ed25519", {"public": raw})
-    assert theirs.verify([ours], 1) == {key_id(PUBLIC): ours}
-    other = SSlibKey(key_id(PUBLIC), "ed25519", "ed25519", {"public": raw[::-1]})
+    ours = SSlibKey.from_crypto(key.public, key.id)
+    assert theirs.verify([ours], 1) == {key.id: ours}
+    other = SSlibKey.from_crypto(Ed25519PrivateKey.generate().public_key(), key.id)
     with pytest.raises(VerificationError):
         theirs.verify([other], 1)
     theirs.payload += b" "
@@ -51,13 +55,14 @@ def test_another_tool_verifies_what_we_sign() -> None:
         theirs.verify([ours], 1)
 
 
-def test_we_verify_what_another_tool_signs() -> None:
+@pytest.mark.parametrize("private", EACH, ids=TYPES)
+def test_we_verify_what_another_tool_signs(private: Private) -> None:
     """Story: the other way round. The payload's type is signed too."""
     made = OtherEnvelope(b"{}", PAYLOAD_TYPE, {})
-    made.sign(CryptoSigner(KEY))
-    text = json.dumps(made.to_dict())
-    assert parse_envelope(text.encode()).signed_by(PUBLIC)
-    assert not parse_envelope(text.replace("in-toto", "in-tata").encode()).signed_by(PUBLIC)
+    made.sign(CryptoSigner(private))
+    text, public = json.dumps(made.to_dict()), private.public_key()
+    assert parse_envelope(text.encode()).signed_by(public)
+    assert not parse_envelope(text.replace("in-toto", "in-tata").encode()).signed_by(public)
     assert not parse_envelope(text.encode()).signed_by(Ed25519PrivateKey.generate().public_key())
 
 
