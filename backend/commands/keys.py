@@ -22,7 +22,8 @@ from topicproof.backend.trust.keyring import (
     read_keyring,
     revoke,
 )
-from topicproof.backend.trust.keys import key_path, public_pem, signing_key
+from topicproof.backend.trust.keys import key_path, public_pem
+from topicproof.backend.trust.signing import signing_key
 
 
 class Action(StrEnum):

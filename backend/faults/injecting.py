@@ -22,7 +22,7 @@ from topicproof.backend.sink.database import DatabaseSink
 from topicproof.backend.sink.exactly_once import KafkaTransactionalSink
 from topicproof.backend.sink.hooks import Hooks, MakeHooks
 from topicproof.backend.sink.options import FORMAT, SinkOptions
-from topicproof.backend.sink.real_time import start_real_time
+from topicproof.backend.sink.real_time import Pace, start_real_time
 from topicproof.backend.sink.stateful import KafkaStatefulSink
 from topicproof.backend.sink.task_watch import RealTimeQuery
 
@@ -81,10 +81,10 @@ class InjectingDatabaseSink(_Injecting, DatabaseSink):
 
 
 def start_injecting_real_time(
-    rows: DataFrame, options: Mapping[str, str], batch_s: int
+    rows: DataFrame, options: Mapping[str, str], batch_s: int, pace: Pace
 ) -> RealTimeQuery:
     """Start a query in real time (backend/sink/real_time.py) whose sink has faults."""
-    return start_real_time(rows, _without_faults(options), batch_s, Faults.parse(options))
+    return start_real_time(rows, _without_faults(options), batch_s, Faults.parse(options), pace)
 
 
 def _without_faults(options: Mapping[str, str]) -> dict[str, str]:

@@ -29,10 +29,11 @@ from topicproof.backend.runs.fill_sources import raise_failure, start_fill
 from topicproof.backend.runs.initial_offsets import extend
 from topicproof.backend.runs.lifeline import lifeline
 from topicproof.backend.runs.monitor import watched
-from topicproof.backend.runs.plan import RunPlan, in_batches
+from topicproof.backend.runs.pacing import Pacing, load
+from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.runs.query import Prepared, explained, prepare, process, progress
 from topicproof.backend.runs.reader import FOLDER, reading
-from topicproof.backend.runs.real_time import Backlog, require_slots, seen, start_again, waiting
+from topicproof.backend.runs.real_time import require_slots, seen, start_again
 from topicproof.backend.runs.stage_verdicts import Judged, Until, judge_run
 from topicproof.backend.runs.totals import current_totals, wrong_by
 from topicproof.backend.services.spark import session_id, spark_session
@@ -151,18 +152,19 @@ def _run_queries(
     names = [names for _, names in context.stages]
 
     def run_until_done() -> None:
-        backlog = Backlog(lambda: waiting(cluster, names))
+        pacing = Pacing(lambda: load(cluster, names))
         while True:
             changed = Event()
 
             def ended(changed: Event = changed) -> bool:
-                if seen(backlog.changes):
+                if seen(pacing.changes):
                     changed.set()
                 return stopped() or changed.is_set()
 
             # Rows continue at the group's offsets. An old checkpoint would repeat a whole batch.
             new = f"{checkpoints}/{uuid.uuid4().hex[:8]}"
-            run(next(starts), in_batches(plan) if backlog.batches else plan, new, ended)
+            paced = [replace(one, pace=pacing.pace) for one in next(starts)]
+            run(paced, plan, new, ended)
             if stopped() or not changed.is_set():
                 return
 

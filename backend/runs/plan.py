@@ -237,14 +237,6 @@ class RunPlan(BaseModel):
         return self.source.topic is None
 
 
-def in_batches(plan: RunPlan) -> RunPlan:
-    """Return a real-time plan whose backlog is processed in micro-batches, until somebody stops
-    it."""
-    return plan.model_copy(
-        update={"trigger": "micro_batch", "real_time_batch_s": None, "until_stopped": True}
-    )
-
-
 def make_plan(fields: dict[str, Any]) -> RunPlan:
     """Make a plan from plain fields or a file's. Raises UsageError naming the line, the field and
     the remedy."""

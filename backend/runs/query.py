@@ -44,6 +44,7 @@ from topicproof.backend.services.spark import first_line, server_gone
 from topicproof.backend.sink.journal import GenerationBegun, append_to_journal, read_journal
 from topicproof.backend.sink.outputs import REMEDY_SHUFFLED
 from topicproof.backend.sink.position import journalled, moved, next_generation
+from topicproof.backend.sink.real_time import FOLLOWED, Pace
 from topicproof.backend.sink.stateful import batches_topic
 from topicproof.backend.sink.table import committed_offsets, set_generation
 from topicproof.backend.sink.task_watch import RealTimeQuery, error_named
@@ -65,6 +66,8 @@ class Prepared:
     """Rows for the sink."""
     bootstrap: str | None = None
     """The sink's own broker address; None: the same as for all other clients."""
+    pace: Pace = FOLLOWED
+    """How rows come in real time."""
 
     def transactional_ids(self, cluster: Cluster) -> list[str]:
         names = self.names
@@ -287,7 +290,7 @@ def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint:
     if names.database is not None:
         options["url"] = names.database
     if plan.trigger == "real_time":
-        return start_injecting_real_time(prepared.rows, options, plan.batch_s)
+        return start_injecting_real_time(prepared.rows, options, plan.batch_s, prepared.pace)
     writer = prepared.rows.writeStream.format(prepared.stage.format).options(**options)
     if plan.until_stopped:
         return writer.trigger(processingTime=TRIGGER).start()

@@ -2,16 +2,14 @@
 failed query is started again.
 
 A real-time query has no end of its own, so a run stops it when everything is processed. Spark does
-not start a failed query again, so the run does. Rows one by one cost more than in batches, so a run
-with a large backlog processes it in micro-batches first. Both kinds of query continue at the
-group's offsets.
+not start a failed query again, so the run does. Each query continues at the group's offsets.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 
 from topicproof.backend.errors import (
@@ -41,12 +39,6 @@ task of a micro-batch."""
 DECLARED_WITHIN_S = 2.0
 """How long to wait for the journal when the group's offsets are at the end. A worker that was
 killed right after a commit never declares it."""
-
-BEHIND_RECORDS, CAUGHT_UP_RECORDS = 30_000, 2_000
-"""The backlog at which a run changes to micro-batches, and at which it changes back. In between it
-stays as it is. Micro-batches of 100 ms leave such a small backlog only below 10,000 records/s,
-which real time can carry too."""
-BACKLOG_LOOK_S = 1.0
 
 REFUSALS = (
     AttemptsExhausted,
@@ -89,35 +81,6 @@ def seen(look: Callable[[], bool]) -> bool:
     with suppress(ClusterError):
         return look()
     return False
-
-
-class Backlog:
-    """Decides whether the stages run in micro-batches, by the number of records that wait."""
-
-    def __init__(self, size: Callable[[], int]) -> None:
-        self.size = size
-        self.batches = size() > BEHIND_RECORDS
-        """Whether micro-batches are due."""
-        self.looked_at = time.monotonic()
-
-    def changes(self) -> bool:
-        """Look again, once a second. Returns whether the other kind of query is due now."""
-        if time.monotonic() - self.looked_at < BACKLOG_LOOK_S:
-            return False
-        self.looked_at, before, size = time.monotonic(), self.batches, self.size()
-        self.batches = size > (CAUGHT_UP_RECORDS if before else BEHIND_RECORDS)
-        return self.batches != before
-
-
-def waiting(cluster: Cluster, stages: Iterable[Names]) -> int:
-    """Return how many offsets of the stages' sources are not processed. Raises ClusterError."""
-    return sum(
-        max(0, p.lso - committed.get(p.partition, 0))
-        for names in stages
-        for source in names.sources
-        for committed in [cluster.committed(names.group, source)]
-        for p in cluster.bounds(source).partitions
-    )
 
 
 def require_slots(master: str, tasks: int) -> None:

@@ -12,14 +12,14 @@ checkpoint. Three things differ:
   own writes, so a transaction need not wait for the next row. While no row comes, none is open.
 - Spark sends about one message for each row, which is quick but costly. Rows that come while a
   transaction is open or being committed are taken together, so a busy sink writes large
-  transactions.
+  transactions. A caller that knows the rate chooses another `Pace`.
 - Spark ends a real-time batch after `batch_s` seconds and starts the next one. Each batch takes
   every source partition over again: it fences, reads the offset, and skips what is committed.
 
 Spark does not notice in time that a task has failed, or never (backend/sink/task_watch.py). So
 tasks report failures to the journal, and `awaitTermination` stops the query and raises the error.
-Whoever has started the query has to start it again: from the group's offsets and with a new
-checkpoint. An old one would repeat the rows of a whole batch, only for them to be skipped.
+The caller has to start it again: from the group's offsets and with a new checkpoint. An old one
+would repeat the rows of a whole batch, only for them to be skipped.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from topicproof.backend.errors import UsageError
@@ -50,19 +51,36 @@ TAKEN_AT_ONCE = 16
 """Inputs of a transaction that the writer takes one by one, as they come: nothing is left to do
 when the time is over. A busy sink saves processor time by taking the rest together."""
 HELD_BYTES = 64_000_000
-HELD_ROWS = 20_000 * (1 + MESSAGE_ROWS)
-"""Rows that wait for the writer, with the empty ones. Beyond either limit Spark has to wait."""
+HELD_ROWS = 20_000
+"""Rows that wait for the writer. Beyond either limit Spark has to wait."""
 
 ALLOWLIST = "spark.sql.streaming.realTimeMode.allowlistCheck"
 """The list of operators and sinks that Spark's developers have tried lacks mapInArrow. Spark reads
 this setting from the session of the query whenever it plans a batch, so it stays off."""
-SETTINGS = {
-    # Spark has no time limit for a message: its first row would wait for the last.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": str(MESSAGE_ROWS),
-    # Less than the smallest message, so that none waits in a buffer for the next.
-    "spark.sql.execution.pandas.udf.buffer.size": "256",
-}
-"""Settings that a query copies from its session when it starts."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How rows go from Spark to the Python worker. Spark sends a message when it is full and
+    another row is known to follow; it has no time limit."""
+
+    message_rows: int = MESSAGE_ROWS
+    fast: frozenset[tuple[str, int]] = frozenset()
+    """Source partitions, as topic and number, whose rows come fast enough to fill the messages. The
+    last rows before a pause wait there until the query is started at another pace. A row of any
+    other partition is followed by empty rows, so it never waits."""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings that a query copies from its session when it starts."""
+        return {
+            "spark.sql.execution.arrow.maxRecordsPerBatch": str(self.message_rows),
+            # Less than the smallest message, so that none waits in a buffer for the next.
+            "spark.sql.execution.pandas.udf.buffer.size": "256",
+        }
+
+
+FOLLOWED = Pace()
 
 
 def start_real_time(
@@ -70,12 +88,12 @@ def start_real_time(
     options: Mapping[str, str],
     batch_s: int = BATCH_S,
     hooks: MakeHooks = NoHooks,
+    pace: Pace = FOLLOWED,
 ) -> RealTimeQuery:
     """Start a query in real time. `rows` and `options` are those of the format
     `kafka-transactional`. Raises UsageError, ClusterError.
 
-    `checkpointLocation` has to be a new folder at each start, and the source's `startingOffsets`
-    the group's offsets.
+    `checkpointLocation` is a new folder at each start, `startingOffsets` are the group's offsets.
     """
     require_columns(rows.schema)
     sink = SinkOptions.parse(options)
@@ -86,9 +104,9 @@ def start_real_time(
         None if sink.journal is None else FailedTasks(sink.address, sink.journal, sink.generation)
     )
     rows.sparkSession.conf.set(ALLOWLIST, "false")
-    with _settings(rows.sparkSession, SETTINGS):
+    with _settings(rows.sparkSession, pace.settings):
         writer: Any = (
-            _followed(rows)
+            _followed(rows, pace)
             .mapInArrow(partial(write, sink, hooks), "inputs long")
             .writeStream.format("noop")
             .outputMode("update")
@@ -98,16 +116,30 @@ def start_real_time(
         return RealTimeQuery(writer.trigger(realTime=f"{batch_s} seconds").start(), failed)
 
 
-def _followed(rows: DataFrame) -> DataFrame:
-    """Add `MESSAGE_ROWS` empty rows after each row.
+def _followed(rows: DataFrame, pace: Pace) -> DataFrame:
+    """Add as many empty rows as a message has after each row that is not of a fast partition.
 
-    Spark sends a message when it is full and when another row is known to follow. The empty rows
-    are enough for both, wherever in a message the row lies. Messages cost the most: five of this
-    size carry four rows. Messages of one row, with one empty row after each, would be eight.
+    The empty rows fill the message and follow it, wherever in a message the row lies. Messages cost
+    the most: five of four rows carry four rows. Messages of one row, with one empty row after each,
+    would be eight.
     """
-    real = F.array(F.lit(True), *[F.lit(False)] * MESSAGE_ROWS)
+    real = F.array(F.lit(True), *[F.lit(False)] * pace.message_rows)
+    if pace.fast:
+        real = F.when(_is_of(pace.fast), F.array(F.lit(True))).otherwise(real)
     again = rows.select("*", F.explode(real).alias("real"))
     return again.select(*(F.when(F.col("real"), F.col(name)).alias(name) for name in rows.columns))
+
+
+def _is_of(places: Iterable[tuple[str, int]]) -> Column:
+    """Return whether a row is of one of these source partitions."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(places):
+        topics.setdefault(topic, []).append(partition)
+    each = [
+        (F.col("topic") == topic) & F.col("partition").isin(partitions)
+        for topic, partitions in topics.items()
+    ]
+    return reduce(lambda one, other: one | other, each)
 
 
 @contextmanager
@@ -129,8 +161,7 @@ def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None
 def write(
     sink: SinkOptions, hooks: MakeHooks, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Write one task's rows. Yields nothing; it is a generator because `mapInArrow` asks for
-    one."""
+    """Write one task's rows. Yields nothing: `mapInArrow` asks for a generator."""
     held = Held()
     writer = threading.Thread(target=_write, args=(sink, hooks, held), name="writer", daemon=True)
     writer.start()
@@ -164,7 +195,8 @@ class Held:
 
     def put(self, batch: pa.RecordBatch) -> None:
         """Hand rows over; waits while too many are held. Raises the writer's failure."""
-        if batch.num_rows == 0:
+        rows = batch.num_rows - batch.column("offset").null_count
+        if rows == 0:
             return
         with self.changed:
             self.changed.wait_for(lambda: self.failure is not None or not self._full())
@@ -172,13 +204,13 @@ class Held:
             if not self.batches:
                 self.since = time.monotonic()
             self.batches.append(batch)
-            self.rows += batch.num_rows
+            self.rows += rows
             self.size += batch.nbytes
             self.changed.notify_all()
 
     def take(self, timeout_s: float | None, rows: int = 1) -> list[pa.RecordBatch] | None:
         """Return all that is held, as soon as it is this many rows or full, or after the timeout.
-        Returns None after the last rows."""
+        Empty rows do not count. Returns None after the last rows."""
         with self.changed:
             self.changed.wait_for(
                 lambda: self.rows >= rows or self._full() or self.ended, timeout_s
@@ -247,11 +279,10 @@ def _write_until_end(
     """Commit by size and by time until no more rows come. Returns the writer if there were rows."""
     writer: PartitionWriter | None = None
     interval_s, due_at = sink.commit_interval_ms / 1000, 0.0
-    enough = sink.records_per_transaction * (1 + MESSAGE_ROWS)
     while True:
         waiting = 0 if writer is None else writer.batcher.inputs
         left_s = max(0.0, due_at - time.monotonic()) if waiting else None
-        taken = held.take(left_s, enough if waiting >= TAKEN_AT_ONCE else 1)
+        taken = held.take(left_s, sink.records_per_transaction if waiting >= TAKEN_AT_ONCE else 1)
         came_at = held.since
         if taken is None:
             return writer

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.keys import (
+    PublicKey,
     SigningKey,
-    public_of_service,
+    read_public,
     read_secret,
     verifies,
 )
@@ -29,6 +30,16 @@ if TYPE_CHECKING:
 
 EXTRAS = ("hsm", "awskms", "gcpkms", "azurekms", "hv")
 """The schemes of a key's URI. Others of securesystemslib read keys from files."""
+
+
+def public_of_service(settings: Settings) -> PublicKey:
+    """Return the public key that belongs to TOPICPROOF_SIGNING_URI. Raises UsageError."""
+    if settings.signing_public_key is None:
+        raise UsageError(
+            "TOPICPROOF_SIGNING_URI needs the public key of that key, in a PEM file:"
+            " TOPICPROOF_SIGNING_PUBLIC_KEY."
+        )
+    return read_public(settings.signing_public_key)
 
 
 def key_of_service(settings: Settings) -> SigningKey:
@@ -83,5 +94,7 @@ def _not_installed(uri: str, extra: str) -> UsageError:
 
 def _pin(settings: Settings) -> str:
     if settings.signing_pin_file is None:
-        raise UsageError("The device asks for its PIN. Name a file with it: TOPICPROOF_SIGNING_PIN_FILE.")
+        raise UsageError(
+            "The device asks for its PIN. Name a file with it: TOPICPROOF_SIGNING_PIN_FILE."
+        )
     return read_secret(settings.signing_pin_file)

@@ -22,12 +22,12 @@ from topicproof.backend.trust.keys import (
     PublicKey,
     key_id,
     key_path,
-    own_public,
     parse_public,
     public_pem,
     read_public,
     trust_folder,
 )
+from topicproof.backend.trust.signing import own_public
 
 TRUSTED, REVOKED = "trusted", "revoked.json"
 OWN, OWN_BEFORE = "this installation", "an earlier key of this installation"

@@ -68,42 +68,6 @@ def key_path(settings: Settings) -> Path:
     return settings.signing_key or trust_folder(settings) / KEY
 
 
-def signing_key(settings: Settings) -> SigningKey:
-    """Return the key of this installation; make it at its first use. Raises UsageError for an
-    unusable key, EvidenceError if none can be made."""
-    if settings.signing_uri is not None:
-        # Imported late: most installations sign with a file.
-        from topicproof.backend.trust.key_service import key_of_service
-
-        return key_of_service(settings)
-    path = key_path(settings)
-    if settings.signing_key is None and not path.exists():
-        made = Ed25519PrivateKey.generate()
-        _make(path, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return from_private(read_private(path))
-
-
-def own_public(settings: Settings) -> PublicKey | None:
-    """Return the public key of this installation without asking a device or a service; None before
-    its first use. Raises UsageError."""
-    if settings.signing_uri is not None:
-        return public_of_service(settings)
-    path = key_path(settings)
-    if settings.signing_key is None and not path.exists():
-        return None
-    return read_private(path).public_key()
-
-
-def public_of_service(settings: Settings) -> PublicKey:
-    """Return the public key that belongs to TOPICPROOF_SIGNING_URI. Raises UsageError."""
-    if settings.signing_public_key is None:
-        raise UsageError(
-            "TOPICPROOF_SIGNING_URI needs the public key of that key, in a PEM file:"
-            " TOPICPROOF_SIGNING_PUBLIC_KEY."
-        )
-    return read_public(settings.signing_public_key)
-
-
 def from_private(private: Private) -> SigningKey:
     """Return a key whose secret is in this process."""
     if isinstance(private, Ed25519PrivateKey):
@@ -131,6 +95,12 @@ def cookie_secret(settings: Settings) -> str:
     if not path.exists():
         _make(path, secrets.token_hex(32).encode())
     return read_secret(path)
+
+
+def make_key(path: Path) -> None:
+    """Make a private key, unless another process makes it first. Raises EvidenceError."""
+    made = Ed25519PrivateKey.generate()
+    _make(path, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
 def read_secret(path: Path) -> str:

@@ -40,7 +40,8 @@ from topicproof.backend.properties.reading import read_properties
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.sink.options import SinkOptions
-from topicproof.backend.trust.keys import key_path, signing_key
+from topicproof.backend.trust.keys import key_path
+from topicproof.backend.trust.signing import signing_key
 from topicproof.validators.finding import Outcome, Witness
 from topicproof.validators.report import Report
 

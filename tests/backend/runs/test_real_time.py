@@ -15,13 +15,9 @@ from topicproof.backend.errors import (
     TopicproofError,
     UsageError,
 )
-from topicproof.backend.runs import real_time
-from topicproof.backend.runs.plan import in_batches, make_plan
+from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.real_time import (
-    BEHIND_RECORDS,
-    CAUGHT_UP_RECORDS,
     TRIES,
-    Backlog,
     require_slots,
     seen,
     start_again,
@@ -113,26 +109,6 @@ def test_batches_of_real_time_need_real_time() -> None:
     """Story: the length of a real-time batch is given to a run in micro-batches."""
     with pytest.raises(UsageError, match="only real time has such batches"):
         make_plan({"real_time_batch_s": 30})
-
-
-def test_a_backlog_is_processed_in_batches() -> None:
-    """Story: the plan of a real-time run that is behind is the same plan in micro-batches."""
-    plan = in_batches(make_plan({**PLAN, "real_time_batch_s": 7}))
-    assert plan.trigger == "micro_batch"
-    assert plan.until_stopped
-    assert plan.records == RECORDS
-
-
-def test_the_kind_of_query_changes_with_the_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Story: a run starts far behind, catches up, and falls behind again. A backlog between both
-    limits changes nothing."""
-    monkeypatch.setattr(real_time, "BACKLOG_LOOK_S", 0)
-    middle = (BEHIND_RECORDS + CAUGHT_UP_RECORDS) // 2
-    sizes = iter([BEHIND_RECORDS + 1, middle, CAUGHT_UP_RECORDS, middle, BEHIND_RECORDS + 1])
-    backlog = Backlog(lambda: next(sizes))
-    assert backlog.batches
-    seen = [(backlog.changes(), backlog.batches) for _ in range(4)]
-    assert seen == [(False, True), (True, False), (False, False), (True, True)]
 
 
 def test_brokers_that_do_not_answer_end_no_query() -> None:

@@ -26,8 +26,8 @@ from topicproof.backend.trust.keys import (
     key_path,
     public_pem,
     read_private,
-    signing_key,
 )
+from topicproof.backend.trust.signing import signing_key
 
 
 @pytest.fixture
