@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,13 +34,15 @@ from topicproof.backend.commands.run_options import (
 )
 from topicproof.backend.commands.runs import given
 from topicproof.backend.commands.terminal import give_up, say, write_file
-from topicproof.backend.errors import UsageError
+from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.annotations import markdown, workflow_commands
 from topicproof.backend.evidence.attestation import attest_copy
 from topicproof.backend.evidence.copy import copy_evidence, require_room
 from topicproof.backend.evidence.ctrf import as_ctrf
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.evidence.open_lineage import emit as emit_events
+from topicproof.backend.evidence.open_lineage import event_of
 from topicproof.backend.exit_codes import UNJUDGED, code_of, worst
 from topicproof.backend.history.contracts import find
 from topicproof.backend.history.store import History
@@ -123,6 +126,13 @@ def check(
             metavar="FILE",
         ),
     ] = None,
+    openlineage: Annotated[
+        str | None,
+        typer.Option(
+            help="Send the verdict to an OpenLineage endpoint, with OPENLINEAGE_API_KEY if set.",
+            metavar="URL",
+        ),
+    ] = None,
     json_: Json = None,
 ) -> None:
     """Judge any two topics of any cluster, written by any program.
@@ -152,7 +162,7 @@ def check(
     each = [(one, require_sides(chosen(one, settings, source_side))) for one in terms.each()]
     history = History(settings)
     attachments = {} if given_by.text is None else {"contract.yaml": given_by.text}
-    reports, codes = [], []
+    reports, codes, servers = [], [], []
     with _services(sides.sink for _, sides in each) as running:
         for one, sides in each:
             found = running[sides.sink.cluster]
@@ -164,6 +174,9 @@ def check(
                 *(given_by.name, payloads, given_by.version, sides.source, give_up),
             )
             reports.append(report)
+            # The sink's cluster is the first one, and the source's the last one.
+            of_source, of_sink = (clusters[at].address.bootstrap for at in (-1, 0))
+            servers.append((of_source, of_sink))
             codes.append(code_of(report))
             if self_tested and report.run is not None:
                 with spark_session(found.spark_remote) as spark:
@@ -185,7 +198,24 @@ def check(
         _annotate(reports)
     if ctrf is not None:
         write_file(ctrf, json.dumps(as_ctrf(reports, round(time.time() * 1000)), indent=2) + "\n")
+    if openlineage is not None:
+        codes.append(_told_catalogue(openlineage, reports, servers))
     conclude_check(reports, json_, worst(codes))
+
+
+def _told_catalogue(url: str, reports: Sequence[Report], servers: Sequence[tuple[str, str]]) -> int:
+    """Send the verdicts. Returns `UNJUDGED` if the endpoint does not take them: the verdicts are
+    still printed."""
+    ended = datetime.now(UTC)
+    try:
+        emit_events(
+            url,
+            [event_of(report, *own, ended) for report, own in zip(reports, servers, strict=True)],
+        )
+    except EvidenceError as error:
+        say(str(error))
+        return UNJUDGED
+    return 0
 
 
 def _annotate(reports: Sequence[Report]) -> None:

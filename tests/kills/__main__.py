@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+from tests.kills.dashboard import kill_dashboard
 from tests.kills.files import WRITINGS, kill_writing
 from tests.kills.kill import Kill
 from tests.kills.pipeline import STATES, VICTIMS, kill_once
@@ -20,12 +21,14 @@ from topicproof.backend.history.store import State
 from topicproof.backend.services.keeper import services
 from topicproof.backend.settings import Settings, read_settings
 
+DASHBOARD = "dashboard"
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__)
     parser.add_argument("--times", type=int, default=12, help="kills for each victim")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--victims", default=",".join((*WRITINGS, *VICTIMS)))
+    parser.add_argument("--victims", default=",".join((*WRITINGS, *VICTIMS, DASHBOARD)))
     parser.add_argument("--states", default=",".join(STATES), help="of a run, in turn")
     given = parser.parse_args()
     states = [State(one) for one in given.states.split(",")]
@@ -34,7 +37,7 @@ def main() -> None:
     for victim in victims:
         if victim in WRITINGS:
             kills += [_written(victim, given.seed, number) for number in range(given.times)]
-    left = [one for one in victims if one in VICTIMS]
+    left = [one for one in victims if one in (*VICTIMS, DASHBOARD)]
     if left:
         with tempfile.TemporaryDirectory(prefix="kills-") as home:
             settings = read_settings(home=Path(home))
@@ -53,7 +56,11 @@ def all_kills(
             chance = random.Random(f"{seed}-{victim}-{number}")
             # Held open, so that the next command finds warm services unless they were killed.
             with services(settings):
-                one = kill_once(settings, victim, states[number % len(states)], chance)
+                one = (
+                    kill_dashboard(settings, chance)
+                    if victim == DASHBOARD
+                    else kill_once(settings, victim, states[number % len(states)], chance)
+                )
             kills.append(_told(one))
     return kills
 

@@ -102,10 +102,10 @@ def _surprise(
             return "resume never ended"
         if resumed.returncode != 0 or "HOLDS" not in again:
             return f"resume: exit code {resumed.returncode}: {again[-600:]}"
-    return _wrong(settings, run_id)
+    return wrong(settings, run_id)
 
 
-def _wrong(settings: Settings, run_id: str) -> str:
+def wrong(settings: Settings, run_id: str) -> str:
     """Return what is wrong with a run that is done: its evidence, and what a plain client reads."""
     folder = settings.runs / run_id / "evidence"
     verify = start(settings, "verify", str(folder), "--require-signature")

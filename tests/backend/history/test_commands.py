@@ -12,6 +12,7 @@ import pytest
 
 from tests.app.test_history_page import HELD
 from tests.backend.evidence.evidence import mend
+from tests.backend.evidence.test_open_lineage import listening
 from tests.backend.kafka.topics import Writer
 from tests.runs import SMALL, Finished, run_to_end
 from tests.test_cli import call
@@ -93,13 +94,17 @@ def test_a_self_test_that_cannot_run_is_no_pass(
         " {aborted_share: 0.2}\n"
     )
     judged, proof = ("check", "--contract", str(contract)), tmp_path / "proof"
-    assert call(*judged, "--out", str(proof)) == 2
+    with listening() as endpoint:
+        assert call(*judged, "--out", str(proof), "--openlineage", endpoint.url) == 2
+        ((_, _, event),) = endpoint.taken
+    assert event["inputs"][0]["namespace"] == f"kafka://{bootstrap}"
     assert call("verify", str(proof)) == 2
     assert "Judged again, with the same result" in capsys.readouterr().out
-    assert call(*judged, "--self-test") == 3
-    assert "self-test: not run: no transaction has four committed outputs" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    # Nobody listens there any more.
+    assert call(*judged, "--self-test", "--openlineage", endpoint.url) == 3
+    told = " ".join(capsys.readouterr().err.split())
+    assert "self-test: not run: no transaction has four committed outputs" in told
+    assert "did not take the verdict" in told
     assert (
         call("check", "--source", source, "--sink", sink, "--identity", "key", "--self-test") == 3
     )
