@@ -20,10 +20,13 @@ from topicproof.backend.commands.options import (
 )
 from topicproof.backend.commands.terminal import emit, out, say, stopping
 from topicproof.backend.errors import UsageError
+from topicproof.backend.history.audit import allow
+from topicproof.backend.history.store import History
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.fill import fill as fill_topic
 from topicproof.backend.runs.initial_offsets import commit_floor
 from topicproof.backend.services.keeper import services
+from topicproof.backend.trust.identity import Action
 
 
 def fill(
@@ -46,6 +49,7 @@ def fill(
     """
     settings = kafka_settings(bootstrap, config, brokers, cluster)
     with stopping() as stop, services(settings, spark=False, say=say) as found:
+        allow(History(settings), Action.FILL, topic)
         kafka = Cluster(found.address)
         kafka.create_topic(topic, partitions or 3, exists_ok=True)
         held = kafka.bounds(topic)
@@ -82,6 +86,7 @@ def floor(
     """
     settings = kafka_settings(bootstrap, config, brokers, cluster)
     with services(settings, spark=False, say=say) as found:
+        allow(History(settings), Action.FLOOR, f"of {group} on {topic}")
         offsets = commit_floor(Cluster(found.address), group, topic, latest)
     emit(json_, {"group": group, "topic": topic, "offsets": offsets})
     begins = ", ".join(

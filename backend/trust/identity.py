@@ -34,6 +34,8 @@ class Action(StrEnum):
     STOP = "stop a run"
     RELEASE = "release a run"
     CHECK = "check topics"
+    FILL = "fill a topic"
+    FLOOR = "set initial offsets"
     KEEP = "keep a contract"
     ABORT = "abort a transaction"
     EXPORT = "export"
@@ -56,7 +58,7 @@ class How(StrEnum):
 _OPERATES = frozenset(
     {
         *(Action.LOOK, Action.LAUNCH, Action.RESUME, Action.STOP, Action.RELEASE),
-        *(Action.CHECK, Action.KEEP, Action.ABORT, Action.EXPORT),
+        *(Action.CHECK, Action.KEEP, Action.ABORT, Action.EXPORT, Action.FILL, Action.FLOOR),
     }
 )
 MAY: Mapping[Role, frozenset[Action]] = {

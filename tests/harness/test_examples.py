@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from junitparser import JUnitXml, TestCase
@@ -20,6 +22,7 @@ FOUND = {
     "java_program": "gap",
     "kafka_streams": "duplicate",
     "spark_job": "duplicate",
+    "go_client": "duplicate",
 }
 """What the test of each project finds."""
 
@@ -64,8 +67,9 @@ def projects(
 
 
 def _clean() -> dict[str, str]:
-    """The environment without this repository."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    """The environment without this repository, and with the Go of its set-up."""
+    known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**known, "PATH": os.pathsep.join([known["PATH"], str(Path(sys.executable).parent)])}
 
 
 @pytest.mark.parametrize("project", FOUND)

@@ -14,15 +14,19 @@ from tests.app.test_history_page import HELD
 from tests.backend.evidence.evidence import mend
 from tests.backend.evidence.test_open_lineage import listening
 from tests.backend.kafka.topics import Writer
+from tests.backend.trust.people import ADA
 from tests.runs import SMALL, Finished, run_to_end
 from tests.test_cli import call
-from topicproof.backend.errors import EvidenceError
+from topicproof.backend.address import Address
+from topicproof.backend.errors import EvidenceError, NotPermitted
 from topicproof.backend.history.signoff import Decision, sign, signoffs
 from topicproof.backend.history.store import History
 from topicproof.backend.judging.selftest import KEPT
+from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs import check as check_module
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
+from topicproof.backend.trust.acting import ACTING, environment_for
 
 
 @pytest.fixture(scope="module")
@@ -273,3 +277,23 @@ def test_a_signed_run_is_not_cleaned_by_mistake(
     assert call("clean", run, "--signed-too", "--bootstrap", cluster.bootstrap) == 0
     assert run not in {one.id for one in history.list()}
     assert [one.name for one in signoffs(history, run)] == ["Grace Hopper"]
+
+
+def test_a_viewer_changes_no_topic_and_no_offset(
+    bootstrap: str,
+    new_topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Story: somebody who may only look tries the two commands that write to Kafka themselves. Both
+    are refused before anything is written, and noted."""
+    monkeypatch.setenv(ACTING, environment_for(ADA)[ACTING])
+    topic = new_topic()
+    for command in (["fill"], ["floor", "--group", topic]):
+        code = call(*command, "--topic", topic, "--bootstrap", bootstrap)
+        told = " ".join(capsys.readouterr().err.split())
+        assert code == NotPermitted.exit_code and "Ada Lovelace has the role viewer" in told
+    cluster = Cluster(Address(bootstrap))
+    assert cluster.bounds(topic).offsets == 0 and not cluster.committed(topic, topic)
+    assert call("audit") == 0
+    assert capsys.readouterr().out.count("refused: ") == 2
