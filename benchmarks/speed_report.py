@@ -78,9 +78,37 @@ def as_page(lines: Sequence[Mapping[str, Any]], head: Mapping[str, Any]) -> str:
     curve.update_layout(
         title="Records per second by size of a transaction", template="plotly_white"
     )
-    drawn = [figure for figure, of in ((ratios, compared), (curve, sizes)) if of]
+    by_rate = [line for line in lines if line["row"] == "curve"]
+    latency = _by_rate(by_rate)
+    figures = ((ratios, compared), (curve, sizes), (latency, by_rate))
+    drawn = [figure for figure, of in figures if of]
     parts = [
         figure.to_html(full_html=False, include_plotlyjs=number == 0)
         for number, figure in enumerate(drawn)
     ]
     return f"<!doctype html><meta charset=utf-8><title>Speed</title>{''.join(parts)}"
+
+
+def _by_rate(lines: Sequence[Mapping[str, Any]]) -> go.Figure:
+    """The latency of real time by rate, beside the other side's."""
+    figure = go.Figure()
+    for percentile in (50, 99):
+        own = [line for line in lines if line["more"]["percentile"] == percentile]
+        for side, name in (("ours", "Topicproof in real time"), ("theirs", "Kafka Streams")):
+            figure.add_scatter(
+                x=[line["more"]["records/s"] for line in own if line[side]],
+                y=[1_000 * statistics.median(line[side]) for line in own if line[side]],
+                name=f"{name}, p{percentile}",
+                mode="lines+markers",
+                line={
+                    "color": "#005a8e" if side == "ours" else "#b35c00",
+                    "dash": "solid" if percentile == 50 else "dot",
+                },
+            )
+    figure.update_layout(
+        title="Milliseconds until a read_committed consumer has the output, by rate",
+        template="plotly_white",
+    )
+    figure.update_xaxes(type="log", title="records per second", dtick=1)
+    figure.update_yaxes(type="log", title="ms", tickvals=[10, 30, 100, 300, 1_000, 3_000])
+    return figure
