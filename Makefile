@@ -67,12 +67,13 @@ wheel:
 	@scripts/setup --dev
 	@scripts/wheel dist $(TAG)
 
-# After a change of requirements*.txt or ivy.xml: what is installed, each file with its hash.
+# After a change of requirements*.txt, ivy.xml or tests/s3.py: what is installed, each file with its hash.
 lock:
 	@scripts/setup --dev
-	@for name in requirements requirements-dev; do .venv/bin/uv pip compile $$name.txt --universal --python-version 3.11 \
+	@for name in requirements requirements-dev requirements-s3; do .venv/bin/uv pip compile $$name.txt --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-header --quiet --output-file $$name.lock; done
 	@.venv/bin/python -m topicproof.backend.services.jars hashes
+	@.venv/bin/python -m tests.s3 hashes
 
 # Every part of a release with hash and licence, as CycloneDX: dist/sbom.cdx.json.
 sbom:

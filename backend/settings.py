@@ -38,6 +38,14 @@ DISK_FREE_BYTES_MIN = 500_000_000
 DASHBOARD_PORT = 8501
 JAVA_VERSION_MIN = 17
 
+
+def _storage_url(url: str | None) -> str | None:
+    """Return the URL of a storage without a slash at its end. Raises ValueError."""
+    if url is None or "://" in url or url.startswith("file:/"):
+        return url and url.rstrip("/")
+    raise ValueError("it is not the URL of a folder, such as s3a://bucket/folder")
+
+
 WholePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 
 
@@ -61,6 +69,9 @@ class Settings(BaseSettings):
     """host:port list of an external Kafka; None means the embedded one."""
     spark_remote: str | None = Field(default=None, validation_alias="SPARK_REMOTE")
     """sc:// address of an external Spark Connect server; None means the embedded one."""
+    storage: Annotated[str | None, AfterValidator(_storage_url)] = None
+    """URL of a folder that this process and the external Spark both reach (storage.py); None: they
+    share this machine's disk."""
     brokers: int = 1
     """Brokers of the embedded cluster: 1 or 3."""
     config: WholePath | None = None

@@ -139,6 +139,14 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, message: str) ->
 
 
 @pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this repository."""
+    from tests.wheel import build_wheel
+
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
     """The address of a real PostgreSQL; tests.postgresql.new_database makes a database of one's own
     on it."""

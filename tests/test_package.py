@@ -7,15 +7,8 @@ import subprocess
 import zipfile
 from pathlib import Path
 
-import pytest
-
-from tests.wheel import CORE, build_wheel, fresh_python
+from tests.wheel import CORE, fresh_python
 from topicproof.backend.settings import ROOT
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_wheel_installs_one_package(wheel: Path) -> None:

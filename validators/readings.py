@@ -10,14 +10,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import reduce
+from typing import TYPE_CHECKING
 
-import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from topicproof.validators.finding import Bounds, PartitionBounds, Witness
 from topicproof.validators.merged_topics import split
+
+if TYPE_CHECKING:
+    # Spark's workers import this module, and need no pandas.
+    import pandas as pd
 
 COLUMNS = (
     "partition int, offset long, timestamp timestamp, key binary, value binary, "
@@ -131,6 +135,6 @@ def frame_of(spark: SparkSession, rows: pa.Table | pd.DataFrame | None, columns:
     if rows is None or len(rows) == 0:
         return spark.createDataFrame([], columns)
     schema = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in names])
-    if isinstance(rows, pd.DataFrame):
+    if not isinstance(rows, pa.Table):
         return spark.createDataFrame(pa.Table.from_pandas(rows, schema, preserve_index=False))
     return spark.createDataFrame(rows.select(schema.names).cast(schema))

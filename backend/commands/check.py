@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +30,7 @@ from topicproof.backend.commands.options import (
 from topicproof.backend.commands.outcome import conclude_check
 from topicproof.backend.commands.run_options import (
     Out,
+    out_folder,
     require_sides,
 )
 from topicproof.backend.commands.runs import given
@@ -37,7 +38,7 @@ from topicproof.backend.commands.terminal import give_up, say, write_file
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.annotations import markdown, workflow_commands
 from topicproof.backend.evidence.attestation import attest_copy
-from topicproof.backend.evidence.copy import copy_evidence, require_room
+from topicproof.backend.evidence.copy import copy_evidence
 from topicproof.backend.evidence.ctrf import as_ctrf
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
@@ -155,15 +156,16 @@ def check(
     said = {name: str(value) for name, value in options.items()}
     given_by = _given(settings_of(), contract, said, across=source_side is not None)
     terms, fields = given_by.terms, given_by.fields
-    if folder is not None:
-        require_room(folder)
     _require_one_name(terms, given(bootstrap=bootstrap, config=config, cluster=cluster))
     settings = settings_of(bootstrap, config, brokers, cluster)
     each = [(one, require_sides(chosen(one, settings, source_side))) for one in terms.each()]
     history = History(settings)
     attachments = {} if given_by.text is None else {"contract.yaml": given_by.text}
     reports, codes, servers = [], [], []
-    with _services(sides.sink for _, sides in each) as running:
+    with (
+        nullcontext() if folder is None else out_folder(folder) as place,
+        _services(sides.sink for _, sides in each) as running,
+    ):
         for one, sides in each:
             found = running[sides.sink.cluster]
             clusters = sides.clusters(found.address)
@@ -179,21 +181,21 @@ def check(
             servers.append((of_source, of_sink))
             codes.append(code_of(report))
             if self_tested and report.run is not None:
-                with spark_session(found.spark_remote) as spark:
+                with spark_session(found.spark_remote, found.storage) as spark:
                     caught = self_test(spark, history.get(report.run).folder(settings))
                 if caught:
                     say(f"self-test: {', '.join(kind.kind for kind in caught)} caught, each once")
                 else:
                     codes.append(UNJUDGED)
                     say(f"self-test: not run: {NOTHING_TO_INJECT_INTO}.")
-    for (one, _), report in zip(each, reports, strict=True):
-        if folder is not None and report.run is not None:
-            kept = Payloads.MASKED if payloads is Payloads.MASKED else Payloads.ALL
-            own = folder / (one.of.cluster or "") / report.sink.topic
-            target = folder if len(reports) == 1 else own
-            kept_at = history.get(report.run).folder(settings) / EVIDENCE
-            copy_evidence(kept_at, target, kept)
-            attest_copy(settings, kept_at, target)
+        for (one, _), report in zip(each, reports, strict=True):
+            if place is not None and report.run is not None:
+                kept = Payloads.MASKED if payloads is Payloads.MASKED else Payloads.ALL
+                own = place / (one.of.cluster or "") / report.sink.topic
+                target = place if len(reports) == 1 else own
+                kept_at = history.get(report.run).folder(settings) / EVIDENCE
+                copy_evidence(kept_at, target, kept)
+                attest_copy(settings, kept_at, target)
     if annotate:
         _annotate(reports)
     if ctrf is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from topicproof.backend.commands.outcome import print_report
 from topicproof.backend.commands.run_options import (
     Out,
     PayloadsKept,
+    out_folder,
 )
 from topicproof.backend.commands.terminal import emit, out, plain, say
 from topicproof.backend.errors import UsageError
@@ -40,6 +41,7 @@ from topicproof.backend.history.store import History
 from topicproof.backend.judging.selftest import before_signoff
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
+from topicproof.backend.storage import downloaded, is_url
 from topicproof.backend.trust.keyring import read_keyring
 from topicproof.backend.verifying.verify import Verified, unchanged
 from topicproof.backend.verifying.verify import verify as verify_evidence
@@ -59,13 +61,17 @@ def evidence(
     place = found.folder(settings)
     for one in evidence_in(place):
         require_unchanged(one)
-    if folder is not None:
-        export_folder(history, found, folder, payloads)
-        place = folder
-    manifests = {str(one): read_manifest(one) for one in evidence_in(place)}
+    with ExitStack() as opened:
+        if folder is not None:
+            place = opened.enter_context(out_folder(folder))
+            export_folder(history, found, place, payloads)
+        shown = folder if folder is not None and is_url(folder) else str(place)
+        manifests = {
+            str(one).replace(str(place), shown, 1): read_manifest(one) for one in evidence_in(place)
+        }
+        digest = evidence_hash(place)
     size = sum(entry.bytes for manifest in manifests.values() for entry in manifest.files.values())
     count = sum(len(manifest.files) for manifest in manifests.values())
-    digest = evidence_hash(place)
     emit(
         json_,
         {
@@ -83,9 +89,10 @@ def evidence(
 
 def verify(
     folder: Annotated[
-        Path,
+        str,
         typer.Argument(
-            help="A folder of evidence or of a run, or a zip file of one.", metavar="DIR|ZIP"
+            help="A folder of evidence or of a run, its URL, or a zip file of one.",
+            metavar="DIR|URL|ZIP",
         ),
     ],
     judged: Annotated[
@@ -135,12 +142,12 @@ def verify(
             "A cluster needs the evidence to be judged again. Remove it, or --hashes-only."
         )
     strict = signature_required or settings.require_signature
-    with unpacked(folder) if folder.is_file() else nullcontext(folder.absolute()) as place:
+    with _at_hand(folder) as place:
         found = [unchanged(one, read_keyring(settings), strict) for one in evidence_in(place)]
         if judged and not any(one.refused for one in found):
             with (
                 services(settings, kafka=False, say=say) as up,
-                spark_session(up.spark_remote) as spark,
+                spark_session(up.spark_remote, up.storage) as spark,
             ):
                 found = [verify_evidence(spark, one.folder, address, source, one) for one in found]
     emit(
@@ -201,6 +208,14 @@ def signoff(
     emit(json_, made.as_json())
     out.print(plain(made.said), highlight=False)
     out.print(f"entry {made.number}, evidence {digest}", highlight=False)
+
+
+def _at_hand(place: str) -> AbstractContextManager[Path]:
+    """Give the folder of evidence: as it is, unpacked, or a copy of what is at a URL."""
+    if is_url(place):
+        return downloaded(place)
+    path = Path(place)
+    return unpacked(path) if path.is_file() else nullcontext(path.absolute())
 
 
 def _day(text: str | None) -> date | None:

@@ -3,16 +3,20 @@ other commands start faster without."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.evidence.copy import require_room
+from topicproof.backend.evidence.manifest import MANIFEST, Payloads
 from topicproof.backend.faults.kinds import KINDS
 from topicproof.backend.kafka.log.client import require_reachable
 from topicproof.backend.runs.scenarios import SCENARIOS
 from topicproof.backend.runs.sides import Chosen
+from topicproof.backend.storage import is_url, uploading
 
 Scenario = Annotated[
     str | None, typer.Option(help=f"What to run: {', '.join(SCENARIOS)}.", metavar="NAME")
@@ -81,8 +85,12 @@ SourceOption = Annotated[
     typer.Option(help="A further option for Spark's Kafka source.", metavar="NAME=VALUE"),
 ]
 Out = Annotated[
-    Path | None,
-    typer.Option("--out", help="Folder for the report and its evidence.", metavar="DIR"),
+    str | None,
+    typer.Option(
+        "--out",
+        help="Folder for the report and its evidence; also a URL, such as s3a://bucket/proof.",
+        metavar="DIR|URL",
+    ),
 ]
 PayloadsKept = Annotated[
     Payloads,
@@ -99,3 +107,15 @@ def require_sides(sides: Chosen) -> Chosen:
         if side is not None and side.bootstrap is not None:
             require_reachable(side.address)
     return sides
+
+
+@contextmanager
+def out_folder(place: str) -> Iterator[Path]:
+    """Give the folder of the option `--out`. What the block wrote into that of a URL is copied
+    there. Raises UsageError before the block if other files are there; EvidenceError."""
+    if is_url(place):
+        with uploading(place, MANIFEST) as folder:
+            yield folder
+        return
+    require_room(Path(place))
+    yield Path(place)

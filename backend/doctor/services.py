@@ -11,6 +11,7 @@ from confluent_kafka import KafkaException, TopicCollection
 
 from topicproof.backend.address import Address
 from topicproof.backend.doctor.diagnosis import Diagnosis, Health, failed, ok, warning
+from topicproof.backend.doctor.workers import require_versions
 from topicproof.backend.errors import ClusterError, SetupError, SparkError, TopicproofError
 from topicproof.backend.kafka.acls import Resource, Right, Task, rights_for
 from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
@@ -24,6 +25,8 @@ from topicproof.backend.settings import Settings
 SPARK_PORT = 15002
 """The default port of Spark Connect."""
 CONNECT_TIMEOUT_S = 3.0
+WORKERS_TIMEOUT_S = 60.0
+"""How long workers may take to say what they have: a busy Spark lets the question wait."""
 PROBE_GROUP = "topicproof-doctor"
 """A group that nobody uses. An ACL on all groups covers it."""
 
@@ -126,7 +129,7 @@ def _of_transactions(address: Address) -> Sequence[str]:
 
 
 def spark(settings: Settings) -> Diagnosis:
-    """Open a session on the given server, and compare versions. Takes at most some seconds."""
+    """Open a session on the given server, and compare versions with it and its workers."""
     if settings.spark_remote is None:
         return ok("spark", "none is given; an embedded one is started when it is needed")
     told = without_token(settings.spark_remote)
@@ -135,6 +138,8 @@ def spark(settings: Settings) -> Diagnosis:
         session = bounded(lambda: connect(settings.spark_remote or ""))
         try:
             there, here = bounded(lambda: session.version), version("pyspark")
+            if there.split(".")[:2] == here.split(".")[:2]:
+                bounded(lambda: require_versions(session), stuck_s=WORKERS_TIMEOUT_S)
         finally:
             session.stop()
     except TopicproofError as error:
@@ -149,7 +154,7 @@ def spark(settings: Settings) -> Diagnosis:
             f"The server at {told} is Spark {there}; this is pyspark {here}.",
             f"Install the same version here: pip install 'pyspark[connect]=={there}'",
         )
-    return ok("spark", f"Spark {there} at {told}")
+    return ok("spark", f"Spark {there} at {told}, and its workers have what runs and checks need")
 
 
 def _require_listening(remote: str) -> None:

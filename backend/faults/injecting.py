@@ -18,7 +18,6 @@ from topicproof.backend.errors import UsageError
 from topicproof.backend.faults.fault import Fault
 from topicproof.backend.faults.kinds import parse_fault
 from topicproof.backend.faults.worker import Injector
-from topicproof.backend.sink.database import DatabaseSink
 from topicproof.backend.sink.exactly_once import KafkaTransactionalSink
 from topicproof.backend.sink.hooks import Hooks, MakeHooks
 from topicproof.backend.sink.options import FORMAT, SinkOptions
@@ -58,8 +57,8 @@ class Faults:
         return Injector(self.faults, self.abort_probability, self.seed, sink, source, name, task)
 
 
-class _Injecting(DataSource):
-    """Common parts of the sinks below."""
+class Injecting(DataSource):
+    """Common parts of the sinks with faults."""
 
     def given(self) -> Mapping[str, str]:
         return _without_faults(self.options)
@@ -68,15 +67,11 @@ class _Injecting(DataSource):
         return Faults.parse(self.options)
 
 
-class InjectingSink(_Injecting, KafkaTransactionalSink):
+class InjectingSink(Injecting, KafkaTransactionalSink):
     pass
 
 
-class InjectingStatefulSink(_Injecting, KafkaStatefulSink):
-    pass
-
-
-class InjectingDatabaseSink(_Injecting, DatabaseSink):
+class InjectingStatefulSink(Injecting, KafkaStatefulSink):
     pass
 
 

@@ -18,8 +18,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import dropwhile
 
-import psutil
-
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, InjectedError
 from topicproof.backend.faults.other import start, what_was_told
@@ -57,6 +55,8 @@ def stop_until_succeeded(address: Address, journal: str, transactional_id: str, 
 def _connections_to_spark() -> list[int]:
     """Return the descriptors of this worker's connection to Spark, accepted by its parent, the
     daemon."""
+    import psutil  # late: a worker needs it for this fault alone
+
     listening = {
         one.laddr
         for one in psutil.Process(os.getppid()).net_connections("all")
@@ -74,6 +74,8 @@ def _watch(
     stopped: int,
 ) -> None:
     """Resume the process once it has stopped and a successor has begun."""
+    import psutil
+
     process = psutil.Process(stopped)
     reader = JournalReader(Address(bootstrap, client), journal)
     deadline = time.monotonic() + SUCCESSOR_WITHIN_S

@@ -43,6 +43,7 @@ from topicproof.backend.kafka.log import fates, rawlog
 from topicproof.backend.kafka.origin import fetch_origin, topic_names
 from topicproof.backend.kafka.records_source import OVERFLOW, beyond_spark, read_clamped, register
 from topicproof.backend.services.spark import failed
+from topicproof.backend.storage import fetch, keep_in
 from topicproof.backend.waiting import ask_until
 from topicproof.validators.coordinator import Coordinator
 from topicproof.validators.facts.log_facts import log_facts
@@ -55,7 +56,7 @@ from topicproof.validators.ledger.rows import content
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.lineage.packed import keep_packs, packs_in
 from topicproof.validators.merged_topics import join, split
-from topicproof.validators.readings import COLUMNS, keep, read
+from topicproof.validators.readings import COLUMNS, read
 
 SETTLE_S = 3.0
 
@@ -107,7 +108,7 @@ def _capture(
     offsets = sink.offsets + source.offsets
 
     def reading(reader: Reader, bounds: Bounds, level: Witness, name: str) -> DataFrame:
-        return keep(reader(bounds, level), (evidence / name).as_uri(), offsets, COLUMNS)
+        return keep_in(reader(bounds, level), evidence / name, offsets, COLUMNS)
 
     tune(spark, offsets)
     with ThreadPoolExecutor(4) as pool:
@@ -127,6 +128,7 @@ def _capture(
             notes=tuple(map(_clamped_note, sorted(clamped))),
             source_origin=kafka.source_origin,
         )
+        fetch(spark, evidence)
         try:
             if sides.across:
                 # Packs that another cluster's log began say nothing about this one's batches.
@@ -302,7 +304,7 @@ def _pending(reader: Reader, question: Question, evidence: Path, offsets: int) -
         partitions=tuple(replace(p, start=max(p.start, p.lso)) for p in question.source.partitions),
     )
     reading = reader(above, Witness.READ_UNCOMMITTED)
-    return keep(reading, (evidence / PENDING).as_uri(), offsets, COLUMNS)
+    return keep_in(reading, evidence / PENDING, offsets, COLUMNS)
 
 
 def _ask_coordinator(sides: Sides, sink: Bounds, source: Bounds) -> Coordinator | None:
@@ -351,7 +353,7 @@ def _aborted(
     judged = replace(source, partitions=tuple(replace(p, hw=p.lso) for p in source.partitions))
     every = reader(judged, Witness.READ_UNCOMMITTED)
     lost = every.join(inputs.select("partition", "offset"), ["partition", "offset"], "left_anti")
-    return keep(lost.select(*inputs.columns), (evidence / ABORTED).as_uri(), offsets)
+    return keep_in(lost.select(*inputs.columns), evidence / ABORTED, offsets)
 
 
 def _has_aborted(batches: pa.Table, bounds: Bounds) -> bool:

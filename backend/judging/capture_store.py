@@ -31,6 +31,7 @@ from topicproof.backend.judging.expressions import COLUMNS as RECORD_COLUMNS
 from topicproof.backend.judging.expressions import check_expression
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.sink.journal import Entry, decode, encode
+from topicproof.backend.storage import forget, keep_in, sent
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.coordinator import Coordinator
@@ -41,7 +42,7 @@ from topicproof.validators.folded.fold import Folded
 from topicproof.validators.json_path import parse_path
 from topicproof.validators.lineage.headers import INT_MAX, LONG_MAX
 from topicproof.validators.lineage.identity import Identity
-from topicproof.validators.readings import COLUMNS, gathered, keep
+from topicproof.validators.readings import COLUMNS, gathered
 
 COMMITTED, UNCOMMITTED, INPUTS = (
     "sink-read_committed",
@@ -201,7 +202,7 @@ def keep_capture(capture: Capture, evidence: Path) -> None:
     if capture.schemas is not None:
         write_text(evidence / SCHEMAS, capture.schemas.to_json())
     if isinstance(expected.count, DataFrame):
-        keep(expected.count, (evidence / COUNTS).as_uri(), capture.offsets)
+        keep_in(expected.count, evidence / COUNTS, capture.offsets)
     try:
         if isinstance(capture.readings, Folded):
             keep_folded(capture.readings, evidence)
@@ -244,7 +245,7 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             asked["polled"] = read_table(evidence / POLLED)
         count = said["count"]
         if (evidence / COUNTS).exists():
-            count = spark.read.parquet((evidence / COUNTS).as_uri())
+            count = spark.read.parquet(sent(spark, evidence / COUNTS))
         question = Question(**asked, expected=Expected(Expect(said["expect"]), count))
         sink = TypeAdapter(Bounds).validate_python(said["sink"])
         _require_judgeable(evidence, question, sink)
@@ -329,10 +330,12 @@ def _require_judgeable(evidence: Path, question: Question, sink: Bounds) -> None
 
 
 def _kept(spark: SparkSession, reading: Path, offsets: int) -> DataFrame:
-    return gathered(spark.read.schema(COLUMNS).parquet(reading.as_uri()), offsets)
+    return gathered(spark.read.schema(COLUMNS).parquet(sent(spark, reading)), offsets)
 
 
-def empty(folder: Path) -> None:
+def empty(spark: SparkSession, folder: Path) -> None:
+    """Make an empty folder, here and where Spark writes it. Raises EvidenceError."""
+    forget(spark, folder)
     try:
         if folder.exists():
             shutil.rmtree(folder)

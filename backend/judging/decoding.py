@@ -23,12 +23,12 @@ from topicproof.backend.formats.fields import SCHEMAS_MAX, KnownSchemas, field_r
 from topicproof.backend.formats.formats import HEAD_BYTES, Formats, Part
 from topicproof.backend.formats.registered import Registered, RegistryFailure
 from topicproof.backend.judging.capture_store import Capture, Readings
+from topicproof.backend.storage import keep_in
 from topicproof.validators.decoded import DECODED, KEY_FIELD, decoded_type, parse_field, path_of
 from topicproof.validators.finding import Bounds
 from topicproof.validators.folded.fold import Folded
 from topicproof.validators.in_parallel import in_parallel
 from topicproof.validators.merged_topics import split
-from topicproof.validators.readings import keep
 
 FOLDER = "decoded"
 """In the evidence, while it is judged: the readings with their fields."""
@@ -131,9 +131,8 @@ def decode(capture: Capture, folder: Path) -> Capture:
     def kept(frame: DataFrame | None, side: _Wanted, name: str) -> DataFrame | None:
         if frame is None or not side.fields or DECODED in frame.columns:
             return frame
-        url = (folder / FOLDER / name).as_uri()
         own = schemas if side is sink else schemas.source or schemas
-        return keep(with_fields(frame, side, own), url, capture.offsets)
+        return keep_in(with_fields(frame, side, own), folder / FOLDER / name, capture.offsets)
 
     readings = capture.readings
     inputs, uncommitted, aborted, pending = in_parallel(

@@ -5,7 +5,6 @@ Each stage is computed once and handed on. After the capture, nothing asks Kafka
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -40,6 +39,7 @@ from topicproof.backend.judging.spark_tuning import limit_rows, tune
 from topicproof.backend.kafka.log import fates
 from topicproof.backend.services.spark import failed
 from topicproof.backend.sink.journal import Entry, TaskStarted, TransactionEnded
+from topicproof.backend.storage import discard, fetch, keep_in, spark_url
 from topicproof.validators.expectation import MOVEMENT
 from topicproof.validators.facts.journal import outcomes_of
 from topicproof.validators.facts.raw_log import raw_log
@@ -53,7 +53,7 @@ from topicproof.validators.lineage.headers import TRANSACTION_HEADER
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.lineage.packed import unpacked
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
-from topicproof.validators.readings import COLUMNS, frame_of, keep
+from topicproof.validators.readings import COLUMNS, frame_of
 from topicproof.validators.report import Report, judge
 from topicproof.validators.source_log import SourceLog
 
@@ -103,14 +103,14 @@ def judge_topics(
     Raises ClusterError, TopicError, SparkError, EvidenceError.
     """
     evidence = folder / EVIDENCE
-    empty(evidence)
+    empty(spark, evidence)
     told(READING)
     if payloads is Payloads.NONE and source is None and _provable(question):
         try:
             capture = capture_folded(spark, address, question)
             return conclude(spark, capture, folder, attachments, payloads, told)
         except ReadingsNeeded:
-            empty(evidence)
+            empty(spark, evidence)
 
     def captured(question: Question) -> Capture:
         capture = capture_topics(spark, address, question, evidence, source)
@@ -125,7 +125,7 @@ def judge_topics(
         # Outputs are in order, so everything below the last committed one was due when it was read.
         # Outputs that are still missing at a second look will not come.
         due = {one.partition: one.lso for one in report.source.partitions}
-        empty(evidence)
+        empty(spark, evidence)
         told(READING)
         second = captured(replace(question, due=due))
         report = conclude(spark, second, folder, attachments, told=told)
@@ -153,6 +153,7 @@ def conclude(
     keep_capture(capture, evidence)
     report = judge_capture(spark, capture, evidence)
     told(WRITING)
+    fetch(spark, evidence)
     complete(evidence, report, attachments or {}, payloads)
     write_text(folder / REPORT, report.to_json())
     return report
@@ -188,7 +189,7 @@ def judge_capture(spark: SparkSession, capture: Capture, evidence: Path) -> Repo
         raise failed(f"Spark could not judge {question.sink}", error) from error
     finally:
         # They can be made again from the readings and the schemas.
-        shutil.rmtree(evidence / DECODED_FOLDER, ignore_errors=True)
+        discard(spark, evidence / DECODED_FOLDER)
 
 
 def versions() -> dict[str, str]:
@@ -246,7 +247,7 @@ def _not_due(capture: Capture, judged: Bounds) -> int:
 
 def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
     repeats = capture.question.guarantee is Guarantee.AT_LEAST_ONCE
-    question, folder = capture.question, (evidence / "ledger").as_uri()
+    question, folder = capture.question, spark_url(spark, evidence / "ledger")
     if isinstance(capture.readings, Folded):
         # Only batches and transactions are left to examine, no records.
         tune(spark, 0)
@@ -269,9 +270,9 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
     inputs = capture.inputs
     if capture.source_packs is not None:
         # The judge needs each input's own origin.
-        inputs = keep(
+        inputs = keep_in(
             unpacked(inputs, capture.source_packs),
-            (evidence / "ledger" / "inputs").as_uri(),
+            evidence / "ledger" / "inputs",
             capture.offsets,
         )
     committed, uncommitted = capture.committed, capture.uncommitted
@@ -354,8 +355,8 @@ def with_headers(capture: Capture, folder: Path) -> Capture:
     def whole(reading: DataFrame, packs: Path | None, name: str) -> DataFrame:
         if packs is None:
             return reading
-        path = (folder / f"{name}-unpacked").as_uri()
-        return keep(unpacked(reading, packs), path, capture.offsets, COLUMNS)
+        path = folder / f"{name}-unpacked"
+        return keep_in(unpacked(reading, packs), path, capture.offsets, COLUMNS)
 
     readings = Readings(
         whole(capture.committed, capture.packs, COMMITTED),

@@ -8,7 +8,6 @@ the evidence.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +24,9 @@ from topicproof.backend.judging.judge import judge_capture, ledger_of, with_head
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import failed, spark_session
 from topicproof.backend.settings import Settings
+from topicproof.backend.storage import discard, keep_in
 from topicproof.validators.folded.fold import Folded
 from topicproof.validators.lineage.identity import Identity
-from topicproof.validators.readings import keep
 from topicproof.validators.report import Report
 from topicproof.validators.selftest import Caught, choose, compare, inject
 
@@ -60,8 +59,7 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
             return ()
 
         def injected(reading: DataFrame, name: str) -> DataFrame:
-            path = (scratch / name).as_uri()
-            return keep(inject(reading, injection), path, capture.offsets)
+            return keep_in(inject(reading, injection), scratch / name, capture.offsets)
 
         readings = capture.kept._replace(
             committed=injected(capture.committed, "committed"),
@@ -72,7 +70,7 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
     except PySparkException as error:
         raise failed("The self-test failed", error) from error
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        discard(spark, scratch)
     missed = [one for one in caught if one.found != 1]
     if missed:
         counts = ", ".join(f"{one.kind} {one.found} times" for one in missed)
@@ -125,7 +123,10 @@ def _caught(settings: Settings, folder: Path, say: Callable[[str], None]) -> lis
         "self-test: a duplicate, a gap, a swap and a torn transaction are injected into copies of"
         " the readings"
     )
-    with services(settings, kafka=False, say=say) as up, spark_session(up.spark_remote) as spark:
+    with (
+        services(settings, kafka=False, say=say) as up,
+        spark_session(up.spark_remote, up.storage) as spark,
+    ):
         found = [self_test(spark, evidence.parent) for evidence in evidence_in(folder)]
     caught = list(dict.fromkeys(one.kind for each in found for one in each)) if all(found) else []
     kept.write_text(json.dumps({"evidence": digest, "caught": caught}) + "\n", encoding="utf-8")

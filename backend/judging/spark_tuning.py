@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from topicproof.backend.storage import local_path
 from topicproof.validators.readings import FEW_OFFSETS_MAX
 
 BYTES_AT_ONCE = 32 * 1024 * 1024
@@ -38,11 +38,11 @@ def limit_rows(spark: SparkSession, readings: Sequence[DataFrame]) -> None:
     """Let Spark take fewer large rows into memory at once: 4,096 rows of 10 MB would kill the
     server.
 
-    Row size is read from each Parquet footer. For files on other machines, Spark's default remains.
+    Row size is read from each Parquet footer. For files that are not here, Spark's default remains.
     """
-    places = {urlsplit(name) for reading in readings for name in reading.inputFiles()}
-    files = [Path(unquote(place.path)) for place in places if place.scheme == "file"]
-    largest = max(map(_row_bytes, files), default=0)
+    names = {name for reading in readings for name in reading.inputFiles()}
+    paths = (local_path(spark, name) for name in names)
+    largest = max((_row_bytes(path) for path in paths if path and path.is_file()), default=0)
     rows = int(min(ROWS_AT_ONCE, max(1, BYTES_AT_ONCE // max(1, largest))))
     spark.conf.set("spark.sql.parquet.columnarReaderBatchSize", str(rows))
 

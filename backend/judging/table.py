@@ -33,10 +33,11 @@ from topicproof.backend.kafka.client_configs import READ_COMMITTED, spark_source
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.origin import fetch_origin, topic_names
 from topicproof.backend.sink.table import LINEAGE, connect_database, rows_of, shown
+from topicproof.backend.storage import keep_in
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.finding import Bounds, Guarantee, PartitionBounds, Witness
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, Lineage, format_lineage
-from topicproof.validators.readings import COLUMNS, keep, read
+from topicproof.validators.readings import COLUMNS, read
 from topicproof.validators.report import Report
 
 REQUIRED = ("duplicate", "gap", "order", "phantom")
@@ -59,7 +60,7 @@ def judge_table(
     Raises SinkError if the table cannot be read, EvidenceError, SparkError.
     """
     evidence = folder / EVIDENCE
-    empty(evidence)
+    empty(spark, evidence)
     rows = read_table(url, table)
     count = rows.num_rows
     sink = Bounds(table, (PartitionBounds(0, 0, count, count),))
@@ -70,11 +71,11 @@ def judge_table(
         else spark.createDataFrame([], COLUMNS)
     )
     committed, uncommitted = (
-        keep(reading, (evidence / name).as_uri(), offsets) for name in (COMMITTED, UNCOMMITTED)
+        keep_in(reading, evidence / name, offsets) for name in (COMMITTED, UNCOMMITTED)
     )
     options = spark_source_options(cluster.address, READ_COMMITTED)
-    inputs = keep(
-        read(spark, options, source, Witness.READ_COMMITTED), (evidence / INPUTS).as_uri(), offsets
+    inputs = keep_in(
+        read(spark, options, source, Witness.READ_COMMITTED), evidence / INPUTS, offsets
     )
     question = Question(
         source=source,

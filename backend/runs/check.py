@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from topicproof.backend.doctor.workers import require_workers
 from topicproof.backend.errors import CheckStopped, TopicproofError
 from topicproof.backend.evidence.attestation import attest, usable_key
 from topicproof.backend.evidence.copy import without_payloads, without_values
@@ -25,6 +26,7 @@ from topicproof.backend.runs.watched import watched
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
+from topicproof.backend.storage import Storage, publish, withdraw
 from topicproof.backend.trust.identity import Action
 from topicproof.validators.report import Report
 
@@ -77,16 +79,18 @@ def check(
         asked.append(kafka_service(Cluster(chosen.other), source))
 
     def without(error: TopicproofError) -> None:
-        _remove(folder, payloads, stopped=False)
+        _remove(services.storage, folder, payloads, stopped=False)
         if give_up is not None:
             give_up(error)
 
     try:
         with (
             check_lifeline(history, entry.id, asked, without if give_up else None),
-            spark_session(services.spark_remote) as spark,
+            spark_session(services.spark_remote, services.storage) as spark,
             watched(history, entry.id, spark) as watch,
         ):
+            if settings.spark_remote is not None:
+                require_workers(spark, services.address, folder)
             judged = replace(question, run=entry.id)
             every = {"plan.json": entry.plan, **(attachments or {})}
             with chosen.formats() as formats:
@@ -98,9 +102,10 @@ def check(
             without_payloads(folder / EVIDENCE)
             report = without_values(report)
         attest(settings, folder / EVIDENCE, [one.as_json() for one in by])
+        publish(services.storage, folder / EVIDENCE)
     except TopicproofError as error:
         stopped = isinstance(error, CheckStopped)
-        _remove(folder, payloads, stopped)
+        _remove(services.storage, folder, payloads, stopped)
         state = State.STOPPED if stopped else State.FAILED
         history.end(entry.id, state, None, None, None if stopped else str(error))
         raise
@@ -108,11 +113,13 @@ def check(
     return report
 
 
-def _remove(folder: Path, payloads: Payloads, stopped: bool) -> None:
+def _remove(storage: Storage | None, folder: Path, payloads: Payloads, stopped: bool) -> None:
     """Remove what a check that came to no verdict must not leave."""
     if payloads is Payloads.NONE:
         # The readings hold their payloads until they have been judged.
         shutil.rmtree(folder, ignore_errors=True)
+        withdraw(storage, folder)
     elif stopped:
         # Half of the evidence proves nothing.
         shutil.rmtree(folder / EVIDENCE, ignore_errors=True)
+        withdraw(storage, folder / EVIDENCE)

@@ -14,6 +14,7 @@ from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import connect, with_session
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.table import drop_table, drop_tables
+from topicproof.backend.storage import withdraw
 
 
 def clean(settings: Settings, services: Services, history: History, run_id: str) -> list[str]:
@@ -33,6 +34,7 @@ def clean(settings: Settings, services: Services, history: History, run_id: str)
     if isinstance(source, dict) and (given := source.get("url")):
         drop_table(given, table_of(run.facts.source))
     shutil.rmtree(settings.runs / run.id, ignore_errors=True)
+    withdraw(services.storage, settings.runs / run.id)
     history.forget(run_id)
     return deleted
 

@@ -18,8 +18,10 @@ from urllib.parse import urlsplit
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from topicproof.backend.doctor.workers import require_workers
 from topicproof.backend.errors import NotAllowed, OffsetMissing, OffsetsMoved, TopicproofError
 from topicproof.backend.evidence.attestation import attest_all
+from topicproof.backend.evidence.folder import evidence_in
 from topicproof.backend.history.run_state import StageVerdict
 from topicproof.backend.history.store import State
 from topicproof.backend.runs.context import Context
@@ -37,6 +39,7 @@ from topicproof.backend.runs.real_time import require_slots, seen, start_again
 from topicproof.backend.runs.stage_verdicts import Judged, Until, judge_run
 from topicproof.backend.runs.totals import current_totals, wrong_by
 from topicproof.backend.services.spark import session_id, spark_session
+from topicproof.backend.storage import publish, spark_url
 from topicproof.validators.finding import Guarantee
 from topicproof.validators.report import Report
 
@@ -61,8 +64,16 @@ def execute(context: Context) -> Report | None:
 
 def _execute(context: Context) -> Report | None:
     remote = context.services.spark_remote
-    with lifeline(context), _served(context), watched(context), spark_session(remote) as spark:
+    storage = context.services.storage
+    with (
+        lifeline(context),
+        _served(context),
+        watched(context),
+        spark_session(remote, storage) as spark,
+    ):
         context.remember(session=session_id(spark))
+        if context.settings.spark_remote is not None:
+            require_workers(spark, context.services.address, context.folder)
         failure = _work(context, spark)
         report = _conclude(context, spark, failure)
         context.remember(session=None)
@@ -97,7 +108,7 @@ def _process(
     checkpoints = (
         f"{plan.checkpoints}/{context.run.id}"
         if plan.checkpoints
-        else (context.folder / "checkpoint").as_uri()
+        else spark_url(spark, context.folder / "checkpoint")
     )
     exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
     struck = Struck(
@@ -206,6 +217,8 @@ def _conclude(
             judged = judge_run(context, spark, _until(context, failure, stopped))
             launched_by = [one.as_json() for one in context.run.facts.launched_by]
             attest_all(context.settings, context.folder, launched_by)
+            for evidence in evidence_in(context.folder):
+                publish(context.services.storage, evidence)
             stages = {
                 name: StageVerdict(one.verdict, one.why) for name, one in judged.stages.items()
             }

@@ -28,11 +28,11 @@ from topicproof.backend.errors import (
     TopicproofError,
 )
 from topicproof.backend.faults.injecting import (
-    InjectingDatabaseSink,
     InjectingSink,
     InjectingStatefulSink,
     start_injecting_real_time,
 )
+from topicproof.backend.faults.injecting_table import InjectingDatabaseSink
 from topicproof.backend.history.run_state import Names
 from topicproof.backend.kafka.client_configs import spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
@@ -48,6 +48,7 @@ from topicproof.backend.sink.real_time import FOLLOWED, Pace
 from topicproof.backend.sink.stateful import batches_topic
 from topicproof.backend.sink.table import committed_offsets, set_generation
 from topicproof.backend.sink.task_watch import RealTimeQuery, error_named
+from topicproof.backend.storage import in_storage, listed, remove
 from topicproof.validators.finding import Guarantee
 
 POLL_S = 0.2
@@ -245,8 +246,8 @@ def transform(source: DataFrame, stage: Stage, work: Work) -> DataFrame:
     return stage.transform(source, work)
 
 
-def drop_unbegun(checkpoint: str) -> None:
-    """Remove a local checkpoint that holds no complete batch.
+def drop_unbegun(spark: SparkSession, checkpoint: str) -> None:
+    """Remove a checkpoint that holds no complete batch, if it is here or in the storage.
 
     A query that is stopped while it writes its first batch leaves half a file. Spark then refuses
     the checkpoint (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). Nothing is lost: the position is the
@@ -257,11 +258,15 @@ def drop_unbegun(checkpoint: str) -> None:
     unbegun = offsets.is_dir() and not any(batch.name.isdecimal() for batch in offsets.iterdir())
     if url.scheme == "file" and unbegun:
         shutil.rmtree(offsets.parent)
+    if in_storage(spark, checkpoint):
+        batches = listed(f"{checkpoint}/offsets")
+        if batches and not any(name.isdecimal() for name in batches):
+            remove(checkpoint)
 
 
 def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint: str) -> Query:
     names = prepared.names
-    drop_unbegun(checkpoint)
+    drop_unbegun(prepared.rows.sparkSession, checkpoint)
     options = {
         **{f"kafka.{name}": value for name, value in cluster.address.client.items()},
         "kafka.bootstrap.servers": prepared.bootstrap or cluster.address.bootstrap,

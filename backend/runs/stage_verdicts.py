@@ -38,6 +38,7 @@ from topicproof.backend.runs.scenarios import Stage, scenario
 from topicproof.backend.sink.journal import read_journal
 from topicproof.backend.sink.options import OFF, PACKED
 from topicproof.backend.sink.position import journalled
+from topicproof.backend.storage import keep_in
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.expectation import merge
 from topicproof.validators.expected import Expected
@@ -47,7 +48,7 @@ from topicproof.validators.lineage.identity import Identity, with_lineage
 from topicproof.validators.lineage.packed import keep_packs, unpacked
 from topicproof.validators.merged_topics import join, split
 from topicproof.validators.offsets import bound
-from topicproof.validators.readings import keep, read
+from topicproof.validators.readings import read
 from topicproof.validators.report import Report
 
 STAGES = "stages"
@@ -126,7 +127,7 @@ def stage_folder(folder: Path, stage: str) -> Path:
 def _judge_end_to_end(context: Context, spark: SparkSession, until: Until) -> Report:
     """Judge the last sink against the first source. The stages' readings are reused, so nothing is
     read twice."""
-    empty(context.folder / EVIDENCE)
+    empty(spark, context.folder / EVIDENCE)
     with TemporaryDirectory(prefix="packs-", dir=context.folder) as scratch:
         whole = _joined(context, spark, until, Path(scratch))
     return conclude(spark, whole, context.folder, _attachments(context))
@@ -170,9 +171,9 @@ def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) 
         last,
         question=question,
         readings=Readings(
-            committed=keep(up(last.committed), (evidence / COMMITTED).as_uri(), last.offsets),
-            uncommitted=keep(up(last.uncommitted), (evidence / UNCOMMITTED).as_uri(), last.offsets),
-            inputs=keep(first.inputs, (evidence / INPUTS).as_uri(), first.offsets),
+            committed=keep_in(up(last.committed), evidence / COMMITTED, last.offsets),
+            uncommitted=keep_in(up(last.uncommitted), evidence / UNCOMMITTED, last.offsets),
+            inputs=keep_in(first.inputs, evidence / INPUTS, first.offsets),
         ),
         source_batches=first.source_batches,
         circumstances=replace(
@@ -183,7 +184,7 @@ def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) 
         aborted=(
             None
             if first.aborted is None
-            else keep(first.aborted, (evidence / ABORTED).as_uri(), first.offsets)
+            else keep_in(first.aborted, evidence / ABORTED, first.offsets)
         ),
     )
 

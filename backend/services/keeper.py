@@ -41,6 +41,7 @@ from topicproof.backend.settings import (
     read_settings,
     socket_path,
 )
+from topicproof.backend.storage import Storage
 
 LINGER_S = 1.0
 """How long the keeper waits for another user after the last one left."""
@@ -64,6 +65,8 @@ class Services:
     """Client properties of the given Kafka."""
     cluster: str = ""
     """The given Kafka's name in the settings, if it has one."""
+    storage: Storage | None = None
+    """Where Spark keeps files, if it shares no disk with this process."""
 
     @property
     def address(self) -> Address:
@@ -95,7 +98,7 @@ def services(
     want_spark = spark and settings.spark_remote is None
     if not want_kafka and not want_spark:
         given = settings.bootstrap or "", settings.spark_remote or "", settings.client
-        yield Services(*given, settings.cluster or "")
+        yield Services(*given, settings.cluster or "", storage_of(settings))
         return
     require_open_files()
     ensure_jars(settings)
@@ -107,9 +110,23 @@ def services(
             settings.spark_remote or found["spark_remote"],
             settings.client,
             settings.cluster or "",
+            storage_of(settings),
         )
     finally:
         connection.close()
+
+
+def storage_of(settings: Settings) -> Storage | None:
+    """Return the storage that the settings name. Raises UsageError without a given Spark: the
+    embedded one works on this machine's disk."""
+    if settings.storage is None:
+        return None
+    if settings.spark_remote is None:
+        raise UsageError(
+            "TOPICPROOF_STORAGE is for a Spark elsewhere, and SPARK_REMOTE names none. Set it, or"
+            " unset TOPICPROOF_STORAGE: the embedded Spark uses the disk of this machine."
+        )
+    return Storage(settings.storage, settings.home)
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from topicproof.backend.services.kafka import require_disk_space
 from topicproof.backend.services.prefork_server import write_executable
 from topicproof.backend.services.processes import await_start, end_process, free_ports, listens
 from topicproof.backend.settings import SPARK_START_TIMEOUT_S, python_path, socket_path
+from topicproof.backend.storage import Storage, attach
 
 SESSION_TIMEOUT_S = 60
 """A killed client's session, and its queries, end after this long."""
@@ -282,14 +283,19 @@ def connect(remote: str) -> SparkSession:
 
 
 @contextmanager
-def spark_session(remote: str) -> Iterator[SparkSession]:
-    """Open a new session until the block ends. Raises SparkError if nothing answers there."""
+def spark_session(remote: str, storage: Storage | None = None) -> Iterator[SparkSession]:
+    """Open a new session until the block ends. `storage`: where it keeps files, if not on this
+    machine's disk. Raises SparkError if nothing answers there, EvidenceError."""
     session = connect(remote)
+    if storage is not None:
+        attach(session, storage)
     try:
         with kept_alive(lambda: session.conf.get(ANY_SETTING)):
             yield session
     finally:
         session.stop()
+        if storage is not None:
+            storage.close()
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from topicproof.backend.evidence.manifest import MANIFEST, Manifest
 from topicproof.backend.evidence.page import PAGE, page_time, write_page
 from topicproof.backend.evidence.signed import read_signoffs
 from topicproof.backend.judging.capture_store import Question
+from topicproof.backend.storage import sent
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.expected import Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order
@@ -257,7 +258,7 @@ def _same_rows(
         return False
     if not rows and not pq.read_metadata(found).num_rows:
         return True
-    before, after = (spark.read.parquet(path.as_uri()) for path in (kept, found))
+    before, after = (spark.read.parquet(sent(spark, path)) for path in (kept, found))
     after = after.where(after["kind"].isin(sorted(kinds)))
     if not sentences:
         before, after = before.drop("why"), after.drop("why")

@@ -30,6 +30,7 @@ from topicproof.backend.exit_codes import FORGED, UNJUDGED, code_of, worst
 from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.judge import judge_capture
 from topicproof.backend.services.spark import first_line
+from topicproof.backend.storage import fetch
 from topicproof.backend.trust.keyring import Keyring
 from topicproof.backend.verifying.cluster_check import compare_with_clusters
 from topicproof.backend.verifying.derived import (
@@ -171,6 +172,7 @@ def verify(
         if not contradictions:
             # The files are rendered from the report, so a wrong report says nothing about them.
             forged += manifest_contradictions(manifest, found)
+            fetch(spark, scratch / "ledger")
             places = gather(scratch / "ledger", scratch)
             try:
                 rendered = file_contradictions(spark, evidence, manifest, said, places, scratch)

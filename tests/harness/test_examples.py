@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from junitparser import JUnitXml, TestCase
 
-from tests.wheel import CORE, build_wheel, fresh_python, requirements_of
+from tests.wheel import CORE, fresh_python, requirements_of
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import ROOT, Settings
 
@@ -29,13 +29,16 @@ FOUND = {
 
 @pytest.fixture(scope="module")
 def projects(
-    cluster: Services, settings: Settings, tmp_path_factory: pytest.TempPathFactory
+    cluster: Services,
+    settings: Settings,
+    wheel: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[tuple[str, str], TestCase]:
     """The outcome of each project's test, by folder and variant. They run side by side, and share
     Kafka and Spark with the tests of this repository."""
     folder = tmp_path_factory.mktemp("examples")
     names = (*CORE, *requirements_of("test"), "pytest-xdist")
-    python = fresh_python(build_wheel(folder / "wheel"), folder / "fresh", names)
+    python = fresh_python(wheel, folder / "fresh", names)
     shutil.copytree(ROOT / "examples", folder / "projects")
     assert cluster.bootstrap
     command = [str(python), "-W", "error::pytest.PytestWarning", "-m", "pytest", "-q"]

@@ -3,8 +3,8 @@ own.
 
 So the ledger and all validators see only one form of lineage. Readings are not shuffled. The batch
 headers determine the pack positions once (validators/lineage/packs.py). These are stored beside the
-readings, and each Spark task looks up its own offsets. Of each record, Python receives only
-partition, offset and headers.
+readings and sent to Spark, and each task looks up its own offsets. Of each record, Python receives
+only partition, offset and headers.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ ended."""
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _HEADER_NAMES = "headers.list.element.key"
 """Spark's name for that column in Parquet."""
+CARRIED_BYTES_MAX = 8_000_000
+"""Pack positions, compressed: some hundred thousand packs."""
 HEADS_FILE, SEGMENTS_FILE, LOST_FILE = "heads.parquet", "segments.parquet", "lost.parquet"
 
 Ints = npt.NDArray[np.int64]
@@ -80,9 +82,13 @@ def keep_packs(reading: DataFrame, batches: pa.Table, folder: Path) -> bool:
 
 
 def unpacked(reading: DataFrame, folder: Path) -> DataFrame:
-    """Gives each record of a pack known in `folder` its own headers."""
+    """Gives each record of a pack known in `folder` its own headers.
+
+    Up to `CARRIED_BYTES_MAX`, Spark's workers receive the positions with the query. Larger ones
+    they read in the folder, so they must share this machine's disk. Raises OSError.
+    """
     # Its type hints determine the kind of UDF.
-    unpack = arrow_udf(_unpacker(str(folder)), HEADERS)  # type: ignore[call-overload]
+    unpack = arrow_udf(_unpacker(_positions(folder)), HEADERS)  # type: ignore[call-overload]
     return reading.withColumn("headers", unpack("partition", "offset", "headers"))
 
 
@@ -112,14 +118,30 @@ def _last(headers: list[dict[str, object]], name: str) -> object:
 Columns = tuple[pa.Array, pa.Array, pa.Array]
 
 
-def _unpacker(folder: str) -> Callable[[Iterator[Columns]], Iterator[pa.Array]]:
+Positions = tuple[bytes | str, bytes | str]
+"""Segments and heads as Parquet: the content of a file, or its path."""
+
+
+def _positions(folder: Path) -> Positions:
+    files = folder / SEGMENTS_FILE, folder / HEADS_FILE
+    if sum(file.stat().st_size for file in files) > CARRIED_BYTES_MAX:
+        return str(files[0]), str(files[1])
+    return files[0].read_bytes(), files[1].read_bytes()
+
+
+def _table(positions: bytes | str, partition: int) -> pa.Table:
+    source = pa.BufferReader(positions) if isinstance(positions, bytes) else positions
+    return pq.read_table(source, filters=[("partition", "=", partition)])
+
+
+def _unpacker(positions: Positions) -> Callable[[Iterator[Columns]], Iterator[pa.Array]]:
     def unpack(batches: Iterator[Columns]) -> Iterator[pa.Array]:
         known: dict[int, _Packs] = {}
         for partition, offset, headers in batches:
             found = headers.cast(HEADERS_TYPE)
             for number in pc.unique(partition).to_pylist():
                 if number not in known:
-                    known[number] = _Packs(folder, number)
+                    known[number] = _Packs(positions, number)
                 found = known[number].unpack(
                     np.asarray(partition) == number, np.asarray(offset), found
                 )
@@ -131,10 +153,10 @@ def _unpacker(folder: str) -> Callable[[Iterator[Columns]], Iterator[pa.Array]]:
 class _Packs:
     """The packs of one partition."""
 
-    def __init__(self, folder: str, partition: int) -> None:
+    def __init__(self, positions: Positions, partition: int) -> None:
         segments, heads = (
-            pq.read_table(f"{folder}/{name}", filters=[("partition", "=", partition)]).sort_by(by)
-            for name, by in ((SEGMENTS_FILE, "first_offset"), (HEADS_FILE, "offset"))
+            _table(one, partition).sort_by(by)
+            for one, by in zip(positions, ("first_offset", "offset"), strict=True)
         )
         self.first, self.last, self.position = (
             np.asarray(segments[name], np.int64)

@@ -24,7 +24,7 @@ from tests.runs import run_to_end
 from topicproof.backend.address import Address
 from topicproof.backend.errors import SinkError, UsageError
 from topicproof.backend.evidence.folder import evidence_in
-from topicproof.backend.faults.injecting import InjectingDatabaseSink
+from topicproof.backend.faults.injecting_table import InjectingDatabaseSink
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.table import judge_table
 from topicproof.backend.kafka.client_configs import idempotent_producer_config, spark_source_options

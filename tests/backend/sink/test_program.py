@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.runs import read_all
-from tests.wheel import CONNECT, CORE, build_wheel, fresh_python
+from tests.wheel import CONNECT, CORE, fresh_python
 from topicproof.backend import cli
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
@@ -60,6 +60,7 @@ def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
     new_topic: Callable[..., str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    wheel: Path,
 ) -> None:
     """Story: somebody copies the program out of the README, puts in words of their own, and asks
     for a crash: each worker is killed -9 in its second transaction, with all of its records in the
@@ -69,7 +70,7 @@ def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
     quiet, loud, journal = new_topic(PARTITIONS), new_topic(PARTITIONS), new_topic(1)
     monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
     assert begin(cluster, f"{loud}-run", quiet) == 0
-    fresh = fresh_python(build_wheel(tmp_path / "wheel"), tmp_path / "fresh", (*CORE, *CONNECT))
+    fresh = fresh_python(wheel, tmp_path / "fresh", (*CORE, *CONNECT))
     here = {"PATH": os.environ["PATH"], "SPARK_REMOTE": cluster.spark_remote}
     # Only the sink with faults takes the option; it is the README's in all else.
     injecting = {

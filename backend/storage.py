@@ -1,0 +1,310 @@
+"""Folders that this process shares with Spark, even if they have no disk in common.
+
+By default Spark reads and writes a folder of this process where it is, as a `file:` URL. Executors
+on other machines cannot. The setting TOPICPROOF_STORAGE then names a folder on a filesystem that
+both reach, such as `s3a://bucket/topicproof`, and each folder of the home has a twin there. Spark
+works on the twin. `fetch` brings what Spark wrote, and `sent` takes there what Spark is to read.
+
+This process reaches the storage through pyarrow, and Spark through Hadoop's filesystems. Both find
+credentials where they always do: in the environment, or in Spark's own configuration. No secret is
+handed over here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from urllib.parse import quote, unquote, urlsplit
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+from pyarrow import fs
+from pyspark.sql import DataFrame, SparkSession
+
+from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.settings import DISK_FREE_BYTES_MIN
+from topicproof.validators.readings import keep
+
+S3 = ("s3", "s3a", "s3n")
+"""Hadoop's names of S3, and pyarrow's."""
+AT_ONCE = 8
+"""Files that are copied at the same time: each mostly waits for the network."""
+CHUNK_BYTES = 1 << 20
+FILES_MAX = 100_000
+ELSEWHERE = "elsewhere"
+"""Folder of the storage with the twins of folders outside of the home, which are temporary."""
+NAMED_BY_CONTENT = re.compile(r"part-.*[0-9a-f]{8}-[0-9a-f]{4}-.*\.parquet")
+"""A file that Spark wrote. Its name holds a random id, so it is never written again."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A folder that this process and Spark both reach, for the folders of one home."""
+
+    url: str
+    home: Path
+    session: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def twin(self, path: Path) -> str:
+        """Return the URL of a file's or a folder's twin."""
+        if path.is_relative_to(self.home):
+            return f"{self.url}/{path.relative_to(self.home).as_posix()}"
+        return f"{self._elsewhere}/{path.relative_to(path.anchor).as_posix()}"
+
+    def here(self, url: str) -> Path | None:
+        """Return the file or folder of this machine of which a URL is the twin, if it is one."""
+        for twin, folder in ((self._elsewhere, Path(self.home.anchor)), (self.url, self.home)):
+            if url.startswith(f"{twin}/"):
+                return folder / unquote(url.removeprefix(f"{twin}/"))
+        return None
+
+    def close(self) -> None:
+        """Remove the twins of temporary folders. Raises EvidenceError."""
+        remove(self._elsewhere)
+
+    @property
+    def _elsewhere(self) -> str:
+        return f"{self.url}/{ELSEWHERE}/{self.session}"
+
+
+_ATTACHED: WeakKeyDictionary[SparkSession, Storage] = WeakKeyDictionary()
+
+
+def attach(spark: SparkSession, storage: Storage) -> None:
+    """Let this session work on the twins of folders."""
+    _ATTACHED[spark] = storage
+
+
+def _attached(spark: SparkSession) -> Storage | None:
+    return _ATTACHED.get(spark) if _ATTACHED else None
+
+
+def spark_url(spark: SparkSession, path: Path) -> str:
+    """Return the URL by which Spark reads and writes a file or a folder of this process."""
+    storage = _attached(spark)
+    return path.as_uri() if storage is None else storage.twin(path)
+
+
+def in_storage(spark: SparkSession, url: str) -> bool:
+    """Return whether a URL lies in the storage of this session."""
+    storage = _attached(spark)
+    return storage is not None and url.startswith(f"{storage.url}/")
+
+
+def local_path(spark: SparkSession, url: str) -> Path | None:
+    """Return the path here of what Spark names by a URL; None if only Spark knows it."""
+    if urlsplit(url).scheme == "file":
+        return Path(unquote(urlsplit(url).path))
+    storage = _attached(spark)
+    return None if storage is None else storage.here(url)
+
+
+def keep_in(frame: DataFrame, path: Path, offsets: int, columns: str | None = None) -> DataFrame:
+    """Keep a frame in a folder, as `validators.readings.keep` does under a URL. `fetch` brings its
+    files here, if Spark wrote them elsewhere."""
+    return keep(frame, spark_url(frame.sparkSession, path), offsets, columns)
+
+
+def fetch(spark: SparkSession, folder: Path) -> None:
+    """Bring here what Spark wrote into a folder. Raises EvidenceError."""
+    if (storage := _attached(spark)) is not None:
+        download(storage.twin(folder), folder)
+
+
+def sent(spark: SparkSession, path: Path) -> str:
+    """Let Spark see a file, or a folder with exactly the files that it has here, and return its
+    URL. Raises EvidenceError."""
+    publish(_attached(spark), path)
+    return spark_url(spark, path)
+
+
+def discard(spark: SparkSession, folder: Path) -> None:
+    """Remove a folder here and where Spark wrote it. Raises EvidenceError."""
+    shutil.rmtree(folder, ignore_errors=True)
+    forget(spark, folder)
+
+
+def forget(spark: SparkSession, folder: Path) -> None:
+    """Remove what Spark wrote into a folder, but not what is here. Raises EvidenceError."""
+    withdraw(_attached(spark), folder)
+
+
+def publish(storage: Storage | None, folder: Path) -> None:
+    """Make the twin of a file or a folder hold what is here, and nothing else. Raises
+    EvidenceError."""
+    if storage is not None:
+        upload(folder, storage.twin(folder))
+
+
+def withdraw(storage: Storage | None, folder: Path) -> None:
+    """Remove the twin of a folder. Raises EvidenceError."""
+    if storage is not None:
+        remove(storage.twin(folder))
+
+
+def is_url(place: str) -> bool:
+    """Return whether a place is named by a URL, and not by a path of this machine."""
+    return "://" in place
+
+
+@contextmanager
+def downloaded(url: str) -> Iterator[Path]:
+    """Copy a folder into a temporary one, which lasts as long as the block. Raises EvidenceError if
+    it is empty."""
+    with TemporaryDirectory(prefix="topicproof-downloaded-") as name:
+        folder = Path(name) / "evidence"
+        if not download(url, folder):
+            raise EvidenceError(f"{url} holds no files. Check the address.")
+        yield folder
+
+
+@contextmanager
+def uploading(url: str, ours: str) -> Iterator[Path]:
+    """Give an empty folder, and copy what the block wrote into it to `url`. An earlier copy there
+    is replaced; it is known by a file named `ours`.
+
+    Raises UsageError, before the block, if anything else is there; EvidenceError.
+    """
+    there = listed(url)
+    if there and not any(PurePosixPath(name).name == ours for name in there):
+        raise UsageError(f"{url} is not empty. Choose a folder that is, or that does not exist.")
+    with TemporaryDirectory(prefix="topicproof-uploading-") as name:
+        folder = Path(name) / "evidence"
+        yield folder
+        upload(folder, url)
+
+
+def download(url: str, folder: Path) -> int:
+    """Copy the files under a URL into a folder, which may hold some of them. Returns their number.
+    Raises EvidenceError, also for names that lie outside of the folder."""
+    system, root = _opened(url)
+    found = listed(url)
+    for name in found:
+        if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
+            raise EvidenceError(f"{url} holds {name!r}, which lies outside of it.")
+    if len(found) > FILES_MAX:
+        raise EvidenceError(f"{url} has more than {FILES_MAX:,} files; evidence has fewer.")
+    if not found:
+        return 0
+    folder.mkdir(parents=True, exist_ok=True)
+    size, free = sum(found.values()), shutil.disk_usage(folder).free
+    if size > free - DISK_FREE_BYTES_MIN:
+        raise EvidenceError(
+            f"{url} has {size:,} bytes, and the disk of {folder} has {free:,} left. Set"
+            " TOPICPROOF_HOME, or TMPDIR for what is only verified, to a larger one."
+        )
+
+    def bring(name: str) -> None:
+        target = folder / name
+        if _same(name, found[name], target):
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            system.open_input_stream(f"{root}/{name}") as source,
+            target.open("wb") as file,
+        ):
+            shutil.copyfileobj(source, file, CHUNK_BYTES)
+
+    _each(bring, found, url, "read")
+    return len(found)
+
+
+def upload(path: Path, url: str) -> None:
+    """Make a URL hold a file, or exactly the files of a folder. Raises EvidenceError."""
+    system, root = _opened(url)
+    if path.is_file():
+        _each(lambda _name: _put(system, path, root), {"": 0}, url, "written")
+        return
+    there = listed(url)
+    here = [one for one in path.rglob("*") if one.is_file()]
+    names = {one.relative_to(path).as_posix(): one.stat().st_size for one in here}
+
+    def take(name: str) -> None:
+        if not _same(name, there.get(name), path / name):
+            _put(system, path / name, f"{root}/{name}")
+
+    _each(take, names, url, "written")
+    _each(lambda name: system.delete_file(f"{root}/{name}"), there.keys() - names, url, "written")
+
+
+def remove(url: str) -> None:
+    """Remove the files under a URL. Raises EvidenceError."""
+    system, root = _opened(url)
+    _each(lambda name: system.delete_file(f"{root}/{name}"), listed(url), url, "written")
+
+
+def listed(url: str) -> dict[str, int]:
+    """Return the sizes of all files under a URL, by their path from there."""
+    system, root = _opened(url)
+    try:
+        found = system.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
+    except (OSError, pa.ArrowException) as error:
+        raise _unusable(url, "read", error) from error
+    files = (one for one in found if one.type is fs.FileType.File)
+    return {one.path[len(root) :].lstrip("/"): one.size for one in files}
+
+
+def _opened(url: str) -> tuple[fs.FileSystem, str]:
+    """Return the filesystem of a URL, and the path there. Raises EvidenceError."""
+    parts = urlsplit(url)
+    try:
+        if parts.scheme in S3:
+            return _s3(parts.netloc), f"{parts.netloc}{parts.path}".rstrip("/")
+        # Hadoop takes a URL's path as it is written, and pyarrow decodes it.
+        system, path = fs.FileSystem.from_uri(quote(url, safe=":/"))
+        return system, path.rstrip("/")
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise _unusable(url, "reached", error) from error
+
+
+def _s3(bucket: str) -> fs.FileSystem:
+    """Return S3 as the usual variables of the environment describe it."""
+    variables = os.environ
+    endpoint = variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL")
+    region = variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION")
+    if endpoint is None:
+        return fs.S3FileSystem(region=region or fs.resolve_s3_region(bucket))
+    there = urlsplit(endpoint)
+    # An interface of somebody else's has one name for all buckets.
+    return fs.S3FileSystem(
+        endpoint_override=there.netloc, scheme=there.scheme, region=region or "us-east-1"
+    )
+
+
+def _same(name: str, size: int | None, other: Path) -> bool:
+    """Return whether both sides surely have the same content under this name."""
+    ours = NAMED_BY_CONTENT.fullmatch(PurePosixPath(name).name)
+    return bool(ours) and other.is_file() and other.stat().st_size == size
+
+
+def _put(system: fs.FileSystem, path: Path, target: str) -> None:
+    if system.type_name in ("local", "hdfs"):
+        # In an object store, a folder is there as soon as a file is in it.
+        system.create_dir(target.rpartition("/")[0], recursive=True)
+    with path.open("rb") as file, system.open_output_stream(target) as written:
+        shutil.copyfileobj(file, written, CHUNK_BYTES)
+
+
+def _each(do: Callable[[str], None], names: Iterable[str], url: str, what: str) -> None:
+    """Do something with each file, several at once. Raises EvidenceError."""
+    try:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(do, names))
+    except (OSError, pa.ArrowException) as error:
+        raise _unusable(url, what, error) from error
+
+
+def _unusable(url: str, what: str, error: Exception) -> EvidenceError:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return EvidenceError(
+        f"{url} cannot be {what}: {lines[0].rstrip('.')}. Check the address, and that the"
+        " environment of this process has the credentials for it."
+    )

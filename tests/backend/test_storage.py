@@ -1,0 +1,71 @@
+"""Folders and their twins in a storage, which is a folder here; tests/topology has a bucket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.services.keeper import storage_of
+from topicproof.backend.settings import read_settings
+from topicproof.backend.storage import Storage, download, publish, uploading, withdraw
+
+
+def names(folder: Path) -> set[str]:
+    return {one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.is_file()}
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage((tmp_path / "far").as_uri(), tmp_path / "home")
+
+
+def test_the_twin_of_a_folder_has_exactly_its_files(storage: Storage, tmp_path: Path) -> None:
+    """Story: evidence is judged a second time. Nothing of the first time stays in the storage."""
+    here, far = storage.home / "runs" / "a b", tmp_path / "far" / "runs" / "a b"
+    (here / "ledger").mkdir(parents=True)
+    for name in ("report.json", "ledger/words"):
+        (here / name).write_text(name)
+    (far / "old").mkdir(parents=True)
+    (far / "old" / "findings").write_text("of the first time")
+    publish(storage, here)
+    assert names(far) == {"report.json", "ledger/words"}
+    assert (far / "report.json").read_text() == "report.json"
+    assert storage.here(storage.twin(here / "ledger")) == here / "ledger"
+    withdraw(storage, here)
+    assert names(far) == set()
+
+
+def test_temporary_folders_have_twins_of_this_session(storage: Storage, tmp_path: Path) -> None:
+    """Story: evidence from elsewhere is verified. Spark sees a copy of it, which does not stay."""
+    (tmp_path / "proof").mkdir()
+    (tmp_path / "proof" / "taken.json").write_text("{}")
+    publish(storage, tmp_path / "proof")
+    assert storage.here(storage.twin(tmp_path / "proof")) == tmp_path / "proof"
+    assert len(names(tmp_path / "far")) == 1
+    storage.close()
+    assert names(tmp_path / "far") == set()
+
+
+def test_what_is_not_ours_is_not_replaced(storage: Storage, tmp_path: Path) -> None:
+    """Story: somebody names the wrong folder for a copy, or one that is not there."""
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "wages.csv").touch()
+    with pytest.raises(UsageError, match="is not empty"), uploading(storage.url, "manifest.json"):
+        pass
+    with pytest.raises(EvidenceError, match="other://none cannot be reached"):
+        download("other://none", tmp_path / "copy")
+
+
+def test_a_storage_needs_a_spark_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: the variable is left from the cluster, and the embedded Spark is used."""
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    monkeypatch.setenv("TOPICPROOF_STORAGE", "s3a://bucket/folder/")
+    settings = read_settings(home=tmp_path)
+    assert settings.storage == "s3a://bucket/folder"
+    with pytest.raises(UsageError, match="SPARK_REMOTE names none"):
+        storage_of(settings)
+    monkeypatch.setenv("TOPICPROOF_STORAGE", "bucket/folder")
+    with pytest.raises(UsageError, match=r"TOPICPROOF_STORAGE is wrong: .* URL of a folder"):
+        read_settings(home=tmp_path)

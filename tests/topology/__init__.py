@@ -1,0 +1,1 @@
+"""Topicproof on a cluster as a company has it."""
