@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from topicproof.backend.errors import TransactionAborted
 from topicproof.backend.faults import crash, hijack, offsets, refused, zombie
+from topicproof.backend.faults.by_hand import Presence
 from topicproof.backend.faults.fault import Fault, Side
 from topicproof.backend.faults.kinds import CRASH, ERROR, HIJACK, NETWORK, OFFSETS, REFUSED, ZOMBIE
 from topicproof.backend.faults.rendezvous import wait_for_the_run
@@ -31,6 +32,8 @@ from topicproof.backend.sink.options import SinkOptions
 class Injector:
     """The hooks of one source partition within one task."""
 
+    by_hand: bool
+    """Whether the journal gets this task's process, so that somebody can kill it."""
     faults: tuple[Fault, ...]
     abort_probability: float
     seed: int
@@ -45,9 +48,12 @@ class Injector:
     """An oversized value for the first input."""
     paddings: int = 0
     """Number of attempts that still get it."""
+    presence: Presence | None = None
 
     def prepare(self) -> None:
         """Read the claims of earlier tasks."""
+        if self.by_hand and self.sink.journal:
+            self.presence = Presence(self.sink.address, self.sink.journal, self.task, self.source)
         if (self.faults or self.abort_probability > 0) and self.sink.journal:
             self.entries = read_journal(self.sink.address, self.sink.journal)
 
@@ -103,6 +109,10 @@ class Injector:
 
     def drop_extra_value(self) -> None:
         self.paddings = 0
+
+    def close(self) -> None:
+        if self.presence is not None:
+            self.presence.close()
 
     def _fire(self, fault: Fault, first: int, following: int) -> None:
         sink = self.sink

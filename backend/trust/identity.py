@@ -33,6 +33,7 @@ class Action(StrEnum):
     RESUME = "resume a run"
     STOP = "stop a run"
     RELEASE = "release a run"
+    STRIKE = "strike a run"
     CHECK = "check topics"
     KEEP = "keep a contract"
     ABORT = "abort a transaction"
@@ -56,7 +57,7 @@ class How(StrEnum):
 _OPERATES = frozenset(
     {
         *(Action.LOOK, Action.LAUNCH, Action.RESUME, Action.STOP, Action.RELEASE),
-        *(Action.CHECK, Action.KEEP, Action.ABORT, Action.EXPORT),
+        *(Action.STRIKE, Action.CHECK, Action.KEEP, Action.ABORT, Action.EXPORT),
     }
 )
 MAY: Mapping[Role, frozenset[Action]] = {
