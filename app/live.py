@@ -189,13 +189,12 @@ def is_endless(run: Run) -> bool:
 def striking(settings: Settings, run: Run, always: bool = False) -> None:
     """Offers to kill a worker and to freeze the network, for a run that may be struck by hand.
     `always`: shows why not for any other live run."""
-    planned = bool(run.plan.get("by_hand"))
-    if run.kind != "run" or not (planned or (always and run.alive)):
+    planned, places = bool(run.plan.get("by_hand")), sources(run)
+    if not places or not (planned or (always and run.alive)):
         return
     refused = None if session.may(Action.STRIKE) else "Your role may not strike a run."
     no_kill = refused or why_no_kill(run)
     no_freeze = refused or why_no_freeze(settings, run)
-    places = sources(run)
     names = worker_names(places)
     wanted: Strike | None = None
     with st.container(horizontal=True, vertical_alignment="bottom"):

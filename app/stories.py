@@ -15,8 +15,9 @@ _ENDLESS: Mapping[str, Any] = {
     "by_hand": True,
     "until_stopped": True,
     "trigger": "real_time",
+    "commit_interval_ms": 300,
     # Transactions stay open for long enough to be aimed at.
-    "commit_interval_ms": 1_500,
+    "slow_motion_ms": 1_200,
     "rate": 40,
     # In real time each takes one of Spark's task slots, and other runs need some too.
     "partitions": 2,
@@ -150,7 +151,7 @@ STORIES: tuple[Story, ...] = (
         "Can you make exactly-once lose a record, or write one twice?",
         ":material/bolt:",
         (Part("exactly once, and your strikes", _ENDLESS),),
-        "The pipeline writes until you stop it. Kill a worker while one of its boxes is open"
+        "The pipeline writes until you end it. Kill a worker while one of its boxes is open"
         " (striped), or freeze the network, as often as you like. What a killed worker left open is"
         " aborted, and its successor continues at the committed offset. When you have seen enough,"
         " press Finish and judge: then every record is counted.",

@@ -50,7 +50,10 @@ def journal_event(entry: Entry, names: Mapping[Place, str], portions: bool) -> s
             return None
         return f"{_TOLD[entry.what]}: {_cut(entry.said)}."
     if isinstance(entry, GenerationBegun):
-        return f"The query starts for the {_nth(entry.generation)} time."
+        return (
+            f"Generation {entry.generation} of the query begins: workers of earlier ones can no"
+            " longer write."
+        )
     if isinstance(entry, TaskFailed):
         return f"A task fails: {entry.error}."
     who = names.get((entry.source_topic, entry.source_partition))
@@ -126,11 +129,6 @@ def _cut(text: str) -> str:
 
 def _lower(who: str) -> str:
     return who[0].lower() + who[1:]
-
-
-def _nth(number: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0)
-    return f"{number}{ending or 'th'}"
 
 
 def left_out(older: int, partitions: tuple[int, int], workers: tuple[int, int]) -> list[str]:

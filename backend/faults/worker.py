@@ -7,6 +7,7 @@ next task finds the claim whatever happens to this one.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -34,6 +35,8 @@ class Injector:
 
     by_hand: bool
     """Whether the journal gets this task's process, so that somebody can kill it."""
+    slow_motion_ms: int
+    """How long a transaction stays open when its records are in the log."""
     faults: tuple[Fault, ...]
     abort_probability: float
     seed: int
@@ -80,6 +83,9 @@ class Injector:
         flush: Callable[[], None],
     ) -> None:
         """Fire the plan's faults of this step. Raises whatever a fault raises."""
+        if step is Step.PRODUCED and self.slow_motion_ms:
+            flush()
+            time.sleep(self.slow_motion_ms / 1000)
         for fault in self.faults:
             if fault.kind.side is Side.RUN and self.source[1] != 0:
                 continue  # Outside damage happens once, at source partition 0.

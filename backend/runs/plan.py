@@ -183,6 +183,9 @@ class RunPlan(BaseModel):
     by_hand: bool = False
     """Whether somebody may kill its workers and freeze their network while it runs
     (backend/faults/by_hand.py)."""
+    slow_motion_ms: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """How long each transaction stays open once all of its records are in the log, for people who
+    watch."""
     seed: int = 0
     rate: Annotated[float, Field(gt=0)] | None = None
     """Fill rate in records per second; None: as fast as possible."""

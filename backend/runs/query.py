@@ -281,6 +281,7 @@ def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint:
         "seed": str(plan.seed),
         "faults": " ".join(plan.faults),
         "byHand": str(plan.by_hand).lower(),
+        "slowMotionMs": str(plan.slow_motion_ms),
         "checkpointLocation": checkpoint,
     }
     if names.dead_letters is not None:

@@ -293,7 +293,7 @@ def test_the_rest_of_the_journal_in_words() -> None:
     ]
     said = [event.says for event in picture(seen([], BOUNDS, entries)).events]
     assert said[:4] == [
-        "The query starts for the 2nd time.",
+        "Generation 2 of the query begins: workers of earlier ones can no longer write.",
         "The fault is under way: a foreign transaction is open.",
         "The fault ends: it was aborted.",
         "A task fails: Fenced.",

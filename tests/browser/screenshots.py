@@ -93,7 +93,7 @@ def running(found: Settings, cluster: Services) -> Iterator[Pages]:
     """A live run in real time, with a transaction of somebody else that stays open."""
     history = History(found)
     plan: dict[str, Any] = {"until_stopped": True, "by_hand": True, "rate": 60, "partitions": 2}
-    plan |= {"trigger": "real_time", "commit_interval_ms": 1_500}
+    plan |= {"trigger": "real_time", "commit_interval_ms": 300, "slow_motion_ms": 900}
     run = create(found, cluster, history, make_plan(plan))
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(execute, make_context(found, cluster, history, run))
