@@ -61,9 +61,14 @@ class Faults:
         return cls(faults, probability, int(given.get("seed", "0")), by_hand, slow_motion_ms)
 
     def __call__(self, sink: SinkOptions, source: tuple[str, int], name: str, task: str) -> Hooks:
-        watched = self.by_hand, self.slow_motion_ms
-        plan = self.faults, self.abort_probability, self.seed
-        return Injector(*watched, *plan, sink, source, name, task)
+        return Injector(
+            self.by_hand,
+            self.slow_motion_ms,
+            self.faults,
+            self.abort_probability,
+            self.seed,
+            *(sink, source, name, task),
+        )
 
 
 class _Injecting(DataSource):
