@@ -5,16 +5,21 @@ from __future__ import annotations
 import streamlit as st
 
 from topicproof.app import export, session, wording
+from topicproof.app.charts.picture_words import worker_names
 from topicproof.app.charts.withheld import withheld_figure
 from topicproof.backend.commands.show import side_effects
+from topicproof.backend.faults.by_hand import FREEZE_S, Freeze, Kill, Strike
 from topicproof.backend.faults.fault import Side
 from topicproof.backend.faults.kinds import parse_fault
 from topicproof.backend.history.store import Run
-from topicproof.backend.runs.context import holds_open, release
+from topicproof.backend.runs.by_hand import sources, strike, why_no_freeze, why_no_kill
+from topicproof.backend.runs.context import finish, holds_open, release, why_no_finish
 from topicproof.backend.settings import Settings
+from topicproof.backend.trust.identity import Action
 from topicproof.validators.finding import Outcome
 
 RATES_KEPT = 60
+WORKER_PX = 170
 CHARTS_AFTER_S = 10.0
 """Age of a run from which its charts are drawn. On the same cores, drawing costs a browser as much
 as a second of the run, and a short run needs no charts."""
@@ -80,10 +85,12 @@ def figures(run: Run) -> None:
         for of_topic in of_stage.values()
     )
     most = sides.count(Side.WORKER) * partitions + sides.count(Side.RUN)
+    planned = [f"of at most {most:,}"] if most else []
+    planned += ["by hand"] if run.plan.get("by_hand") else []
     columns[2].metric(
         "Faults fired",
         f"{seen.faults:,}",
-        f"of at most {most:,}" if most else "none planned",
+        " and ".join(planned) or "none planned",
         delta_color="off",
         delta_arrow="off",
         border=True,
@@ -172,6 +179,66 @@ def ending(settings: Settings, run: Run) -> None:
     ):
         with session.said():
             release(session.history(settings), run)
+
+
+def is_endless(run: Run) -> bool:
+    """Whether the run goes on until somebody stops it, and nobody has."""
+    return run.alive and bool(run.plan.get("until_stopped")) and not run.stop_requested
+
+
+def striking(settings: Settings, run: Run, always: bool = False) -> None:
+    """Offers to kill a worker and to freeze the network, for a run that may be struck by hand.
+    `always`: shows why not for any other live run."""
+    planned, places = bool(run.plan.get("by_hand")), sources(run)
+    if not places or not (planned or (always and run.alive)):
+        return
+    refused = None if session.may(Action.STRIKE) else "Your role may not strike a run."
+    no_kill = refused or why_no_kill(run)
+    no_freeze = refused or why_no_freeze(settings, run)
+    names = worker_names(places)
+    wanted: Strike | None = None
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        place = st.selectbox(
+            "Worker",
+            places,
+            format_func=lambda one: f"worker of {wording.plain(names[one])}",
+            key=f"worker {run.id}",
+            label_visibility="collapsed",
+            disabled=no_kill is not None,
+            width=WORKER_PX,
+        )
+        if st.button(
+            "Kill this worker now",
+            key=f"kill {run.id}",
+            icon=":material/bolt:",
+            disabled=no_kill is not None or place is None,
+            help=no_kill
+            or "Kills its process with SIGKILL, as a power cut would, as soon as it is at work.",
+        ):
+            wanted = Kill(place[1], place[0])
+        if st.button(
+            f"Freeze the network for {FREEZE_S} s",
+            key=f"freeze {run.id}",
+            icon=":material/ac_unit:",
+            disabled=no_freeze is not None,
+            help=no_freeze
+            or "Nothing passes between the workers and the brokers. Connections stay open.",
+        ):
+            wanted = Freeze()
+        no_finish = None if session.may(Action.STOP) else "Your role may not stop a run."
+        no_finish = no_finish or why_no_finish(settings, run)
+        if planned and st.button(
+            "Finish and judge",
+            key=f"finish {run.id}",
+            icon=":material/flag:",
+            disabled=no_finish is not None,
+            help=no_finish or "No more inputs. Those in the source are processed, then all judged.",
+        ):
+            with session.said():
+                finish(session.history(settings), run)
+    if wanted is not None:
+        with session.said():
+            strike(session.history(settings), run, wanted)
 
 
 def conclusion(run: Run) -> None:

@@ -610,10 +610,13 @@ def shown_report(found: Settings, report: Report) -> Report:
 
 
 def kept_report(found: Settings, run: Run) -> Report | None:
-    """Returns the run's report; None if there is no readable one."""
+    """Returns the run's report; None if there is no readable one. Raises NotPermitted if this
+    person's login has ended."""
     try:
         text = report_text(found, run)
         return None if text is None else shown_report(found, report(text))
+    except NotPermitted:
+        raise
     except (TopicproofError, ValueError, KeyError, TypeError):
         return None
 

@@ -11,6 +11,18 @@ from topicproof.backend.history.store import ENDED, Run, State
 from topicproof.validators.report import Report
 
 _SMALL: Mapping[str, Any] = {"records": 9_000, "partitions": 3, "per_transaction": 500, "seed": 7}
+_ENDLESS: Mapping[str, Any] = {
+    "by_hand": True,
+    "until_stopped": True,
+    "trigger": "real_time",
+    "commit_interval_ms": 300,
+    # Transactions stay open for long enough to be aimed at.
+    "slow_motion_ms": 1_200,
+    "rate": 40,
+    # In real time each takes one of Spark's task slots, and other runs need some too.
+    "partitions": 2,
+    "seed": 7,
+}
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,8 @@ class Story:
     """The text while the pipeline runs."""
     ended: str
     """The text afterwards."""
+    takes: str = "about half a minute"
+    """How long its runs take, in words."""
 
 
 _FILLING = (
@@ -129,6 +143,22 @@ STORIES: tuple[Story, ...] = (
         "The open transaction was ended, the LSO moved on, and all that was withheld was"
         " delivered, in order. The foreign records are aborted; Transactions shows who wrote them"
         " and how long they blocked consumers.",
+        "until you end the transaction",
+    ),
+    Story(
+        "by-hand",
+        "Break it yourself",
+        "Can you make exactly-once lose a record, or write one twice?",
+        ":material/bolt:",
+        (Part("exactly once, and your strikes", _ENDLESS),),
+        "The pipeline writes until you end it. Kill a worker while one of its boxes is open"
+        " (striped), or freeze the network, as often as you like. What a killed worker left open is"
+        " aborted, and its successor continues at the committed offset. When you have seen enough,"
+        " press Finish and judge: then every record is counted.",
+        "Whatever you did, each input is committed exactly once: the verdict counts them all, and"
+        " names your strikes. Boxes with a cross were left open by killed workers. No"
+        " read_committed consumer gets them.",
+        "until you end it",
     ),
 )
 

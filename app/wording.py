@@ -8,7 +8,7 @@ through `plain`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -270,7 +270,7 @@ def progress_share(progress: Progress) -> float:
 
 def faults_sentence(run: Run) -> str:
     """Describes which faults were planned, and how often they fired."""
-    planned: Sequence[str] = run.plan.get("faults", ())
+    planned = _planned_faults(run)
     fired = run.progress.faults
     aborts = run.plan.get("abort_probability", 0)
     parts = []
@@ -279,6 +279,11 @@ def faults_sentence(run: Run) -> str:
     if aborts:
         parts.append(f"aborts on purpose with probability {aborts:g}")
     return "; ".join(parts) if parts else "none planned"
+
+
+def _planned_faults(run: Run) -> list[str]:
+    by_hand = ["strikes by hand"] if run.plan.get("by_hand") else []
+    return [*run.plan.get("faults", ()), *by_hand]
 
 
 def plan_sentence(run: Run) -> str:
@@ -291,7 +296,7 @@ def plan_sentence(run: Run) -> str:
         f"{plan.get('scenario')} · {plan.get('guarantee')} · {amount} ·"
         f" {count(plan.get('partitions', 0), 'partition')} · {plan.get('per_transaction', 0):,} a"
         f" transaction · abort probability {plan.get('abort_probability', 0):g} ·"
-        f" {', '.join(plan.get('faults', ())) or 'no fault'} · seed {plan.get('seed')}"
+        f" {', '.join(_planned_faults(run)) or 'no fault'} · seed {plan.get('seed')}"
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.properties.facts import facts_of
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,11 @@ class Address:
     secrets: never printed."""
     name: str = field(default="", compare=False)
     """Its name among the clusters of the settings; empty without one."""
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether its clients use TLS."""
+        return facts_of(self.client).has_tls
 
     @property
     def called(self) -> str:

@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, str] = {
     "rights": "rights",
     "stop": "runs",
     "release": "runs",
+    "strike": "runs",
     "resume": "runs",
     "runs": "runs:list_runs",
     "show": "runs",

@@ -291,6 +291,7 @@ class View {
       track: of("secondary-background-color", "#f4f4f4"),
       page: of("background-color", "#fff"),
       strike: "#b3261e",
+      ice: "#a9d6f5",
       primary: of("primary-color", "#06c"),
       font: of("font", FONT),
       ...this.data.colours,
@@ -357,6 +358,7 @@ class View {
     this.headings();
     this.lanes.forEach((lane, n) => this.lane(lane, n));
     this.workers.forEach((worker, n) => this.worker(worker, n));
+    if (this.frozen()) this.ice();
     if (!this.still.matches) this.flights();
     this.readers();
     return moves;
@@ -402,6 +404,26 @@ class View {
     this.text("Sink partitions", laneX - 24, 10, { faint: true });
     this.text("Workers", workerX, 10, { faint: true });
     if (!compact) this.text("Source", 0, 10, { faint: true });
+  }
+
+  /** Whether the workers are cut off from the brokers. */
+  frozen() {
+    return this.data.frozen.some(([since, until]) => this.at >= since && this.at < until);
+  }
+
+  /** A wall between workers and sink. */
+  ice() {
+    const { workerX, worker, laneX, rows, row, top } = this.place;
+    const draw = this.context;
+    const left = workerX + worker + 3;
+    const wide = laneX - 30 - left;
+    draw.fillStyle = this.theme.ice;
+    draw.fillRect(left, top, wide, rows * row);
+    draw.save();
+    draw.translate(left + wide / 2, top + (rows * row) / 2);
+    draw.rotate(-Math.PI / 2);
+    this.text("❄ frozen", 0, 0, { bold: true, colour: "#111", align: "center" });
+    draw.restore();
   }
 
   lane(lane, n) {
@@ -529,7 +551,9 @@ class View {
     }
     const done = value(worker.done, this.at);
     const share = worker.total > 0 ? clamp(done / worker.total) : 0;
-    const state = struck ? "⚡ fault" : busy ? "writing" : share >= 1 ? "done" : "waiting";
+    const idle = share >= 1 ? "done" : "waiting";
+    const at = this.frozen() ? "cut off" : busy ? "writing" : idle;
+    const state = struck ? "⚡ fault" : at;
     const epochs = epoch < 0 ? "" : `epoch ${epoch}`;
     const second = half > 14 ? 7 : 0;
     this.text(worker.name, x, y - second, { bold: true, colour, most: wide - 66 });

@@ -26,12 +26,16 @@ from topicproof.app.charts.picture_words import (
     left_out,
     worker_names,
 )
+from topicproof.backend.faults.by_hand import CUT_OFF
 from topicproof.backend.kafka.log.over_partitions import over_partitions
 from topicproof.backend.sink.journal import (
+    EVERY_PARTITION,
     Declared,
     FaultFired,
+    FaultTold,
     Stamped,
     TaskStarted,
+    Told,
     TransactionEnded,
 )
 from topicproof.validators.finding import Bounds
@@ -151,6 +155,8 @@ class Picture:
     """What the picture lacks."""
     summary: str
     """The picture in words."""
+    frozen: Steps
+    """When the workers were cut off from the brokers: from, until."""
 
     @property
     def length(self) -> int:
@@ -236,6 +242,7 @@ def picture(seen: Seen) -> Picture:
         tuple(zip(clock.play, (at - seen.period[0] for at in clock.true), strict=True)),
         tuple(left_out(len(older), (len(lanes), len(numbers)), (len(names), len(places)))),
         _summary(drawn, swept, names),
+        _frozen(seen, clock),
     )
 
 
@@ -315,9 +322,26 @@ def _worker(
             clock.shown(one.at_ms)
             for one in journal
             if isinstance(one.entry, FaultFired)
-            and (one.entry.source_topic, one.entry.source_partition) == place
+            and (one.entry.source_topic, one.entry.source_partition)
+            in (place, (place[0], EVERY_PARTITION))
         ),
     )
+
+
+def _frozen(seen: Seen, clock: Clock) -> tuple[tuple[int, int], ...]:
+    """Returns when a fault cut the workers off from the brokers, and when it healed."""
+    begun: dict[str, int] = {}
+    found = []
+    for one in seen.journal:
+        entry = one.entry
+        if not isinstance(entry, FaultTold) or not entry.fault.startswith(CUT_OFF):
+            continue
+        if entry.what is Told.DONE:
+            begun[entry.fault] = one.at_ms
+        elif entry.fault in begun:
+            found.append((begun.pop(entry.fault), one.at_ms))
+    found += [(at, seen.period[1]) for at in begun.values()]
+    return tuple((clock.shown(since), clock.shown(until)) for since, until in sorted(found))
 
 
 def _lane(number: int, swept: Swept, parts: Sequence[Part], clock: Clock) -> Lane:

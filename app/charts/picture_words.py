@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from topicproof.app.charts.picture_log import Part
+from topicproof.backend.faults.by_hand import is_by_hand, strike_sentence
 from topicproof.backend.sink.journal import (
+    EVERY_PARTITION,
     Declared,
     Entry,
     FaultFired,
@@ -15,6 +17,8 @@ from topicproof.backend.sink.journal import (
     TaskStarted,
     Told,
     TransactionEnded,
+    WorkerBegan,
+    WorkerEnded,
 )
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED
 
@@ -39,13 +43,22 @@ def worker_names(places: Sequence[Place]) -> dict[Place, str]:
 def journal_event(entry: Entry, names: Mapping[Place, str], portions: bool) -> str | None:
     """Returns the sentence for an entry of the journal; None if the log tells the same better.
     `portions`: whether the run writes without transactions."""
+    if isinstance(entry, WorkerBegan | WorkerEnded):
+        return None
     if isinstance(entry, FaultTold):
+        if entry.what is Told.DONE and is_by_hand(entry.fault):
+            return None
         return f"{_TOLD[entry.what]}: {_cut(entry.said)}."
     if isinstance(entry, GenerationBegun):
-        return f"The query starts for the {_nth(entry.generation)} time."
+        return (
+            f"Generation {entry.generation} of the query begins: workers of earlier ones can no"
+            " longer write."
+        )
     if isinstance(entry, TaskFailed):
         return f"A task fails: {entry.error}."
     who = names.get((entry.source_topic, entry.source_partition))
+    if isinstance(entry, FaultFired) and entry.source_partition == EVERY_PARTITION:
+        who = "every source partition"
     if who is None:
         return None
     if isinstance(entry, TaskStarted):
@@ -56,7 +69,8 @@ def journal_event(entry: Entry, names: Mapping[Place, str], portions: bool) -> s
             else f"A worker takes over {who} at offset {entry.next_offset:,}."
         )
     if isinstance(entry, FaultFired):
-        return f"The fault {entry.fault} strikes the worker of {who}."
+        by_hand = strike_sentence(entry, who)
+        return f"{by_hand or f'The fault {entry.fault} strikes the worker of {who}'}."
     return _ended(entry, who, portions)
 
 
@@ -115,11 +129,6 @@ def _cut(text: str) -> str:
 
 def _lower(who: str) -> str:
     return who[0].lower() + who[1:]
-
-
-def _nth(number: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0)
-    return f"{number}{ending or 'th'}"
 
 
 def left_out(older: int, partitions: tuple[int, int], workers: tuple[int, int]) -> list[str]:

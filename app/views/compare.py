@@ -68,7 +68,8 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
         st.warning(notice, icon=":material/info:")
     # First of all: the browser loads the drawing code and draws the strip while the rest is
     # computed.
-    found = None if live else session.found_in(settings, place.topic)
+    with session.said():
+        found = None if live else session.found_in(settings, place.topic)
     strip = overview(seen, place, found, live)
     facts(kafka, seen, facts_slot)
     controls(seen, place)

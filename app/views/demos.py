@@ -1,4 +1,4 @@
-"""Demos: five stories, one click each, told while they happen. `?story=NAME&runs=ID,ID` reopens
+"""Demos: six stories, one click each, told while they happen. `?story=NAME&runs=ID,ID` reopens
 one."""
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from topicproof.app.start_story import start_story
 from topicproof.app.stories import STORIES, Story
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.store import Run
+from topicproof.backend.runs.context import stop
 
 POLL_S = 1.5
 
@@ -18,8 +19,13 @@ settings = session.settings()
 
 
 def start(told: Story) -> None:
-    """Starts the story's runs and opens it."""
+    """Starts the story's runs and opens it. Stops the runs of the story on the page that would go
+    on forever."""
     with session.said():
+        ids = st.query_params.get("runs", "").split(",")
+        for run in session.runs(settings):
+            if run.id in ids and live.is_endless(run):
+                stop(session.history(settings), run.id)
         params = start_story(settings, told)
     st.query_params.from_dict(params)
     st.rerun()
@@ -34,7 +40,7 @@ def card(told: Story, opened: bool) -> None:
             icon=told.icon,
             type="primary" if opened else "secondary",
             width="stretch",
-            help=f"Starts {wording.count(len(told.parts), 'small real run')}: about half a minute.",
+            help=f"Starts {wording.count(len(told.parts), 'small real run')}: {told.takes}.",
         )
         st.caption(told.question)
     if pressed:
@@ -65,6 +71,7 @@ def scene(title: str, run: Run) -> None:
     st.markdown(f"#### {title[0].upper()}{title[1:]}")
     with st.container():
         live.ending(settings, run)
+        live.striking(settings, run)
     # Before all that changes with the run's end, so that the browser goes on playing it then.
     show_picture(settings, run)
     if run.alive:
@@ -74,7 +81,9 @@ def scene(title: str, run: Run) -> None:
     else:
         live.conclusion(run)
         tally(run)
-        for way in stories.ways(run, session.kept_report(settings, run)):
+        with session.said():
+            report = session.kept_report(settings, run)
+        for way in stories.ways(run, report):
             st.page_link(
                 f"views/{way.view}.py",
                 label=way.label,
@@ -95,7 +104,8 @@ def tally(run: Run) -> None:
     fired = f" · **{wording.count(seen.faults, 'fault')}** fired" if seen.faults else ""
     # Without transactions, a portion is what is written between two committed offsets.
     noun = "Transactions" if run.plan.get("guarantee") == "exactly_once" else "Portions"
-    killed = any(fault.startswith("crash") for fault in run.plan.get("faults", ()))
+    crashes = any(fault.startswith("crash") for fault in run.plan.get("faults", ()))
+    killed = crashes or run.plan.get("by_hand")
     silent = ". A killed worker declares nothing." if killed else ""
     st.markdown(f"{noun} that the pipeline declared: {', '.join(said)}{fired}{silent}")
 

@@ -125,9 +125,9 @@ def over_time(runs: Sequence[Run]) -> None:
         of = _choice("Of", "of", often)
         measure = _choice("Figure", "measure", list(trend.MEASURES))
     mine = [run for run in reversed(runs) if trend.subject(run) == of]
-    reports = {
-        run.id: found for run in mine if (found := session.kept_report(settings, run)) is not None
-    }
+    with session.said():
+        kept = {run.id: session.kept_report(settings, run) for run in mine}
+    reports = {name: found for name, found in kept.items() if found is not None}
     judged = [run for run in mine if run.id in reports]
     if not judged:
         st.info("None of these has a report that can be read.", icon=":material/folder_off:")
@@ -190,7 +190,8 @@ def side_by_side(runs: Sequence[Run]) -> None:
         before = _choice("Before", "before", names, same[0] if same else names[1])
         after = _choice("After", "after", names, names[0])
     by_id = {run.id: run for run in runs}
-    reports = [session.kept_report(settings, by_id[name]) for name in (before, after)]
+    with session.said():
+        reports = [session.kept_report(settings, by_id[name]) for name in (before, after)]
     for name, report in zip((before, after), reports, strict=True):
         if report is None:
             st.warning(

@@ -56,7 +56,7 @@ def doors() -> None:
             with session.said():
                 params = start_story(settings, STORIES[0])
             st.switch_page("views/demos.py", query_params=params)
-        st.page_link("views/demos.py", label="All five stories", icon=":material/theater_comedy:")
+        st.page_link("views/demos.py", label="All six stories", icon=":material/theater_comedy:")
     with inspect.container(border=True, height="stretch"):
         st.markdown("**Look into a topic.** Both isolation levels, the fate of each offset.")
         if st.button("Inspect a topic", icon=":material/topic:", width="stretch"):

@@ -165,6 +165,15 @@ def form() -> None:
                 " committed."
             ),
         )
+        fields["by_hand"] = st.toggle(
+            "Break it by hand",
+            key="plan_by_hand",
+            bind="query-params",
+            help=(
+                "Buttons beside its picture kill workers and freeze the network while it runs. Best"
+                " together with “Run until stopped”."
+            ),
+        )
         wanted = st.form_submit_button(
             "Start the run", type="primary", icon=":material/play_arrow:", width="stretch"
         )
@@ -207,9 +216,11 @@ def state(run_id: str) -> None:
 
 
 def pictured(run_id: str) -> None:
-    """Shows the picture of a run."""
+    """Shows the picture of a run, and what may strike it."""
     with session.said():
         run = session.history(settings).get(run_id)
+    with st.container():
+        live.striking(settings, run, always=True)
     show_picture(settings, run)
 
 

@@ -4,13 +4,14 @@ what they withhold."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 from plotly.graph_objects import Figure
+from streamlit.delta_generator import DeltaGenerator
 
 from topicproof.app import export, session, topic, transactions, wording
 from topicproof.app.charts.timeline import timeline_figure, timeline_pointer
@@ -43,7 +44,10 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
         facts(seen, seen.transactions)
     if topic.empty(seen):
         return
-    told = standing(kafka, seen)
+    open_slot, controls_slot, chart_slot = st.container(), st.container(), st.empty()
+    chart_at_first(seen, chart_slot)
+    with open_slot:
+        told = standing(kafka, seen)
     found = transactions.with_hanging(seen.transactions, told.opened)
     if (found["outcome"] == wording.HANGING).any():
         with head.container():
@@ -58,28 +62,68 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
         compare_link(seen, None)
         return
     selection, notices = read_transactions(st.query_params, seen.bounds, found)
-    for notice in notices:
-        st.warning(notice, icon=":material/info:")
-    controls(seen, found, selection)
+    with controls_slot:
+        for notice in notices:
+            st.warning(notice, icon=":material/info:")
+        controls(seen, found, selection)
     fitting = transactions.matching(found, selection)
     if fitting.empty:
-        st.info(
+        chart_slot.info(
             f"None of the {wording.count(len(found), 'transaction')} matches. Remove some filters."
         )
         return
-    skip = selection.skip if selection.skip < len(fitting) else 0
-    shown = transactions.timed(
-        fitting.iloc[skip : skip + transactions.PAGE], int(time.time() * 1000)
-    )
-    chart_slot, detail_slot = st.container(), st.container()
+    skip, shown = page_of(fitting, selection)
+    detail_slot = st.container()
     if selection.chosen is not None:
         # A user who has clicked waits for this, but not for the chart to be redrawn.
         with detail_slot:
             detail(kafka, seen, found, told, selection.chosen)
-    with chart_slot:
+    with chart_slot.container():
         figure = timeline(seen, told, selection, shown, len(fitting), skip, live)
     listing(seen, selection, shown, told, figure)
     producers(told)
+
+
+def page_of(fitting: pd.DataFrame, selection: TransactionsState) -> tuple[int, pd.DataFrame]:
+    """Returns how many are skipped, and the transactions to draw and to list."""
+    skip = selection.skip if selection.skip < len(fitting) else 0
+    page = fitting.iloc[skip : skip + transactions.PAGE]
+    return skip, transactions.timed(page, int(time.time() * 1000))
+
+
+def chart_at_first(seen: Snapshot, slot: DeltaGenerator) -> None:
+    """Draws the chart by the log alone when the topic is opened, because coordinators may take
+    seconds to answer. Their answers name the lanes, and show what hangs."""
+    if st.session_state.get("coordinators_of") == seen.bounds.topic:
+        return
+    st.session_state["coordinators_of"] = seen.bounds.topic
+    found = seen.transactions
+    selection, _ = read_transactions(st.query_params, seen.bounds, found)
+    fitting = transactions.matching(found, selection)
+    if fitting.empty:
+        return
+    _, shown = page_of(fitting, selection)
+    drawn, order = in_lanes(seen, {}, selection, shown)
+    slot.plotly_chart(
+        timeline_figure(drawn[drawn["lane"].isin(order)], order),
+        key="timeline at first",
+        config=export.PICTURE_ONLY,
+        alt=f"When the transactions of {seen.bounds.topic} were open, by outcome.",
+    )
+
+
+def in_lanes(
+    seen: Snapshot, names: Mapping[int, str], selection: TransactionsState, shown: pd.DataFrame
+) -> tuple[pd.DataFrame, list[str]]:
+    """Returns the bars, and their lanes in order. `names`: transactional ids by producer id."""
+    drawn = shown.assign(lane=transactions.lanes(shown, names))
+    if not _by_partition(drawn):
+        drawn = transactions.whole_ones(drawn, seen.numbers, selection.chosen)
+    return drawn, transactions.lane_order(drawn["lane"])
+
+
+def _by_partition(drawn: pd.DataFrame) -> bool:
+    return bool(drawn["lane"].str.fullmatch("p[0-9]+").all())
 
 
 def facts(seen: Snapshot, found: pd.DataFrame) -> None:
@@ -226,11 +270,8 @@ def timeline(
     live: bool,
 ) -> Figure:
     """Draws the period of each transaction. Returns the chart."""
-    drawn = shown.assign(lane=transactions.lanes(shown, told.names))
-    by_partition = drawn["lane"].str.fullmatch("p[0-9]+").all()
-    if not by_partition:
-        drawn = transactions.whole_ones(drawn, seen.numbers, selection.chosen)
-    lanes = transactions.lane_order(drawn["lane"])
+    drawn, lanes = in_lanes(seen, told.names, selection, shown)
+    by_partition = _by_partition(drawn)
     hidden = int((~drawn["lane"].isin(lanes)).sum())
     drawn = drawn[drawn["lane"].isin(lanes)]
 

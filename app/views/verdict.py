@@ -290,6 +290,8 @@ def outcome(run: Run, report: Report) -> None:
             title="Beyond the contract's threshold",
             icon=":material/warning:",
         )
+    for note in report.notes:
+        st.info(wording.plain(note), icon=":material/info:")
     if run.error:
         st.error(wording.plain(run.error), title="The run itself failed", icon=":material/error:")
     transactions = report.transactions

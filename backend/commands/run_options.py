@@ -59,6 +59,14 @@ Fault = Annotated[
 Seed = Annotated[
     int | None, typer.Option(help="Random seed. The same seed repeats the run.", metavar="S")
 ]
+ByHand = Annotated[
+    bool,
+    typer.Option(
+        "--by-hand",
+        help="Allow `topicproof strike` and the dashboard's buttons to kill workers and to freeze"
+        " the network while it runs.",
+    ),
+]
 RealTime = Annotated[
     bool,
     typer.Option(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from operator import not_
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -32,6 +32,7 @@ from topicproof.backend.commands.outcome import conclude_run, print_report, prin
 from topicproof.backend.commands.run_options import (
     AbortProbability,
     AttemptsMax,
+    ByHand,
     CommitInterval,
     Fault,
     Lineage,
@@ -47,10 +48,13 @@ from topicproof.backend.commands.show import progress_line, side_effects
 from topicproof.backend.commands.terminal import emit, give_up, out, plain, say, stopping
 from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.faults.by_hand import FREEZE_S, Freeze, Kill
 from topicproof.backend.history.audit import allow
 from topicproof.backend.history.signoff import signoffs
 from topicproof.backend.history.store import History, Run
+from topicproof.backend.runs.by_hand import strike as strike_run
 from topicproof.backend.runs.clean import clean as clean_run
+from topicproof.backend.runs.context import finish as finish_run
 from topicproof.backend.runs.context import make_context
 from topicproof.backend.runs.context import release as release_run
 from topicproof.backend.runs.context import stop as stop_run
@@ -91,6 +95,7 @@ def run(
     seed: Seed = None,
     rate: Rate = None,
     until_stopped: UntilStopped = False,
+    by_hand: ByHand = False,
     real_time: RealTime = False,
     commit_interval_ms: CommitInterval = None,
     source: Annotated[
@@ -156,6 +161,7 @@ def run(
         faults=fault,
         seed=seed,
         until_stopped=until_stopped or None,
+        by_hand=by_hand or None,
         trigger="real_time" if real_time else None,
         commit_interval_ms=commit_interval_ms,
         duplicates=duplicates and duplicates.value,
@@ -209,7 +215,17 @@ def process(
     _launch(kafka_settings(bootstrap, config, brokers, cluster), make_plan(fields), json_)
 
 
-def stop(run_id: RunId, json_: Json = None) -> None:
+def stop(
+    run_id: RunId,
+    finishes: Annotated[
+        bool,
+        typer.Option(
+            "--finish",
+            help="Of a run that goes on until it is stopped: end its fill, and process the rest.",
+        ),
+    ] = False,
+    json_: Json = None,
+) -> None:
     """Stop a run. Its current transaction is committed or aborted, and none stays open. `resume`
     continues from there.
 
@@ -219,7 +235,10 @@ def stop(run_id: RunId, json_: Json = None) -> None:
     found = history.get(run_id)
     if not found.alive:
         raise UsageError(f"Run {run_id} is not running (it is {found.state}).")
-    stop_run(history, run_id)
+    if finishes:
+        finish_run(history, found)
+    else:
+        stop_run(history, run_id)
     while found.alive:
         before = found
         found = ask_until(
@@ -245,6 +264,36 @@ def release(run_id: RunId, json_: Json = None) -> None:
     release_run(history, found)
     emit(json_, run_json(found))
     out.print(f"{run_id} is released.")
+
+
+def strike(
+    run_id: RunId,
+    what: Annotated[
+        Literal["kill", "freeze"],
+        typer.Argument(help="Kill one worker with SIGKILL, or freeze the network of all."),
+    ],
+    partition: Annotated[
+        int, typer.Option(help="kill: the source partition whose worker is killed.", metavar="P")
+    ] = 0,
+    topic: Annotated[
+        str | None,
+        typer.Option(help="kill: its topic, if the run reads several.", metavar="T"),
+    ] = None,
+    seconds: Annotated[
+        int, typer.Option(help="freeze: how long nothing passes.", metavar="S")
+    ] = FREEZE_S,
+    json_: Json = None,
+) -> None:
+    """Strike a live run by hand: kill a worker, or freeze the network. The run must have been
+    started with `--by-hand`.
+
+    Example: `topicproof strike squares-k3f9a2 kill --partition 1`
+    """
+    history = History(settings_of())
+    wanted = Kill(partition, topic) if what == "kill" else Freeze(seconds)
+    strike_run(history, history.get(run_id), wanted)
+    emit(json_, run_json(history.get(run_id)))
+    out.print(f"{run_id} will be struck at once, or as soon as the worker is at work.")
 
 
 def _has_moved(state: str, run: Run) -> bool:

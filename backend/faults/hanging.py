@@ -76,7 +76,7 @@ def leave_open(
         foreign.__exit__(None, None, None)
         _wait_until_released(cluster, topic, opened)
         how = "aborted" if expires_after_s is None else "expired"
-        return f"it withheld {withheld} offsets of {topic}, and was {how}"
+        return f"it withheld {withheld:,} offsets of {topic}, and was {how}"
 
     return end
 

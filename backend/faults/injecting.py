@@ -1,9 +1,11 @@
-"""The sinks with faults: three more options tell their hooks when to strike.
+"""The sinks with faults: five more options tell their hooks when to strike.
 
 - `faults` (none): the faults to fire (backend/faults/kinds.py), separated by spaces. They need a
   journal.
 - `abortProbability` (0) and `seed` (0): abort on purpose, at random from seed, partition, sequence
   and attempt.
+- `byHand` (false): tell the journal the process of each task, so that it can be killed by hand.
+- `slowMotionMs` (0): wait so long in each transaction when its records are in the log.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from topicproof.backend.sink.real_time import Pace, start_real_time
 from topicproof.backend.sink.stateful import KafkaStatefulSink
 from topicproof.backend.sink.task_watch import RealTimeQuery
 
-OPTIONS = frozenset({"faults", "abortprobability", "seed"})
+OPTIONS = frozenset({"faults", "abortprobability", "seed", "byhand", "slowmotionms"})
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Faults:
     faults: tuple[Fault, ...] = ()
     abort_probability: float = 0.0
     seed: int = 0
+    by_hand: bool = False
+    slow_motion_ms: int = 0
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Faults:
@@ -46,15 +50,24 @@ class Faults:
                 f"{FORMAT}: abortProbability is {probability}; it must lie between 0 and 1."
             )
         faults = tuple(parse_fault(text) for text in given.get("faults", "").split())
+        by_hand = given.get("byhand", "false") == "true"
+        slow_motion_ms = int(given.get("slowmotionms", "0"))
         if faults and "journal" not in given:
             raise UsageError(
                 f"{FORMAT}: faults need the option journal: without it each would fire again and"
                 " again."
             )
-        return cls(faults, probability, int(given.get("seed", "0")))
+        return cls(faults, probability, int(given.get("seed", "0")), by_hand, slow_motion_ms)
 
     def __call__(self, sink: SinkOptions, source: tuple[str, int], name: str, task: str) -> Hooks:
-        return Injector(self.faults, self.abort_probability, self.seed, sink, source, name, task)
+        return Injector(
+            self.by_hand,
+            self.slow_motion_ms,
+            self.faults,
+            self.abort_probability,
+            self.seed,
+            *(sink, source, name, task),
+        )
 
 
 class Injecting(DataSource):

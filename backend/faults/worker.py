@@ -7,11 +7,13 @@ next task finds the claim whatever happens to this one.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from topicproof.backend.errors import TransactionAborted
 from topicproof.backend.faults import crash, hijack, offsets, refused, zombie
+from topicproof.backend.faults.by_hand import Presence
 from topicproof.backend.faults.fault import Fault, Side
 from topicproof.backend.faults.kinds import CRASH, ERROR, HIJACK, NETWORK, OFFSETS, REFUSED, ZOMBIE
 from topicproof.backend.faults.rendezvous import wait_for_the_run
@@ -31,6 +33,10 @@ from topicproof.backend.sink.options import SinkOptions
 class Injector:
     """The hooks of one source partition within one task."""
 
+    by_hand: bool
+    """Whether the journal gets this task's process, so that somebody can kill it."""
+    slow_motion_ms: int
+    """How long a transaction stays open when its records are in the log."""
     faults: tuple[Fault, ...]
     abort_probability: float
     seed: int
@@ -45,9 +51,12 @@ class Injector:
     """An oversized value for the first input."""
     paddings: int = 0
     """Number of attempts that still get it."""
+    presence: Presence | None = None
 
     def prepare(self) -> None:
         """Read the claims of earlier tasks."""
+        if self.by_hand and self.sink.journal:
+            self.presence = Presence(self.sink.address, self.sink.journal, self.task, self.source)
         if (self.faults or self.abort_probability > 0) and self.sink.journal:
             self.entries = read_journal(self.sink.address, self.sink.journal)
 
@@ -74,6 +83,9 @@ class Injector:
         flush: Callable[[], None],
     ) -> None:
         """Fire the plan's faults of this step. Raises whatever a fault raises."""
+        if step is Step.PRODUCED and self.slow_motion_ms:
+            flush()
+            time.sleep(self.slow_motion_ms / 1000)
         for fault in self.faults:
             if fault.kind.side is Side.RUN and self.source[1] != 0:
                 continue  # Outside damage happens once, at source partition 0.
@@ -103,6 +115,10 @@ class Injector:
 
     def drop_extra_value(self) -> None:
         self.paddings = 0
+
+    def close(self) -> None:
+        if self.presence is not None:
+            self.presence.close()
 
     def _fire(self, fault: Fault, first: int, following: int) -> None:
         sink = self.sink

@@ -162,6 +162,8 @@ class Progress:
     """Progress of each stage, if there are several."""
     tasks: int = 0
     """Spark tasks that a check has finished."""
+    elsewhere: tuple[str, ...] = ()
+    """Machines of workers that cannot be killed by hand from the run's own machine."""
     trouble: str | None = None
     """One sentence on what the last look failed to see."""
 

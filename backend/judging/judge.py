@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from topicproof.backend.address import Address
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete
 from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.faults.by_hand import strike_notes
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.judging.capture import capture_folded, capture_topics
 from topicproof.backend.judging.capture_store import (
@@ -182,7 +183,7 @@ def judge_capture(spark: SparkSession, capture: Capture, evidence: Path) -> Repo
         return replace(
             report,
             origin=capture.origin,
-            notes=capture.notes,
+            notes=(*capture.notes, *strike_notes(question.journal or ())),
             source_origin=capture.source_origin,
         )
     except PySparkException as error:

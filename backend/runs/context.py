@@ -22,6 +22,8 @@ from topicproof.backend.trust.identity import Action
 
 RELEASED = "released"
 """A file in a run's folder: what its faults hold open is to end."""
+FINISHING = "finishing"
+"""A file in a run's folder: its fill is to end, and then the run."""
 
 
 def holds_open(run: Run) -> bool:
@@ -45,6 +47,26 @@ def stop(history: History, run_id: str) -> None:
     history.request_stop(run_id)
 
 
+def why_no_finish(settings: Settings, run: Run) -> str | None:
+    """Return why a run cannot be asked to finish, as a sentence; None if it can."""
+    if not run.alive:
+        return f"{run.id} has ended."
+    if not run.plan.get("until_stopped") or not scenario(run.plan["scenario"]).is_simple:
+        return f"{run.id} ends by itself, or can only be stopped."
+    if run.stop_requested or (settings.runs / run.id / FINISHING).exists():
+        return f"{run.id} is about to end."
+    return None
+
+
+def finish(history: History, run: Run) -> None:
+    """Ask a run that goes on until it is stopped to process what is in its source, and to end then.
+    Raises UsageError if it cannot, NotPermitted."""
+    if why := why_no_finish(history.settings, run):
+        raise UsageError(why)
+    allow(history, Action.STOP, run.id)
+    (history.settings.runs / run.id / FINISHING).touch()
+
+
 @dataclass
 class Context:
     """Everything a stage of one run needs."""
@@ -58,6 +80,8 @@ class Context:
     stop: threading.Event = field(default_factory=threading.Event)
     stage: State = State.CREATED
     filled: int = 0
+    finished: bool = False
+    """Whether it was asked to finish, and has processed everything."""
     give_up: Callable[[TopicproofError], None] | None = None
     """Prints an error and ends this process at once, if Kafka or Spark is gone for good. None: the
     process has other work."""
@@ -89,6 +113,11 @@ class Context:
     def released(self) -> bool:
         """Whether somebody ended what a fault holds open until then, or stopped the run."""
         return self.stop.is_set() or (self.folder / RELEASED).exists()
+
+    @property
+    def fill_over(self) -> bool:
+        """Whether nothing more is to be filled."""
+        return self.stop.is_set() or (self.folder / FINISHING).exists()
 
     def enter(self, state: State) -> None:
         self.stage = state

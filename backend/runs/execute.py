@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from itertools import chain, repeat
 from threading import Event
@@ -24,10 +24,12 @@ from topicproof.backend.evidence.attestation import attest_all
 from topicproof.backend.evidence.folder import evidence_in
 from topicproof.backend.history.run_state import StageVerdict
 from topicproof.backend.history.store import State
+from topicproof.backend.runs.by_hand import FOLDER as STRIKES
 from topicproof.backend.runs.context import Context
 from topicproof.backend.runs.fault_director import Director, Struck
 from topicproof.backend.runs.file_server import serving
 from topicproof.backend.runs.fill_sources import raise_failure, start_fill
+from topicproof.backend.runs.finish import Finish
 from topicproof.backend.runs.initial_offsets import extend
 from topicproof.backend.runs.lifeline import lifeline
 from topicproof.backend.runs.monitor import watched
@@ -93,7 +95,7 @@ def _work(context: Context, spark: SparkSession) -> TopicproofError | None:
         try:
             return _process(context, spark, filling)
         finally:
-            if filling is not None:
+            if filling is not None and not context.finished:
                 context.stop.set()
 
 
@@ -112,14 +114,22 @@ def _process(
     )
     exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
     struck = Struck(
-        context.settings, context.cluster, context.names, exactly_once, lambda: context.released
+        context.settings,
+        context.cluster,
+        context.names,
+        exactly_once,
+        lambda: context.released,
+        context.folder / STRIKES if plan.by_hand else None,
     )
     try:
         with _reading(context), Director(struck, plan.faults) as director:
             while True:
-                _run_queries(
-                    context, spark, ready, director, checkpoints, lambda: raise_failure(filling)
-                )
+                with closing(Finish(context, filling)) as finish:
+                    _run_queries(
+                        *(context, spark, ready, director, checkpoints),
+                        lambda: raise_failure(filling),
+                        finish,
+                    )
                 fault = None if context.stop.is_set() else director.take_restart()
                 if fault is None:
                     return None
@@ -143,12 +153,13 @@ def _run_queries(
     director: Director,
     checkpoints: str,
     tick: Callable[[], None],
+    finish: Finish,
 ) -> None:
     """Run the stages' queries to their end, or until a fault asks for another start."""
     cluster, plan = context.cluster, context.plan
 
     def stopped() -> bool:
-        return context.stop.is_set() or director.restart_due
+        return context.stop.is_set() or director.restart_due or finish.reached()
 
     def run(
         stages: Iterable[Prepared], plan: RunPlan, checkpoints: str, stopped: Callable[[], bool]
@@ -208,7 +219,8 @@ def _conclude(
     context: Context, spark: SparkSession, failure: TopicproofError | None
 ) -> Report | None:
     """Judge the result, and end the run in the history."""
-    stopped = failure is None and (context.stop.is_set() or context.plan.until_stopped)
+    early = context.stop.is_set() or (context.plan.until_stopped and not context.finished)
+    stopped = failure is None and early
     state = State.FAILED if failure is not None else State.STOPPED if stopped else State.DONE
     judged: Judged | None = None
     if context.plan.judged:

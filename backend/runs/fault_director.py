@@ -2,21 +2,33 @@
 
 It follows the journal. A worker claims a fault of side `run` and waits (rendezvous.py). The
 director strikes, writes to the journal, and heals after the fault's time or at the run's end. Its
-journal entries are evidence that a fault fired.
+journal entries are evidence that a fault fired. It also strikes when somebody asks for it by hand
+(by_hand.py), and claims that in the journal itself.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Self
 
-from topicproof.backend.errors import ClusterError, TopicproofError
+from topicproof.backend.errors import ClusterError, TopicproofError, UsageError
 from topicproof.backend.faults.brokers import leader
+from topicproof.backend.faults.by_hand import (
+    Freeze,
+    Kill,
+    Strike,
+    Workers,
+    require_nearby,
+    stopped,
+    strikes,
+)
 from topicproof.backend.faults.fault import Fault, Side
 from topicproof.backend.faults.hanging import LONGEST_TIMEOUT_MS, leave_open
 from topicproof.backend.faults.kinds import (
@@ -38,9 +50,11 @@ from topicproof.backend.faults.rights import allow_again, deny
 from topicproof.backend.faults.unclean import lose_the_follower
 from topicproof.backend.history.run_state import Names
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.by_hand import requests
 from topicproof.backend.services.keeper import brokers
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.journal import (
+    EVERY_PARTITION,
     FaultFired,
     FaultTold,
     JournalReader,
@@ -71,6 +85,15 @@ class Struck:
     transactional: bool
     released: Callable[[], bool] = lambda: True
     """Whether what is held open until somebody ends it may end."""
+    requests: Path | None = None
+    """Folder of the requests to strike by hand; None: the plan does not allow them."""
+
+    @property
+    def freezes(self) -> bool:
+        """Whether the network can be frozen by hand: only workers on this machine reach a proxy,
+        and it cannot read encrypted connections."""
+        nearby = self.settings.spark_remote is None
+        return self.requests is not None and nearby and not self.cluster.address.encrypted
 
 
 class Director(threading.Thread):
@@ -94,7 +117,14 @@ class Director(threading.Thread):
         self.restarts: SimpleQueue[Fault] = SimpleQueue()
         """Restarts whose worker waits."""
         self.lock = threading.Lock()
-        if any(fault.kind in (NETWORK, ISOLATED) for fault in self.faults.values()):
+        self.claims: deque[FaultFired] = deque()
+        self.workers = Workers()
+        self.strikes = 0
+        """Strikes by hand so far."""
+        self.frozen: str | None = None
+        """The strike that has frozen the network."""
+        planned = any(fault.kind in (NETWORK, ISOLATED) for fault in self.faults.values())
+        if planned or struck.freezes:
             self.proxy = Proxy(struck.cluster.address.bootstrap)
 
     @property
@@ -105,7 +135,7 @@ class Director(threading.Thread):
     def __enter__(self) -> Self:
         """Raises SetupError if the proxy cannot listen, UsageError if the brokers are not
         embedded."""
-        if not self.faults:
+        if not self.faults and self.struck.requests is None:
             return self
         cluster, journal = self.struck.cluster, self.struck.names.journal
         with ExitStack() as stack:
@@ -120,6 +150,9 @@ class Director(threading.Thread):
             stack.callback(self.writer.close)
             told = read_journal(cluster.address, journal)
             self.done = {entry.fault for entry in told if isinstance(entry, FaultTold)}
+            self.strikes = len(strikes(told))
+            for path, _ in self._requests():
+                path.unlink()  # They asked a process that is gone.
             self.reader = JournalReader(cluster.address, journal)
             stack.callback(self.reader.close)
             stack.callback(self._heal_all)
@@ -158,13 +191,20 @@ class Director(threading.Thread):
 
     def run(self) -> None:
         while not self.ended.wait(LOOK_S):
-            if self.held and self.struck.released():
-                self._heal(self.held.pop())
+            if self.struck.released():
+                if self.held:
+                    self._heal(self.held.pop())
+                if self.frozen is not None:
+                    self._heal(self.frozen)  # Workers that are frozen cannot stop.
             try:
-                claims = [entry for entry in self.reader.news() if isinstance(entry, FaultFired)]
+                self._listen()
+                for path, strike in self._requests():
+                    if self._strike_by_hand(strike):
+                        path.unlink()
             except ClusterError:
                 continue  # A fault may have struck the brokers.
-            for claim in claims:
+            while self.claims:
+                claim = self.claims.popleft()
                 name = claim.fault
                 if name in self.faults and name not in self.done:
                     self.done.add(name)
@@ -173,6 +213,64 @@ class Director(threading.Thread):
                         self.restarts.put(self.faults[name])
                     else:
                         self._strike(name, self.faults[name], claim)
+
+    def _listen(self) -> None:
+        for entry in self.reader.news():
+            self.workers.hear(entry)
+            if isinstance(entry, FaultFired):
+                self.claims.append(entry)
+
+    def _requests(self) -> list[tuple[Path, Strike]]:
+        folder = self.struck.requests
+        return [] if folder is None else list(requests(folder))
+
+    def _strike_by_hand(self, strike: Strike) -> bool:
+        """Strike. Returns False if the strike has to wait for a worker. Raises ClusterError before
+        anything was struck."""
+        name = strike.name(self.strikes + 1)
+        try:
+            if isinstance(strike, Freeze):
+                self._freeze(name, strike)
+                return True
+            return self._kill(name, strike)
+        except UsageError as error:
+            self._tell(name, Told.FAILED, str(error))
+            return True
+
+    def _kill(self, name: str, strike: Kill) -> bool:
+        place = strike.topic or self.struck.names.source, strike.partition
+        worker = self.workers.of(*place)
+        if worker is None:
+            return False
+        require_nearby(worker)
+        with stopped(worker) as process:
+            if process is None:
+                self.workers.forget(worker)
+                return False
+            self._listen()
+            if self.workers.of(*place) is not worker:
+                return False  # Its task has just ended.
+            self._claim(FaultFired(worker.task, name, *place, 0))
+            process.kill()
+        self.workers.forget(worker)
+        self._tell(name, Told.DONE, f"process {worker.pid} was killed")
+        return True
+
+    def _freeze(self, name: str, strike: Freeze) -> None:
+        if not self.struck.freezes:
+            raise UsageError(
+                "the network of these workers cannot be frozen: they connect to the brokers"
+                " encrypted, or from a Spark server that the run did not start"
+            )
+        if self.frozen is not None:
+            raise UsageError("the network is already frozen")
+        self._claim(FaultFired("", name, self.struck.names.source, EVERY_PARTITION, 0))
+        self.frozen = name
+        self._tell(name, Told.DONE, self._isolate(name, strike.seconds, "every worker"))
+
+    def _claim(self, claim: FaultFired) -> None:
+        self.writer.append_acknowledged(claim)
+        self.strikes += 1
 
     def _strike(self, name: str, fault: Fault, claim: FaultFired) -> None:
         try:
@@ -196,7 +294,7 @@ class Director(threading.Thread):
             return self._join(name, fault)
         if fault.kind == RIGHTS:
             return self._deny(name, fault)
-        return self._isolate(name, fault)
+        return self._isolate(name, fault.number("seconds"))
 
     def _arm(self, name: str, fault: Fault, claim: FaultFired) -> str:
         assert self.proxy is not None
@@ -235,18 +333,18 @@ class Director(threading.Thread):
         self._later(name, seconds, lose_the_follower(self.struck.cluster, sink, self.handle))
         return f"the follower of {sink}-0 was killed, and its leader acknowledges alone"
 
-    def _isolate(self, name: str, fault: Fault) -> str:
-        proxy, seconds = self.proxy, fault.number("seconds")
+    def _isolate(self, name: str, seconds: int, who: str = "the worker") -> str:
+        proxy = self.proxy
         assert proxy is not None
 
         def heal() -> str:
             proxy.heal()
-            return "the worker reaches the brokers again"
+            return f"{who} reaches the brokers again"
 
         # The worker must receive the answer before its connection is cut.
         self._later(name, seconds, heal)
         proxy.isolate()
-        return f"the worker is cut off from the brokers for {seconds} s"
+        return f"{who} is cut off from the brokers for {seconds} s"
 
     def _leave_open(self, name: str, fault: Fault) -> str:
         cluster, sink, seconds = (
@@ -296,12 +394,17 @@ class Director(threading.Thread):
             self._tell(name, Told.HEALED, heal())
         except TopicproofError as error:
             self._tell(name, Told.FAILED, str(error))
+        if name == self.frozen:
+            self.frozen = None
 
     def _heal_all(self) -> None:
         if self.proxy is not None:
             self.proxy.heal()
         for name in list(self.heals):
             self._heal(name)
+        for path, strike in self._requests():
+            self._tell(strike.name(self.strikes + 1), Told.FAILED, "the run has ended before")
+            path.unlink()
 
     def _end(self) -> None:
         while self.held and not self.ended.wait(LOOK_S):

@@ -56,7 +56,7 @@ def _fill(context: Context) -> None:
             topic,
             None if plan.until_stopped else plan.records,
             plan.rate,
-            context.stop.is_set,
+            lambda: context.fill_over,
             heard,
             numbers_in(context.cluster, topic, chosen.number),
             value=lambda number: value(number, work),

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from topicproof.backend.errors import ClusterError, SinkError, TopicproofError
+from topicproof.backend.faults.by_hand import is_elsewhere
 from topicproof.backend.history.run_state import Names, Progress, StageProgress
 from topicproof.backend.history.store import State
 from topicproof.backend.runs.context import Context
@@ -22,6 +23,7 @@ from topicproof.backend.sink.journal import (
     FaultFired,
     JournalReader,
     TransactionEnded,
+    WorkerBegan,
 )
 
 TICK_S = 0.5
@@ -63,11 +65,14 @@ class Monitor(threading.Thread):
         committed, aborted, faults = self.seen.committed, self.seen.aborted, self.seen.faults
         fenced = self.seen.fenced
         attempted, kept = self.seen.attempted, self.seen.kept
+        elsewhere = set(self.seen.elsewhere)
         for entry in self.journal.news():
             committed += _ended(entry, Declared.COMMITTED)
             aborted += _ended(entry, Declared.ABORTED)
             fenced += _ended(entry, Declared.FENCED)
             faults += isinstance(entry, FaultFired)
+            if isinstance(entry, WorkerBegan) and is_elsewhere(entry):
+                elsewhere.add(entry.host)
             if isinstance(entry, TransactionEnded):
                 attempted += entry.inputs
                 kept += entry.inputs if entry.outcome is Declared.COMMITTED else 0
@@ -97,6 +102,7 @@ class Monitor(threading.Thread):
             downloads=asked.total() if asked is not None else None,
             downloaded=len(asked or ()),
             stages=tuple(seen) if len(seen) > 1 else (),
+            elsewhere=tuple(sorted(elsewhere)),
         )
 
     def _stage(self, names: Names) -> StageProgress:

@@ -180,6 +180,12 @@ class RunPlan(BaseModel):
     abort_probability: Annotated[float, Field(ge=0, le=1)] = 0.0
     attempts_max: Annotated[int, Field(ge=1, le=1000)] = 10
     faults: tuple[Annotated[str, AfterValidator(_fault)], ...] = ()
+    by_hand: bool = False
+    """Whether somebody may kill its workers and freeze their network while it runs
+    (backend/faults/by_hand.py)."""
+    slow_motion_ms: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """How long each transaction stays open once all of its records are in the log, for people who
+    watch."""
     seed: int = 0
     rate: Annotated[float, Field(gt=0)] | None = None
     """Fill rate in records per second; None: as fast as possible."""

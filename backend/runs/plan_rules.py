@@ -66,6 +66,7 @@ def require_agreement(plan: RunPlan) -> None:
     _agree_on_tables(plan, chosen)
     _agree_on_lineage(plan, chosen)
     _agree_on_real_time(plan, chosen)
+    _agree_on_strikes(plan, chosen)
     for number, fault in enumerate(map(parse_fault, plan.faults)):
         if fault.needs_transactions and plan.guarantee != "exactly_once":
             raise _disagree(
@@ -90,6 +91,15 @@ def _agree_on_real_time(plan: RunPlan, chosen: Scenario) -> None:
             f"{chosen.name} {what}, which real time does not support yet: only stages that treat"
             " each record on its own, and write topics. Choose micro_batch, or another scenario.",
             "trigger",
+        )
+
+
+def _agree_on_strikes(plan: RunPlan, chosen: Scenario) -> None:
+    if plan.by_hand and not chosen.is_simple:
+        raise _disagree(
+            f"{chosen.name} cannot be struck by hand: only a run of one stage that treats each"
+            " record on its own, and writes topics. Remove it, or choose another scenario.",
+            "by_hand",
         )
 
 
@@ -126,6 +136,7 @@ def _agree_on_lineage(plan: RunPlan, chosen: Scenario) -> None:
         return
     needy = {
         "faults": plan.faults,
+        "by_hand": plan.by_hand,
         "sink.dead_letters": plan.sink.dead_letters,
         "table": chosen.tables,
     }

@@ -288,6 +288,8 @@ def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint:
         "abortProbability": str(plan.abort_probability),
         "seed": str(plan.seed),
         "faults": " ".join(plan.faults),
+        "byHand": str(plan.by_hand).lower(),
+        "slowMotionMs": str(plan.slow_motion_ms),
         "checkpointLocation": checkpoint,
     }
     if names.dead_letters is not None:

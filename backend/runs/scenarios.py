@@ -114,6 +114,11 @@ class Scenario:
     """Whether each filled record has a unique key, and its only output keeps that key."""
 
     @property
+    def is_simple(self) -> bool:
+        """Whether it has a single stage, which treats each record on its own and writes topics."""
+        return [stage.format for stage in self.stages] == [FORMAT]
+
+    @property
     def topics(self) -> tuple[str, ...]:
         return tuple(
             dict.fromkeys(

@@ -70,6 +70,9 @@ class Hooks(Protocol):
     def drop_extra_value(self) -> None:
         """Add no more records: a dead letter replaced the input."""
 
+    def close(self) -> None:
+        """Called once, when the task ends by itself, with or without an error."""
+
 
 MakeHooks = Callable[[SinkOptions, tuple[str, int], str, str], Hooks]
 """Makes a writer's hooks from the sink's options, source topic and partition, name in the journal,
@@ -111,4 +114,7 @@ class NoHooks:
         return None
 
     def drop_extra_value(self) -> None:
+        pass
+
+    def close(self) -> None:
         pass

@@ -28,6 +28,7 @@ from topicproof.backend.kafka.client_configs import (
 )
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
+EVERY_PARTITION = -1
 
 
 class Declared(StrEnum):
@@ -73,11 +74,15 @@ class TransactionEnded:
 
 @dataclass(frozen=True)
 class FaultFired:
+    """A fault is about to strike a worker."""
+
     task: str
     fault: str
     source_topic: str
     source_partition: int
+    """`EVERY_PARTITION` for a strike by hand at all workers."""
     sequence: int
+    """0 for strikes by hand, which do not choose a transaction."""
 
 
 class Told(StrEnum):
@@ -118,7 +123,38 @@ class TaskFailed:
     reason: str
 
 
-Entry = TaskStarted | TransactionEnded | FaultFired | FaultTold | GenerationBegun | TaskFailed
+@dataclass(frozen=True)
+class WorkerBegan:
+    """In a run that may be struck by hand: the process of a task, so that it can be killed."""
+
+    task: str
+    source_topic: str
+    source_partition: int
+    host: str
+    pid: int
+    created: float
+    """When the process began, in seconds since 1970. A later process may get the same number."""
+
+
+@dataclass(frozen=True)
+class WorkerEnded:
+    """The same task has ended by itself. Its process may go on with another one."""
+
+    task: str
+    source_topic: str
+    source_partition: int
+
+
+Entry = (
+    TaskStarted
+    | TransactionEnded
+    | FaultFired
+    | FaultTold
+    | GenerationBegun
+    | TaskFailed
+    | WorkerBegan
+    | WorkerEnded
+)
 
 
 @dataclass(frozen=True)
@@ -136,6 +172,8 @@ _KINDS: dict[str, type[Entry]] = {
     "told": FaultTold,
     "generation": GenerationBegun,
     "failure": TaskFailed,
+    "worker": WorkerBegan,
+    "worker_ended": WorkerEnded,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
@@ -151,6 +189,9 @@ def decode(value: bytes) -> Entry:
         fields["outcome"] = Declared(fields["outcome"])
     elif kind is FaultTold:
         fields["what"] = Told(fields["what"])
+    elif kind is FaultFired:
+        # Kept evidence may hold anything.
+        fields["fault"] = str(fields["fault"])
     return kind(**fields)
 
 
@@ -168,12 +209,12 @@ class JournalWriter:
         self.producer.produce(self.topic, encode(entry), on_delivery=self._delivered)
         self.producer.poll(0)
 
-    def append_acknowledged(self, entry: Entry) -> None:
+    def append_acknowledged(self, entry: Entry, timeout_s: float = TIMEOUT_S) -> None:
         self.append(entry)
-        self.flush()
+        self.flush(timeout_s)
 
-    def flush(self) -> None:
-        left = self.producer.flush(TIMEOUT_S)
+    def flush(self, timeout_s: float = TIMEOUT_S) -> None:
+        left = self.producer.flush(timeout_s)
         if left > 0 or self._failed is not None:
             why = self._failed.str() if self._failed is not None else "no answer in time"
             raise ClusterError(f"The journal {self.topic} could not be written: {why}.")
@@ -187,11 +228,13 @@ class JournalWriter:
         self._failed = self._failed or error
 
 
-def append_to_journal(address: Address, topic: str, entry: Entry) -> None:
+def append_to_journal(
+    address: Address, topic: str, entry: Entry, timeout_s: float = TIMEOUT_S
+) -> None:
     """Append one acknowledged entry. Raises ClusterError."""
     writer = JournalWriter(address, topic)
     try:
-        writer.append_acknowledged(entry)
+        writer.append_acknowledged(entry, timeout_s)
     finally:
         writer.close()
 

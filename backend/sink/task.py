@@ -61,3 +61,4 @@ class SinkTask:
     def close(self) -> None:
         if self.journal is not None:
             self.journal.close()
+        self.hooks.close()

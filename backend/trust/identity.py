@@ -33,6 +33,7 @@ class Action(StrEnum):
     RESUME = "resume a run"
     STOP = "stop a run"
     RELEASE = "release a run"
+    STRIKE = "strike a run"
     CHECK = "check topics"
     FILL = "fill a topic"
     FLOOR = "set initial offsets"
@@ -58,7 +59,8 @@ class How(StrEnum):
 _OPERATES = frozenset(
     {
         *(Action.LOOK, Action.LAUNCH, Action.RESUME, Action.STOP, Action.RELEASE),
-        *(Action.CHECK, Action.KEEP, Action.ABORT, Action.EXPORT, Action.FILL, Action.FLOOR),
+        *(Action.STRIKE, Action.CHECK, Action.FILL, Action.FLOOR),
+        *(Action.KEEP, Action.ABORT, Action.EXPORT),
     }
 )
 MAY: Mapping[Role, frozenset[Action]] = {

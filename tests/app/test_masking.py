@@ -16,6 +16,7 @@ from tests.backend.trust.people import ADA, EMMY, ISSUER
 from topicproof.app import session
 from topicproof.backend.address import Address
 from topicproof.backend.errors import NotPermitted
+from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.audit import audit_entries
 from topicproof.backend.history.run_state import Facts
@@ -114,3 +115,24 @@ def test_evidence_with_masked_payloads_is_not_exported(
     for by, shown in ((operator, False), (EMMY, True)):
         monkeypatch.setattr(session, "identity", lambda _settings, by=by: by)
         assert (SECRET in session.shown_report(settings, report).to_json()) is shown
+
+
+def test_a_login_that_has_ended_is_not_a_missing_report(
+    masking: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: somebody's login ends while a page is open. A report that cannot be read is None; one
+    that they may not see any more says so."""
+    history = History(read_settings(home=tmp_path))
+    run = history.create("check", "check", {})
+    history.engine.dispose()
+    settings = history.settings.model_copy(update={"login": masking.login})
+    assert session.kept_report(settings, run) is None
+    run.folder(settings).mkdir(parents=True)
+    (run.folder(settings) / REPORT).write_text(HELD.to_json())
+
+    def ended(_settings: Settings) -> Identity:
+        raise NotPermitted("This login has ended.")
+
+    monkeypatch.setattr(session, "identity", ended)
+    with pytest.raises(NotPermitted, match="has ended"):
+        session.kept_report(settings, run)

@@ -11,8 +11,10 @@ import pytest
 from tests.validators.history import table_of
 from topicproof.app.charts import picture as pictures
 from topicproof.app.charts.picture import OTHERS, PAUSE_MS, Box, Picture, Seen, Steps, picture
+from topicproof.backend.faults.by_hand import Freeze, Kill
 from topicproof.backend.kafka.log import fates
 from topicproof.backend.sink.journal import (
+    EVERY_PARTITION,
     Declared,
     Entry,
     FaultFired,
@@ -23,6 +25,7 @@ from topicproof.backend.sink.journal import (
     TaskStarted,
     Told,
     TransactionEnded,
+    WorkerBegan,
 )
 from topicproof.validators.facts.log_facts import BATCH_COLUMNS
 from topicproof.validators.finding import Bounds, PartitionBounds
@@ -290,7 +293,7 @@ def test_the_rest_of_the_journal_in_words() -> None:
     ]
     said = [event.says for event in picture(seen([], BOUNDS, entries)).events]
     assert said[:4] == [
-        "The query starts for the 2nd time.",
+        "Generation 2 of the query begins: workers of earlier ones can no longer write.",
         "The fault is under way: a foreign transaction is open.",
         "The fault ends: it was aborted.",
         "A task fails: Fenced.",
@@ -298,6 +301,32 @@ def test_the_rest_of_the_journal_in_words() -> None:
     assert said[4].startswith("The worker of p0 is fenced: xxx") and len(said[4]) < 250
     assert said[5].endswith("does not know how its transaction ended: no answer.")
     assert len(said) == 6, "a worker of another source is none of the picture's"
+
+
+def test_strikes_by_hand_are_events_and_a_freeze_is_a_span() -> None:
+    """Story: a worker is killed and the network is frozen, twice; the second time it still is."""
+    kill, freeze, again = Kill(0).name(1), Freeze(2).name(2), Freeze(9).name(3)
+    entries: list[tuple[int, Entry]] = [
+        (40, WorkerBegan("t", "numbers", 0, "here", 1, 0.0)),
+        (100, FaultFired("t", kill, "numbers", 0, 0)),
+        (101, FaultTold(kill, Told.DONE, "process 1 was killed")),
+        (200, FaultFired("", freeze, "numbers", EVERY_PARTITION, 0)),
+        (201, FaultTold(freeze, Told.DONE, "every worker is cut off")),
+        (900, FaultTold(freeze, Told.HEALED, "every worker reaches the brokers again")),
+        (901, FaultTold(again, Told.FAILED, "the network is already frozen.")),
+        (950, FaultTold(again, Told.DONE, "every worker is cut off")),
+    ]
+    found = picture(seen([], BOUNDS, entries))
+    assert [event.says for event in found.events] == [
+        "Somebody kills the worker of p0 with SIGKILL.",
+        "Somebody freezes the network of every worker for 2 s.",
+        "The fault ends: every worker reaches the brokers again.",
+        "The fault is impossible: the network is already frozen.",
+    ]
+    struck = [event.at for event in found.events[:2]]
+    assert [list(worker.struck) for worker in found.workers] == [struck, struck[1:]]
+    (since, until), (second, end) = found.frozen
+    assert struck[1] <= since < until < second < end == found.length
 
 
 def test_nothing_at_all_is_a_picture() -> None:

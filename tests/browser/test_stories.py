@@ -1,5 +1,5 @@
-"""The guided demos in a real Chromium: four run by themselves to their end, the fifth is a
-newcomer's whole path."""
+"""The guided demos in a real Chromium: four run by themselves to their end, one is struck by hand,
+one is a newcomer's whole path."""
 
 from __future__ import annotations
 
@@ -62,11 +62,26 @@ def by_keyboard(picture: Locator) -> None:
     )
 
 
+def by_hand(window: Page) -> None:
+    """Kills a worker of the live run, sees it in its picture, and ends the run when the worker's
+    successor has taken over."""
+    picture = window.locator(".picture")
+    picture.get_by_text("The picture in words").click(timeout=STORY_MS)
+    events = picture.get_by_role("listitem")
+    expect(events.filter(has_text="COMMIT markers land").first).to_be_visible(timeout=STORY_MS)
+    window.get_by_role("button", name="Kill this worker now").click()
+    killed = events.filter(has_text="Somebody kills the worker of p0 with SIGKILL")
+    expect(killed).to_be_visible(timeout=STORY_MS)
+    taken_over = events.filter(has_text="A worker takes over p0")
+    expect(taken_over.nth(1)).to_be_visible(timeout=STORY_MS)
+    window.get_by_role("button", name="Finish and judge").click()
+
+
 @pytest.mark.parametrize("story", OTHERS, ids=lambda story: str(story.name))
 def test_a_story_runs_by_itself(story: Story, address: str, window: Page, artifacts: Path) -> None:
-    """Story: one click, and then only looking on; the open transaction is ended by another. Every
-    run of it ends with a verdict that holds,
-    and with links; the harm that at-least-once allows is one of them, and leads to the record."""
+    """Story: one click, and then only looking on; the open transaction is ended by another, and one
+    story asks for strikes. Every run of it ends with a verdict that holds, and with links. The harm
+    that at-least-once allows is one of them, and leads to the record."""
     if story is STORIES[0]:
         # One click on the start page.
         window.goto(address)
@@ -77,6 +92,8 @@ def test_a_story_runs_by_itself(story: Story, address: str, window: Page, artifa
         start(window, story)
     if story.name == "hanging":
         window.get_by_role("button", name="End the transaction").click(timeout=STORY_MS)
+    if story.name == "by-hand":
+        by_hand(window)
     to_its_end(window, story)
     window.screenshot(path=artifacts / f"story-{story.name}.png", full_page=True)
     assert window.get_by_text("HOLDS", exact=True).count() == len(story.parts)
@@ -88,6 +105,9 @@ def test_a_story_runs_by_itself(story: Story, address: str, window: Page, artifa
         window.get_by_role("link", name="A record that came twice").click()
         expect(window.get_by_role("heading", name="Compare", level=1)).to_be_visible()
         expect(window.get_by_text("Delivered: it is in no transaction")).to_be_visible()
+    if story.name == "by-hand":
+        window.get_by_role("link", name="The verdict, and where to sign it").click()
+        expect(window.get_by_text("This run was struck by hand: 1. the worker of")).to_be_visible()
 
 
 def test_the_path_of_a_newcomer(address: str, window: Page, artifacts: Path) -> None:
