@@ -295,14 +295,21 @@ def outcome(run: Run, report: Report) -> None:
     if run.error:
         st.error(wording.plain(run.error), title="The run itself failed", icon=":material/error:")
     transactions = report.transactions
-    columns = st.columns(3)
-    columns[0].metric(
-        "Inputs judged", wording.number(report.source_records), border=True, height="stretch"
-    )
-    columns[1].metric(
-        "Sink offsets", wording.number(report.sink.offsets), border=True, height="stretch"
-    )
-    columns[2].metric(
+    # Not in columns: in a narrow window they wrap, where columns would cut their words.
+    row = st.container(horizontal=True)
+    for label, count, of in (
+        ("Inputs judged", report.source_records, report.source),
+        ("Sink offsets", report.sink.offsets, report.sink),
+    ):
+        row.metric(
+            label,
+            wording.number(count),
+            f"in {wording.count(len(of.partitions), 'partition')}",
+            delta_color="off",
+            delta_arrow="off",
+            border=True,
+        )
+    row.metric(
         "Committed transactions",
         "none" if transactions.committed is None else wording.number(transactions.committed),
         (
@@ -316,7 +323,6 @@ def outcome(run: Run, report: Report) -> None:
         delta_color="off",
         delta_arrow="off",
         border=True,
-        height="stretch",
         help=(
             "Transactions, counted by their headers."
             if transactions.told_by == "headers"
