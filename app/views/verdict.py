@@ -416,24 +416,27 @@ def basis(check: Check | None) -> str:
 
 def place(report: Report, example: Example) -> None:
     """Shows an example, with a link to its place."""
-    left, right = st.columns([1, 3], vertical_alignment="center")
     target = example_position(report, example)
-    if target is None:
-        row = example.offset
-        left.markdown(
-            "no place in either topic" if row is None else f"row {row + 1:,} of the table"
-        )
-    else:
-        topic, partition, offset, label = target
-        left.page_link(
-            "views/compare.py",
-            label=label,
-            icon=":material/compare:",
-            query_params={"topic": topic, "partition": str(partition), "offset": str(offset)},
-        )
-    right.markdown(wording.plain(example.why))
-    if example.transaction:
-        right.caption(wording.plain(example.transaction))
+    # Not in columns: in a narrow window they would cut the place.
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if target is None:
+            row = example.offset
+            nowhere = "no place in either topic"
+            said = nowhere if row is None else f"row {row + 1:,} of the table"
+            st.markdown(said, width="content")
+        else:
+            topic, partition, offset, label = target
+            st.page_link(
+                "views/compare.py",
+                label=label,
+                icon=":material/compare:",
+                query_params={"topic": topic, "partition": str(partition), "offset": str(offset)},
+                width="content",
+            )
+        with st.container(gap="xxsmall"):
+            st.markdown(wording.plain(example.why))
+            if example.transaction:
+                st.caption(wording.plain(example.transaction))
 
 
 def rest(run: Run, report: Report, text: str) -> None:
