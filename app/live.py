@@ -14,6 +14,7 @@ from topicproof.backend.faults.kinds import parse_fault
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.by_hand import sources, strike, why_no_freeze, why_no_kill
 from topicproof.backend.runs.context import finish, holds_open, release, why_no_finish
+from topicproof.backend.runs.monitor import RATE_WINDOW_S
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import Action
 from topicproof.validators.finding import Outcome
@@ -50,27 +51,26 @@ def figures(run: Run) -> None:
     """Shows the run's figures, each with its total."""
     seen = run.progress
     total = seen.total
-    columns = st.columns(4)
-    columns[0].metric(
+    # Not in columns: in a narrow window they wrap, where columns would cut their words.
+    row = st.container(horizontal=True)
+    row.metric(
         "Inputs",
         f"{seen.processed:,}",
         "committed" if total is None else f"of {total:,}",
         delta_color="off",
         delta_arrow="off",
         border=True,
-        height="stretch",
         help="Inputs whose outputs are committed, counted by the offsets that the transactions"
         " carry.",
     )
     fenced = seen.fenced
-    columns[1].metric(
+    row.metric(
         "Transactions",
         f"{seen.committed:,}",
         f"and {seen.aborted:,} aborted" + (f", {fenced:,} fenced" if fenced else ""),
         delta_color="off",
         delta_arrow="off",
         border=True,
-        height="stretch",
         help=(
             "Committed transactions, and below them aborted ones, as the journal declares them."
             " Fenced ones were taken over by another producer. A killed worker declares nothing, so"
@@ -87,14 +87,13 @@ def figures(run: Run) -> None:
     most = sides.count(Side.WORKER) * partitions + sides.count(Side.RUN)
     planned = [f"of at most {most:,}"] if most else []
     planned += ["by hand"] if run.plan.get("by_hand") else []
-    columns[2].metric(
+    row.metric(
         "Faults fired",
         f"{seen.faults:,}",
         " and ".join(planned) or "none planned",
         delta_color="off",
         delta_arrow="off",
         border=True,
-        height="stretch",
         help=(
             f"{wording.plain(wording.faults_sentence(run))}. A worker fault strikes every source"
             " partition once."
@@ -105,21 +104,24 @@ def figures(run: Run) -> None:
         kept.append(seen.records_per_s)
         del kept[:-RATES_KEPT]
         history = None if young(run) else kept
-        columns[3].metric(
+        row.metric(
             "Inputs per second",
             f"{seen.records_per_s:,.0f}",
+            f"over the last {RATE_WINDOW_S:.0f} s",
+            delta_color="off",
+            delta_arrow="off",
             border=True,
-            height="stretch",
             chart_data=history,
         )
     else:
         took = (run.ended_at - run.created_at).total_seconds() if run.ended_at else None
-        columns[3].metric(
+        row.metric(
             "Took",
             wording.duration(took),
+            "from creation to end",
+            delta_color="off",
+            delta_arrow="off",
             border=True,
-            height="stretch",
-            help="From its creation to its end.",
         )
 
 

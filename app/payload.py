@@ -28,7 +28,7 @@ INTEGER_MAX = 2**53
 _BOX = (
     "margin:0;padding:0.6rem 0.8rem;border-radius:0.5rem;background:rgba(128,128,128,0.12);"
     "font-size:0.875rem;font-family:'Source Code Pro',monospace;white-space:pre-wrap;"
-    "overflow-wrap:anywhere;user-select:all"
+    "overflow-wrap:anywhere;user-select:all;max-height:24rem;overflow-y:auto"
 )
 
 
@@ -100,7 +100,7 @@ def _exact(value: Any) -> Any:
 def verbatim(text: str) -> None:
     """Shows a text unchanged in a box; one click selects all of it. Streamlit's own code box loads
     a highlighter, which takes a browser a quarter of a second."""
-    st.html(f'<pre style="{_BOX}">{html.escape(text)}</pre>')
+    st.html(f'<pre tabindex="0" style="{_BOX}">{html.escape(text)}</pre>')
 
 
 def download(name: str, file_name: str, whole: Callable[[], bytes]) -> None:

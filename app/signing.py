@@ -79,7 +79,7 @@ def evidence(settings: Settings, run: Run) -> None:
                 format_func=lambda one: PAYLOAD_WORDS[one],
             )
             st.download_button(
-                "Download the evidence",
+                "Download evidence",
                 partial(session.zipped, history, run, payloads or Payloads.NONE),
                 file_name=f"{run.id}-evidence.zip",
                 mime="application/zip",

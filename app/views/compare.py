@@ -41,6 +41,7 @@ from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.lineage.headers import parse_lineage
 
 TABLE_PX = 560
+PARTITION_PX, OFFSET_PX = 110, 150
 ROW_PX = 28
 HEAD_PX = 71
 SHORT_BYTES = 16  # Key and value are side by side if neither is longer than this.
@@ -188,21 +189,29 @@ def controls(seen: Snapshot, place: CompareState) -> None:
     def fate_chosen() -> None:
         go(replace(place, fates=tuple(state["fate"])))
 
-    columns = st.columns([0.7, 1, 1.7, 2.6], vertical_alignment="bottom")
-    columns[0].selectbox("Partition", numbers, key="partition", on_change=partition_chosen)
-    columns[1].number_input(
+    # Not in columns: in a narrow window they wrap, where columns would cut their words.
+    row = st.container(horizontal=True, vertical_alignment="bottom")
+    row.selectbox(
+        "Partition",
+        numbers,
+        key="partition",
+        on_change=partition_chosen,
+        width=PARTITION_PX,
+    )
+    row.number_input(
         "Offset",
         min_value=p.start,
         max_value=max(p.start, p.hw - 1),
         step=1,
         key="offset",
         on_change=offset_chosen,
+        width=OFFSET_PX,
         help=(
             f"Partition {place.partition} holds the offsets {p.start:,} to"
             f" {max(p.start, p.hw - 1):,}."
         ),
     )
-    columns[2].segmented_control(
+    row.segmented_control(
         "Isolation level",
         LEVELS,
         format_func=lambda level: LEVEL_NAMES[level],
@@ -215,7 +224,7 @@ def controls(seen: Snapshot, place: CompareState) -> None:
         ),
     )
     there = [fate for fate in fates.FATES if seen.fates[fate] or fate in place.fates]
-    columns[3].pills(
+    row.pills(
         "Only these fates",
         there,
         selection_mode="multi",

@@ -47,17 +47,19 @@ def form() -> None:
                 " run PLAN.yaml (contracts/yours.yaml)."
             ),
         )
+        # Choices have a row of their own: half of one would cut their words in a narrow window.
+        guarantee = st.selectbox(
+            "Guarantee",
+            get_args(RunPlan.model_fields["guarantee"].annotation),
+            key="plan_guarantee",
+            bind="query-params",
+            help="What the run promises, and what its verdict is measured against.",
+        )
         left, right = st.columns(2)
         fields: dict[str, Any] = {
             "scenario": scenario,
-            "guarantee": left.selectbox(
-                "Guarantee",
-                get_args(RunPlan.model_fields["guarantee"].annotation),
-                key="plan_guarantee",
-                bind="query-params",
-                help="What the run promises, and what its verdict is measured against.",
-            ),
-            "records": right.number_input(
+            "guarantee": guarantee,
+            "records": left.number_input(
                 "Records",
                 min_value=1,
                 value=20_000,
@@ -68,7 +70,7 @@ def form() -> None:
                     "How many integers are written to the source. “Run until stopped” ignores it."
                 ),
             ),
-            "partitions": left.number_input(
+            "partitions": right.number_input(
                 "Partitions",
                 min_value=1,
                 max_value=10_000,
@@ -80,7 +82,7 @@ def form() -> None:
                     " transactional id."
                 ),
             ),
-            "per_transaction": right.number_input(
+            "per_transaction": left.number_input(
                 "Records per transaction",
                 min_value=1,
                 value=1_000,
@@ -89,7 +91,7 @@ def form() -> None:
                 bind="query-params",
                 help="How many inputs go into one transaction at most.",
             ),
-            "abort_probability": left.number_input(
+            "abort_probability": right.number_input(
                 "Abort probability",
                 min_value=0.0,
                 max_value=1.0,
@@ -104,7 +106,7 @@ def form() -> None:
             ),
         }
         faults = choices()
-        chosen = right.selectbox(
+        chosen = st.selectbox(
             "Fault",
             list(faults),
             key="plan_fault",
@@ -115,15 +117,7 @@ def form() -> None:
             )
             + " ".join(f"**{kind.name}**: {kind.says}" for kind in KINDS),
         )
-        transaction = left.number_input(
-            "In transaction",
-            min_value=0,
-            value=2,
-            key="plan_fault_transaction",
-            bind="query-params",
-            help="The fault strikes in this transaction. 0: nothing goes wrong.",
-        )
-        step = right.selectbox(
+        step = st.selectbox(
             "At step",
             list(Step),
             index=list(Step).index(Step.PRODUCED),
@@ -134,10 +128,19 @@ def form() -> None:
                 " any step, zombie and hijack while the transaction is open."
             ),
         )
+        left, right = st.columns(2)
+        transaction = left.number_input(
+            "In transaction",
+            min_value=0,
+            value=2,
+            key="plan_fault_transaction",
+            bind="query-params",
+            help="The fault strikes in this transaction. 0: nothing goes wrong.",
+        )
         fields["faults"] = (
             (faults[chosen].at(transaction, step or Step.PRODUCED),) if transaction else ()
         )
-        fields["seed"] = left.number_input(
+        fields["seed"] = right.number_input(
             "Seed",
             value=1,
             key="plan_seed",
@@ -147,7 +150,7 @@ def form() -> None:
                 " transactions again."
             ),
         )
-        fields["rate"] = right.number_input(
+        fields["rate"] = st.number_input(
             "Fill rate (records/s)",
             min_value=1.0,
             value=None,

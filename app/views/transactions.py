@@ -44,8 +44,12 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
         facts(seen, seen.transactions)
     if topic.empty(seen):
         return
-    open_slot, controls_slot, chart_slot = st.container(), st.container(), st.empty()
-    chart_at_first(seen, chart_slot)
+    open_slot, controls_slot = st.container(), st.container()
+    # What is drawn at first is replaced. Later an empty place would flicker.
+    first = st.session_state.get("coordinators_of") != seen.bounds.topic
+    chart_slot = st.empty() if first else st.container()
+    if first:
+        chart_at_first(seen, chart_slot)
     with open_slot:
         told = standing(kafka, seen)
     found = transactions.with_hanging(seen.transactions, told.opened)
@@ -94,8 +98,6 @@ def page_of(fitting: pd.DataFrame, selection: TransactionsState) -> tuple[int, p
 def chart_at_first(seen: Snapshot, slot: DeltaGenerator) -> None:
     """Draws the chart by the log alone when the topic is opened, because coordinators may take
     seconds to answer. Their answers name the lanes, and show what hangs."""
-    if st.session_state.get("coordinators_of") == seen.bounds.topic:
-        return
     st.session_state["coordinators_of"] = seen.bounds.topic
     found = seen.transactions
     selection, _ = read_transactions(st.query_params, seen.bounds, found)

@@ -295,14 +295,21 @@ def outcome(run: Run, report: Report) -> None:
     if run.error:
         st.error(wording.plain(run.error), title="The run itself failed", icon=":material/error:")
     transactions = report.transactions
-    columns = st.columns(3)
-    columns[0].metric(
-        "Inputs judged", wording.number(report.source_records), border=True, height="stretch"
-    )
-    columns[1].metric(
-        "Sink offsets", wording.number(report.sink.offsets), border=True, height="stretch"
-    )
-    columns[2].metric(
+    # Not in columns: in a narrow window they wrap, where columns would cut their words.
+    row = st.container(horizontal=True)
+    for label, count, of in (
+        ("Inputs judged", report.source_records, report.source),
+        ("Sink offsets", report.sink.offsets, report.sink),
+    ):
+        row.metric(
+            label,
+            wording.number(count),
+            f"in {wording.count(len(of.partitions), 'partition')}",
+            delta_color="off",
+            delta_arrow="off",
+            border=True,
+        )
+    row.metric(
         "Committed transactions",
         "none" if transactions.committed is None else wording.number(transactions.committed),
         (
@@ -316,7 +323,6 @@ def outcome(run: Run, report: Report) -> None:
         delta_color="off",
         delta_arrow="off",
         border=True,
-        height="stretch",
         help=(
             "Transactions, counted by their headers."
             if transactions.told_by == "headers"
@@ -410,24 +416,27 @@ def basis(check: Check | None) -> str:
 
 def place(report: Report, example: Example) -> None:
     """Shows an example, with a link to its place."""
-    left, right = st.columns([1, 3], vertical_alignment="center")
     target = example_position(report, example)
-    if target is None:
-        row = example.offset
-        left.markdown(
-            "no place in either topic" if row is None else f"row {row + 1:,} of the table"
-        )
-    else:
-        topic, partition, offset, label = target
-        left.page_link(
-            "views/compare.py",
-            label=label,
-            icon=":material/compare:",
-            query_params={"topic": topic, "partition": str(partition), "offset": str(offset)},
-        )
-    right.markdown(wording.plain(example.why))
-    if example.transaction:
-        right.caption(wording.plain(example.transaction))
+    # Not in columns: in a narrow window they would cut the place.
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if target is None:
+            row = example.offset
+            nowhere = "no place in either topic"
+            said = nowhere if row is None else f"row {row + 1:,} of the table"
+            st.markdown(said, width="content")
+        else:
+            topic, partition, offset, label = target
+            st.page_link(
+                "views/compare.py",
+                label=label,
+                icon=":material/compare:",
+                query_params={"topic": topic, "partition": str(partition), "offset": str(offset)},
+                width="content",
+            )
+        with st.container(gap="xxsmall"):
+            st.markdown(wording.plain(example.why))
+            if example.transaction:
+                st.caption(wording.plain(example.transaction))
 
 
 def rest(run: Run, report: Report, text: str) -> None:

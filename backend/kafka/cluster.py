@@ -59,6 +59,9 @@ _EARLIEST = cast(OffsetSpec, OffsetSpec.earliest())  # type: ignore[no-untyped-c
 _LATEST = cast(OffsetSpec, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
+COUNTER = "counter"
+"""Metadata of a committed offset that only counts: its group reads nothing there."""
+
 
 @dataclass
 class Cluster:
@@ -165,7 +168,9 @@ class Cluster:
         )
         return {each.partition: each.offset for each in found if each.offset != OFFSET_INVALID}
 
-    def commit_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+    def commit_offsets(
+        self, group: str, topic: str, offsets: Mapping[int, int], metadata: str = ""
+    ) -> None:
         """Set the group's offsets, outside any transaction. Waits for members to leave the group.
 
         Raises ClusterError if a member stays, and when the client hangs. A new client must not
@@ -173,7 +178,10 @@ class Cluster:
         """
 
         def ask(consumer: Consumer) -> list[TopicPartition]:
-            wanted = [TopicPartition(topic, p, offset) for p, offset in sorted(offsets.items())]
+            wanted = [
+                TopicPartition(topic, p, offset, metadata=metadata)
+                for p, offset in sorted(offsets.items())
+            ]
             return consumer.commit(offsets=wanted, asynchronous=False) or []
 
         right = f"Read on group {group} and topic {topic}"

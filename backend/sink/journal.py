@@ -209,12 +209,12 @@ class JournalWriter:
         self.producer.produce(self.topic, encode(entry), on_delivery=self._delivered)
         self.producer.poll(0)
 
-    def append_acknowledged(self, entry: Entry, timeout_s: float = TIMEOUT_S) -> None:
+    def append_acknowledged(self, entry: Entry) -> None:
         self.append(entry)
-        self.flush(timeout_s)
+        self.flush()
 
-    def flush(self, timeout_s: float = TIMEOUT_S) -> None:
-        left = self.producer.flush(timeout_s)
+    def flush(self) -> None:
+        left = self.producer.flush(TIMEOUT_S)
         if left > 0 or self._failed is not None:
             why = self._failed.str() if self._failed is not None else "no answer in time"
             raise ClusterError(f"The journal {self.topic} could not be written: {why}.")
@@ -228,13 +228,11 @@ class JournalWriter:
         self._failed = self._failed or error
 
 
-def append_to_journal(
-    address: Address, topic: str, entry: Entry, timeout_s: float = TIMEOUT_S
-) -> None:
+def append_to_journal(address: Address, topic: str, entry: Entry) -> None:
     """Append one acknowledged entry. Raises ClusterError."""
     writer = JournalWriter(address, topic)
     try:
-        writer.append_acknowledged(entry, timeout_s)
+        writer.append_acknowledged(entry)
     finally:
         writer.close()
 

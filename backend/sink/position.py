@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from confluent_kafka import TopicPartition
 
 from topicproof.backend.errors import OffsetsMoved
-from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.cluster import COUNTER, Cluster
 from topicproof.backend.sink.journal import Declared, Entry, TaskStarted, TransactionEnded
 
 
@@ -79,5 +79,5 @@ def next_generation(cluster: Cluster, group: str, journal: str) -> int:
     """
     partition = generation_partition(journal).partition
     generation = cluster.committed(group, journal).get(partition, 0) + 1
-    cluster.commit_offsets(group, journal, {partition: generation})
+    cluster.commit_offsets(group, journal, {partition: generation}, COUNTER)
     return generation

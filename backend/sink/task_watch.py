@@ -28,9 +28,6 @@ from topicproof.backend.sink.options import SinkOptions
 
 LOOK_S = 0.2
 """Seconds between looks at the journal."""
-REPORT_WITHIN_S = 150.0
-"""How long a report waits for brokers that cannot be reached. A failure that nobody hears of leaves
-the query without its task."""
 
 _WATCHER = """
 read -r told
@@ -84,10 +81,7 @@ def report(sink: SinkOptions, error: BaseException) -> None:
     # Without the journal, Spark reports the error later.
     with suppress(ClusterError):
         append_to_journal(
-            sink.address,
-            sink.journal,
-            TaskFailed(sink.generation, type(error).__name__, reason),
-            REPORT_WITHIN_S,
+            sink.address, sink.journal, TaskFailed(sink.generation, type(error).__name__, reason)
         )
 
 
@@ -170,7 +164,7 @@ class RealTimeQuery:
 def _report_killed() -> None:
     told = json.load(sys.stdin)
     address = Address(told["bootstrap"], told["client"])
-    append_to_journal(address, told["journal"], TaskFailed(*told["failed"]), REPORT_WITHIN_S)
+    append_to_journal(address, told["journal"], TaskFailed(*told["failed"]))
 
 
 if __name__ == "__main__":

@@ -138,9 +138,11 @@ def shoot(browser: Browser, address: str, shown: Pages, name: str, folder: Path)
 def whole(window: Page, width: int) -> None:
     """Make the window so high that nothing has to be scrolled."""
     window.set_viewport_size({"width": width, "height": HEIGHT})
-    expect(window.get_by_test_id("stSkeleton")).to_have_count(0)
-    expect(window.get_by_test_id("stSpinner")).to_have_count(0)
-    window.wait_for_timeout(1_200)
+    expect(window.get_by_role("heading", level=1).first).to_be_visible()
+    for pending in ("[data-testid=stSkeleton]", "[data-testid=stSpinner]", "[data-stale=true]"):
+        expect(window.locator(pending)).to_have_count(0)
+    expect(window.locator("[data-test-script-state=notRunning]")).to_have_count(1)
+    window.wait_for_timeout(1_000)
     high = window.get_by_test_id("stMain").evaluate("main => main.scrollHeight")
     window.set_viewport_size({"width": width, "height": min(HEIGHT_MAX, max(HEIGHT, high))})
     window.wait_for_timeout(400)

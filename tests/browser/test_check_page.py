@@ -77,7 +77,7 @@ def test_a_newcomer_checks_signs_and_downloads_in_ten_clicks(
         timeout=RUN_MS
     )
     with window.expect_download() as download:
-        click(window.get_by_role("button", name="Download the evidence"), "download")
+        click(window.get_by_role("button", name="Download evidence"), "download")
     download.value.save_as(tmp_path / "evidence.zip")
     with zipfile.ZipFile(tmp_path / "evidence.zip") as evidence:
         (contract,) = (one for one in evidence.namelist() if one.endswith("contract.yaml"))

@@ -105,7 +105,7 @@ def test_a_duplicate_is_seen_signed_and_downloaded(
     window.reload()
     expect(window.get_by_text(f"accepted with {len(kinds)} waiver")).to_be_visible()
     with window.expect_download() as download:
-        window.get_by_role("button", name="Download the evidence").click()
+        window.get_by_role("button", name="Download evidence").click()
     download.value.save_as(tmp_path / "evidence.zip")
     with zipfile.ZipFile(tmp_path / "evidence.zip") as packed:
         packed.extractall(tmp_path)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from topicproof.backend.kafka.cluster import COUNTER
 from topicproof.backend.kafka.coordination.groups import list_groups
 from topicproof.backend.kafka.log.fates import fate_ranges, records_between
 from topicproof.backend.kafka.log.rawlog import Connection
@@ -47,7 +48,9 @@ def offsets_behind(
     for group in groups:
         committed: dict[str, dict[int, int]] = {}
         for at, each in answers[group].items():
-            if at.topic in bounds and each.offset >= 0:
+            # confluent-kafka sends the zero at the end of C's strings along.
+            counts = (each.metadata or "").rstrip("\0") == COUNTER
+            if at.topic in bounds and each.offset >= 0 and not counts:
                 committed.setdefault(at.topic, {})[at.partition] = each.offset
         for topic, offsets in committed.items():
             part = bounds_from(bounds[topic], offsets)

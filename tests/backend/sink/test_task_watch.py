@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
 import pyarrow as pa
@@ -16,9 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.backend.sink.test_real_time import options, row
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
-from topicproof.backend.errors import ClusterError, OffsetMissing, SparkError, TopicproofError
-from topicproof.backend.faults.proxy import Proxy
-from topicproof.backend.sink import journal as journals
+from topicproof.backend.errors import OffsetMissing, SparkError, TopicproofError
 from topicproof.backend.sink.hooks import NoHooks
 from topicproof.backend.sink.journal import TaskFailed, append_to_journal, read_journal
 from topicproof.backend.sink.real_time import write
@@ -95,24 +92,6 @@ def test_a_failure_is_reported_while_the_source_is_quiet(
         list(write(options(bootstrap, source, source, journal), NoHooks, rows()))
     assert [type(error) for error in errors] == [OffsetMissing]
     failed.close()
-
-
-def test_a_report_waits_for_brokers_that_cannot_be_reached(
-    bootstrap: str, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Story: a task fails because the network is frozen, and so is the way to the journal. Another
-    writer gives up meanwhile. When the network is back, the report arrives."""
-    source, journal = new_topic(), new_topic()
-    lost, known = TaskFailed(9, "SparkError", "given up"), SparkError("frozen")
-    with Proxy(bootstrap) as proxy, ThreadPoolExecutor(1) as pool, monkeypatch.context() as at_once:
-        at_once.setattr(journals, "TIMEOUT_S", 0.1)
-        proxy.isolate()
-        done = pool.submit(report, options(proxy.bootstrap, source, source, journal), known)
-        with pytest.raises(ClusterError, match="no answer in time"):
-            append_to_journal(Address(proxy.bootstrap), journal, lost, 0.1)
-        proxy.heal()
-        done.result()
-    assert TaskFailed(1, "SparkError", "frozen") in read_journal(Address(bootstrap), journal)
 
 
 def test_the_text_of_an_unknown_error_is_not_reported(
