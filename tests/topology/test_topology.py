@@ -99,11 +99,12 @@ def topology(
         yield Topology(given, found, spark.result(), store, history)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def session(topology: Topology) -> Iterator[SparkSession]:
     """A session on the cluster once all of its workers answer."""
     with spark_session(topology.services.spark_remote) as opened:
         wait_until(lambda: len(places(opened)) == 3, 60, "an answer of the driver and two workers")
+        require_versions(opened)
         yield opened
 
 
@@ -145,7 +146,6 @@ def test_the_probe_says_what_to_install_where(
     wanted: str,
 ) -> None:
     """Story: one of the workers was forgotten when a package was installed or raised."""
-    require_versions(session)
     worker = topology.spark.workers[0]
     with planted(packages_of(worker.folder), name, version), pytest.raises(SparkError) as told:
         require_versions(session)
