@@ -24,6 +24,7 @@ COMMANDS = (
     "rights",
     "stop",
     "release",
+    "strike",
     "resume",
     "runs",
     "show",

@@ -38,7 +38,7 @@ from topicproof.backend.commands.terminal import give_up, say, write_file
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.annotations import markdown, workflow_commands
 from topicproof.backend.evidence.attestation import attest_copy
-from topicproof.backend.evidence.copy import copy_evidence
+from topicproof.backend.evidence.copy import copy_evidence, require_room
 from topicproof.backend.evidence.ctrf import as_ctrf
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
@@ -60,6 +60,7 @@ from topicproof.backend.runs.sides import chosen
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
+from topicproof.backend.storage import is_url
 from topicproof.validators.finding import Guarantee
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.report import Report
@@ -156,6 +157,8 @@ def check(
     said = {name: str(value) for name, value in options.items()}
     given_by = _given(settings_of(), contract, said, across=source_side is not None)
     terms, fields = given_by.terms, given_by.fields
+    if folder is not None and not is_url(folder):
+        require_room(Path(folder))
     _require_one_name(terms, given(bootstrap=bootstrap, config=config, cluster=cluster))
     settings = settings_of(bootstrap, config, brokers, cluster)
     each = [(one, require_sides(chosen(one, settings, source_side))) for one in terms.each()]
