@@ -282,11 +282,13 @@ def test_a_signed_run_is_not_cleaned_by_mistake(
 def test_a_viewer_changes_no_topic_and_no_offset(
     bootstrap: str,
     new_topic: Callable[..., str],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Story: somebody who may only look tries the two commands that write to Kafka themselves. Both
     are refused before anything is written, and noted."""
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path))
     monkeypatch.setenv(ACTING, environment_for(ADA)[ACTING])
     topic = new_topic()
     for command in (["fill"], ["floor", "--group", topic]):
