@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -68,13 +69,22 @@ func together(going context.Context, options []kgo.Opt) error {
 	}
 }
 
-// The bug: outputs are transactional, and a timer of the client commits the offsets.
+// The bug: outputs are transactional, and a timer commits the offsets, whenever that was.
 func apart(going context.Context, options []kgo.Opt) error {
-	client, err := kgo.NewClient(options...)
+	client, err := kgo.NewClient(append(options, kgo.DisableAutoCommit())...)
 	if err != nil {
 		return err
 	}
 	defer client.CloseAllowingRebalance()
+	timer := time.NewTicker(5 * time.Second)
+	defer timer.Stop()
+	go func() {
+		for range timer.C {
+			if err := client.CommitUncommittedOffsets(going); err != nil && going.Err() == nil {
+				log.Print(err)
+			}
+		}
+	}()
 	for {
 		orders := client.PollRecords(going, batch)
 		if going.Err() != nil {
