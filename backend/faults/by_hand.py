@@ -12,8 +12,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-
-import psutil
+from typing import TYPE_CHECKING
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
@@ -26,6 +25,9 @@ from topicproof.backend.sink.journal import (
     WorkerBegan,
     WorkerEnded,
 )
+
+if TYPE_CHECKING:
+    import psutil
 
 FREEZE_S = 10
 """Seconds that the network is frozen unless somebody says otherwise."""
@@ -117,6 +119,8 @@ class Presence:
 
     def __init__(self, address: Address, journal: str, task: str, source: _Place) -> None:
         """Raises ClusterError if the journal cannot be written."""
+        import psutil  # late: a worker needs it for strikes by hand alone
+
         self.task, self.source = task, source
         self.writer = JournalWriter(address, journal)
         created = psutil.Process().create_time()
@@ -172,6 +176,8 @@ def stopped(worker: WorkerBegan) -> Iterator[psutil.Process | None]:
     """Stop a worker's process (SIGSTOP) while the block decides whether to kill it. Yields None if
     the process is gone: its number may belong to another one by now. Raises UsageError if it
     belongs to another user."""
+    import psutil
+
     process = _process(worker)
     if process is None:
         yield None
@@ -186,6 +192,8 @@ def stopped(worker: WorkerBegan) -> Iterator[psutil.Process | None]:
 
 def _process(worker: WorkerBegan) -> psutil.Process | None:
     """Return a worker's process, stopped; None if it is gone."""
+    import psutil
+
     try:
         process = psutil.Process(worker.pid)
         same = round(process.create_time(), 2) == round(worker.created, 2)
