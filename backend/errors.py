@@ -106,6 +106,11 @@ class SparkError(TopicproofError):
     pass
 
 
+class ShellFailed(SparkError):
+    """A shell command that Hadoop started was killed. Without its native library, Hadoop starts
+    `chmod` for each file that it writes."""
+
+
 class SinkError(TopicproofError):
     pass
 

@@ -382,6 +382,8 @@ def _beside_real_time(bench: Bench, rate: int) -> dict[str, Callable[[], list[fl
 
 def row_curve(bench: Bench, _records: int, times: int) -> Iterator[Line]:
     """The latency of a run in real time by rate, beside Kafka Streams that commits every 100 ms."""
+    # Not counted: at high rates Java compiles for half a minute.
+    latencies(bench, CURVE_RATES[-1], LATENCY_S, trigger="real_time")
     for rate in CURVE_RATES:
         mine, theirs = [], []
         for _ in range(times):
@@ -401,6 +403,20 @@ def row_curve(bench: Bench, _records: int, times: int) -> Iterator[Line]:
                 others,
                 more={"records/s": rate, "percentile": share * 100},
             )
+
+
+def row_backlog(bench: Bench, records: int, times: int) -> Iterator[Line]:
+    """The throughput of a run in real time whose source is full already, beside micro-batches."""
+    source = bench.source(records)
+    mine: list[Timed] = []
+    theirs: list[Timed] = []
+    for _ in range(times + 1):
+        mine.append(sides.ours(bench, source, records, trigger="real_time"))
+        theirs.append(sides.ours(bench, source, records))
+    what = f"a backlog of {records:,}, in real time"
+    # The first turn of each side is not counted: it warms the server.
+    others = [one.rate for one in theirs[1:]]
+    yield rates("backlog", what, mine[1:], "micro-batches", others, ">= 0.7")
 
 
 def row_first(bench: Bench, _records: int, times: int) -> Iterator[Line]:
@@ -516,6 +532,7 @@ ROWS: dict[str, Row] = {
     "latency": row_latency,
     "realtime": row_real_time,
     "curve": row_curve,
+    "backlog": row_backlog,
     "first": row_first,
     "linear": row_linear,
     "brokers": row_brokers,

@@ -16,8 +16,10 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from topicproof.backend.address import Address
+from topicproof.backend.errors import ShellFailed
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.faults.by_hand import strike_notes
@@ -80,6 +82,8 @@ def _untold(_step: str) -> None:
     pass
 
 
+# It starts from nothing: with an empty folder, and the bounds of the question.
+@retry(retry=retry_if_exception_type(ShellFailed), stop=stop_after_attempt(2), reraise=True)
 def judge_topics(
     spark: SparkSession,
     address: Address,

@@ -23,9 +23,11 @@ from topicproof.backend.services.peer_proxy import Links
 from topicproof.backend.services.processes import (
     await_start,
     connects,
+    emptied,
     end_process,
     free_ports,
     giving_way,
+    java_temporary,
 )
 from topicproof.backend.settings import BROKER_START_TIMEOUT_S, DISK_FREE_BYTES_MIN
 
@@ -210,10 +212,12 @@ class EmbeddedKafka:
         classpath = os.pathsep.join(str(jar) for jar in self.jars)
         options = ["-Xms256m", "-Xmx512m", "-XX:+UseG1GC", "-Djava.awt.headless=true"]
         options += [f"-Dlog4j2.configurationFile={node.folder / 'log4j2.properties'}"]
+        options.append(java_temporary(node.folder / "tmp"))
         return [command, *options, "-cp", classpath]
 
     def _format(self, command: str, node: EmbeddedBroker, cluster_id: str) -> None:
         node.data.mkdir(parents=True, exist_ok=True)
+        emptied(node.folder / "tmp")
         (node.folder / "log4j2.properties").write_text(LOG4J.format(log=node.log))
         path = node.folder / "server.properties"
         path.write_text(

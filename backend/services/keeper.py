@@ -29,7 +29,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import SetupError, TopicproofError, UsageError
 from topicproof.backend.services.jars import BROKER, SPARK, ensure_jars, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
-from topicproof.backend.services.peers import is_own
+from topicproof.backend.services.peers import is_own, stopped_process
 from topicproof.backend.services.processes import require_open_files
 from topicproof.backend.services.spark import EmbeddedSpark
 from topicproof.backend.settings import (
@@ -152,10 +152,12 @@ def brokers(settings: Settings) -> Iterator[Callable[[int, str], str]]:
 
         def ask_keeper(node: int, do: str) -> str:
             connection.sendall(json.dumps({"node": node, "do": do}).encode() + b"\n")
-            with connection.makefile() as stream:
-                answer = json.loads(
-                    stream.readline() or '{"error": "The keeper of Kafka and Spark ended."}'
-                )
+            try:
+                with connection.makefile() as stream:
+                    line = stream.readline()
+            except TimeoutError as error:
+                raise _no_keeper(settings) from error
+            answer = json.loads(line or '{"error": "The keeper of Kafka and Spark ended."}')
             if "error" in answer:
                 raise SetupError(answer["error"])
             return str(answer["done"])
@@ -171,15 +173,18 @@ def _ask(
     connection.settimeout(BROKER_START_TIMEOUT_S + SPARK_START_TIMEOUT_S)
     connection.sendall(json.dumps(asdict(wanted)).encode() + b"\n")
     # Closing this reader leaves the connection open, which keeps the services alive.
-    with connection.makefile() as stream:
-        for line in stream:
-            answer: dict[str, Any] = json.loads(line)
-            if "say" in answer:
-                say(answer["say"])
-            elif "error" in answer:
-                raise SetupError(answer["error"])
-            else:
-                return answer
+    try:
+        with connection.makefile() as stream:
+            for line in stream:
+                answer: dict[str, Any] = json.loads(line)
+                if "say" in answer:
+                    say(answer["say"])
+                elif "error" in answer:
+                    raise SetupError(answer["error"])
+                else:
+                    return answer
+    except TimeoutError as error:
+        raise _no_keeper(settings) from error
     raise SetupError(
         f"The keeper of Kafka and Spark ended. Its log: {settings.services / 'keeper.log'}"
     )
@@ -194,6 +199,7 @@ def _connect(settings: Settings, say: Callable[[str], None]) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.connect(str(socket_path(settings.home)))
+            _require_awake(connection)
             return connection
         except OSError as error:
             connection.close()
@@ -213,6 +219,18 @@ def _connect(settings: Settings, say: Callable[[str], None]) -> socket.socket:
         if started is None:
             started = _start_keeper(settings)
         time.sleep(0.05)
+
+
+def _require_awake(connection: socket.socket) -> None:
+    """Raises SetupError for a keeper that a signal has stopped: the kernel accepts connections to
+    it, and nobody answers."""
+    if (process := stopped_process(connection)) is not None:
+        connection.close()
+        raise SetupError(
+            f"The keeper of Kafka and Spark (process {process}) was stopped by a signal. To let it"
+            f" continue: kill -CONT {process}. Or end it, and the next command starts both again:"
+            f" kill -9 {process}"
+        )
 
 
 def _no_keeper(settings: Settings) -> SetupError:

@@ -6,16 +6,33 @@ import os
 import socket
 import struct
 
+import psutil
+
 _CREDENTIALS = struct.Struct("3i")
 """Linux's `struct ucred`: process, user, group."""
+
+
+def _credentials(connection: socket.socket) -> tuple[int, int, int] | None:
+    """Return process, user and group of the other end; None elsewhere than on Linux."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return None
+    return _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
 
 
 def is_own(connection: socket.socket) -> bool:
     """Return whether the other end belongs to this user, or to root. Elsewhere than on Linux, the
     permissions of the socket's folder are the only check."""
-    option = getattr(socket, "SO_PEERCRED", None)
-    if option is None:
-        return True
-    found = connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
-    _, user, _ = _CREDENTIALS.unpack(found)
-    return user in (os.getuid(), 0)
+    found = _credentials(connection)
+    return found is None or found[1] in (os.getuid(), 0)
+
+
+def stopped_process(connection: socket.socket) -> int | None:
+    """Return the process that listens at the other end if a signal has stopped it; else None."""
+    found = _credentials(connection)
+    try:
+        if found and psutil.Process(found[0]).status() == psutil.STATUS_STOPPED:
+            return found[0]
+    except psutil.NoSuchProcess:
+        return None
+    return None

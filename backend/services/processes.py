@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -51,6 +52,19 @@ def end_of_log(*logs: Path) -> str:
             shown = "\n".join(lines[-LOG_LINES_SHOWN:])
             return f"The end of its log ({path}):\n{shown}"
     return "It wrote no log."
+
+
+def emptied(folder: Path) -> Path:
+    """Make a folder for temporary files, without what an earlier process left there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def java_temporary(folder: Path) -> str:
+    """Return the option that makes Java use a folder for its temporary files. A killed process
+    leaves them behind, where the next start finds them."""
+    return f"-Djava.io.tmpdir={folder}"
 
 
 def end_process(process: subprocess.Popen[bytes], timeout_s: float = STOP_TIMEOUT_S) -> None:

@@ -29,11 +29,18 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from topicproof.backend.errors import SetupError, SparkError
+from topicproof.backend.errors import SetupError, ShellFailed, SparkError
 from topicproof.backend.services.java import java
 from topicproof.backend.services.kafka import require_disk_space
 from topicproof.backend.services.prefork_server import write_executable
-from topicproof.backend.services.processes import await_start, end_process, free_ports, listens
+from topicproof.backend.services.processes import (
+    await_start,
+    emptied,
+    end_process,
+    free_ports,
+    java_temporary,
+    listens,
+)
 from topicproof.backend.settings import SPARK_START_TIMEOUT_S, python_path, socket_path
 from topicproof.backend.storage import Storage, attach
 
@@ -42,6 +49,7 @@ SESSION_TIMEOUT_S = 60
 ANY_SETTING = "spark.sql.session.timeZone"
 """A question about it keeps a session alive. One about the version does not."""
 ASKED_S = 2.0
+SHELL_FAILED = "org.apache.hadoop.util.Shell$ExitCodeException"
 """How long the end of a session waits for a question that is on its way."""
 
 CONNECT_RETRIES, CONNECT_BACKOFF_MS = 4, 1_000
@@ -104,7 +112,10 @@ class EmbeddedSpark:
         command = [str(spark_home / "bin" / "spark-submit")]
         for name, value in self._conf().items():
             command += ["--conf", f"{name}={value}"]
-        command += ["--driver-memory", "4g", "--driver-java-options", COMPILER]
+        temporary = java_temporary(emptied(self.folder / "tmp"))
+        emptied(self.folder / "local")
+        command += ["--driver-memory", "4g"]
+        command += ["--driver-java-options", f'{COMPILER} "{temporary}"']
         command += ["--properties-file", str(self._write_secrets())]
         command += ["--jars", ",".join(str(jar) for jar in self.jars)]
         self._start_forks()
@@ -337,7 +348,8 @@ def server_gone(error: PySparkException) -> SparkError | None:
 
 def failed(doing: str, error: PySparkException) -> SparkError:
     """Return the sentence for Spark's failure at something: `doing` says what it could not do."""
-    return server_gone(error) or SparkError(f"{doing}: {first_line(error)}")
+    kind = ShellFailed if SHELL_FAILED in str(error) else SparkError
+    return server_gone(error) or kind(f"{doing}: {first_line(error)}")
 
 
 def session_id(session: SparkSession) -> str:

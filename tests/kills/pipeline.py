@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import IO
 
 import psutil
 
@@ -31,12 +32,15 @@ DELAY_S = 3.0
 STATES = (State.FILLING, State.PROCESSING, State.JUDGING)
 
 
-def start(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
+def start(
+    settings: Settings, *arguments: str, out: IO[str] | int = subprocess.PIPE
+) -> subprocess.Popen[str]:
+    """Start a command of ours on a home. Its messages go to `out`."""
     return subprocess.Popen(
         [sys.executable, "-m", "topicproof.backend.cli", *arguments],
         cwd=ROOT,
         env={**os.environ, **settings.environment()},
-        stdout=subprocess.PIPE,
+        stdout=out,
         stderr=subprocess.STDOUT,
         text=True,
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka import Producer
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.backend.kafka.test_oracle import COPIED_RECORDS, copy
@@ -14,9 +15,10 @@ from tests.backend.kafka.topics import Writer
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
 from topicproof.backend.judging.capture_store import Question
-from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.judging.judge import JUDGING, READING, WRITING, judge_topics
 from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
+from topicproof.backend.services.spark import SHELL_FAILED, failed
 from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.identity import Identity
@@ -32,7 +34,7 @@ def test_java_and_librdkafka_write_healthy_logs(
     """Story: Kafka's own copier (transaction version 2: an epoch a transaction) copies a topic and
     aborts at random. Beside it a producer of librdkafka (version 1) aborts what it flushed, what it
     only queued, and nothing at all; then a successor fences it. Only aborted records are
-    reported."""
+    reported. While they are judged, one `chmod` of Hadoop is killed: it is judged again."""
     source, sink = new_topic(), new_topic(partitions=2)
     Writer(bootstrap, source).write(f"n{COPIED_RECORDS}")
     copier = copy(bootstrap, settings, source, sink)
@@ -58,7 +60,15 @@ def test_java_and_librdkafka_write_healthy_logs(
     )
 
     question = Question(fetch_bounds(Address(bootstrap), source), sink, identity=Identity.KEY)
-    report = judge_topics(spark, Address(bootstrap), question, tmp_path)
+    steps: list[str] = []
+
+    def killed(step: str) -> None:
+        steps.append(step)
+        if steps == [READING, JUDGING]:
+            raise failed("Spark could not judge", PySparkException(f"({SHELL_FAILED})"))
+
+    report = judge_topics(spark, Address(bootstrap), question, tmp_path, told=killed)
+    assert steps == [READING, JUDGING, READING, JUDGING, WRITING]
     assert report.verdict is Outcome.HOLDS, report.why
     assert {finding.kind for finding in report.findings if finding.count} == {"aborted_volume"}
     looked_at = {check.kind: check.records for check in report.checked}

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.conftest import wait_until
+from topicproof.backend.errors import SetupError
 from topicproof.backend.services.keeper import end_rest, services
 from topicproof.backend.services.spark import EmbeddedSpark
 from topicproof.backend.settings import read_settings
@@ -47,18 +48,29 @@ def test_a_broker_gives_way_and_who_starts_it_stays_as_it_was(tmp_path: Path) ->
 
 def test_what_a_killed_keeper_leaves_is_ended_by_the_next_command(tmp_path: Path) -> None:
     """Story: the keeper is killed -9, so its broker is orphaned. The next command ends that one and
-    starts its own."""
+    starts its own. While the keeper is only stopped, commands name it instead of waiting."""
     settings = read_settings(home=tmp_path)
     record = settings.services / "running.json"
     with services(settings, spark=False):
         orphan = int(next(iter(json.loads(record.read_text()))))
         keeper = psutil.Process(orphan).parent()
         assert keeper is not None
+        keeper.suspend()
+        with (
+            pytest.raises(SetupError, match=f"was stopped by a signal.*kill -CONT {keeper.pid}"),
+            services(settings, spark=False),
+        ):
+            pass
+        keeper.resume()
+        with services(settings, spark=False):
+            pass
         keeper.kill()
         keeper.wait(10)
+    (rest := settings.services / "kafka-1/broker-1/tmp/left").touch()
     assert psutil.pid_exists(orphan)
     with services(settings, spark=False):
         assert str(orphan) not in json.loads(record.read_text())
+        assert not rest.exists()
         assert (
             not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == psutil.STATUS_ZOMBIE
         )

@@ -1,0 +1,182 @@
+"""A long torture, watched from outside: `python -m tests.kills.soak --minutes 30 --brokers 3`.
+
+Each ten seconds it looks at every process of the home: how many there are, their memory, threads
+and open files. Prints the medians of
+the second and the last third of the time, and what is left after the end. The exit code is 1 if a
+run was a surprise, memory or files grew, or something is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from confluent_kafka.admin import AdminClient
+
+from tests.conftest import wait_until
+from tests.kills.pipeline import RESUME_S, start
+from topicproof.backend.services.keeper import services
+from topicproof.backend.settings import Settings, read_settings
+
+LOOK_S = 10.0
+GROWTH = 1.2
+"""Above this ratio of the last third to the second one, a figure counts as growing. Java's heaps
+are still filling in the first third."""
+FEW = 16
+"""So many more threads or open files are within what one run more or less needs."""
+ROLES = {
+    "SparkConnectServer": "Spark",
+    "kafka.Kafka": "broker",
+    "prefork_server": "prefork server and workers",
+    "pyspark.daemon": "workers of Spark's own",
+    "torture": "torture",
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """What all processes of one role had at one moment."""
+
+    processes: int
+    mib: float
+    threads: int
+    files: int
+
+    def __add__(self, other: Look) -> Look:
+        return Look(
+            self.processes + other.processes,
+            self.mib + other.mib,
+            self.threads + other.threads,
+            self.files + other.files,
+        )
+
+
+def role(command: str) -> str:
+    """Return what a process is, by its command line."""
+    return next((name for word, name in ROLES.items() if word in command), "keeper and others")
+
+
+def belonging(home: Path) -> Iterator[psutil.Process]:
+    """Yield the processes that work on this home, except this one."""
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and str(home) in process.environ().values():
+                yield process
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+
+
+def look(home: Path) -> dict[str, Look]:
+    """Return what the processes of a home have now, by role."""
+    found: dict[str, Look] = {}
+    for process in belonging(home):
+        try:
+            # Workers are forks that share most pages, so each counts with its part of them.
+            mib = process.memory_full_info().pss / 2**20
+            one = Look(1, mib, process.num_threads(), process.num_fds())
+            name = role(" ".join(process.cmdline()))
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+        found[name] = found[name] + one if name in found else one
+    return found
+
+
+def watch(settings: Settings, torture: subprocess.Popen[str], log: Path) -> list[dict[str, Look]]:
+    """Look until the torture ends, and print what there is once a minute."""
+    looks: list[dict[str, Look]] = []
+    while torture.poll() is None:
+        looks.append(look(settings.home))
+        if len(looks) % 6 == 0:
+            runs = log.read_text(encoding="utf-8").count("as expected")
+            totals = ", ".join(f"{name} {one.mib:.0f} MiB" for name, one in looks[-1].items())
+            _say(f"{len(looks) * LOOK_S / 60:.0f} min, {runs} runs: {totals}")
+        time.sleep(LOOK_S)
+    return looks
+
+
+def table(looks: Sequence[dict[str, Look]]) -> tuple[list[str], list[str]]:
+    """Return the medians as a table in Markdown, and the figures that grew."""
+    third = len(looks) // 3
+    rows, grown = [], []
+    for name in sorted({name for one in looks for name in one}):
+        cells = []
+        for figure in ("processes", "mib", "threads", "files"):
+            middle, last = (
+                statistics.median(getattr(one[name], figure) for one in part if name in one)
+                if any(name in one for one in part)
+                else 0.0
+                for part in (looks[third : 2 * third], looks[2 * third :])
+            )
+            cells.append(f"{middle:,.0f} → {last:,.0f}")
+            if last > GROWTH * middle and last - middle > FEW:
+                grown.append(f"{name}: {figure} {middle:,.0f} → {last:,.0f}")
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    head = ["| | processes | memory, MiB | threads | open files |", "| --- |" + " ---: |" * 4]
+    return [*head, *rows], grown
+
+
+def left_on(settings: Settings) -> list[str]:
+    """Return the topics that are still there, but those that Kafka and the home keep."""
+    with services(settings, spark=False) as found:
+        topics = AdminClient({"bootstrap.servers": found.bootstrap}).list_topics(timeout=30).topics
+    return sorted(name for name in topics if not name.startswith("__"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.kills.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--brokers", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        settings = read_settings(home=Path(folder) / "home", brokers=given.brokers)
+        wrong = soak(settings, given.minutes, given.seed, Path(folder) / "torture.log")
+    _say("\n".join(f"SURPRISE {one}" for one in wrong) or "Nothing surprised, grew or is left.")
+    sys.exit(bool(wrong))
+
+
+def soak(settings: Settings, minutes: float, seed: int, log: Path) -> list[str]:
+    """Return what was wrong, one sentence each."""
+    temporary = settings.home.parent / "tmp"
+    temporary.mkdir()
+    os.environ["TMPDIR"] = str(temporary)
+    with log.open("w", encoding="utf-8") as out:
+        torture = start(
+            settings,
+            *("torture", "--minutes", str(minutes), "--seed", str(seed), "--no-shrink"),
+            *("--brokers", str(settings.brokers)),
+            out=out,
+        )
+        looks = watch(settings, torture, log)
+    rows, grown = table(looks)
+    wrong = []
+    _say("\n".join(rows))
+    told = log.read_text(encoding="utf-8")
+    _say(told.strip().splitlines()[-1])
+    if torture.returncode != 0:
+        wrong.append(f"torture ended with {torture.returncode}: {told[-2_000:]}")
+    wait_until(lambda: not any(belonging(settings.home)), RESUME_S, "the end of all processes")
+    if topics := left_on(settings):
+        wrong.append(f"topics are left: {', '.join(topics)}")
+    wait_until(lambda: not any(belonging(settings.home)), RESUME_S, "the end of all processes")
+    if files := sorted(str(one) for one in temporary.rglob("*")):
+        wrong.append(f"temporary files are left: {', '.join(files)}")
+    return [*wrong, *grown]
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
