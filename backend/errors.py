@@ -12,6 +12,7 @@ TopicproofError            exit code 3: an operation or a judgement failed
 ├── ClusterError           Kafka is unreachable, too old, or refused the request
 │   └── TopicError         a topic that is missing, empty or unusable
 ├── SparkError             Spark is unreachable, or a query failed for its own reasons
+│   └── ShellFailed        a shell command of Hadoop was killed; the verdict is computed again
 └── SinkError              the exactly-once sink refused to continue; nothing was lost silently
     ├── SourceGap          the first row is above the next offset to process
     ├── OffsetMissing      the group has lost its initial committed offset

@@ -92,8 +92,8 @@ class Bench:
     """The folder of the peers; None: only this project is measured."""
     peers_python: str = sys.executable
     """For the peers in Python, which need libraries that this project does not have."""
-    filled: dict[tuple[int, int], str] = field(default_factory=dict)
-    """Topics that were filled, by records and bytes of a value."""
+    filled: dict[tuple[int, int, int], str] = field(default_factory=dict)
+    """Topics that were filled, by records, bytes of a value and partitions."""
 
     @property
     def cluster(self) -> Cluster:
@@ -103,14 +103,15 @@ class Bench:
     def history(self) -> History:
         return History(self.settings)
 
-    def source(self, records: int, value_bytes: int = 0) -> str:
+    def source(self, records: int, value_bytes: int = 0, partitions: int = PARTITIONS) -> str:
         """A topic of the integers from 0 on, as text; filled once."""
-        if (records, value_bytes) not in self.filled:
+        what = (records, value_bytes, partitions)
+        if what not in self.filled:
             topic = f"speed-{records}-{value_bytes}-{uuid.uuid4().hex[:6]}"
-            self.cluster.create_topic(topic, PARTITIONS)
-            fill(self.services.bootstrap, topic, records, value_bytes)
-            self.filled[records, value_bytes] = topic
-        return self.filled[records, value_bytes]
+            self.cluster.create_topic(topic, partitions)
+            fill(self.services.bootstrap, topic, records, value_bytes, partitions)
+            self.filled[what] = topic
+        return self.filled[what]
 
     def drop(self, topic: str) -> None:
         """Delete a source that is not needed any more."""
@@ -130,15 +131,15 @@ def three_brokers(bench: Bench) -> Iterator[Bench]:
             )
 
 
-def fill(bootstrap: str, topic: str, records: int, value_bytes: int) -> None:
+def fill(bootstrap: str, topic: str, records: int, value_bytes: int, partitions: int) -> None:
     producer = Producer(idempotent_producer_config(Address(bootstrap)))
     for first in range(0, records, FILL_AT_ONCE):
         while len(producer) > 10 * FILL_AT_ONCE:
             producer.poll(0.01)
-        for partition in range(PARTITIONS):
+        for partition in range(partitions):
             keys = [
                 b"%d" % n
-                for n in range(first + partition, min(first + FILL_AT_ONCE, records), PARTITIONS)
+                for n in range(first + partition, min(first + FILL_AT_ONCE, records), partitions)
             ]
             messages = [{"key": key, "value": key.rjust(value_bytes, b"0")} for key in keys]
             producer.produce_batch(topic, messages, partition=partition)
@@ -209,7 +210,13 @@ class Seen:
     """What the processes of a run took."""
 
     processor_s: dict[str, float] = field(default_factory=dict)
-    peak: int = 0
+    memory: list[tuple[float, int, int]] = field(default_factory=list)
+    """By second: the bytes of Spark with its workers, and of this process."""
+
+    @property
+    def peak(self) -> int:
+        """The most that Spark and its workers held together."""
+        return max((spark for _, spark, _ in self.memory), default=0)
 
 
 @contextmanager
@@ -218,7 +225,7 @@ def watched(services: Services) -> Iterator[Seen]:
     that of its last sample."""
     spark = _listening(services.spark_remote)
     broker = _listening(services.bootstrap.split(",")[0])
-    seen, ended = Seen(), threading.Event()
+    seen, ended, began = Seen(), threading.Event(), time.monotonic()
     taken: dict[tuple[str, int], tuple[float, float]] = {}
     """By process: what it had used before, and by now."""
 
@@ -239,9 +246,8 @@ def watched(services: Services) -> Iterator[Seen]:
             before = taken.get((name, process.pid), (used if first else 0.0, used))[0]
             taken[name, process.pid] = (before, used)
         if weighed:
-            seen.peak = max(
-                seen.peak, sum(_held(one) for one in (spark, *(process for _, process in workers)))
-            )
+            held = sum(_held(one) for one in (spark, *(process for _, process in workers)))
+            seen.memory.append((time.monotonic() - began, held, _held(psutil.Process())))
 
     def watch() -> None:
         for turn in count(1):

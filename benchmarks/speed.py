@@ -47,6 +47,8 @@ COSTLY = {10: 50, 100: 10}
 COMMITS_MS = (1, 10, 100)
 WARM_TURNS = 5
 MILLIONS = (1, 5, 20)
+LARGE_MILLIONS = (1, 10, 100)
+LARGE_PARTITIONS = 16
 ABOUT_100_MS = 25_000
 """Records that a core gets through in about that time."""
 LATENCY_RATE, LATENCY_S = 1_000, 20
@@ -78,6 +80,8 @@ class Line:
     goal: str = ""
     more: dict[str, float] = field(default_factory=dict)
     """Further medians of ours."""
+    memory: tuple[tuple[float, int, int], ...] = ()
+    """By second: the bytes of Spark with its workers, and of the measuring process."""
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -303,6 +307,35 @@ def row_verdict(bench: Bench, records: int, times: int) -> Iterator[Line]:
             yield Line(
                 "verdict", what, "s", tuple(mine), "duckdb_check.py", tuple(checks), "<= 0.6"
             )
+
+
+def row_large(bench: Bench, _records: int, times: int) -> Iterator[Line]:
+    """The verdict on 1 to 100 million records and as many inputs, with the memory that it takes; of
+    Spark, and of the process that judges."""
+    for millions in LARGE_MILLIONS:
+        records = millions * 1_000_000
+        source = bench.source(records, partitions=LARGE_PARTITIONS)
+        spent: list[float] = []
+        with (
+            sides.kept(bench, source, records, lineage="packed") as (_, run),
+            tempfile.TemporaryDirectory(prefix="topicproof-bench-") as folder,
+        ):
+            for turn in range(times):
+                with sides.watched(bench.services) as seen:
+                    spent.append(sides.verdict(bench, run, Path(folder) / str(turn)))
+        bench.drop(source)
+        yield Line(
+            "large",
+            f"full verdict on {records:,} + {records:,} records",
+            "us/record",
+            tuple(seconds / records * 1e6 for seconds in spent),
+            more={
+                "whole s": statistics.median(spent),
+                "peak MB of Spark": seen.peak / 1e6,
+                "peak MB of the judging process": max(own for _, _, own in seen.memory) / 1e6,
+            },
+            memory=tuple(seen.memory),
+        )
 
 
 def row_latency(bench: Bench, _records: int, times: int) -> Iterator[Line]:

@@ -80,7 +80,9 @@ def as_page(lines: Sequence[Mapping[str, Any]], head: Mapping[str, Any]) -> str:
     )
     by_rate = [line for line in lines if line["row"] == "curve"]
     latency = _by_rate(by_rate)
-    figures = ((ratios, compared), (curve, sizes), (latency, by_rate))
+    weighed = [line for line in lines if line["memory"]]
+    memory = _memory(weighed)
+    figures = ((ratios, compared), (curve, sizes), (latency, by_rate), (memory, weighed))
     drawn = [figure for figure, of in figures if of]
     parts = [
         figure.to_html(full_html=False, include_plotlyjs=number == 0)
@@ -111,4 +113,21 @@ def _by_rate(lines: Sequence[Mapping[str, Any]]) -> go.Figure:
     )
     figure.update_xaxes(type="log", title="records per second", dtick=1)
     figure.update_yaxes(type="log", title="ms", tickvals=[10, 30, 100, 300, 1_000, 3_000])
+    return figure
+
+
+def _memory(lines: Sequence[Mapping[str, Any]]) -> go.Figure:
+    """The memory of each verdict over its time."""
+    figure = go.Figure()
+    for line in lines:
+        for column, name in ((1, "Spark and its workers"), (2, "the judging process")):
+            figure.add_scatter(
+                x=[point[0] for point in line["memory"]],
+                y=[point[column] / 1e9 for point in line["memory"]],
+                name=f"{line['what']}: {name}",
+                mode="lines+markers",
+            )
+    figure.update_layout(title="Memory of a verdict, GB", template="plotly_white")
+    figure.update_xaxes(title="seconds")
+    figure.update_yaxes(title="GB", rangemode="tozero")
     return figure

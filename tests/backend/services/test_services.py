@@ -56,6 +56,7 @@ def test_what_a_killed_keeper_leaves_is_ended_by_the_next_command(tmp_path: Path
         keeper = psutil.Process(orphan).parent()
         assert keeper is not None
         keeper.suspend()
+        wait_until(lambda: keeper.status() == psutil.STATUS_STOPPED, 10, "the stop")
         with (
             pytest.raises(SetupError, match=f"was stopped by a signal.*kill -CONT {keeper.pid}"),
             services(settings, spark=False),
