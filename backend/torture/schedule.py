@@ -28,6 +28,7 @@ _ALONE = frozenset({"none", "produce-overtaken"})
 """Troubles that are never drawn: none, and one that needs transactions of 30,000 records."""
 _PROMISES = {one.name: one for one in PROMISES if one.like is None}
 _TROUBLES = {one.name: one for one in TABLE if one.name not in _ALONE}
+_GHOST, _RESTART = "ghost-offset", "restart-"
 _STRIKES = re.compile(r"transaction=\d+")
 _SIZES = ("records", "partitions", "per_transaction")
 MICRO_BATCH, REAL_TIME = "micro_batch", "real_time"
@@ -93,7 +94,7 @@ class Schedule:
     @property
     def may_refuse(self) -> bool:
         """Whether the sink may refuse to continue: the group's offset was moved."""
-        return _REFUSED in self._words()
+        return _REFUSED in self._words() or self._moved_by_ghost()
 
     def plan(self) -> dict[str, Any]:
         """Return the fields of a RunPlan (backend/runs/plan.py)."""
@@ -110,13 +111,23 @@ class Schedule:
             plan |= given
         return {**plan, "faults": faults}
 
+    def _moved_by_ghost(self) -> bool:
+        """Whether a late offset that no transaction guards may move the group back before another
+        start of the query, which compares it with the journal."""
+        names = {one.name for one in self._struck()}
+        plain = self.promise.guarantee is not Guarantee.EXACTLY_ONCE
+        return plain and _GHOST in names and any(name.startswith(_RESTART) for name in names)
+
+    def _struck(self) -> tuple[Trouble, ...]:
+        """The troubles, with the restarts that they cause in real time: a task that fails there
+        ends its whole query."""
+        if self.trigger == REAL_TIME and any("faults" in one.plan for one in self.troubles):
+            return (*self.troubles, RESTARTED)
+        return self.troubles
+
     def _words(self) -> set[str]:
         number = list(_PROMISES).index(self.name)
-        struck = list(self.troubles)
-        if self.trigger == REAL_TIME and any("faults" in one.plan for one in struck):
-            # A task that fails ends its whole query.
-            struck.append(RESTARTED)
-        return {word for one in struck for word in (one.expected[number] or "").split()}
+        return {word for one in self._struck() for word in (one.expected[number] or "").split()}
 
 
 _REFUSED = "refused"

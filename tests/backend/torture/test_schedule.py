@@ -70,6 +70,15 @@ def test_only_a_moved_offset_may_be_refused() -> None:
     text = "exactly_once records=100 partitions=1 per_transaction=10 lineage=record: "
     assert parse(f"{text}offsets-rewound@2").may_refuse
     assert not parse(f"{text}crash-produced@2 zombie@3").may_refuse
+    # A late commit of an offset moves a group only outside transactions, and only a start of the
+    # query looks for it.
+    assert not parse(f"{text}ghost-offset@1 restart-kept@2").may_refuse
+    plain = text.replace("exactly_once", "at_least_once")
+    assert not parse(f"{plain}ghost-offset@1").may_refuse
+    assert parse(f"{plain}ghost-offset@1 restart-kept@2").may_refuse
+    assert parse(
+        f"{plain}trigger=real_time: ghost-offset@1".replace("record: ", "record ")
+    ).may_refuse
 
 
 def test_smaller_schedules_end() -> None:
