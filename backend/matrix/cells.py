@@ -153,7 +153,7 @@ def surprises(
 ) -> list[str]:
     """Describe how a cell differs from its expectation, one sentence each. `why` explains the
     verdict, `error` is why the run failed, `fired` proves the fault. `single`: no partition has two
-    inputs to judge, as after an early refusal, so an order cannot be seen."""
+    outputs to judge, as after an early refusal, so an order cannot be seen."""
     said = []
     if fired is None:
         said.append("nothing shows that the fault fired")
@@ -216,7 +216,8 @@ def run_cell(
                 **_damage(report),
                 **{one: found[one] for one in found if one is Damage.HIDDEN},
             }
-        single = report.source_records <= len(report.source.partitions)
+        outputs = report.source_records - found.get(Damage.GAPS, 0)
+        single = outputs <= len(report.source.partitions)
         why = history.get(run.id).error
         said = surprises(cell, found, report.verdict, report.why, why, fired, single)
         said += recounted

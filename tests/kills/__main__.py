@@ -11,12 +11,13 @@ import random
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.kills.dashboard import kill_dashboard
 from tests.kills.files import WRITINGS, kill_writing
 from tests.kills.kill import Kill
-from tests.kills.pipeline import STATES, VICTIMS, kill_once
+from tests.kills.pipeline import PLAN, REAL_TIME, STATES, VICTIMS, kill_once
 from topicproof.backend.history.store import State
 from topicproof.backend.services.keeper import services
 from topicproof.backend.settings import Settings, read_settings
@@ -30,7 +31,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--victims", default=",".join((*WRITINGS, *VICTIMS, DASHBOARD)))
     parser.add_argument("--states", default=",".join(STATES), help="of a run, in turn")
+    parser.add_argument("--real-time", action="store_true", help="runs in real time")
     given = parser.parse_args()
+    plan = REAL_TIME if given.real_time else PLAN
     states = [State(one) for one in given.states.split(",")]
     victims = given.victims.split(",")
     kills = []
@@ -41,13 +44,18 @@ def main() -> None:
     if left:
         with tempfile.TemporaryDirectory(prefix="kills-") as home:
             settings = read_settings(home=Path(home))
-            kills += all_kills(settings, left, given.times, given.seed, states)
+            kills += all_kills(settings, left, given.times, given.seed, states, plan)
     _say(table(kills))
     sys.exit(any(one.surprise for one in kills))
 
 
 def all_kills(
-    settings: Settings, victims: list[str], times: int, seed: int, states: list[State]
+    settings: Settings,
+    victims: list[str],
+    times: int,
+    seed: int,
+    states: list[State],
+    plan: Sequence[str],
 ) -> list[Kill]:
     """Kill each victim so many times, in one state of the run after the other."""
     kills = []
@@ -59,7 +67,7 @@ def all_kills(
                 one = (
                     kill_dashboard(settings, chance)
                     if victim == DASHBOARD
-                    else kill_once(settings, victim, states[number % len(states)], chance)
+                    else kill_once(settings, victim, states[number % len(states)], chance, plan)
                 )
             kills.append(_told(one))
     return kills

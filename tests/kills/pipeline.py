@@ -9,7 +9,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import IO
 
 import psutil
@@ -25,6 +25,7 @@ PLAN = (
     *("run", "--records", "1200", "--rate", "300", "--partitions", "2"),
     *("--per-transaction", "50", "--abort-probability", "0.1"),
 )
+REAL_TIME = (*PLAN, "--real-time")
 START_S, END_S, RESUME_S = 300, 60, 600
 """What a busy machine needs to begin; what a run may take to end after a kill; and to resume."""
 DELAY_S = 3.0
@@ -46,11 +47,17 @@ def start(
     )
 
 
-def kill_once(settings: Settings, victim: str, state: State, chance: random.Random) -> Kill:
+def kill_once(
+    settings: Settings,
+    victim: str,
+    state: State,
+    chance: random.Random,
+    plan: Sequence[str] = PLAN,
+) -> Kill:
     """Start a run, kill the victim in the given state, and resume the run until it is judged."""
     history = History(settings)
     before = {one.id for one in history.list()}
-    process = start(settings, *PLAN)
+    process = start(settings, *plan)
     wait_until(lambda: {one.id for one in history.list()} > before, START_S, "the run's entry")
     run_id = ({one.id for one in history.list()} - before).pop()
     wait_until(
