@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from topicproof.app import export, session, tables, topic, wording
+from topicproof.app import export, tables, topic, wording
 from topicproof.app.field_columns import (
     COLUMNS_MAX,
     as_path,
@@ -20,6 +20,11 @@ from topicproof.app.field_columns import (
     with_fields,
 )
 from topicproof.app.payload import decoded, download, payload
+from topicproof.app.session.access import may, open_history
+from topicproof.app.session.connection import decoders, page_settings
+from topicproof.app.session.errors import show_errors
+from topicproof.app.session.masking import hidden_fields
+from topicproof.app.session.records import search_results, unmasked_records
 from topicproof.app.snapshot import Snapshot
 from topicproof.app.url_state import (
     NEEDLE_CHARACTERS,
@@ -71,8 +76,8 @@ def records(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
             f"{offsets:,} offsets read, {wording.count(found, 'record')} found",
         )
 
-    with session.said(), st.spinner("Reading…"):
-        found = session.searched(session.settings(), kafka, seen, look, told)
+    with show_errors(), st.spinner("Reading…"):
+        found = search_results(page_settings(), kafka, seen, look, told)
     progress.empty()
     outcome(seen, look, found)
     rows = [row for one in found.values() for row in one.rows]
@@ -253,7 +258,7 @@ def listing(look: TopicsState, found: Sequence[Row], chosen: Row) -> None:
             row = found[cells[0][0]]
             go(replace(look, record=(row.partition, row.offset)))
 
-    formats = session.formats(session.settings())
+    formats = decoders(page_settings())
     values = values_of(found, look.topic, formats)
     choose_fields(look, offered(values))
     table = tables.row_table(found, look.topic, look.partition is None, formats)
@@ -333,8 +338,8 @@ def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
     name = seen.bounds.topic
     place = {"topic": name, "partition": str(row.partition), "offset": str(row.offset)}
 
-    settings = session.settings()
-    history, fields = session.history(settings), session.hidden(settings, name)
+    settings = page_settings()
+    history, fields = open_history(settings), hidden_fields(settings, name)
 
     # It runs when the button is pressed, outside of the page, where nobody is known.
     def saved(part: str, value: bytes) -> bytes:
@@ -342,7 +347,7 @@ def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
         allow(history, Action.EXPORT, what)
         if not cut(value):
             return value
-        (record,) = session.whole_window(settings, kafka, seen, row.partition, row.offset, 1)
+        (record,) = unmasked_records(settings, kafka, seen, row.partition, row.offset, 1)
         return masked_part(part, getattr(record, part), fields) or b""
 
     with st.container(border=True):
@@ -355,13 +360,13 @@ def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
             query_params=place,
         )
         parts: dict[Part, bytes | None] = {"key": row.key, "value": row.value}
-        formats = session.formats(session.settings())
+        formats = decoders(page_settings())
         for part, value in parts.items():
             payload(part.capitalize(), value, cut(value))
             decoded(row, name, formats, part)
         with st.container(horizontal=True, gap="small"):
             for part, value in parts.items():
-                if value and session.may(Action.EXPORT):
+                if value and may(Action.EXPORT):
                     download(
                         f"Whole {part}" if cut(value) else f"Save {part}",
                         f"{name}-{row.partition}-{row.offset}.{part}",

@@ -9,8 +9,15 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from topicproof.app import session, tables, topic, wording
+from topicproof.app import tables, topic, wording
 from topicproof.app.record_browser import ROW_PX, go
+from topicproof.app.session.cluster import (
+    cluster_overview,
+    cluster_view,
+    newest_fates_of,
+    read_newest_fates,
+)
+from topicproof.app.session.errors import show_error, show_errors
 from topicproof.app.url_state import TopicsState
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.kafka.browse.overview import NEWEST_OFFSETS, Overview, TopicOverview
@@ -61,16 +68,16 @@ def page(settings: Settings) -> None:
         "Refresh",
         icon=":material/refresh:",
         width="stretch",
-        on_click=session.overview.clear,
+        on_click=cluster_overview.clear,
         help="Ask for all figures again.",
     )
-    with session.said():
+    with show_errors():
         kafka = topic.connected(settings)
         if kafka is None:
             return
-        seen = session.overview(kafka.bootstrap, settings.client)
+        seen = cluster_overview(kafka.bootstrap, settings.client)
     wanted = [one for one in seen.topics if st.session_state["named"] in one.topic]
-    fates, refused = session.newest(settings, kafka, wanted)
+    fates, refused = newest_fates_of(settings, kafka, wanted)
     loading = len(wanted) > len(fates) + len(refused)
     polled = st.fragment(listing, run_every=POLL_S if loading else None)
     polled(settings, kafka, seen, wanted, loading)
@@ -87,7 +94,7 @@ def listing(
 ) -> None:
     """Shows the topics that pass the filters. While `loading`, then reads more of them for the next
     time."""
-    fates, refused = session.newest(settings, kafka, wanted)
+    fates, refused = newest_fates_of(settings, kafka, wanted)
     known = len(fates) + len(refused)
     only = st.session_state["only"] or ()
     shown = [one for one in wanted if all(passes(one, fates, each) for each in only)]
@@ -107,9 +114,9 @@ def listing(
         st.info("This cluster has no topics yet.", icon=":material/info:")
     if known < len(wanted):
         try:
-            session.read_newest(settings, kafka, wanted, BUDGET_S)
+            read_newest_fates(settings, kafka, wanted, BUDGET_S)
         except TopicproofError as error:
-            session.show(error)
+            show_error(error)
     elif loading:
         # All are known now: drawn by the page itself, this fragment is no longer polled.
         st.rerun()
@@ -165,8 +172,8 @@ def table(shown: Sequence[TopicOverview], fates: Mapping[str, Mapping[Fate, int]
 
 def brokers(settings: Settings, kafka: Services) -> None:
     """Shows the brokers, and which one is the active controller."""
-    with session.said():
-        found = session.cluster_view(kafka.bootstrap, settings.client)
+    with show_errors():
+        found = cluster_view(kafka.bootstrap, settings.client)
     st.dataframe(
         pd.DataFrame(
             {
