@@ -61,7 +61,13 @@ ROOMS = (
         "validators.fast_path",
         "validators.ledger",
     ),
-    *("validators.kinds", "validators.report", "validators.selftest"),
+    *(
+        "validators.kinds",
+        "validators.found_rows",
+        "validators.verdict_sentence",
+        "validators.judge",
+        "validators.selftest",
+    ),
     *(
         "backend.errors",
         "backend.properties",
