@@ -1,4 +1,4 @@
-"""The whole cluster at a glance: brokers, every topic, and the fates of their newest records."""
+"""The whole cluster at a glance: brokers, every topic, and their newest records."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ from topicproof.backend.kafka.browse.describe import (
     describe_cluster,
     describe_topic,
 )
-from topicproof.backend.kafka.browse.overview import Overview, TopicOverview, newest_fates
+from topicproof.backend.kafka.browse.overview import (
+    NewestRecords,
+    Overview,
+    TopicOverview,
+    newest_records,
+)
 from topicproof.backend.kafka.browse.overview import overview as take_overview
 from topicproof.backend.kafka.log.rawlog import connect
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from topicproof.validators.finding import Bounds, Fate
+from topicproof.validators.finding import Bounds
 
 OVERVIEW_AGE_MAX_S = 5
 
@@ -43,23 +48,23 @@ def cluster_overview(bootstrap: str, _client: Mapping[str, str]) -> Overview:
     return take_overview(Address(bootstrap, _client))
 
 
-def newest_fates_of(
+def newest_records_of(
     settings: Settings, kafka: Services, topics: Sequence[TopicOverview]
-) -> tuple[dict[str, Mapping[Fate, int]], dict[str, str]]:
-    """Returns the fates of the newest records (`newest_fates`) of the topics that
-    `read_newest_fates` has read, and why others could not be read."""
+) -> tuple[dict[str, NewestRecords], dict[str, str]]:
+    """Returns the newest records (`newest_records`) of the topics that `read_newest_records` has
+    read, and why others could not be read."""
     known = _newest(kafka.bootstrap, settings.client)
     told = {
         one.topic: known[one.topic][1]
         for one in topics
         if one.topic in known and known[one.topic][0] == one.bounds
     }
-    fates = {topic: said for topic, said in told.items() if not isinstance(said, str)}
+    newest = {topic: said for topic, said in told.items() if not isinstance(said, str)}
     refused = {topic: said for topic, said in told.items() if isinstance(said, str)}
-    return fates, refused
+    return newest, refused
 
 
-def read_newest_fates(
+def read_newest_records(
     settings: Settings, kafka: Services, topics: Sequence[TopicOverview], budget_s: float
 ) -> None:
     """Reads the newest batch headers of topics that moved since they were read, as many as the
@@ -71,7 +76,7 @@ def read_newest_fates(
             if one.topic in known and known[one.topic][0] == one.bounds:
                 continue
             try:
-                known[one.topic] = one.bounds, newest_fates(client, one.bounds)
+                known[one.topic] = one.bounds, newest_records(client, one.bounds)
             except TopicproofError as error:
                 known[one.topic] = one.bounds, str(error)
             if time.monotonic() > deadline:
@@ -82,7 +87,7 @@ def read_newest_fates(
 def _newest(
     bootstrap: str,  # noqa: ARG001 - part of the key
     _client: Mapping[str, str],
-) -> dict[str, tuple[Bounds, Mapping[Fate, int] | str]]:
+) -> dict[str, tuple[Bounds, NewestRecords | str]]:
     return {}
 
 

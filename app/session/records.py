@@ -14,7 +14,7 @@ from topicproof.app.session.masking import hidden_fields, mask_records, require_
 from topicproof.app.snapshot import Snapshot, fingerprint, same_place
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.browse.records import Record, read_window
-from topicproof.backend.kafka.browse.search import Search, offset_at, search, search_all
+from topicproof.backend.kafka.browse.search import Search, offsets_at, search, search_all
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 
@@ -77,6 +77,7 @@ def search_results(
         look.partition,
         look.offset,
         look.time_ms,
+        look.until_ms,
         look.wanted,
         look.newest,
         seen.taken_at,
@@ -112,15 +113,20 @@ def _search(
         return formats.decode(value, bounds.topic).text
 
     text = decode if formats.configured else None
-    if look.partition is None:
-        return search_all(address, bounds, ranges, wanted, told, look.newest, text)
-    p, first = seen.partition(look.partition), look.offset
-    if first is None and look.time_ms is not None:
-        first = offset_at(address, bounds, p.partition, look.time_ms)
-    if first is None:
-        first = p.hw if look.newest else p.start
-    place = address, bounds, ranges, p.partition, first
-    return {p.partition: search(*place, wanted, told, look.newest, text=text)}
+    one = look.partition
+    partitions = [p.partition for p in bounds.partitions] if one is None else [one]
+    first, end = (
+        None if at is None else offsets_at(address, bounds, partitions, at)
+        for at in (look.time_ms, look.until_ms)
+    )
+    if one is None:
+        return search_all(address, bounds, ranges, wanted, told, look.newest, text, first, end)
+    p, begin = seen.partition(one), look.offset
+    if begin is None:
+        begin = first[one] if first is not None else p.hw if look.newest else p.start
+    place = address, bounds, ranges, one, begin
+    last = None if end is None else end[one]
+    return {one: search(*place, wanted, told, look.newest, text=text, end=last)}
 
 
 def committed_retry(

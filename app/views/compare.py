@@ -364,14 +364,14 @@ def detail(
         if lineage is not None:
             st.page_link(
                 "views/compare.py",
-                label=f"source: partition {lineage.partition}, offset {lineage.offset:,}",
+                label=f"Its input: p{lineage.partition}, {lineage.offset:,}",
                 icon=":material/conversion_path:",
                 query_params={
                     "topic": lineage.topic,
                     "partition": str(lineage.partition),
                     "offset": str(lineage.offset),
                 },
-                help="Lineage, from the record's header.",
+                help="Partition and offset in the source: lineage, from the record's header.",
             )
         beside = len(record.key or b"") <= SHORT_BYTES and len(record.value or b"") <= SHORT_BYTES
         left, right = st.columns(2) if beside else (st.container(), st.container())
@@ -389,6 +389,7 @@ def detail(
                 hide_index=True,
                 placeholder="null",
                 alt="The headers of the record",
+                column_config=tables.HEADER_WIDTHS,
             )
         st.caption(f"Timestamp {wording.moment_of_ms(record.timestamp_ms)}")
 
