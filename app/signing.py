@@ -36,9 +36,9 @@ from topicproof.backend.trust.keyring import read_keyring
 from topicproof.validators.finding import Outcome
 
 PAYLOAD_WORDS = {
-    Payloads.ALL: "keys and values as they were read",
-    Payloads.MASKED: "keys and values as digests: can still be judged",
-    Payloads.NONE: "no keys and values: can be judged by lineage only",
+    Payloads.ALL: "as they were read",
+    Payloads.MASKED: "as digests: can still be judged",
+    Payloads.NONE: "none: can be judged by lineage only",
 }
 DECISION_WORDS = {
     Decision.ACCEPT: "Accept",
@@ -74,21 +74,20 @@ def evidence(settings: Settings, run: Run) -> None:
         if not may(Action.EXPORT):
             st.caption("Your role does not allow you to download it.")
             return
-        with st.container(horizontal=True, vertical_alignment="bottom"):
-            masked = hidden_fields(settings, run.facts.source, run.facts.sink)
-            payloads = st.selectbox(
-                "Keys and values",
-                [Payloads.NONE] if masked else list(Payloads),
-                format_func=lambda one: PAYLOAD_WORDS[one],
-            )
-            st.download_button(
-                "Download evidence",
-                partial(zipped_evidence, history, run, payloads or Payloads.NONE),
-                file_name=f"{run.id}-evidence.zip",
-                mime="application/zip",
-                icon=":material/folder_zip:",
-                on_click="ignore",
-            )
+        masked = hidden_fields(settings, run.facts.source, run.facts.sink)
+        payloads = st.selectbox(
+            "Keys and values",
+            [Payloads.NONE] if masked else list(Payloads),
+            format_func=lambda one: PAYLOAD_WORDS[one],
+        )
+        st.download_button(
+            "Download evidence",
+            partial(zipped_evidence, history, run, payloads or Payloads.NONE),
+            file_name=f"{run.id}-evidence.zip",
+            mime="application/zip",
+            icon=":material/folder_zip:",
+            on_click="ignore",
+        )
 
 
 def signing(settings: Settings, run: Run) -> None:

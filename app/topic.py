@@ -132,11 +132,12 @@ def choose(
     ordered += [name for name in names if name not in sinks]
 
     def name(one: str) -> str:
-        return (
-            f"{one}  (sink of run {sinks[one].id}, {wording.run_state(sinks[one]).word})"
-            if one in sinks
-            else one
-        )
+        if one not in sinks:
+            return one
+        run = sinks[one]
+        # A run's own topics begin with its id.
+        of = "sink" if one.startswith(run.id) else f"sink of {run.id}"
+        return f"{one}  ({of}, {wording.run_state(run).word})"
 
     def chosen() -> None:
         kept = {name: st.query_params[name] for name in KEPT if name in st.query_params}

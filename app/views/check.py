@@ -9,7 +9,7 @@ from typing import Any
 
 import streamlit as st
 
-from topicproof.app import checking, wording
+from topicproof.app import checking, topic, wording
 from topicproof.app.check_outcome import progress
 from topicproof.app.check_state import (
     CheckState,
@@ -27,7 +27,7 @@ from topicproof.app.contract_import import import_contract
 from topicproof.app.contract_matches import show_preview
 from topicproof.app.payload import verbatim
 from topicproof.app.session.access import open_history
-from topicproof.app.session.connection import page_settings, running_kafka, topic_names
+from topicproof.app.session.connection import page_settings, topic_names
 from topicproof.app.session.errors import show_errors
 from topicproof.app.session.runs import newest_runs
 from topicproof.backend.errors import ContractError, Mistake, TopicproofError
@@ -70,8 +70,10 @@ def page() -> None:
     state = with_topics(state, fields)
     with show_errors():
         sides = clusters_of(state, fields or {})
-        kafka = running_kafka(sides.sink)
-        there = kafka if sides.source is None else running_kafka(sides.source)
+        kafka = topic.connected(sides.sink)
+        there = kafka if sides.source is None else topic.connected(sides.source)
+        if kafka is None or there is None:
+            st.stop()
         names = {
             "source": topic_names(sides.source or sides.sink, there, state.source),
             "sink": topic_names(sides.sink, kafka, state.sink),
@@ -87,7 +89,7 @@ def page() -> None:
         with st.container(border=True):
             st.fragment(progress, run_every=POLL_S if run.alive else None)(settings, run.id)
     if fields is None and (state.source is None or state.sink is None):
-        welcome()
+        welcome(any(names.values()))
         return
     missing = [
         one
@@ -239,16 +241,24 @@ def choose_kept(state: CheckState, origin: Origin | None, slot: Any) -> None:
     )
 
 
-def welcome() -> None:
-    """Shows what to do first, and the newest checks."""
-    st.info(
-        "Choose the topic that your pipeline reads and the topic that it writes. A contract is"
-        " drafted from their newest records: what identifies an input, how many outputs it has, in"
-        " which order. You change what is wrong, see what it matches, and check. Nothing is"
-        " written to your cluster.",
-        title="Choose a source and a sink above",
-        icon=":material/arrow_upward:",
-    )
+def welcome(topics: bool) -> None:
+    """Shows what to do first, and the newest checks. `topics`: whether there are any to choose."""
+    if topics:
+        st.info(
+            "Choose the topic that your pipeline reads and the topic that it writes. A contract is"
+            " drafted from their newest records: what identifies an input, how many outputs it has,"
+            " in which order. You change what is wrong, see what it matches, and check. Nothing is"
+            " written to your cluster.",
+            title="Choose a source and a sink above",
+            icon=":material/arrow_upward:",
+        )
+    else:
+        st.info(
+            "This cluster has no topics yet. A demo makes a source and a sink, which can be checked"
+            " here afterwards.",
+            icon=":material/info:",
+        )
+        st.page_link("views/demos.py", label="Demos", icon=":material/theater_comedy:")
     with show_errors():
         checks = [run for run in newest_runs(settings) if run.kind == "check"][:RECENT]
     if not checks:

@@ -159,7 +159,7 @@ def figures(seen: Overview) -> None:
         (
             "Worst lag",
             "–" if lag is None else f"{'' if lag.exact else '≤ '}{lag.records:,}",
-            "no group has committed" if lag is None else "at read_committed",
+            "no group yet" if lag is None else "at read_committed",
             "Records that the group can read now, without markers, aborted and withheld ones.",
         ),
     )

@@ -18,6 +18,7 @@ from topicproof.app.session.errors import show_errors
 from topicproof.backend.commands.show_matrix import summary
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.matrix.cells import RESULTS, Result, read_results
+from topicproof.backend.matrix.choice import SMALL
 from topicproof.backend.runs.launch import start_matrix, start_run
 from topicproof.backend.runs.plan import make_plan
 
@@ -216,7 +217,9 @@ def commands() -> None:
         "topicproof matrix --resume            # continue where it stopped"
     )
     if st.button(
-        "Run the small one: five cells, about a minute", key="small", icon=":material/play_arrow:"
+        f"Run the small one: {len(SMALL)} cells, about a minute",
+        key="small",
+        icon=":material/play_arrow:",
     ):
         with show_errors(), st.status("Starting…") as status:
             start_matrix(

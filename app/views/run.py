@@ -42,7 +42,8 @@ def form() -> None:
         scenario = st.selectbox(
             "Scenario",
             [name for name, scenario in SCENARIOS.items() if scenario.value is not None],
-            format_func=lambda name: f"{name}: {SCENARIOS[name].title}",
+            # A whole title would be cut.
+            format_func=lambda name: f"{name}: {SCENARIOS[name].title.partition(':')[0]}",
             key="plan_scenario",
             bind="query-params",
             help=(
