@@ -137,7 +137,7 @@ def balance_table(bounds: Bounds, counts: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-HEADER_WIDTHS: dict[str, Any] = {"header": {"width": 130}}
+HEADER_WIDTHS: dict[str, Any] = {"header": {"width": 150}}
 """Of `header_table`. A long name leaves room for its value."""
 
 
