@@ -5,7 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from topicproof.app import session, wording
+from topicproof.app import wording
+from topicproof.app.session.connection import running_kafka
+from topicproof.app.session.errors import show_errors
 from topicproof.backend.address import Address
 from topicproof.backend.commands.show import balances
 from topicproof.backend.history.store import Run
@@ -33,8 +35,8 @@ def totals(settings: Settings, run: Run) -> None:
         "Current totals of every account", key=f"totals {run.id}", help="Reads the whole sink."
     ):
         return
-    with session.said():
-        known = _read(session.kafka(settings).bootstrap, run.facts.sink, settings)
+    with show_errors():
+        known = _read(running_kafka(settings).bootstrap, run.facts.sink, settings)
     table = pd.DataFrame(
         {
             "account": [one.account for one in known],

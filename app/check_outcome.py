@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 
 import streamlit as st
 
-from topicproof.app import live, session, wording
+from topicproof.app import live, wording
+from topicproof.app.session.access import open_history
+from topicproof.app.session.errors import show_errors
 from topicproof.backend.history.store import Run, State
 from topicproof.backend.judging.judge import STEPS
 from topicproof.backend.runs.context import stop
@@ -15,8 +17,8 @@ from topicproof.backend.settings import Settings
 
 def progress(settings: Settings, run_id: str) -> None:
     """Shows a check while it goes on, with a button that stops it, and its result."""
-    with session.said():
-        history = session.history(settings)
+    with show_errors():
+        history = open_history(settings)
         run = history.get(run_id)
     if st.session_state.get("check_going") == run_id and not run.alive:
         # The rest of the page knew it as alive.
@@ -48,7 +50,7 @@ def progress(settings: Settings, run_id: str) -> None:
         disabled=run.stop_requested,
         help="Ends the check without a verdict. Nothing of it stays but its entry in History.",
     ):
-        with session.said():
+        with show_errors():
             stop(history, run_id)
         st.rerun(scope="fragment")
 

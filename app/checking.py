@@ -11,7 +11,9 @@ from typing import Any
 import streamlit as st
 from pyspark.sql import SparkSession
 
-from topicproof.app import session
+from topicproof.app.session.access import open_history
+from topicproof.app.session.connection import decoders
+from topicproof.app.session.masking import require_unmasked
 from topicproof.backend.address import Address, Sides
 from topicproof.backend.errors import ContractError, Mistake, TopicproofError
 from topicproof.backend.evidence.folder import EVIDENCE
@@ -45,13 +47,13 @@ class Drafted:
 def drafted(found: Chosen, kafka: Services, source: str, sink: str) -> Drafted:
     """Returns samples and draft of two topics. `kafka` is the sink's. Raises ClusterError,
     TopicError; UsageError, if the source's cluster has no address."""
-    session.require_shown(found.sink, sink)
-    session.require_shown(found.source or found.sink, source)
+    require_unmasked(found.sink, sink)
+    require_unmasked(found.source or found.sink, source)
     own = Address(kafka.bootstrap, found.sink.client, found.sink.cluster or "")
-    others = None if found.source is None else session.formats(found.source)
+    others = None if found.source is None else decoders(found.source)
     sides = found.at(own)
     place = sides.sink.bootstrap, sides.source.bootstrap
-    return _drafted(*place, source, sink, sides, session.formats(found.sink), others)
+    return _drafted(*place, source, sink, sides, decoders(found.sink), others)
 
 
 @st.cache_resource(
@@ -116,7 +118,7 @@ class Origin:
 
 def kept(found: Settings, label: str) -> Origin:
     """Returns a kept contract. Raises UsageError, ContractError."""
-    one = find(session.history(found), label)
+    one = find(open_history(found), label)
     return Origin(parse_fields(one.text), one.name, one.version, one.text)
 
 

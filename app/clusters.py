@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from topicproof.app import session
+from topicproof.app.session.connection import CLUSTER_PARAMETER
+from topicproof.app.session.runs import run_of_url
 from topicproof.app.wording import plain
 from topicproof.backend.errors import UsageError
 from topicproof.backend.settings import Settings, read_settings
 
-PARAM = session.CLUSTER
+PARAM = CLUSTER_PARAMETER
 SELECTOR_PX = 240
 KEPT, CHOICE = "cluster_kept", "cluster_choice"
 
@@ -74,7 +75,7 @@ def _of_run(base: Settings) -> str | None:
     """Returns the cluster of the run in the URL; None without a run, or if it is unknown: the page
     says so."""
     try:
-        run = session.run_of_url(base)
+        run = run_of_url(base)
     except UsageError:
         return None
     return None if run is None else run.facts.cluster.name or ""

@@ -20,8 +20,8 @@ EXPECT_WORDS = {
     Expect.ONE_TO_MANY: "several, by a count",
 }
 ORDER_WORDS = {
-    Order.PER_SOURCE_PARTITION: "as in each source partition",
-    Order.PER_KEY: "as written, for each key",
+    Order.PER_SOURCE_PARTITION: "as in the source",
+    Order.PER_KEY: "as written, by key",
     Order.NONE: "any order",
 }
 GUARANTEE_WORDS = {
@@ -54,7 +54,8 @@ def form(fields: Mapping[str, Any], labels: Mapping[str, Sequence[str]], changed
             "Order of the outputs",
             ORDER_WORDS,
             Order.PER_SOURCE_PARTITION,
-            "The order in which outputs must stand in a sink partition.",
+            "The order in which outputs must stand in a sink partition. “As in the source”:"
+            " in the order of their source partition.",
         )
     if fields.get("expect") == Expect.ONE_TO_MANY:
         terms.write(

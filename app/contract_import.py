@@ -7,8 +7,9 @@ from pathlib import PurePath
 
 import streamlit as st
 
-from topicproof.app import session, wording
+from topicproof.app import wording
 from topicproof.app.check_state import mistakes_text
+from topicproof.app.session.access import open_history
 from topicproof.backend.errors import ContractError, TopicproofError
 from topicproof.backend.history.contracts import keep
 from topicproof.backend.settings import Settings
@@ -24,7 +25,7 @@ def import_contract(settings: Settings, opened: Callable[[str], None]) -> None:
         st.session_state["imported"] = file.file_id
         try:
             text = file.getvalue().decode()
-            one = keep(session.history(settings), PurePath(file.name).stem, text)
+            one = keep(open_history(settings), PurePath(file.name).stem, text)
         except UnicodeDecodeError:
             st.error("The file is not UTF-8 text. Save it as UTF-8, and choose it again.")
         except ContractError as error:

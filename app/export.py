@@ -18,8 +18,9 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from topicproof.app import session
 from topicproof.app.payload import decoded_part
+from topicproof.app.session.access import may, open_history
+from topicproof.app.session.connection import page_settings
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.history.audit import allow
 from topicproof.backend.kafka.browse.records import Record
@@ -121,9 +122,9 @@ def offer_table(
     name: str, table: Callable[[], pd.DataFrame], said: str, chart: Chart | None = None
 ) -> None:
     """Offers downloads of a table, and of the chart that shows it."""
-    if not allowed() or not session.may(Action.EXPORT):
+    if not allowed() or not may(Action.EXPORT):
         return
-    history = session.history(session.settings())
+    history = open_history(page_settings())
 
     def made(write: Callable[[pd.DataFrame], bytes]) -> Callable[[], bytes]:
         def written() -> bytes:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from topicproof.app.payload import CELL_BYTES_MAX, decoded_part
 from topicproof.backend.formats.formats import Formats
+from topicproof.backend.kafka.browse.records import is_printable
 from topicproof.backend.kafka.browse.search import Row
 from topicproof.validators.json_path import parse_path, spell_path
 
@@ -78,7 +79,7 @@ def field_text(value: Any, path: Path) -> str | None:
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    text = text if text.isprintable() else json.dumps(text)
+    text = text if is_printable(text) else json.dumps(text)
     return text if len(text) <= CELL_CHARACTERS else f"{text[:CELL_CHARACTERS]}…"
 
 

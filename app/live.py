@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from topicproof.app import export, session, wording
+from topicproof.app import export, wording
 from topicproof.app.charts.picture_words import worker_names
 from topicproof.app.charts.withheld import withheld_figure
+from topicproof.app.session.access import may, open_history
+from topicproof.app.session.errors import show_errors
 from topicproof.backend.commands.show import side_effects
 from topicproof.backend.faults.by_hand import FREEZE_S, Freeze, Kill, Strike
 from topicproof.backend.faults.fault import Side
@@ -179,8 +181,8 @@ def ending(settings: Settings, run: Run) -> None:
         type="primary",
         help="Its producer aborts it. Then the last stable offset moves on.",
     ):
-        with session.said():
-            release(session.history(settings), run)
+        with show_errors():
+            release(open_history(settings), run)
 
 
 def is_endless(run: Run) -> bool:
@@ -194,7 +196,7 @@ def striking(settings: Settings, run: Run, always: bool = False) -> None:
     planned, places = bool(run.plan.get("by_hand")), sources(run)
     if not places or not (planned or (always and run.alive)):
         return
-    refused = None if session.may(Action.STRIKE) else "Your role may not strike a run."
+    refused = None if may(Action.STRIKE) else "Your role may not strike a run."
     no_kill = refused or why_no_kill(run)
     no_freeze = refused or why_no_freeze(settings, run)
     names = worker_names(places)
@@ -227,7 +229,7 @@ def striking(settings: Settings, run: Run, always: bool = False) -> None:
             or "Nothing passes between the workers and the brokers. Connections stay open.",
         ):
             wanted = Freeze()
-        no_finish = None if session.may(Action.STOP) else "Your role may not stop a run."
+        no_finish = None if may(Action.STOP) else "Your role may not stop a run."
         no_finish = no_finish or why_no_finish(settings, run)
         if planned and st.button(
             "Finish and judge",
@@ -236,11 +238,11 @@ def striking(settings: Settings, run: Run, always: bool = False) -> None:
             disabled=no_finish is not None,
             help=no_finish or "No more inputs. Those in the source are processed, then all judged.",
         ):
-            with session.said():
-                finish(session.history(settings), run)
+            with show_errors():
+                finish(open_history(settings), run)
     if wanted is not None:
-        with session.said():
-            strike(session.history(settings), run, wanted)
+        with show_errors():
+            strike(open_history(settings), run, wanted)
 
 
 def conclusion(run: Run) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import streamlit as st
 
-from topicproof.app import session, tables  # noqa: F401  imported before the freeze
+from topicproof.app import tables  # noqa: F401  imported before the freeze
 from topicproof.app.charts import matrix, strip, timeline, trend, withheld  # noqa: F401
 from topicproof.app.clusters import choose_cluster, keep_in_url
 from topicproof.app.pages import PAGES
 from topicproof.app.person import show_person
+from topicproof.app.session import cluster, coordination, records, reports, snapshots  # noqa: F401
+from topicproof.app.session.errors import show_errors
 
 
 @st.cache_resource(show_spinner=False)
@@ -52,7 +54,7 @@ if st.context.theme.type == "dark":
     # enough to be readable as text itself.
     st.html("<style>[data-testid^=stBaseButton-primary] {color: #0b141d}</style>")
 freeze()
-with session.said():
+with show_errors():
     show_person()
     choose_cluster()
 try:

@@ -13,7 +13,7 @@ import streamlit as st
 from topicproof.app import wording
 from topicproof.backend.formats.decoded import Decoded, Format
 from topicproof.backend.formats.formats import Formats, Part
-from topicproof.backend.kafka.browse.records import Record, as_text
+from topicproof.backend.kafka.browse.records import Record, as_text, is_printable
 from topicproof.backend.kafka.browse.search import Row
 
 DETAIL_CHARACTERS = 4_000
@@ -80,7 +80,7 @@ def cell_text(
         found = decoded_part(row, topic, formats, part)
         if found is not None and found.text is not None and found.format is not Format.JSON:
             # Characters that no font shows are spelled.
-            text = found.text if found.text.isprintable() else json.dumps(found.value)
+            text = found.text if is_printable(found.text) else json.dumps(found.value)
             return as_text(text.encode(), characters)
     return as_text(data, characters)
 

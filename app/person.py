@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import streamlit as st
 
-from topicproof.app import session
+from topicproof.app.session.access import page_identity
+from topicproof.app.session.connection import page_settings
 from topicproof.app.wording import plain
 from topicproof.backend.trust.identity import How
 
 
 def show_person() -> None:
     """Shows the person's name and roles. Raises NotPermitted if the login has ended."""
-    by = session.identity(session.settings())
+    by = page_identity(page_settings())
     if not by.authenticated:
         return
     with st.container(

@@ -13,9 +13,10 @@ import pandas as pd
 import pyarrow.compute as pc
 import streamlit as st
 
-from topicproof.app import session
 from topicproof.app.charts.picture import Seen, picture
 from topicproof.app.charts.picture_words import Place
+from topicproof.app.session.connection import running_kafka
+from topicproof.app.session.snapshots import fresh_snapshot
 from topicproof.app.snapshot import Snapshot
 from topicproof.backend.address import Address
 from topicproof.backend.history.run_state import Names
@@ -68,7 +69,7 @@ def drawable(run: Run) -> Names | None:
 def picture_of(found: Settings, run: Run, names: Names) -> dict[str, Any]:
     """Returns the run's picture for the browser: a current one of a live run, the kept one of a run
     that has ended. Raises ClusterError; TopicError, if its topics were deleted."""
-    kafka = session.kafka(found)
+    kafka = running_kafka(found)
     if run.alive:
         return picture(look(found, kafka, run, names)).as_json()
     moment = run.ended_at or run.renewed_at
@@ -93,7 +94,7 @@ def look(found: Settings, kafka: Services, run: Run, names: Names) -> Seen:
     """Returns what is known of the run now. Raises ClusterError, TopicError."""
     address = Address(kafka.bootstrap, found.client)
     sources = _sources(address, run, names)
-    seen = session.current(found, kafka, names.sink, AGE_MAX_S)
+    seen = fresh_snapshot(found, kafka, names.sink, AGE_MAX_S)
     followed = _followed(run.id, kafka.bootstrap, names.journal, found.client)
     plain = _plain(seen)
     with followed.lock:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from topicproof.app import export, session, tables, topic, wording
+from topicproof.app import export, tables, topic, wording
 from topicproof.app.field_columns import (
     COLUMNS_MAX,
     as_path,
@@ -20,6 +20,11 @@ from topicproof.app.field_columns import (
     with_fields,
 )
 from topicproof.app.payload import decoded, download, payload
+from topicproof.app.session.access import may, open_history
+from topicproof.app.session.connection import decoders, page_settings
+from topicproof.app.session.errors import show_errors
+from topicproof.app.session.masking import hidden_fields
+from topicproof.app.session.records import search_results, unmasked_records
 from topicproof.app.snapshot import Snapshot
 from topicproof.app.url_state import (
     NEEDLE_CHARACTERS,
@@ -39,6 +44,7 @@ from topicproof.backend.trust.masking import masked_part
 
 TABLE_PX = 560
 ROW_PX = 28
+PARTITION_PX, OFFSET_PX, TIME_PX, NEEDLE_PX = 110, 120, 175, 140
 ALL = "all"
 WAYS_ON = 3
 """Unfinished partitions that get a button to go on."""
@@ -71,8 +77,8 @@ def records(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
             f"{offsets:,} offsets read, {wording.count(found, 'record')} found",
         )
 
-    with session.said(), st.spinner("Reading…"):
-        found = session.searched(session.settings(), kafka, seen, look, told)
+    with show_errors(), st.spinner("Reading…"):
+        found = search_results(page_settings(), kafka, seen, look, told)
     progress.empty()
     outcome(seen, look, found)
     rows = [row for one in found.values() for row in one.rows]
@@ -93,7 +99,7 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
     state = st.session_state
     p = None if look.partition is None else seen.partition(look.partition)
     state["partition"] = ALL if look.partition is None else look.partition
-    state["first"], state["time"] = look.offset, look.time or ""
+    state["first"], state["time"], state["until"] = look.offset, look.time or "", look.until or ""
     keep_needles(look)
     state["fate"] = list(look.fates)
     state["order"] = NEWEST if look.newest else OLDEST
@@ -101,29 +107,39 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
 
     def partition_chosen() -> None:
         partition = None if state["partition"] == ALL else state["partition"]
-        go(replace(look, partition=partition, offset=None, time=None, record=None))
+        go(replace(look, partition=partition, offset=None, record=None))
 
     def offset_chosen() -> None:
         go(replace(look, offset=state["first"], time=None, record=None))
 
     def time_chosen() -> None:
-        go(replace(look, offset=None, time=state["time"].strip() or None, record=None))
+        begin = state["time"].strip() or None
+        go(
+            replace(
+                look,
+                offset=look.offset if begin is None else None,
+                time=begin,
+                until=state["until"].strip() or None,
+                record=None,
+            )
+        )
 
     def changed() -> None:
         words = {name: state[name].strip() for name in NEEDLES}
         newest = state["order"] == NEWEST
         go(replace(look, **words, newest=newest, fates=tuple(state["fate"]), record=None))
 
-    columns = st.columns([0.8, 1, 1.5, 1.1, 1.4, 1.4], vertical_alignment="bottom")
-    columns[0].selectbox(
+    # Not in columns: in a narrow window they wrap, where columns would cut their words.
+    row = st.container(horizontal=True, vertical_alignment="bottom")
+    row.selectbox(
         "Partition",
         partitions if len(partitions) == 1 else [ALL, *partitions],
         key="partition",
         on_change=partition_chosen,
+        width=PARTITION_PX,
         help="A search of all partitions begins where Kafka's partitioner puts the key.",
     )
-    of_one = "Choose one partition to begin at an offset or at a time."
-    columns[1].number_input(
+    row.number_input(
         "Below offset" if look.newest else "From offset",
         min_value=p.start if p else 0,
         max_value=p.hw if p else 0,
@@ -132,27 +148,36 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
         placeholder="" if p is None else f"{p.hw if look.newest else p.start}",
         key="first",
         on_change=offset_chosen,
+        width=OFFSET_PX,
         disabled=p is None,
-        help=of_one
+        help="Choose one partition to begin at an offset."
         if p is None
         else (
             f"Partition {look.partition} holds the offsets {p.start:,} to"
             f" {max(p.start, p.hw - 1):,}."
         ),
     )
-    columns[2].text_input(
-        "Or below a time (UTC)" if look.newest else "Or from a time (UTC)",
-        placeholder="" if p is None else "2026-01-31 12:00:00",
+    row.text_input(
+        "Below a time (UTC)" if look.newest else "From a time (UTC)",
+        placeholder="2026-01-31 12:00:00",
         key="time",
         on_change=time_chosen,
-        disabled=p is None,
-        help=of_one
-        if p is None
-        else "The search begins at the first record with that timestamp or a later one.",
+        width=TIME_PX,
+        help="The search of each partition begins at its first record of that time or a later"
+        " one. With the newest records first, it begins below that record.",
     )
-    needles(columns[3:], changed)
+    row.text_input(
+        "Down to a time (UTC)" if look.newest else "Until a time (UTC)",
+        placeholder="2026-01-31 12:05:00",
+        key="until",
+        on_change=time_chosen,
+        width=TIME_PX,
+        help="The search of each partition ends before its first record with that timestamp or a"
+        " later one. With the newest records first, it ends with that record.",
+    )
+    needles([row] * len(NEEDLES), changed, NEEDLE_PX)
     there = [fate for fate in DATA_FATES if seen.fates[fate] or fate in look.fates]
-    with st.container(horizontal=True, vertical_alignment="center"):
+    with row:
         st.segmented_control(
             "Order of the search",
             [OLDEST, NEWEST],
@@ -179,10 +204,14 @@ def keep_needles(look: TopicsState) -> None:
         st.session_state[name] = getattr(look, name)
 
 
-def needles(columns: Sequence[DeltaGenerator], changed: Callable[[], None]) -> None:
+def needles(
+    slots: Sequence[DeltaGenerator],
+    changed: Callable[[], None],
+    width: int | Literal["stretch"] = "stretch",
+) -> None:
     """Asks what a record must contain."""
-    for column, name in zip(columns, NEEDLES, strict=True):
-        column.text_input(
+    for slot, name in zip(slots, NEEDLES, strict=True):
+        slot.text_input(
             f"{name.capitalize()} contains",
             key=name,
             max_chars=NEEDLE_CHARACTERS,
@@ -190,6 +219,7 @@ def needles(columns: Sequence[DeltaGenerator], changed: Callable[[], None]) -> N
             placeholder="name=value" if name == "header" else "text or 0x…",
             help="Text in upper or lower case, or bytes in hexadecimal after 0x."
             + HINTS.get(name, ""),
+            width=width,
         )
 
 
@@ -197,7 +227,7 @@ def outcome(seen: Snapshot, look: TopicsState, found: Mapping[int, Search]) -> N
     """Shows how far the search came, and how to continue."""
     partitions = [p.partition for p in seen.bounds.partitions]
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(wording.search_sentence(found, len(partitions)))
+        st.markdown(wording.search_sentence(found, seen.bounds))
         left = [
             partition
             for partition in (partitions if look.partition is None else [look.partition])
@@ -229,8 +259,11 @@ def outcome(seen: Snapshot, look: TopicsState, found: Mapping[int, Search]) -> N
                 f"{wording.count(len(left) - WAYS_ON, 'more partition')} not searched to the end."
                 " Choose one above."
             )
-    if look.time is not None and all(one.first == one.end for one in found.values()):
-        st.info("No record in this partition has that timestamp or a later one.")
+    if (look.time or look.until) and all(one.first == one.end for one in found.values()):
+        where = "this topic" if look.partition is None else f"partition {look.partition}"
+        between = look.until is not None or look.newest
+        said = "lies between these times" if between else "has that timestamp or a later one"
+        st.info(f"No record in {where} {said}.")
     elif not any(one.rows for one in found.values()):
         st.info("No record matches there. Markers and holes are not records; Compare shows them.")
         if look.partition is not None and len(partitions) > 1:
@@ -238,7 +271,7 @@ def outcome(seen: Snapshot, look: TopicsState, found: Mapping[int, Search]) -> N
                 "Search all partitions",
                 icon=":material/search:",
                 on_click=go,
-                args=(replace(look, partition=None, offset=None, time=None, record=None),),
+                args=(replace(look, partition=None, offset=None, record=None),),
             )
 
 
@@ -253,7 +286,7 @@ def listing(look: TopicsState, found: Sequence[Row], chosen: Row) -> None:
             row = found[cells[0][0]]
             go(replace(look, record=(row.partition, row.offset)))
 
-    formats = session.formats(session.settings())
+    formats = decoders(page_settings())
     values = values_of(found, look.topic, formats)
     choose_fields(look, offered(values))
     table = tables.row_table(found, look.topic, look.partition is None, formats)
@@ -333,8 +366,8 @@ def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
     name = seen.bounds.topic
     place = {"topic": name, "partition": str(row.partition), "offset": str(row.offset)}
 
-    settings = session.settings()
-    history, fields = session.history(settings), session.hidden(settings, name)
+    settings = page_settings()
+    history, fields = open_history(settings), hidden_fields(settings, name)
 
     # It runs when the button is pressed, outside of the page, where nobody is known.
     def saved(part: str, value: bytes) -> bytes:
@@ -342,7 +375,7 @@ def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
         allow(history, Action.EXPORT, what)
         if not cut(value):
             return value
-        (record,) = session.whole_window(settings, kafka, seen, row.partition, row.offset, 1)
+        (record,) = unmasked_records(settings, kafka, seen, row.partition, row.offset, 1)
         return masked_part(part, getattr(record, part), fields) or b""
 
     with st.container(border=True):
@@ -355,13 +388,13 @@ def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
             query_params=place,
         )
         parts: dict[Part, bytes | None] = {"key": row.key, "value": row.value}
-        formats = session.formats(session.settings())
+        formats = decoders(page_settings())
         for part, value in parts.items():
             payload(part.capitalize(), value, cut(value))
             decoded(row, name, formats, part)
         with st.container(horizontal=True, gap="small"):
             for part, value in parts.items():
-                if value and session.may(Action.EXPORT):
+                if value and may(Action.EXPORT):
                     download(
                         f"Whole {part}" if cut(value) else f"Save {part}",
                         f"{name}-{row.partition}-{row.offset}.{part}",
@@ -374,6 +407,7 @@ def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
                 hide_index=True,
                 placeholder="null",
                 alt="The headers of the record",
+                column_config=tables.HEADER_WIDTHS,
             )
 
 

@@ -8,7 +8,10 @@ from functools import partial
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from topicproof.app import session, wording
+from topicproof.app import wording
+from topicproof.app.session.access import may, open_history, page_identity
+from topicproof.app.session.masking import hidden_fields
+from topicproof.app.session.runs import zipped_evidence
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.evidence.folder import evidence_hash, evidence_in, read_report
 from topicproof.backend.evidence.manifest import Payloads
@@ -33,9 +36,9 @@ from topicproof.backend.trust.keyring import read_keyring
 from topicproof.validators.finding import Outcome
 
 PAYLOAD_WORDS = {
-    Payloads.ALL: "keys and values as they were read",
-    Payloads.MASKED: "keys and values as digests: can still be judged",
-    Payloads.NONE: "no keys and values: can be judged by lineage only",
+    Payloads.ALL: "as they were read",
+    Payloads.MASKED: "as digests: can still be judged",
+    Payloads.NONE: "none: can be judged by lineage only",
 }
 DECISION_WORDS = {
     Decision.ACCEPT: "Accept",
@@ -67,30 +70,29 @@ def evidence(settings: Settings, run: Run) -> None:
             "Report, page, JUnit, findings, readings, plan and sign-offs, each with its hash. "
             f"`topicproof verify` judges it again without Kafka. Manifest `{digest}`"
         )
-        history = session.history(settings)
-        if not session.may(Action.EXPORT):
+        history = open_history(settings)
+        if not may(Action.EXPORT):
             st.caption("Your role does not allow you to download it.")
             return
-        with st.container(horizontal=True, vertical_alignment="bottom"):
-            masked = session.hidden(settings, run.facts.source, run.facts.sink)
-            payloads = st.selectbox(
-                "Keys and values",
-                [Payloads.NONE] if masked else list(Payloads),
-                format_func=lambda one: PAYLOAD_WORDS[one],
-            )
-            st.download_button(
-                "Download evidence",
-                partial(session.zipped, history, run, payloads or Payloads.NONE),
-                file_name=f"{run.id}-evidence.zip",
-                mime="application/zip",
-                icon=":material/folder_zip:",
-                on_click="ignore",
-            )
+        masked = hidden_fields(settings, run.facts.source, run.facts.sink)
+        payloads = st.selectbox(
+            "Keys and values",
+            [Payloads.NONE] if masked else list(Payloads),
+            format_func=lambda one: PAYLOAD_WORDS[one],
+        )
+        st.download_button(
+            "Download evidence",
+            partial(zipped_evidence, history, run, payloads or Payloads.NONE),
+            file_name=f"{run.id}-evidence.zip",
+            mime="application/zip",
+            icon=":material/folder_zip:",
+            on_click="ignore",
+        )
 
 
 def signing(settings: Settings, run: Run) -> None:
     """Shows the report's standing, earlier decisions, and the form for a new one."""
-    history = session.history(settings)
+    history = open_history(settings)
     every = signoffs(history)
     mine = [one for one in every if one.run == run.id]
     digest = evidence_hash(run.folder(settings))
@@ -113,7 +115,7 @@ def signing(settings: Settings, run: Run) -> None:
         if run.alive or digest is None:
             st.caption("It can be signed once the run has ended and its evidence exists.")
             return
-        if not session.may(Action.SIGN):
+        if not may(Action.SIGN):
             st.caption("Your role does not allow you to sign.")
             return
         with st.expander("Decide", icon=":material/draw:", expanded=not mine):
@@ -170,7 +172,7 @@ def _form(settings: Settings, run: Run) -> None:
         key=f"decision_{run.id}",
     )
     with st.form(f"sign_{run.id}", border=False):
-        name = _name(session.identity(settings))
+        name = _name(page_identity(settings))
         comment = st.text_area("Comment", height=80)
         waived: list[str | None] = [None]
         until = None
@@ -187,7 +189,7 @@ def _form(settings: Settings, run: Run) -> None:
             try:
                 # Only now is every file checked against its hash: that takes a while.
                 signed, digest = signable(settings, run)
-                history = session.history(settings)
+                history = open_history(settings)
                 require_signer(history, run.id, digest, decision, name)
                 if decision is Decision.ACCEPT:
                     with st.spinner(

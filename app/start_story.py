@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from topicproof.app import session, wording
+from topicproof.app import wording
+from topicproof.app.session.access import open_history
 from topicproof.app.stories import Story
 from topicproof.backend.runs.launch import start_run
 from topicproof.backend.runs.plan import make_plan
@@ -17,7 +18,7 @@ def start_story(settings: Settings, told: Story) -> dict[str, str]:
     with st.status("Starting…") as status:
         runs = [
             start_run(
-                session.history(settings),
+                open_history(settings),
                 make_plan(dict(part.plan)),
                 lambda line: status.update(label=wording.plain(line)),
             )

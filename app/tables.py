@@ -25,7 +25,7 @@ from topicproof.app.wording import (
     short_transaction,
 )
 from topicproof.backend.formats.formats import Formats
-from topicproof.backend.kafka.browse.overview import TopicOverview
+from topicproof.backend.kafka.browse.overview import NewestRecords, TopicOverview
 from topicproof.backend.kafka.browse.records import Headers, Record, as_text
 from topicproof.backend.kafka.browse.search import Row
 from topicproof.backend.kafka.coordination.lag import GroupLag
@@ -36,7 +36,7 @@ from topicproof.validators.finding import Bounds, Check, Fate, Finding
 from topicproof.validators.report import Report
 
 CELL_CHARACTERS = 80
-OFFSET, FATE = ("", "offset"), ("", "fate")
+OFFSET, FATE, TRANSACTION = ("", "offset"), ("", "fate"), ("", "transaction")
 READ_UNCOMMITTED_GETS, READ_COMMITTED_GETS = "read_uncommitted gets", "read_committed gets"
 LAG_COLUMNS = ("read_committed lag", "read_uncommitted lag", "withheld", "HW − committed")
 MIRRORED_COLUMNS = ("committed there", "continues here at")
@@ -65,9 +65,6 @@ def record_table(
         columns |= {
             (READ_UNCOMMITTED_GETS, "key"): keys,
             (READ_UNCOMMITTED_GETS, "value"): values,
-            (READ_UNCOMMITTED_GETS, "transaction"): [
-                short_transaction(record.transaction) for record in records
-            ],
         }
     if level in (BOTH, COMMITTED):
         columns |= {
@@ -79,6 +76,9 @@ def record_table(
                 for record, value in zip(records, values, strict=True)
             ],
         }
+    if level in (BOTH, UNCOMMITTED):
+        # Last: in a narrow window both levels matter more.
+        columns[TRANSACTION] = [short_transaction(record.transaction) for record in records]
     return pd.DataFrame(columns, columns=pd.MultiIndex.from_tuples(columns))
 
 
@@ -104,7 +104,7 @@ def widths(table: pd.DataFrame) -> dict[str, Any]:
         FATE: 102,
         (READ_UNCOMMITTED_GETS, "key"): 64,
         (READ_UNCOMMITTED_GETS, "value"): 104,
-        (READ_UNCOMMITTED_GETS, "transaction"): 124,
+        TRANSACTION: 124,
         (READ_COMMITTED_GETS, "key"): 64,
         (READ_COMMITTED_GETS, "value"): 420 if alone else 204,
     }
@@ -137,6 +137,10 @@ def balance_table(bounds: Bounds, counts: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+HEADER_WIDTHS: dict[str, Any] = {"header": {"width": 150}}
+"""Of `header_table`. A long name leaves room for its value."""
+
+
 def header_table(headers: Headers) -> pd.DataFrame:
     return pd.DataFrame(
         {
@@ -161,9 +165,9 @@ def row_table(rows: Sequence[Row], topic: str, partitions: bool, formats: Format
     columns |= {
         "offset": [row.offset for row in rows],
         "fate": [fate_label(row.fate) for row in rows],
-        "timestamp (UTC)": [moment_of_ms(row.timestamp_ms).removesuffix(" UTC") for row in rows],
         "key": [cell_text(row, topic, formats, CELL_CHARACTERS, "key") for row in rows],
         "value": [cell_text(row, topic, formats, CELL_CHARACTERS) for row in rows],
+        "timestamp (UTC)": [moment_of_ms(row.timestamp_ms).removesuffix(" UTC") for row in rows],
         "size": [data_size(row.size) for row in rows],
         "open": [
             f"./compare?topic={quote(topic)}&partition={row.partition}&offset={row.offset}{where}"
@@ -286,14 +290,17 @@ def _came(record: Record) -> bool:
 
 
 def topic_table(
-    shown: Sequence[TopicOverview], fates: Mapping[str, Mapping[Fate, int]]
+    shown: Sequence[TopicOverview], newest: Mapping[str, NewestRecords]
 ) -> pd.DataFrame:
-    """Shows one row for each topic. `fates` counts the newest records of those that were read."""
-    shares = []
+    """Shows one row for each topic. `newest` has the newest records of those that were read."""
+    shares: list[float | None] = []
+    written: list[str | None] = []
     for one in shown:
-        found = fates.get(one.topic, {})
-        records = sum(found.values())
-        shares.append(found.get(Fate.ABORTED, 0) / records if records else None)
+        found = newest.get(one.topic)
+        records = 0 if found is None else sum(found.fates.values())
+        shares.append(found.fates[Fate.ABORTED] / records if found and records else None)
+        at = None if found is None else found.written_ms
+        written.append(None if at is None else moment_of_ms(at).removesuffix(" UTC"))
     lags = [one.behind for one in shown]
     return pd.DataFrame(
         {
@@ -310,6 +317,7 @@ def topic_table(
             "slowest group": [
                 None if lag is None or not lag.records else lag.group for lag in lags
             ],
+            "newest record (UTC)": written,
         }
     )
 

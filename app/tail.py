@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from topicproof.app import export, session, tables, wording
+from topicproof.app import export, tables, wording
 from topicproof.app.field_columns import field_columns, offered, values_of, with_fields
 from topicproof.app.record_browser import (
     ALL,
@@ -23,6 +23,10 @@ from topicproof.app.record_browser import (
     keep_needles,
     needles,
 )
+from topicproof.app.session.access import note_look
+from topicproof.app.session.connection import decoders, page_settings, running_kafka
+from topicproof.app.session.masking import hidden_fields, mask_records, require_unmasked
+from topicproof.app.session.snapshots import page_snapshot
 from topicproof.app.snapshot import Snapshot
 from topicproof.app.url_state import COMMITTED, UNCOMMITTED, TopicsState
 from topicproof.backend.errors import TopicproofError
@@ -78,7 +82,7 @@ def tail(_kafka: Services, seen: Snapshot, look: TopicsState) -> None:
     # Outside of what is redrawn every two seconds: there it could not be used.
     kept = state.get("tail")
     rows = kept[2] if kept is not None and kept[0][0] == look.topic else ()
-    choose_fields(look, offered(values_of(rows, look.topic, session.formats(session.settings()))))
+    choose_fields(look, offered(values_of(rows, look.topic, decoders(page_settings()))))
     st.fragment(newest, run_every=None if paused else TAIL_S)(look, paused)
 
 
@@ -91,9 +95,9 @@ def newest(look: TopicsState, paused: bool) -> None:
     if not paused or kept is None:
         try:
             # An embedded Kafka that was started again may have another address.
-            settings = session.settings()
-            kafka = session.kafka(settings)
-            seen = session.snapshot(settings, kafka, look.topic, live=True)
+            settings = page_settings()
+            kafka = running_kafka(settings)
+            seen = page_snapshot(settings, kafka, look.topic, live=True)
             found = read(settings, kafka, seen, look)
             rows = merged(found, kept[2] if kept is not None else (), seen.ranges)
             kept = st.session_state["tail"] = (wanted, seen, rows)
@@ -115,13 +119,13 @@ def newest(look: TopicsState, paused: bool) -> None:
 
 def read(settings: Settings, kafka: Services, seen: Snapshot, look: TopicsState) -> tuple[Row, ...]:
     """Returns the newest records that match. Raises ClusterError, TopicError, NotPermitted."""
-    decoders = session.formats(settings)
+    formats = decoders(settings)
     if filtered(look):
-        session.require_shown(settings, look.topic)
-    session.looked(settings, f"{look.topic}, its newest records")
+        require_unmasked(settings, look.topic)
+    note_look(settings, f"{look.topic}, its newest records")
 
     def decode(value: bytes) -> str | None:
-        return decoders.decode(value, look.topic).text
+        return formats.decode(value, look.topic).text
 
     searched = filtered(look)
     found = browse.latest(
@@ -131,9 +135,9 @@ def read(settings: Settings, kafka: Services, seen: Snapshot, look: TopicsState)
         ISOLATION[look.level],
         SEARCHED_ROWS if searched else TAIL_ROWS,
         wanted=replace(look.wanted, fates=()),
-        text=decode if look.value and decoders.configured else None,
+        text=decode if look.value and formats.configured else None,
     )
-    return session.masked(session.hidden(settings, look.topic), found)
+    return mask_records(hidden_fields(settings, look.topic), found)
 
 
 def filtered(look: TopicsState) -> bool:
@@ -197,7 +201,7 @@ def sentence(seen: Snapshot, look: TopicsState, rows: Sequence[Row], paused: boo
 
 def listing(look: TopicsState, rows: Sequence[Row], paused: bool) -> None:
     """Lists the records."""
-    formats = session.formats(session.settings())
+    formats = decoders(page_settings())
     table = tables.row_table(rows, look.topic, True, formats)
     if look.fields:
         values = values_of(rows, look.topic, formats)

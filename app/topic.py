@@ -8,7 +8,13 @@ from collections.abc import Callable, Sequence
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from topicproof.app import session, wording
+from topicproof.app import wording
+from topicproof.app.session.access import open_history
+from topicproof.app.session.connection import running_kafka, topic_names
+from topicproof.app.session.errors import show_error, show_errors
+from topicproof.app.session.reports import judged_run
+from topicproof.app.session.runs import newest_runs
+from topicproof.app.session.snapshots import page_snapshot, request_new_snapshot
 from topicproof.app.snapshot import Snapshot
 from topicproof.backend.errors import ClusterError, TopicproofError
 from topicproof.backend.history.store import Run
@@ -29,12 +35,12 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
         [1.25, 2.2, 0.7, 1.2], vertical_alignment="bottom"
     )
     title_slot.title(title, anchor=False)
-    with session.said():
+    with show_errors():
         kafka = connected(settings)
         if kafka is None:
             st.stop()
-        names = session.topics(settings, kafka, st.query_params.get("topic"))
-        runs = session.runs(settings)
+        names = topic_names(settings, kafka, st.query_params.get("topic"))
+        runs = newest_runs(settings)
     if not names:
         st.info(
             "This cluster has no topics yet. Start a run: you can look at its sink while it runs."
@@ -57,7 +63,7 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
         st.stop()
     topic = st.session_state["last_topic"] = wanted
     run = sinks.get(topic)
-    judged = session.judged(runs, topic)
+    judged = judged_run(runs, topic)
     word = None if judged is None else wording.run_word(judged)
     if judged is not None and word is not None:
         verdict_slot.page_link(
@@ -70,11 +76,11 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
     following = follow and run is not None and run.alive
 
     def looked_at() -> None:
-        with session.said():
-            live = following and run is not None and session.history(settings).get(run.id).alive
-            seen = session.snapshot(settings, kafka, topic, live)
+        with show_errors():
+            live = following and run is not None and open_history(settings).get(run.id).alive
+            seen = page_snapshot(settings, kafka, topic, live)
         if following and not live:
-            session.look_again(topic)
+            request_new_snapshot(topic)
             st.rerun()
         body(kafka, seen, live)
 
@@ -85,9 +91,9 @@ def connected(settings: Settings) -> Services | None:
     """Returns the running Kafka. If it does not answer, shows why, and draws the page again when
     Kafka is back. Raises SetupError."""
     try:
-        return session.kafka(settings)
+        return running_kafka(settings)
     except ClusterError as error:
-        session.show(error)
+        show_error(error)
     st.caption(f"The page opens when Kafka is back: tried every {RETRY_S:.0f} s.")
     st.fragment(wait_for_kafka, run_every=RETRY_S)(settings)
     return None
@@ -96,7 +102,7 @@ def connected(settings: Settings) -> Services | None:
 def wait_for_kafka(settings: Settings) -> None:
     """Draws the page again once Kafka answers."""
     try:
-        session.kafka(settings)
+        running_kafka(settings)
     except TopicproofError:
         return  # The error is on the page already, and the next try follows.
     st.rerun()
@@ -126,11 +132,12 @@ def choose(
     ordered += [name for name in names if name not in sinks]
 
     def name(one: str) -> str:
-        return (
-            f"{one}  (sink of run {sinks[one].id}, {wording.run_state(sinks[one]).word})"
-            if one in sinks
-            else one
-        )
+        if one not in sinks:
+            return one
+        run = sinks[one]
+        # A run's own topics begin with its id.
+        of = "sink" if one.startswith(run.id) else f"sink of {run.id}"
+        return f"{one}  ({of}, {wording.run_state(run).word})"
 
     def chosen() -> None:
         kept = {name: st.query_params[name] for name in KEPT if name in st.query_params}
@@ -151,7 +158,7 @@ def choose(
         width="stretch",
         key="refresh",
         disabled=topic is None,
-        on_click=session.look_again,
+        on_click=request_new_snapshot,
         args=(topic,),
         help=(
             "Ask for log start, LSO and HW again, and read what has arrived since. Until then the"

@@ -9,11 +9,23 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from topicproof.app import session, tables, topic, wording
+from topicproof.app import tables, topic, wording
 from topicproof.app.record_browser import ROW_PX, go
+from topicproof.app.session.cluster import (
+    cluster_overview,
+    cluster_view,
+    newest_records_of,
+    read_newest_records,
+)
+from topicproof.app.session.errors import show_error, show_errors
 from topicproof.app.url_state import TopicsState
 from topicproof.backend.errors import TopicproofError
-from topicproof.backend.kafka.browse.overview import NEWEST_OFFSETS, Overview, TopicOverview
+from topicproof.backend.kafka.browse.overview import (
+    NEWEST_OFFSETS,
+    NewestRecords,
+    Overview,
+    TopicOverview,
+)
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Fate
@@ -38,7 +50,7 @@ FORMATS: dict[Any, Any] = {
 
 
 def page(settings: Settings) -> None:
-    """Draws the page. Every topic is there at once; shares of aborted records follow."""
+    """Draws the page. Every topic is there at once; what needs batch headers follows."""
     title, name, button = st.columns([0.9, 3.2, 0.9], vertical_alignment="bottom")
     title.title("Topics", anchor=False)
     name.text_input(
@@ -61,17 +73,18 @@ def page(settings: Settings) -> None:
         "Refresh",
         icon=":material/refresh:",
         width="stretch",
-        on_click=session.overview.clear,
+        on_click=cluster_overview.clear,
         help="Ask for all figures again.",
     )
-    with session.said():
+    with show_errors():
         kafka = topic.connected(settings)
         if kafka is None:
             return
-        seen = session.overview(kafka.bootstrap, settings.client)
-    wanted = [one for one in seen.topics if st.session_state["named"] in one.topic]
-    fates, refused = session.newest(settings, kafka, wanted)
-    loading = len(wanted) > len(fates) + len(refused)
+        seen = cluster_overview(kafka.bootstrap, settings.client)
+    named = st.session_state["named"].strip().lower()
+    wanted = [one for one in seen.topics if named in one.topic.lower()]
+    newest, refused = newest_records_of(settings, kafka, wanted)
+    loading = len(wanted) > len(newest) + len(refused)
     polled = st.fragment(listing, run_every=POLL_S if loading else None)
     polled(settings, kafka, seen, wanted, loading)
     with st.expander("Brokers", icon=":material/dns:"):
@@ -87,45 +100,50 @@ def listing(
 ) -> None:
     """Shows the topics that pass the filters. While `loading`, then reads more of them for the next
     time."""
-    fates, refused = session.newest(settings, kafka, wanted)
-    known = len(fates) + len(refused)
+    newest, refused = newest_records_of(settings, kafka, wanted)
+    known = len(newest) + len(refused)
     only = st.session_state["only"] or ()
-    shown = [one for one in wanted if all(passes(one, fates, each) for each in only)]
+    shown = [one for one in wanted if all(passes(one, newest, each) for each in only)]
     st.caption(
         f"Cluster {wording.plain(seen.cluster)} at {wording.plain(kafka.bootstrap)}:"
         f" {wording.count(seen.brokers, 'broker')}, {wording.count(len(seen.topics), 'topic')},"
         f" {len(shown):,} shown. Asked at {seen.taken_at:%H:%M:%S} UTC."
-        + ("" if known == len(wanted) else f" Aborted shares: {known:,} of {len(wanted):,} read.")
+        + (
+            ""
+            if known == len(wanted)
+            else f" Newest records: {known:,} of {len(wanted):,} topics read."
+        )
     )
     for why in (*seen.not_heard, *list(refused.values())[:1]):
         st.warning(wording.plain(why), title="Some figures are missing")
     if shown:
-        table(shown, fates)
+        table(shown, newest)
     elif seen.topics:
         st.info("No topic matches these filters.", icon=":material/filter_alt_off:")
     else:
         st.info("This cluster has no topics yet.", icon=":material/info:")
     if known < len(wanted):
         try:
-            session.read_newest(settings, kafka, wanted, BUDGET_S)
+            read_newest_records(settings, kafka, wanted, BUDGET_S)
         except TopicproofError as error:
-            session.show(error)
+            show_error(error)
     elif loading:
         # All are known now: drawn by the page itself, this fragment is no longer polled.
         st.rerun()
 
 
-def passes(one: TopicOverview, fates: Mapping[str, Mapping[Fate, int]], only: str) -> bool:
+def passes(one: TopicOverview, newest: Mapping[str, NewestRecords], only: str) -> bool:
     """Whether a topic passes one of the filters."""
+    found = newest.get(one.topic)
     return {
         WITHHELD: one.withheld > 0,
-        ABORTED: fates.get(one.topic, {}).get(Fate.ABORTED, 0) > 0,
+        ABORTED: found is not None and found.fates[Fate.ABORTED] > 0,
         BEHIND: one.behind is not None and one.behind.records > 0,
         EMPTY: one.bounds.offsets > 0,
     }[only]
 
 
-def table(shown: Sequence[TopicOverview], fates: Mapping[str, Mapping[Fate, int]]) -> None:
+def table(shown: Sequence[TopicOverview], newest: Mapping[str, NewestRecords]) -> None:
     """Shows one row for each topic; a click opens its records."""
 
     def chosen() -> None:
@@ -134,7 +152,7 @@ def table(shown: Sequence[TopicOverview], fates: Mapping[str, Mapping[Fate, int]
             go(TopicsState(shown[cells[0][0]].topic))
 
     st.dataframe(
-        tables.topic_table(shown, fates).style.format(FORMATS, na_rep="–"),
+        tables.topic_table(shown, newest).style.format(FORMATS, na_rep="–"),
         hide_index=True,
         row_height=ROW_PX,
         height=min(TABLE_PX, ROW_PX * (len(shown) + 1) + 10),
@@ -144,19 +162,32 @@ def table(shown: Sequence[TopicOverview], fates: Mapping[str, Mapping[Fate, int]
         placeholder="–",
         alt="The topics of the cluster, without Kafka's own",
         column_config={
+            "topic": st.column_config.Column(width=240),
+            "partitions": st.column_config.Column(width=80),
             "offsets": st.column_config.Column(
-                help="From log start to HW: records, markers, and what compaction removed."
+                width=90,
+                help="From log start to HW: records, markers, and what compaction removed.",
             ),
+            "size, MB": st.column_config.Column(width=80),
             "aborted": st.column_config.Column(
-                help=f"Share of the records among the newest {NEWEST_OFFSETS:,} offsets."
+                width=75, help=f"Share of the records among the newest {NEWEST_OFFSETS:,} offsets."
             ),
             "withheld": st.column_config.Column(
-                help="Offsets at or above the LSO: read_committed consumers do not see them yet."
+                width=75,
+                help="Offsets at or above the LSO: read_committed consumers do not see them yet.",
             ),
-            "open": st.column_config.Column(help="Open transactions, hanging ones included."),
+            "open": st.column_config.Column(
+                width=55, help="Open transactions, hanging ones included."
+            ),
             "lag, at most": st.column_config.Column(
+                width=90,
                 help="Offsets below the LSO that the slowest group has not read, with markers and"
-                " aborted records. Groups and lag counts records."
+                " aborted records. Groups and lag counts records.",
+            ),
+            "newest record (UTC)": st.column_config.Column(
+                width=180,
+                help=f"The largest timestamp among the newest {NEWEST_OFFSETS:,} offsets. Producers"
+                " set it, unless the topic uses the brokers' time.",
             ),
         },
     )
@@ -165,8 +196,8 @@ def table(shown: Sequence[TopicOverview], fates: Mapping[str, Mapping[Fate, int]
 
 def brokers(settings: Settings, kafka: Services) -> None:
     """Shows the brokers, and which one is the active controller."""
-    with session.said():
-        found = session.cluster_view(kafka.bootstrap, settings.client)
+    with show_errors():
+        found = cluster_view(kafka.bootstrap, settings.client)
     st.dataframe(
         pd.DataFrame(
             {

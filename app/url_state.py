@@ -181,7 +181,7 @@ class TopicsState:
     offset: int | None = None
     """The offset where a search of one partition begins; None: at `time`, or at the log start."""
     time: str | None = None
-    """ISO 8601; UTC unless it has a zone."""
+    """Where the search of every partition begins. ISO 8601; UTC unless it has a zone."""
     key: str = ""
     value: str = ""
     header: str = ""
@@ -195,6 +195,8 @@ class TopicsState:
     """Isolation level of the live tail."""
     fields: tuple[str, ...] = ()
     """Paths of the value's fields that are columns."""
+    until: str | None = None
+    """The time where the search of every partition ends, like `time`; None: the end of the log."""
 
     @property
     def wanted(self) -> RecordQuery:
@@ -205,6 +207,10 @@ class TopicsState:
     @property
     def time_ms(self) -> int | None:
         return None if self.time is None else _time_ms(self.time)
+
+    @property
+    def until_ms(self) -> int | None:
+        return None if self.until is None else _time_ms(self.until)
 
 
 def read_topics(params: Mapping[str, str], bounds: Bounds) -> tuple[TopicsState, list[str]]:
@@ -218,10 +224,7 @@ def read_topics(params: Mapping[str, str], bounds: Bounds) -> tuple[TopicsState,
         partition = p.partition
         if offset is not None and not p.start <= offset <= p.hw:
             offset = _within(offset, p, "Offset", notices)
-    time = params.get("time")
-    if time is not None and _time_ms(time) is None:
-        notices.append(f"{plain(time)} is not a time such as 2026-01-31 12:00:00. It is ignored.")
-        time = None
+    time, until = _time(params, "time", notices), _time(params, "until", notices)
     fates = _fates(params, notices)
     for fate in set(fates) - set(DATA_FATES):
         notices.append(
@@ -242,6 +245,7 @@ def read_topics(params: Mapping[str, str], bounds: Bounds) -> tuple[TopicsState,
         record=_record(params, partition, notices),
         level=_one_of(params, "level", (COMMITTED, UNCOMMITTED), COMMITTED, notices),
         fields=_paths(params, notices),
+        until=until,
     )
     return found, notices
 
@@ -255,6 +259,8 @@ def write_topics(look: TopicsState) -> dict[str, str]:
         params["offset"] = str(look.offset)
     elif look.time is not None:
         params["time"] = look.time
+    if look.until is not None:
+        params["until"] = look.until
     params |= {
         name: getattr(look, name) for name in ("key", "value", "header") if getattr(look, name)
     }
@@ -311,6 +317,14 @@ def _partition(
             f" {fallback}."
         )
     return by_number.get(wanted, by_number[fallback])
+
+
+def _time(params: Mapping[str, str], name: str, notices: list[str]) -> str | None:
+    found = params.get(name)
+    if found is not None and _time_ms(found) is None:
+        notices.append(f"{plain(found)} is not a time such as 2026-01-31 12:00:00. It is ignored.")
+        return None
+    return found
 
 
 def _time_ms(text: str) -> int | None:

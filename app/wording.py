@@ -22,7 +22,7 @@ from topicproof.backend.kafka.log.fates import FATES
 from topicproof.validators.coordinator import PREPARED, OpenTransaction
 from topicproof.validators.durations import brief, in_words
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
-from topicproof.validators.finding import Check, Fate, Finding, Outcome, Witness
+from topicproof.validators.finding import Bounds, Check, Fate, Finding, Outcome, Witness
 from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.report import Report
 
@@ -165,7 +165,9 @@ def balance(offsets: int, fates: Mapping[Fate, int]) -> str:
 
 
 def _term(value: int, word: Word) -> str:
-    return f":{word.colour}[{word.symbol} **{value:,}** {word.word if value == 1 else word.plural}]"
+    # With spaces that do not break: a symbol at the end of a line belongs to nothing.
+    said = word.word if value == 1 else word.plural
+    return f":{word.colour}[{word.symbol}\u00a0**{value:,}**\u00a0{said}]"
 
 
 def report_balance(report: Report) -> str:
@@ -390,17 +392,19 @@ def open_advice(one: OpenTransaction) -> str:
     )
 
 
-def search_sentence(found: Mapping[int, Search], partitions: int) -> str:
-    """Describes how far a search came, and why it ended there. `partitions`: how many the topic
-    has."""
+def search_sentence(found: Mapping[int, Search], bounds: Bounds) -> str:
+    """Describes how far a search came, and why it ended there."""
     rows = count(sum(len(one.rows) for one in found.values()), "record")
     searched = f"{sum(one.searched for one in found.values()):,}"
-    if len(found) == 1 < partitions or partitions == 1:
+    edges = {p.partition: {p.start, p.hw} for p in bounds.partitions}
+    if len(found) == 1 < len(edges) or len(edges) == 1:
         ((partition, one),) = found.items()
         limits = {
             Stop.END: "that is the whole partition"
-            if one.searched == one.offsets
-            else "that is the end of the partition",
+            if {one.first, one.end} == edges[partition]
+            else "that is the end of the partition"
+            if one.end in edges[partition]
+            else "that is all until the given time",
             Stop.FOUND: f"it stopped because {rows} were found",
             Stop.OFFSETS: "it stopped at the limit of offsets for one search",
             Stop.BYTES: "it stopped at the limit of bytes for one search",
@@ -412,10 +416,12 @@ def search_sentence(found: Mapping[int, Search], partitions: int) -> str:
             f" from {one.first:,} {direction}; {limits[one.stop]}."
         )
     ended = sum(one.stop is Stop.END for one in found.values())
+    within = all(one.end in edges[partition] for partition, one in found.items())
+    goal = "its end" if within else "the given time"
     left = (
-        "every partition was searched to its end"
-        if ended == partitions
-        else f"{ended} of {partitions} partitions were searched to their end"
+        f"every partition was searched to {goal}"
+        if ended == len(edges)
+        else f"{ended} of {len(edges)} partitions were searched to {goal.replace('its', 'their')}"
     )
     return f"**{rows}** in {searched} offsets; {left}."
 

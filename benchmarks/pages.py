@@ -36,7 +36,7 @@ from topicproof.backend.history.store import History
 from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.matrix.cells import RESULTS, Result
-from topicproof.backend.matrix.table import cells
+from topicproof.backend.matrix.choice import cells
 from topicproof.backend.runs.context import make_context
 from topicproof.backend.runs.create import create
 from topicproof.backend.runs.execute import execute

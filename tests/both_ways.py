@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from topicproof.validators.finding import Guarantee
+from topicproof.validators.judge import judge
 from topicproof.validators.ledger import build as ways
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.report import judge
 
 COUNTED = (
     *(

@@ -360,6 +360,7 @@ class View {
     this.workers.forEach((worker, n) => this.worker(worker, n));
     if (this.frozen()) this.ice();
     if (!this.still.matches) this.flights();
+    this.lanes.forEach((lane, n) => this.name(lane, n));
     this.readers();
     return moves;
   }
@@ -426,12 +427,20 @@ class View {
     draw.restore();
   }
 
+  /** Before the records that fly past it. */
+  name(lane, n) {
+    const { laneX } = this.place;
+    const y = this.rowY(n, this.lanes.length);
+    this.context.fillStyle = this.theme.page;
+    this.context.fillRect(laneX - 28, y - 8, 24, 16);
+    this.text(lane.name, laneX - 26, y, { bold: true });
+  }
+
   lane(lane, n) {
     const { laneX, laneW, row } = this.place;
     const draw = this.context;
     const y = this.rowY(n, this.lanes.length);
     const half = Math.min(15, row / 2 - 4);
-    this.text(lane.name, laneX - 26, y, { bold: true });
     draw.fillStyle = this.theme.track;
     draw.fillRect(laneX, y - half - 3, laneW, 2 * half + 6);
     draw.save();
@@ -470,12 +479,12 @@ class View {
     }[state];
     draw.fillStyle = fill;
     draw.fillRect(x, y - tall, px, 2 * tall);
-    draw.lineWidth = state === "waiting" ? 2 : 1;
+    draw.lineWidth = state === "waiting" || state === "aborted" ? 2 : 1;
     draw.strokeStyle = {
       open: theme.PENDING,
       committed: theme.COMMITTED,
       waiting: theme.COMMITTED,
-      aborted: theme.MARKER,
+      aborted: theme.ABORTED,
     }[state];
     draw.strokeRect(x + 0.5, y - tall + 0.5, Math.max(1, px - 1), 2 * tall - 1);
     if (state === "aborted") cross(draw, x + px / 2, y, Math.min(6, px / 2 - 1));

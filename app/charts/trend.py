@@ -56,12 +56,17 @@ def trend_figure(frame: pd.DataFrame, measure: str) -> go.Figure:
             "l": names_px([_TITLE_WIDE, f"{frame['figure'].max():,.0f}"]),
             "r": 8,
             "t": 34,
-            "b": 54,
+            "b": 70,
         },
         showlegend=True,
         legend={"orientation": "h", "yref": "container", "x": 0, "y": 0.99, "yanchor": "top"},
     )
-    figure.update_xaxes(fixedrange=True, automargin=False, title="started (UTC)")
+    figure.update_xaxes(
+        fixedrange=True,
+        automargin=False,
+        # Below two lines of labels: times, and the dates under some of them.
+        title={"text": "started (UTC)", "standoff": 32},
+    )
     figure.update_yaxes(
         fixedrange=True, automargin=False, title=measure, tickformat=",", rangemode="tozero"
     )

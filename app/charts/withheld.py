@@ -10,6 +10,9 @@ import plotly.graph_objects as go
 from topicproof.app.charts.layout import FATE_COLOURS
 from topicproof.validators.finding import Fate, PartitionBounds
 
+STABLE = "#5B6570"
+"""Colour of stable offsets, whatever their fate."""
+
 
 def withheld_figure(sink: Sequence[PartitionBounds]) -> go.Figure:
     """Draws, per partition of a live sink, the stable offsets (start to LSO) and the withheld ones
@@ -23,7 +26,7 @@ def withheld_figure(sink: Sequence[PartitionBounds]) -> go.Figure:
         x=stable,
         orientation="h",
         name="below the LSO",
-        marker={"color": FATE_COLOURS[Fate.COMMITTED]},
+        marker={"color": STABLE},
         text=[f"LSO {one.lso:,}" for one in sink],
         textposition="inside",
         insidetextanchor="start",

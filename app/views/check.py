@@ -9,7 +9,7 @@ from typing import Any
 
 import streamlit as st
 
-from topicproof.app import checking, session, wording
+from topicproof.app import checking, topic, wording
 from topicproof.app.check_outcome import progress
 from topicproof.app.check_state import (
     CheckState,
@@ -26,6 +26,10 @@ from topicproof.app.contract_form import form
 from topicproof.app.contract_import import import_contract
 from topicproof.app.contract_matches import show_preview
 from topicproof.app.payload import verbatim
+from topicproof.app.session.access import open_history
+from topicproof.app.session.connection import page_settings, topic_names
+from topicproof.app.session.errors import show_errors
+from topicproof.app.session.runs import newest_runs
 from topicproof.backend.errors import ContractError, Mistake, TopicproofError
 from topicproof.backend.history.contracts import contracts, keep, versions
 from topicproof.backend.history.store import Run
@@ -51,7 +55,7 @@ FILE_WORDS = (
 )
 """The draft's advice to somebody who edits a file, and the same for this form."""
 
-settings = session.settings()
+settings = page_settings()
 
 
 def page() -> None:
@@ -64,13 +68,15 @@ def page() -> None:
     origin = origin_of(state, run)
     fields = state.terms if state.terms is not None else origin.fields if origin else None
     state = with_topics(state, fields)
-    with session.said():
+    with show_errors():
         sides = clusters_of(state, fields or {})
-        kafka = session.kafka(sides.sink)
-        there = kafka if sides.source is None else session.kafka(sides.source)
+        kafka = topic.connected(sides.sink)
+        there = kafka if sides.source is None else topic.connected(sides.source)
+        if kafka is None or there is None:
+            st.stop()
         names = {
-            "source": session.topics(sides.source or sides.sink, there, state.source),
-            "sink": session.topics(sides.sink, kafka, state.sink),
+            "source": topic_names(sides.source or sides.sink, there, state.source),
+            "sink": topic_names(sides.sink, kafka, state.sink),
         }
     choose_topics(state, names, source_slot, sink_slot)
     choose_source_cluster(state, sides)
@@ -83,7 +89,7 @@ def page() -> None:
         with st.container(border=True):
             st.fragment(progress, run_every=POLL_S if run.alive else None)(settings, run.id)
     if fields is None and (state.source is None or state.sink is None):
-        welcome()
+        welcome(any(names.values()))
         return
     missing = [
         one
@@ -110,7 +116,7 @@ def shown_run(state: CheckState) -> Run | None:
     if state.run is None:
         return None
     try:
-        run = session.history(settings).get(state.run)
+        run = open_history(settings).get(state.run)
     except TopicproofError:
         run = None
     if run is None or run.kind != "check":
@@ -211,8 +217,8 @@ def choose_source_cluster(state: CheckState, sides: Chosen) -> None:
 
 def choose_kept(state: CheckState, origin: Origin | None, slot: Any) -> None:
     """Offers the kept contracts, and the other versions of the one that is open."""
-    with session.said():
-        history = session.history(settings)
+    with show_errors():
+        history = open_history(settings)
         known = contracts(history)
         own = versions(history, origin.name) if origin and origin.name and origin.version else []
     labels = list(dict.fromkeys([*(one.label for one in own), *(one.label for one in known)]))
@@ -235,18 +241,26 @@ def choose_kept(state: CheckState, origin: Origin | None, slot: Any) -> None:
     )
 
 
-def welcome() -> None:
-    """Shows what to do first, and the newest checks."""
-    st.info(
-        "Choose the topic that your pipeline reads and the topic that it writes. A contract is"
-        " drafted from their newest records: what identifies an input, how many outputs it has, in"
-        " which order. You change what is wrong, see what it matches, and check. Nothing is"
-        " written to your cluster.",
-        title="Choose a source and a sink above",
-        icon=":material/arrow_upward:",
-    )
-    with session.said():
-        checks = [run for run in session.runs(settings) if run.kind == "check"][:RECENT]
+def welcome(topics: bool) -> None:
+    """Shows what to do first, and the newest checks. `topics`: whether there are any to choose."""
+    if topics:
+        st.info(
+            "Choose the topic that your pipeline reads and the topic that it writes. A contract is"
+            " drafted from their newest records: what identifies an input, how many outputs it has,"
+            " in which order. You change what is wrong, see what it matches, and check. Nothing is"
+            " written to your cluster.",
+            title="Choose a source and a sink above",
+            icon=":material/arrow_upward:",
+        )
+    else:
+        st.info(
+            "This cluster has no topics yet. A demo makes a source and a sink, which can be checked"
+            " here afterwards.",
+            icon=":material/info:",
+        )
+        st.page_link("views/demos.py", label="Demos", icon=":material/theater_comedy:")
+    with show_errors():
+        checks = [run for run in newest_runs(settings) if run.kind == "check"][:RECENT]
     if not checks:
         return
     st.markdown("##### Newest checks")
@@ -415,7 +429,7 @@ def begin(kafka: Services, name: str, text: str, fields: Mapping[str, Any]) -> N
             own = kafka.address if one.of.cluster is None else sides.sink.address
             question_of(one, given, *sides.clusters(own))
         with st.status("Starting the check…") as status:
-            history = session.history(settings)
+            history = open_history(settings)
             kept = keep(history, name, text)
             started = start_check(
                 history, kept.label, lambda line: status.update(label=wording.plain(line))

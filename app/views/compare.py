@@ -9,7 +9,7 @@ from dataclasses import replace
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from topicproof.app import export, session, tables, topic, wording
+from topicproof.app import export, tables, topic, wording
 from topicproof.app.charts.marks import Mark
 from topicproof.app.charts.strip import (
     STRIP_PARTITIONS_MAX,
@@ -21,6 +21,10 @@ from topicproof.app.charts.strip import (
 from topicproof.app.clickable import clickable
 from topicproof.app.found import Found, first_copy, marks_legend, marks_sentence
 from topicproof.app.payload import decoded, payload, verbatim
+from topicproof.app.session.connection import decoders, page_settings
+from topicproof.app.session.errors import show_errors
+from topicproof.app.session.records import committed_retry, records_in_window
+from topicproof.app.session.reports import newest_findings
 from topicproof.app.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
 from topicproof.app.url_state import (
     BOTH,
@@ -47,7 +51,7 @@ HEAD_PX = 71
 SHORT_BYTES = 16  # Key and value are side by side if neither is longer than this.
 LEVEL_NAMES = {BOTH: "both", UNCOMMITTED: "uncommitted", COMMITTED: "committed"}
 
-settings = session.settings()
+settings = page_settings()
 
 
 def go(place: CompareState) -> None:
@@ -69,17 +73,18 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
         st.warning(notice, icon=":material/info:")
     # First of all: the browser loads the drawing code and draws the strip while the rest is
     # computed.
-    with session.said():
-        found = None if live else session.found_in(settings, place.topic)
+    with show_errors():
+        found = None if live else newest_findings(settings, place.topic)
     strip = overview(seen, place, found, live)
     facts(kafka, seen, facts_slot)
     controls(seen, place)
-    with session.said():
-        records = session.window(settings, kafka, seen, place.partition, place.first, WINDOW)
+    with show_errors():
+        records = records_in_window(settings, kafka, seen, place.partition, place.first, WINDOW)
         chosen = next((one for one in records if one.offset == place.record), None)
         if chosen is None:
             chosen = next(
-                iter(session.window(settings, kafka, seen, place.partition, place.record, 1)), None
+                iter(records_in_window(settings, kafka, seen, place.partition, place.record, 1)),
+                None,
             )
     left, right = st.columns([2.1, 1], gap="medium")
     with left:
@@ -291,7 +296,7 @@ def listing(place: CompareState, records: Sequence[Record], strip: export.Chart)
         if cells and cells[0][0] < len(shown):
             go(replace(place, record=shown[cells[0][0]].offset))
 
-    formats = session.formats(session.settings())
+    formats = decoders(page_settings())
     table = tables.record_table(shown, place.level, place.topic, formats)
     st.dataframe(
         tables.tinted(table, shown, place.record),
@@ -327,8 +332,8 @@ def detail(
         findings(seen, place, found)
         st.markdown(f"**Does a read\\_committed consumer get it?** {wording.plain(record.why)}")
         if record.fate is Fate.ABORTED:
-            with session.said():
-                instead = session.committed_instead(settings, kafka, seen, record)
+            with show_errors():
+                instead = committed_retry(settings, kafka, seen, record)
             if instead is not None:
                 st.button(
                     f"Its input was committed at {instead:,}",
@@ -359,14 +364,14 @@ def detail(
         if lineage is not None:
             st.page_link(
                 "views/compare.py",
-                label=f"source: partition {lineage.partition}, offset {lineage.offset:,}",
+                label=f"Its input: p{lineage.partition}, {lineage.offset:,}",
                 icon=":material/conversion_path:",
                 query_params={
                     "topic": lineage.topic,
                     "partition": str(lineage.partition),
                     "offset": str(lineage.offset),
                 },
-                help="Lineage, from the record's header.",
+                help="Partition and offset in the source: lineage, from the record's header.",
             )
         beside = len(record.key or b"") <= SHORT_BYTES and len(record.value or b"") <= SHORT_BYTES
         left, right = st.columns(2) if beside else (st.container(), st.container())
@@ -374,7 +379,7 @@ def detail(
             payload("Key", record.key)
         with right:
             payload("Value", record.value)
-        formats = session.formats(session.settings())
+        formats = decoders(page_settings())
         decoded(record, place.topic, formats, "key")
         decoded(record, place.topic, formats, "value")
         if record.headers:
@@ -384,6 +389,7 @@ def detail(
                 hide_index=True,
                 placeholder="null",
                 alt="The headers of the record",
+                column_config=tables.HEADER_WIDTHS,
             )
         st.caption(f"Timestamp {wording.moment_of_ms(record.timestamp_ms)}")
 

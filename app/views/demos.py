@@ -5,8 +5,13 @@ from __future__ import annotations
 
 import streamlit as st
 
-from topicproof.app import live, session, stories, wording
+from topicproof.app import live, stories, wording
 from topicproof.app.picture import explain_picture, show_picture
+from topicproof.app.session.access import open_history
+from topicproof.app.session.connection import page_settings
+from topicproof.app.session.errors import show_errors
+from topicproof.app.session.reports import kept_report
+from topicproof.app.session.runs import newest_runs
 from topicproof.app.start_story import start_story
 from topicproof.app.stories import STORIES, Story
 from topicproof.backend.errors import TopicproofError
@@ -15,17 +20,17 @@ from topicproof.backend.runs.context import stop
 
 POLL_S = 1.5
 
-settings = session.settings()
+settings = page_settings()
 
 
 def start(told: Story) -> None:
     """Starts the story's runs and opens it. Stops the runs of the story on the page that would go
     on forever."""
-    with session.said():
+    with show_errors():
         ids = st.query_params.get("runs", "").split(",")
-        for run in session.runs(settings):
+        for run in newest_runs(settings):
             if run.id in ids and live.is_endless(run):
-                stop(session.history(settings), run.id)
+                stop(open_history(settings), run.id)
         params = start_story(settings, told)
     st.query_params.from_dict(params)
     st.rerun()
@@ -49,8 +54,8 @@ def card(told: Story, opened: bool) -> None:
 
 def look(told: Story, ids: list[str]) -> None:
     """Shows the story so far."""
-    with session.said():
-        runs = [session.history(settings).get(one) for one in ids]
+    with show_errors():
+        runs = [open_history(settings).get(one) for one in ids]
     *past, now = stories.steps(told, runs)
     with st.container(gap="xsmall"):
         for step in past:
@@ -81,8 +86,8 @@ def scene(title: str, run: Run) -> None:
     else:
         live.conclusion(run)
         tally(run)
-        with session.said():
-            report = session.kept_report(settings, run)
+        with show_errors():
+            report = kept_report(settings, run)
         for way in stories.ways(run, report):
             st.page_link(
                 f"views/{way.view}.py",
@@ -121,7 +126,7 @@ def opened() -> tuple[Story, list[str]] | None:
         return None
     try:
         for one in ids:
-            session.history(settings).get(one)
+            open_history(settings).get(one)
     except TopicproofError as error:
         st.warning(wording.plain(str(error)), title="A run of that story is not in the history")
         return None
@@ -159,7 +164,7 @@ def page() -> None:
             return
         told, ids = found
         st.markdown(f"### {told.title}")
-        going = any(session.history(settings).get(one).alive for one in ids)
+        going = any(open_history(settings).get(one).alive for one in ids)
         st.session_state["told"] = ids if going else None
         st.fragment(look, run_every=POLL_S if going else None)(told, ids)
         explain_picture()

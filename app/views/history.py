@@ -11,8 +11,12 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import streamlit as st
 
-from topicproof.app import export, session, wording
+from topicproof.app import export, wording
 from topicproof.app.charts.trend import trend_figure
+from topicproof.app.session.connection import page_settings
+from topicproof.app.session.errors import show_errors
+from topicproof.app.session.reports import kept_report
+from topicproof.app.session.runs import RUNS_SHOWN, newest_runs, signoff_standings
 from topicproof.backend.history import trend
 from topicproof.backend.history.compare import Comparison, compare
 from topicproof.backend.history.store import Run
@@ -20,22 +24,21 @@ from topicproof.backend.history.store import Run
 EVERY = "every"
 ROW = 3
 """Small figures beside each other."""
-settings = session.settings()
+settings = page_settings()
 
 
 def page() -> None:
     st.title("History", anchor=False)
-    with session.said():
-        runs = session.runs(settings)
-        standings = session.standings(settings, runs)
+    with show_errors():
+        runs = newest_runs(settings)
+        standings = signoff_standings(settings, runs)
     if not runs:
         st.info("No runs or checks yet. Each one is kept here.", icon=":material/info:")
         st.page_link("views/run.py", label="Start a run", icon=":material/play_circle:")
         st.stop()
-    if len(runs) == session.RUNS_SHOWN:
+    if len(runs) == RUNS_SHOWN:
         st.caption(
-            f"The newest {session.RUNS_SHOWN:,}; `topicproof runs` and the database have all of"
-            " them."
+            f"The newest {RUNS_SHOWN:,}; `topicproof runs` and the database have all of them."
         )
     shown = filtered(runs, standings)
     if not shown:
@@ -125,8 +128,8 @@ def over_time(runs: Sequence[Run]) -> None:
         of = _choice("Of", "of", often)
         measure = _choice("Figure", "measure", list(trend.MEASURES))
     mine = [run for run in reversed(runs) if trend.subject(run) == of]
-    with session.said():
-        kept = {run.id: session.kept_report(settings, run) for run in mine}
+    with show_errors():
+        kept = {run.id: kept_report(settings, run) for run in mine}
     reports = {name: found for name, found in kept.items() if found is not None}
     judged = [run for run in mine if run.id in reports]
     if not judged:
@@ -190,8 +193,8 @@ def side_by_side(runs: Sequence[Run]) -> None:
         before = _choice("Before", "before", names, same[0] if same else names[1])
         after = _choice("After", "after", names, names[0])
     by_id = {run.id: run for run in runs}
-    with session.said():
-        reports = [session.kept_report(settings, by_id[name]) for name in (before, after)]
+    with show_errors():
+        reports = [kept_report(settings, by_id[name]) for name in (before, after)]
     for name, report in zip((before, after), reports, strict=True):
         if report is None:
             st.warning(

@@ -7,10 +7,15 @@ from datetime import UTC, datetime
 
 import streamlit as st
 
-from topicproof.app import session, wording
+from topicproof.app import wording
 from topicproof.app.picture import POLL_S as PICTURE_S
 from topicproof.app.picture import show_picture
 from topicproof.app.picture_facts import drawable
+from topicproof.app.session.access import open_history
+from topicproof.app.session.cluster import cluster_overview
+from topicproof.app.session.connection import page_settings, running_kafka
+from topicproof.app.session.errors import show_error, show_errors
+from topicproof.app.session.runs import newest_runs
 from topicproof.app.start_story import start_story
 from topicproof.app.stories import STORIES
 from topicproof.backend.errors import TopicproofError
@@ -25,7 +30,7 @@ POLL_S = 5.0
 VERDICTS_SHOWN = 5
 OPEN_SHOWN = 3
 
-settings = session.settings()
+settings = page_settings()
 
 
 def page() -> None:
@@ -36,8 +41,8 @@ def page() -> None:
     )
     doors()
     picture_slot, health_slot = st.container(), st.container()
-    with session.said():
-        runs = session.runs(settings)
+    with show_errors():
+        runs = newest_runs(settings)
         verdicts(runs)
     # Last: an embedded Kafka may have to start first.
     with health_slot:
@@ -53,7 +58,7 @@ def doors() -> None:
     with demo.container(border=True, height="stretch"):
         st.markdown("**Show it to somebody.** A real run, explained while it happens.")
         if st.button("Watch a demo", icon=STORIES[0].icon, type="primary", width="stretch"):
-            with session.said():
+            with show_errors():
                 params = start_story(settings, STORIES[0])
             st.switch_page("views/demos.py", query_params=params)
         st.page_link("views/demos.py", label="All six stories", icon=":material/theater_comedy:")
@@ -92,18 +97,18 @@ def newest_run(runs: Sequence[Run]) -> None:
 
 def pictured(run_id: str) -> None:
     """Shows the picture, live while the run goes on."""
-    with session.said():
-        run = session.history(settings).get(run_id)
+    with show_errors():
+        run = open_history(settings).get(run_id)
     show_picture(settings, run, small=True, plays=True)
 
 
 def health() -> None:
     """Shows the cluster at a glance, again and again."""
     try:
-        kafka = session.kafka(settings)
-        seen = session.overview(kafka.bootstrap, settings.client)
+        kafka = running_kafka(settings)
+        seen = cluster_overview(kafka.bootstrap, settings.client)
     except TopicproofError as error:
-        session.show(error)
+        show_error(error)
         st.caption(f"The figures come when Kafka answers: tried every {POLL_S:.0f} s.")
         return
     st.caption(
@@ -154,7 +159,7 @@ def figures(seen: Overview) -> None:
         (
             "Worst lag",
             "–" if lag is None else f"{'' if lag.exact else '≤ '}{lag.records:,}",
-            "no group has committed" if lag is None else "at read_committed",
+            "no group yet" if lag is None else "at read_committed",
             "Records that the group can read now, without markers, aborted and withheld ones.",
         ),
     )
@@ -228,7 +233,7 @@ def verdicts(runs: Sequence[Run]) -> None:
 
 def signed(run: Run) -> str:
     """Returns who decided on the run, or that nobody did."""
-    entries = signoffs(session.history(settings), run.id)
+    entries = signoffs(open_history(settings), run.id)
     digest, today = evidence_hash(run.folder(settings)), datetime.now(UTC).date()
     word = wording.STANDING_WORDS[standing(entries, digest, today)]
     said = wording.badge(word, standing_text(entries, digest, today))

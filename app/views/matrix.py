@@ -8,13 +8,17 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from topicproof.app import cells, export, session, wording
+from topicproof.app import cells, export, wording
 from topicproof.app.charts.matrix import CELL_COLOURS, matrix_figure, matrix_pointer
 from topicproof.app.clickable import clickable
 from topicproof.app.payload import verbatim
+from topicproof.app.session.access import open_history
+from topicproof.app.session.connection import page_settings
+from topicproof.app.session.errors import show_errors
 from topicproof.backend.commands.show_matrix import summary
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.matrix.cells import RESULTS, Result, read_results
+from topicproof.backend.matrix.choice import SMALL
 from topicproof.backend.runs.launch import start_matrix, start_run
 from topicproof.backend.runs.plan import make_plan
 
@@ -40,12 +44,12 @@ COLUMNS = {
 """Fixed widths: Streamlit measures a table when it first sees it, which may be when a growing
 matrix has a single cell."""
 
-settings = session.settings()
+settings = page_settings()
 
 
 def body() -> None:
     """Shows the last result of every cell."""
-    with session.said():
+    with show_errors():
         results = cells.ordered(read_results(settings))
     if not results:
         empty()
@@ -143,7 +147,7 @@ def detail(cell: Result) -> None:
             f" {cell.took_s:.1f} s"
         )
         try:
-            run = session.history(settings).get(cell.run)
+            run = open_history(settings).get(cell.run)
         except TopicproofError:
             st.caption(
                 f"Its run {wording.plain(cell.run)} was deleted, like every run that agrees with"
@@ -155,9 +159,9 @@ def detail(cell: Result) -> None:
                 page, label="Open its run", icon=":material/gavel:", query_params={"run": run.id}
             )
         if st.button("Run this cell again and watch it", icon=":material/play_arrow:", key="again"):
-            with session.said(), st.status("Starting…") as status:
+            with show_errors(), st.status("Starting…") as status:
                 run_id = start_run(
-                    session.history(settings),
+                    open_history(settings),
                     make_plan(dict(cell.plan)),
                     lambda line: status.update(label=wording.plain(line)),
                 )
@@ -213,11 +217,13 @@ def commands() -> None:
         "topicproof matrix --resume            # continue where it stopped"
     )
     if st.button(
-        "Run the small one: five cells, about a minute", key="small", icon=":material/play_arrow:"
+        f"Run the small one: {len(SMALL)} cells, about a minute",
+        key="small",
+        icon=":material/play_arrow:",
     ):
-        with session.said(), st.status("Starting…") as status:
+        with show_errors(), st.status("Starting…") as status:
             start_matrix(
-                session.history(settings),
+                open_history(settings),
                 lambda line: status.update(label=wording.plain(line)),
             )
         st.session_state["matrix_started"] = time.time()

@@ -10,11 +10,15 @@ from typing import Any, get_args
 import pandas as pd
 import streamlit as st
 
-from topicproof.app import balances, live, session, wording
+from topicproof.app import balances, live, wording
 from topicproof.app.payload import verbatim
 from topicproof.app.picture import POLL_S as PICTURE_S
 from topicproof.app.picture import explain_picture, show_picture
 from topicproof.app.picture_facts import drawable
+from topicproof.app.session.access import open_history
+from topicproof.app.session.connection import page_settings
+from topicproof.app.session.errors import show_error, show_errors
+from topicproof.app.session.runs import newest_runs, run_of_url
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.faults.kinds import KINDS, choices
 from topicproof.backend.history.store import Run
@@ -28,7 +32,7 @@ POLL_S, DETAILS_S = 1.0, 3.0
 END_S = 0.5
 RECENT = 12
 
-settings = session.settings()
+settings = page_settings()
 
 
 def form() -> None:
@@ -38,7 +42,8 @@ def form() -> None:
         scenario = st.selectbox(
             "Scenario",
             [name for name, scenario in SCENARIOS.items() if scenario.value is not None],
-            format_func=lambda name: f"{name}: {SCENARIOS[name].title}",
+            # A whole title would be cut.
+            format_func=lambda name: f"{name}: {SCENARIOS[name].title.partition(':')[0]}",
             key="plan_scenario",
             bind="query-params",
             help=(
@@ -186,9 +191,9 @@ def form() -> None:
 
 def begin(fields: dict[str, Any]) -> None:
     """Starts the run in its own process and opens it."""
-    with session.said(), st.status("Starting a process for the run…") as status:
+    with show_errors(), st.status("Starting a process for the run…") as status:
         run_id = start_run(
-            session.history(settings),
+            open_history(settings),
             make_plan(fields),
             lambda line: status.update(label=wording.plain(line)),
         )
@@ -203,8 +208,8 @@ def open_run(run_id: str) -> None:
 def state(run_id: str) -> None:
     """Shows the state of a run. During the run this fragment is redrawn every second, so it is kept
     light."""
-    with session.said():
-        run = session.history(settings).get(run_id)
+    with show_errors():
+        run = open_history(settings).get(run_id)
     head(run)
     if run.kind == "run":
         live.progress(run)
@@ -220,8 +225,8 @@ def state(run_id: str) -> None:
 
 def pictured(run_id: str) -> None:
     """Shows the picture of a run, and what may strike it."""
-    with session.said():
-        run = session.history(settings).get(run_id)
+    with show_errors():
+        run = open_history(settings).get(run_id)
     with st.container():
         live.striking(settings, run, always=True)
     show_picture(settings, run)
@@ -229,8 +234,8 @@ def pictured(run_id: str) -> None:
 
 def ended(run_id: str) -> None:
     """Draws nothing, so it can check often: when the run has ended, it reruns the page."""
-    with session.said():
-        run = session.history(settings).get(run_id)
+    with show_errors():
+        run = open_history(settings).get(run_id)
     if not run.alive:
         st.rerun()
 
@@ -238,8 +243,8 @@ def ended(run_id: str) -> None:
 def details(run_id: str) -> None:
     """Shows figures, sink and process output. Redrawn less often, because drawing takes time from
     the run."""
-    with session.said():
-        run = session.history(settings).get(run_id)
+    with show_errors():
+        run = open_history(settings).get(run_id)
     if run.kind == "run":
         live.figures(run)
         live.sink(run)
@@ -287,15 +292,15 @@ def head(run: Run) -> None:
 
 def stop_run(run_id: str) -> None:
     try:
-        stop(session.history(settings), run_id)
+        stop(open_history(settings), run_id)
     except TopicproofError as error:
-        session.show(error)
+        show_error(error)
 
 
 def resume(run: Run) -> None:
-    with session.said(), st.status("Starting a process that resumes the run…") as status:
+    with show_errors(), st.status("Starting a process that resumes the run…") as status:
         start_resume(
-            session.history(settings),
+            open_history(settings),
             run.id,
             lambda line: status.update(label=wording.plain(line)),
         )
@@ -350,13 +355,13 @@ def recent(found: list[Run]) -> None:
 def page() -> None:
     st.title("Run", anchor=False)
     left, right = st.columns([1, 1.8], gap="large")
-    with session.said():
-        found = [run for run in session.runs(settings) if run.kind == "run"]
+    with show_errors():
+        found = [run for run in newest_runs(settings) if run.kind == "run"]
     # First what the user waits for.
     with right:
         shown = None
         try:
-            shown = session.run_of_url(settings)
+            shown = run_of_url(settings)
         except TopicproofError as error:
             st.warning(wording.plain(str(error)), title="That run is not in the history")
         if shown is None and found and found[0].alive:

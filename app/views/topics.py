@@ -10,8 +10,12 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from topicproof.app import session, tables, topic, topic_list, wording
+from topicproof.app import tables, topic, topic_list, wording
 from topicproof.app.record_browser import ROW_PX, go, records
+from topicproof.app.session.cluster import topic_view
+from topicproof.app.session.connection import page_settings
+from topicproof.app.session.coordination import mirrored_offsets, topic_lags, topic_share_groups
+from topicproof.app.session.errors import show_errors
 from topicproof.app.snapshot import Snapshot
 from topicproof.app.tail import tail
 from topicproof.app.url_state import (
@@ -40,7 +44,7 @@ VIEW_NAMES = {
     CLUSTER: ":material/list: All topics",
 }
 
-settings = session.settings()
+settings = page_settings()
 
 
 def body(kafka: Services, seen: Snapshot, _live: bool) -> None:
@@ -79,8 +83,8 @@ def choose_view(look: TopicsState) -> None:
 
 def partitions(kafka: Services, seen: Snapshot, _look: TopicsState) -> None:
     """Shows bounds, fates and replicas of every partition."""
-    with session.said():
-        placements, _found = session.topic_view(kafka.bootstrap, seen.bounds.topic, settings.client)
+    with show_errors():
+        placements, _found = topic_view(kafka.bootstrap, seen.bounds.topic, settings.client)
     table = tables.balance_table(seen.bounds, seen.counts)
     lies = pd.DataFrame(
         {
@@ -105,8 +109,8 @@ def partitions(kafka: Services, seen: Snapshot, _look: TopicsState) -> None:
 def groups(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
     """Shows the topic's consumer and share groups, and what each really has left to read."""
     asked = (kafka.bootstrap, seen.bounds.topic, seen.taken_at, settings.client, seen)
-    with session.said():
-        lags, shares = session.lags(*asked), session.shares(*asked)
+    with show_errors():
+        lags, shares = topic_lags(*asked), topic_share_groups(*asked)
     if not lags and not shares:
         st.info(
             "No consumer group owns a partition of this topic, or has committed an offset on it.",
@@ -126,8 +130,8 @@ def groups(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
                 alt="Clients in each group, and the partitions that each of them has",
             )
     # Last: a client may lack the right to read MirrorMaker's topic.
-    with session.said():
-        mirrored = session.mirrored(kafka.bootstrap, seen.bounds.topic, settings.client)
+    with show_errors():
+        mirrored = mirrored_offsets(kafka.bootstrap, seen.bounds.topic, settings.client)
     if mirrored:
         mirrored_groups(mirrored)
 
@@ -213,8 +217,8 @@ def mirrored_groups(found: Sequence[Checkpoint]) -> None:
 
 def configuration(kafka: Services, seen: Snapshot, _look: TopicsState) -> None:
     """Shows the topic's settings, those changed from the default first."""
-    with session.said():
-        _placements, found = session.topic_view(kafka.bootstrap, seen.bounds.topic, settings.client)
+    with show_errors():
+        _placements, found = topic_view(kafka.bootstrap, seen.bounds.topic, settings.client)
     table = pd.DataFrame(
         {
             "setting": [one.name for one in found],

@@ -13,10 +13,13 @@ import streamlit as st
 from plotly.graph_objects import Figure
 from streamlit.delta_generator import DeltaGenerator
 
-from topicproof.app import export, session, topic, transactions, wording
+from topicproof.app import export, topic, transactions, wording
 from topicproof.app.charts.timeline import timeline_figure, timeline_pointer
 from topicproof.app.clickable import clickable
-from topicproof.app.session import Coordination
+from topicproof.app.session.connection import page_settings
+from topicproof.app.session.coordination import Coordination, topic_coordination
+from topicproof.app.session.errors import show_errors
+from topicproof.app.session.records import records_in_window
 from topicproof.app.snapshot import Snapshot
 from topicproof.app.url_state import TransactionsState, read_transactions, write_transactions
 from topicproof.backend.kafka.log.over_partitions import SPLIT
@@ -29,7 +32,7 @@ OPEN_SHOWN = 4
 ROW_PX = 28
 TABLE_PX = 420
 
-settings = session.settings()
+settings = page_settings()
 
 
 def go(selection: TransactionsState) -> None:
@@ -162,7 +165,7 @@ def facts(seen: Snapshot, found: pd.DataFrame) -> None:
 
 def standing(kafka: Services, seen: Snapshot) -> Coordination:
     """Shows what is open now. Returns the coordinators' answers."""
-    told = session.coordination(settings, kafka, seen)
+    told = topic_coordination(settings, kafka, seen)
     what_is_open(kafka, seen, told)
     return told
 
@@ -390,8 +393,8 @@ def explain(
     if reason:
         st.markdown(wording.plain(reason[0].upper() + reason[1:]) + ".")
     known = told.names.get(row["producer_id"])
-    with session.said():
-        first = next(iter(session.window(settings, kafka, seen, *chosen, 1)), None)
+    with show_errors():
+        first = next(iter(records_in_window(settings, kafka, seen, *chosen, 1)), None)
     name = first.transaction if first is not None else None
     st.caption(
         f"Producer {row['producer_id']}, epoch {row['producer_epoch']}, transactional id "

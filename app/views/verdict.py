@@ -8,9 +8,13 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from topicproof.app import export, session, signing, tables, way_forward, wording
+from topicproof.app import export, signing, tables, way_forward, wording
 from topicproof.app.charts.where import where_figure
 from topicproof.app.found import marks_sentence
+from topicproof.app.session.connection import page_settings
+from topicproof.app.session.errors import show_errors
+from topicproof.app.session.reports import findings_of, parsed_report, report_text, shown_report
+from topicproof.app.session.runs import newest_runs, run_of_url
 from topicproof.app.url_state import example_position
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.store import Run
@@ -22,21 +26,21 @@ EXAMPLES_OPEN = 5
 ROW_PX = 28
 END_TO_END = "end to end"
 
-settings = session.settings()
+settings = page_settings()
 QUESTIONS = {validator.NAME: validator.QUESTION for validator in VALIDATORS}
 
 
 def page() -> None:
     title, slot = st.columns([0.9, 4.4], vertical_alignment="bottom")
     title.title("Verdict", anchor=False)
-    with session.said():
-        runs = session.runs(settings)
+    with show_errors():
+        runs = newest_runs(settings)
     if not runs:
         st.info("No runs or checks yet. A run ends with a verdict.", icon=":material/info:")
         st.page_link("views/run.py", label="Start a run", icon=":material/play_circle:")
         st.stop()
     try:
-        run = session.run_of_url(settings) or next((one for one in runs if one.verdict), runs[0])
+        run = run_of_url(settings) or next((one for one in runs if one.verdict), runs[0])
     except TopicproofError as error:
         with slot:
             choose(None, runs)
@@ -49,14 +53,14 @@ def page() -> None:
     with slot:
         choose(run, runs)
     stage = choose_stage(run)
-    with session.said():
-        text = session.report_text(settings, run, stage)
+    with show_errors():
+        text = report_text(settings, run, stage)
     if text is None:
         without(run)
         return
     try:
-        kept = session.report(text)
-        report = session.shown_report(settings, kept)
+        kept = parsed_report(text)
+        report = shown_report(settings, kept)
         text = text if report is kept else report.to_json()
     except (ValueError, KeyError, TypeError) as error:
         st.error(
@@ -78,7 +82,7 @@ def page() -> None:
         findings(run, report)
         uncounted(report)
         rest(run, report, text)
-    with right, signing.in_sight(), session.said():
+    with right, signing.in_sight(), show_errors():
         signing.signing(settings, run)
         signing.evidence(settings, run)
 
@@ -126,7 +130,7 @@ def where(run: Run, report: Report) -> None:
     # One topic may be both.
     places = {one.place(0)[0]: one for one in (report.source, report.sink) if one.partitions}
     for topic, bounds in reversed(places.items()):
-        found = session.found_of(settings, run, report, topic)
+        found = findings_of(settings, run, report, topic)
         marks = [] if found is None else [one for one in found.marks if one.kind in breaks]
         if marks:
             st.markdown(

@@ -21,7 +21,7 @@ from topicproof.backend.commands.show_matrix import heat_map, line, markdown, su
 from topicproof.backend.commands.terminal import emit, err, out, plain, say, stopping, write_file
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.matrix.cells import AT_ONCE, Result, kept, run_cells
-from topicproof.backend.matrix.table import cells, in_real_time
+from topicproof.backend.matrix.choice import cells, in_real_time
 from topicproof.backend.services.keeper import services
 
 

@@ -119,7 +119,7 @@ class Decoder:
             return Decoded()  # A number with leading zeros rather than a record of a registry.
         if self._schemas is None:
             why = (
-                f"They begin as a record with schema {schema_id} of a registry, and no"
+                f"Its bytes begin like a record with schema {schema_id} of a registry, and no"
                 " schema.registry.url is given."
             )
             return Decoded(schema_id=schema_id, reason=why)

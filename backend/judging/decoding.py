@@ -109,7 +109,7 @@ def _ask(ids: Sequence[int], formats: Formats) -> tuple[dict[int, Registered], d
     for one in ids:
         if formats.registry is None:
             failed[one] = (
-                f"They begin as a record with schema {one} of a registry, and no"
+                f"They begin like records with schema {one} of a registry, and no"
                 " schema.registry.url is given."
             )
             continue

@@ -48,6 +48,7 @@ from topicproof.validators.facts.journal import outcomes_of
 from topicproof.validators.facts.raw_log import raw_log
 from topicproof.validators.finding import Bounds, Fate, Guarantee, Order
 from topicproof.validators.folded.fold import Folded
+from topicproof.validators.judge import judge
 from topicproof.validators.kinds import gap
 from topicproof.validators.ledger.build import build_ledger, proved_ledger
 from topicproof.validators.ledger.ledger import Accounts, Ledger, ReadingsNeeded
@@ -57,7 +58,7 @@ from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.lineage.packed import unpacked
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
 from topicproof.validators.readings import COLUMNS, frame_of
-from topicproof.validators.report import Report, judge
+from topicproof.validators.report import Report
 from topicproof.validators.source_log import SourceLog
 
 VERSIONS = (

@@ -17,10 +17,11 @@ from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.table import REQUIRED
 from topicproof.backend.services.spark import spark_session
 from topicproof.validators.finding import Guarantee
+from topicproof.validators.judge import judge
 from topicproof.validators.ledger.build import build_ledger
 from topicproof.validators.lineage.headers import LINEAGE_HEADER
 from topicproof.validators.readings import keep
-from topicproof.validators.report import Report, judge
+from topicproof.validators.report import Report
 
 
 def judge_deduplicated(spark_remote: str, folder: Path) -> Report:

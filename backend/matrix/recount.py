@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from topicproof.backend.kafka.client_configs import READ_COMMITTED
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
-from topicproof.backend.matrix.table import Damage
+from topicproof.backend.matrix.promises import Damage
 from topicproof.validators.finding import Bounds
 
 COUNTED = (Damage.DUPLICATES, Damage.GAPS)

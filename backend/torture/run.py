@@ -13,7 +13,9 @@ from topicproof.backend.faults.brokers import how_many
 from topicproof.backend.history.store import History
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.matrix.cells import Result, run_cell
-from topicproof.backend.matrix.table import Cell, Trial, Trouble
+from topicproof.backend.matrix.choice import Cell
+from topicproof.backend.matrix.proofs import Trial
+from topicproof.backend.matrix.table import Trouble
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.journal import FaultFired, FaultTold

@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.matrix.table import PROMISES, RESTARTED, TABLE, Damage, Promise, Trouble
+from topicproof.backend.matrix.promises import PROMISES, Damage, Promise
+from topicproof.backend.matrix.table import RESTARTED, TABLE, Trouble
 from topicproof.validators.finding import Guarantee
 
 TROUBLES_MAX = 3

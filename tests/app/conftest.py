@@ -69,7 +69,7 @@ def empty_home(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def texts(app: AppTest) -> str:
     """All sentences of a page, one a line, without the marks that keep Markdown from reading
-    them."""
+    them. A space that does not break is a space."""
     found = [
         *app.title,
         *app.markdown,
@@ -79,7 +79,9 @@ def texts(app: AppTest) -> str:
         *app.error,
         *app.success,
     ]
-    return "\n".join(str(element.value).replace("\\", "") for element in found)
+    return "\n".join(
+        str(element.value).replace("\\", "").replace("\u00a0", " ") for element in found
+    )
 
 
 def boxes(app: AppTest) -> list[str]:

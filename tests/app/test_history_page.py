@@ -14,7 +14,8 @@ import sqlalchemy as sa
 
 from tests.app.conftest import OpenPage, texts
 from tests.backend.trust.people import ADA, GRACE
-from topicproof.app import session
+from topicproof.app.session import access
+from topicproof.app.session.runs import zipped_evidence
 from topicproof.backend.errors import NotPermitted
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete, evidence_hash
 from topicproof.backend.evidence.manifest import Payloads, manifest_hash
@@ -292,18 +293,18 @@ def test_a_hidden_form_is_not_what_protects(
     """Story: an operator's page has no form to sign and no evidence to download. Somebody who gets
     at both all the same presses the buttons, and the backend refuses."""
     run = stored.add(HELD)
-    monkeypatch.setattr(session, "identity", lambda _settings: GRACE)
+    monkeypatch.setattr(access, "machine_user", lambda _settings: GRACE)
     app = open_page("verdict", run=run.id)
     assert "Your role does not allow you to sign." in texts(app)
     assert not [one for one in app.button if one.label == "Sign"]
-    monkeypatch.setattr(session, "may", lambda _action: True)
+    monkeypatch.setattr(access, "require", lambda _by, _action: None)
     app = open_page("verdict", run=run.id)
     assert "You sign as Grace Hopper." in texts(app)
     _field(app.button, "Sign").click()
     app.run()
     assert "Grace Hopper has the role operator and may not sign." in texts(app)
     with pytest.raises(NotPermitted, match="Ada Lovelace has the role viewer and may not export"):
-        session.zipped(stored.history.acted_on_by(ADA), run, Payloads.ALL)
+        zipped_evidence(stored.history.acted_on_by(ADA), run, Payloads.ALL)
     assert signoffs(stored.history) == []
     noted = [(one.by, one.action, one.allowed) for one in audit_entries(stored.history)]
     assert noted == [(GRACE, Action.SIGN, False), (ADA, Action.EXPORT, False)]

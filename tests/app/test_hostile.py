@@ -76,7 +76,10 @@ def test_what_a_run_says_is_text(page: str, open_page: OpenPage, stored: Stored)
         ("history", ("scenario", "guarantee", "verdict", "before", "after", "of", "measure")),
         ("compare", ("topic", "partition", "offset", "record", "level", "fate")),
         ("transactions", ("topic", "partition", "producer", "outcome", "skip", "transaction")),
-        ("topics", ("topic", "view", "partition", "offset", "time", "record", "level", "fate")),
+        (
+            "topics",
+            ("topic", "view", "partition", "offset", "time", "until", "record", "level", "fate"),
+        ),
     ],
 )
 def test_an_address_that_is_a_script_falls_back(

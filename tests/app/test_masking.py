@@ -13,7 +13,9 @@ from confluent_kafka import Producer
 from tests.app.conftest import OpenPage, texts
 from tests.app.test_history_page import HELD
 from tests.backend.trust.people import ADA, EMMY, ISSUER
-from topicproof.app import session
+from topicproof.app.session import access
+from topicproof.app.session.reports import kept_report, shown_report
+from topicproof.app.session.runs import zipped_evidence
 from topicproof.backend.address import Address
 from topicproof.backend.errors import NotPermitted
 from topicproof.backend.evidence.folder import REPORT
@@ -75,7 +77,7 @@ def test_a_masked_field_stays_here(
         ("topics", {"view": "tail"}),
     )
     for by, shown in ((EMMY, True), (ADA, False)):
-        monkeypatch.setattr(session, "identity", lambda _settings, by=by: by)
+        monkeypatch.setattr(access, "current_identity", lambda _login, by=by: by)
         for name, params in pages:
             app = open_page(name, topic=topic, **params)
             assert not app.exception
@@ -106,15 +108,15 @@ def test_evidence_with_masked_payloads_is_not_exported(
     operator = Identity("Grace", ISSUER, "grace", frozenset({Role.OPERATOR}), EMMY.how)
     for payloads in (Payloads.ALL, Payloads.MASKED):
         with pytest.raises(NotPermitted, match="Export it without payloads"):
-            session.zipped(history.acted_on_by(operator), run, payloads)
+            zipped_evidence(history.acted_on_by(operator), run, payloads)
     assert [one.allowed for one in audit_entries(history)] == [False, False]
     history.engine.dispose()
     said = Example(0, 7, None, None, f'{WRONG}: "{SECRET}".')
     wrong = Finding("wrong_value", Outcome.VIOLATED, 1, 1, None, (said,), "1 is wrong.")
     report = replace(HELD, findings=(wrong,))
     for by, shown in ((operator, False), (EMMY, True)):
-        monkeypatch.setattr(session, "identity", lambda _settings, by=by: by)
-        assert (SECRET in session.shown_report(settings, report).to_json()) is shown
+        monkeypatch.setattr(access, "current_identity", lambda _login, by=by: by)
+        assert (SECRET in shown_report(settings, report).to_json()) is shown
 
 
 def test_a_login_that_has_ended_is_not_a_missing_report(
@@ -126,13 +128,13 @@ def test_a_login_that_has_ended_is_not_a_missing_report(
     run = history.create("check", "check", {})
     history.engine.dispose()
     settings = history.settings.model_copy(update={"login": masking.login})
-    assert session.kept_report(settings, run) is None
+    assert kept_report(settings, run) is None
     run.folder(settings).mkdir(parents=True)
     (run.folder(settings) / REPORT).write_text(HELD.to_json())
 
-    def ended(_settings: Settings) -> Identity:
+    def ended(_login: object) -> Identity:
         raise NotPermitted("This login has ended.")
 
-    monkeypatch.setattr(session, "identity", ended)
+    monkeypatch.setattr(access, "current_identity", ended)
     with pytest.raises(NotPermitted, match="has ended"):
-        session.kept_report(settings, run)
+        kept_report(settings, run)

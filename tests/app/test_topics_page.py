@@ -54,6 +54,7 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_siz
     record=st.none() | st.tuples(st.integers(0, 9), st.integers(0, 99)),
     newest=st.booleans(),
     level=st.sampled_from([COMMITTED, UNCOMMITTED]),
+    until=st.none() | st.just("2026-01-31T13:00:00+01:00"),
 )
 def test_an_address_reopens_the_same_search(
     view: str,
@@ -64,6 +65,7 @@ def test_an_address_reopens_the_same_search(
     record: tuple[int, int] | None,
     newest: bool,
     level: str,
+    until: str | None,
 ) -> None:
     """Story: any search that the page can show is written to the address and read back without a
     notice."""
@@ -81,6 +83,7 @@ def test_an_address_reopens_the_same_search(
         newest=newest,
         record=record,
         level=level,
+        until=until,
     )
     assert read_topics(write_topics(look), BOUNDS) == (look, [])
 
@@ -88,7 +91,10 @@ def test_an_address_reopens_the_same_search(
 @given(
     st.dictionaries(
         st.sampled_from(
-            ["view", "partition", "offset", "time", "key", "fate", "order", "record", "level"]
+            [
+                *("view", "partition", "offset", "time", "until", "key", "fate", "order", "record"),
+                "level",
+            ]
         ),
         WORDS,
     )
@@ -98,6 +104,7 @@ def test_any_address_is_some_search(params: dict[str, str]) -> None:
     look, _notices = read_topics(params, BOUNDS)
     assert look.view in VIEWS and look.partition in (None, 0, 1)
     assert look.time is None or look.time_ms is not None
+    assert look.until is None or look.until_ms is not None
     assert set(look.wanted.fates) <= set(DATA_FATES)
 
 
@@ -158,6 +165,11 @@ def test_a_key_is_found_in_whatever_partition_it_is(
     assert not app.exception and "partition" not in app.query_params
     found = app.dataframe[0].value
     assert found["partition"].iloc[0] == last and found["key"].iloc[0] == key
+    app.text_input(key="time").set_value("2020-01-01").run()
+    assert app.dataframe[0].value.equals(found)
+    app.text_input(key="until").set_value("2020-01-02").run()
+    assert app.query_params["until"] == "2020-01-02" and not app.dataframe
+    assert "No record in this topic lies between these times" in texts(app)
 
 
 @pytest.mark.parametrize("view", ["partitions", "groups", "settings", "cluster", "tail"])
@@ -189,7 +201,7 @@ def test_the_list_of_topics_is_filtered(
     Writer(bootstrap, topic).write("B6 B- n2 A4")
     Writer(bootstrap, sound).write("B1 B+")
     app = open_page("topics", view="cluster", named="the-list-of-topics")
-    assert not app.exception and "Aborted shares: 0 of 2 read" in texts(app)
+    assert not app.exception and "Newest records: 0 of 2 topics read" in texts(app)
     # A browser draws the fragment again by itself.
     app.run()
     assert not app.exception and not app.error
@@ -383,7 +395,7 @@ def test_nothing_and_nonsense_are_said(
     assert not app.exception and "No record matches there" in texts(app)
     app = open_page("topics", topic=topic, time="2100-01-01")
     assert not app.exception
-    assert "No record in this partition has that timestamp or a later one" in texts(app)
+    assert "No record in partition 0 has that timestamp or a later one" in texts(app)
     app = open_page(
         "topics",
         topic=topic,

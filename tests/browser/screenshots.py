@@ -1,17 +1,19 @@
 """Screenshots of every page in six states, at three widths and in both themes, for people to look
 at.
 
-`python -m tests.browser.screenshots FOLDER [STATE …]` starts a Kafka, a Spark and a dashboard of
-its own, and writes `FOLDER/STATE-PAGE-SCHEME-WIDTH.png`: a quarter of an hour for all states.
+`python -m tests.browser.screenshots FOLDER` starts a Kafka, a Spark and a dashboard of its own, and
+writes `FOLDER/STATE-PAGE-THEME-WIDTH.png`: a quarter of an hour for all 360. `--states`, `--pages`,
+`--themes` and `--widths` take fewer: `--pages check topics --themes dark --widths 820`.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +39,8 @@ from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings, read_settings
 
-WIDTHS, SCHEMES = (1440, 1024, 820), ("light", "dark")
+STATES = ("fresh", "healthy", "violated", "running", "hostile", "failing")
+WIDTHS, THEMES = (1440, 1024, 820), ("light", "dark")
 HEIGHT, HEIGHT_MAX = 900, 3_000
 SMALL: dict[str, Any] = {"records": 6_000, "partitions": 3, "per_transaction": 400, "seed": 1}
 LONG = "orders.of-the-european-subsidiary.with-a-very-long-name." * 4
@@ -122,16 +125,20 @@ def hostile(bootstrap: str) -> tuple[str, str]:
     return source, sink
 
 
-def shoot(browser: Browser, address: str, shown: Pages, name: str, folder: Path) -> None:
+def shoot(
+    browser: Browser, address: str, shown: Pages, name: str, wanted: argparse.Namespace
+) -> None:
     """Open each page once per theme, and take it at each width."""
-    for scheme in SCHEMES:
-        window = browser.new_page(color_scheme=scheme)  # type: ignore[arg-type]
+    for theme in wanted.themes:
+        window = browser.new_page(color_scheme=theme)
         for page, link in shown.items():
+            if page not in wanted.pages:
+                continue
             window.set_viewport_size({"width": WIDTHS[0], "height": HEIGHT})
             window.goto(f"{address}/{link}")
-            for width in WIDTHS:
+            for width in wanted.widths:
                 whole(window, width)
-                window.screenshot(path=folder / f"{name}-{page}-{scheme}-{width}.png")
+                window.screenshot(path=wanted.folder / f"{name}-{page}-{theme}-{width}.png")
         window.close()
 
 
@@ -148,23 +155,36 @@ def whole(window: Page, width: int) -> None:
     window.wait_for_timeout(400)
 
 
-def main(folder: Path, wanted: Sequence[str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+def main(wanted: argparse.Namespace) -> None:
+    wanted.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="topicproof-screenshots-") as home:
         found = read_settings(home=Path(home))
         gone = found.model_copy(update={"bootstrap": "127.0.0.1:1"})
         with services(found) as cluster, sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-            for name in wanted:
+            for name in wanted.states:
                 at = gone if name == "failing" else found
                 with (
                     dashboard(at, free_ports(1)[0]) as address,
                     state(name, found, cluster) as shown,
                 ):
-                    shoot(browser, address, shown, name, folder)
+                    shoot(browser, address, shown, name, wanted)
             browser.close()
 
 
+def asked() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Take pictures of the dashboard's pages.")
+    parser.add_argument("folder", type=Path)
+    for name, known in (
+        ("states", STATES),
+        ("pages", tuple(pages())),
+        ("themes", THEMES),
+        ("widths", WIDTHS),
+    ):
+        kind = type(known[0])
+        parser.add_argument(f"--{name}", nargs="+", type=kind, choices=known, default=known)
+    return parser.parse_args()
+
+
 if __name__ == "__main__":
-    STATES = ("fresh", "healthy", "violated", "running", "hostile", "failing")
-    main(Path(sys.argv[1]), sys.argv[2:] or STATES)
+    main(asked())

@@ -46,6 +46,7 @@ from topicproof.validators.facts.journal import outcomes_of
 from topicproof.validators.facts.log_facts import BATCH_COLUMNS
 from topicproof.validators.facts.raw_log import raw_log as raw_log_of
 from topicproof.validators.finding import Bounds, Guarantee, Order, PartitionBounds
+from topicproof.validators.judge import judge
 from topicproof.validators.ledger.build import build_ledger
 from topicproof.validators.ledger.ledger import Accounts, Ledger
 from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared
@@ -60,7 +61,7 @@ from topicproof.validators.lineage.headers import (
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
 from topicproof.validators.readings import ARROW_TYPES
-from topicproof.validators.report import Report, judge
+from topicproof.validators.report import Report
 from topicproof.validators.source_log import SourceLog
 
 SOURCE, SINK = "numbers", "squares"

@@ -49,11 +49,12 @@ from topicproof.validators.expectation import (
 )
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order, Outcome, PartitionBounds
+from topicproof.validators.judge import judge
 from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, Lineage, format_lineage
 from topicproof.validators.lineage.identity import Identity, Match
-from topicproof.validators.report import Report, judge
+from topicproof.validators.report import Report
 
 APART = 4
 """How far the first partitions of two pairs are apart."""

@@ -10,10 +10,11 @@ from tests.validators.history import History, history, side_by_side
 from tests.validators.test_kinds import rows_of
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.finding import Guarantee, Order, Outcome
+from topicproof.validators.judge import judge
 from topicproof.validators.kinds.wrong_value import shown
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.lineage.identity import Identity, Match
-from topicproof.validators.report import Report, judge
+from topicproof.validators.report import Report
 
 VALUE = "substring_index(key, '.', -1)"
 """The value of an output is the number of its input."""

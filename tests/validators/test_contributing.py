@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from tests.validators.history import history
 from topicproof.backend.settings import ROOT
-from topicproof.validators import report
 from topicproof.validators.finding import Guarantee, Outcome
+from topicproof.validators.judge import judge
 from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 
 
@@ -37,8 +37,8 @@ def test_the_example_finds_what_it_says_and_nothing_else(
     healthy sink its counts are enough: it reads no record."""
     ledger = history(log, inputs=4).ledger(spark, tmp_path)
     assert (example.find(ledger) is None) == (count == 0)
-    alone = report.judge(ledger, Guarantee.EXACTLY_ONCE)
-    found = report.judge(ledger, Guarantee.EXACTLY_ONCE, validators=(*VALIDATORS, example))
+    alone = judge(ledger, Guarantee.EXACTLY_ONCE)
+    found = judge(ledger, Guarantee.EXACTLY_ONCE, validators=(*VALIDATORS, example))
     (own,) = [one for one in found.findings if one.kind == example.NAME]
     assert own.count == count and found.verdict is alone.verdict
     assert own.outcome is (Outcome.VIOLATED if count else Outcome.HOLDS)

@@ -19,11 +19,11 @@ from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.validators.coordinator import Coordinator, OpenTransaction, UnstableOffset
 from topicproof.validators.finding import Guarantee, Outcome, Witness
+from topicproof.validators.judge import judge
 from topicproof.validators.kinds import hanging, lso_stall, unstable_offsets
 from topicproof.validators.kinds.catalogue import Validator
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.lineage.identity import Identity
-from topicproof.validators.report import judge
 
 NewTopic = Callable[..., str]
 

@@ -11,8 +11,8 @@ from tests.validators.history import history, side_by_side
 from tests.validators.test_kinds import rows_of
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Guarantee, Outcome
+from topicproof.validators.judge import judge
 from topicproof.validators.lineage.identity import Identity
-from topicproof.validators.report import judge
 
 PARITY = Expected(Expect.ONE_TO_MANY, "offset % 3")
 """Input 0 has no output, 1 has one, 2 has two, 3 has none again."""

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from tests.validators.history import History, history
 from topicproof.validators.finding import Guarantee, Order, Outcome
+from topicproof.validators.judge import judge
 from topicproof.validators.kinds import order, zombie_write
-from topicproof.validators.report import judge
 
 KEYS: Mapping[tuple[int, int], bytes | None] = {
     (0, 0): b"a",

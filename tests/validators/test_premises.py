@@ -17,9 +17,10 @@ from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.expectation import PREMISES
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Guarantee, Order, Outcome
+from topicproof.validators.judge import judge
 from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.lineage.identity import Identity, Match
-from topicproof.validators.report import Report, judge
+from topicproof.validators.report import Report
 
 Keys = Mapping[tuple[int, int], bytes | None]
 RETAINED = ContractTerms(retained=True)

@@ -16,10 +16,11 @@ from tests.validators.history import history
 from topicproof.validators.contract_terms import ContractTerms, Thresholds
 from topicproof.validators.expectation import CONTRADICTIONS, REQUIRED
 from topicproof.validators.finding import EXAMPLES_MAX, Guarantee, Outcome, PartitionBounds
+from topicproof.validators.judge import judge
 from topicproof.validators.kinds import duplicate, gap, phantom
 from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.report import Report, judge
+from topicproof.validators.report import Report
 
 KINDS = [validator.NAME for validator in VALIDATORS]
 SCHEMA = json.loads(Path("docs/report.schema.json").read_text())

@@ -11,7 +11,7 @@ from tests.validators.history import History, history
 from topicproof.validators import readings
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Guarantee, Order
-from topicproof.validators.report import judge
+from topicproof.validators.judge import judge
 from topicproof.validators.selftest import KINDS, Caught, Injection, choose, compare, inject
 
 

@@ -2,7 +2,7 @@
 
 The number of requests does not depend on the number of topics, and no record is read. Only two
 figures need batch headers, and these are read where they decide something: the worst lag, and what
-was aborted of a topic's newest offsets (`newest_fates`).
+a topic's newest offsets hold (`newest_records`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pandas as pd
+import pyarrow.compute as pc
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 from kafka.protocol.consumer import IsolationLevel, OffsetSpec
@@ -51,7 +52,7 @@ from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 NEWEST_OFFSETS = 2_000
-"""How many of a topic's newest offsets `newest_fates` looks at, spread over its partitions."""
+"""How many of a topic's newest offsets `newest_records` looks at, spread over its partitions."""
 PARTITION_OFFSETS_MIN = 100
 
 Answer = TypeVar("Answer")
@@ -82,6 +83,16 @@ class TopicOverview:
     def transactions(self) -> int:
         """Open transactions; one that is open on several partitions counts once."""
         return len({each.producer_id for each in self.opened})
+
+
+@dataclass(frozen=True)
+class NewestRecords:
+    """The records of a topic's newest offsets."""
+
+    fates: Mapping[Fate, int]
+    """How many there are of each of `DATA_FATES`."""
+    written_ms: int | None
+    """The largest of their timestamps, in ms since 1970; None without records."""
 
 
 @dataclass(frozen=True)
@@ -182,16 +193,17 @@ def overview(address: Address) -> Overview:
     )
 
 
-def newest_fates(kafka: Connection, bounds: Bounds) -> dict[Fate, int]:
-    """Count the records of a topic's newest offsets by fate (`DATA_FATES`).
+def newest_records(kafka: Connection, bounds: Bounds) -> NewestRecords:
+    """Describe the records of a topic's newest offsets by their batch headers.
 
     Raises ClusterError, and kafka-python's errors.
     """
     width = max(PARTITION_OFFSETS_MIN, NEWEST_OFFSETS // max(1, len(bounds.partitions)))
     part = bounds_from(bounds, {p.partition: p.hw - width for p in bounds.partitions})
-    ranges = fate_ranges(kafka.scan(bounds.topic, part), part)
-    records = ranges.groupby("fate")["records"].sum()
-    return {fate: int(records.get(fate, 0)) for fate in DATA_FATES}
+    batches = kafka.scan(bounds.topic, part)
+    records = fate_ranges(batches, part).groupby("fate")["records"].sum()
+    written = pc.max(batches.filter(pc.field("control").is_null())["max_timestamp"]).as_py()
+    return NewestRecords({fate: int(records.get(fate, 0)) for fate in DATA_FATES}, written)
 
 
 def _metadata(kafka: Connection) -> Any:

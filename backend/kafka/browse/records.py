@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import time
+import unicodedata
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from topicproof.validators.lineage.packs import PACKED_HEADER
 
 GRACE_S = 1.0
 """How long to wait for unexpected records once all expected ones have arrived."""
+JOINERS = "\u200c\u200d"
 TEXT_CHARACTERS = 200
 
 _UTF8_BYTES_MAX = 4
@@ -183,6 +185,15 @@ def _head(headers: Headers) -> Head | None:
     return None if packed is None else Head(packed, _header(headers, TRANSACTION_HEADER))
 
 
+def is_printable(text: str, also: str = "") -> bool:
+    """Whether a text can be shown as it is: printable characters, spaces of every script, the
+    joiners of emoji and of Persian, and `also`. Not so: controls, and what turns the direction."""
+    return text.isprintable() or all(
+        one.isprintable() or one in also or one in JOINERS or unicodedata.category(one) == "Zs"
+        for one in text
+    )
+
+
 def as_text(value: bytes | None, limit: int = TEXT_CHARACTERS) -> str:
     """Show bytes as text: UTF-8 if printable, else hexadecimal after `0x`. `…` marks a cut. Null is
     empty."""
@@ -194,9 +205,7 @@ def as_text(value: bytes | None, limit: int = TEXT_CHARACTERS) -> str:
         text = codecs.getincrementaldecoder("utf-8")().decode(start, final=len(start) == len(value))
     except UnicodeDecodeError:
         text = ""
-    if not all(character.isprintable() or character in "\t\n\r" for character in text) or (
-        value and not text
-    ):
+    if not is_printable(text, "\t\n\r") or (value and not text):
         text = "0x" + start[:limit].hex()
     return text if len(text) <= limit else text[:limit] + "…"
 

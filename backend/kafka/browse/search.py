@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -115,8 +115,7 @@ class Search:
     reached: int
     """Every record between `first` and here was searched. The next search begins here."""
     end: int
-    """Where the whole search ends: the partition's high watermark, or its log start if the newest
-    records come first."""
+    """Where the whole search ends. Below `first` if the newest records come first."""
     stop: Stop
 
     @property
@@ -141,11 +140,12 @@ def search(
     newest: bool = False,
     found_max: int | None = None,
     text: Text | None = None,
+    end: int | None = None,
 ) -> Search:
-    """Return the matching records of a partition from `first` on, up to `found_max`
-    (`FOUND_MAX`) or another limit.
+    """Return the matching records of a partition from `first` on, up to `end` (the high watermark),
+    `found_max` (`FOUND_MAX`) or another limit.
 
-    With `newest` the search goes from below `first` down to the log start. `ranges` are the
+    With `newest` the search goes from below `first` down to `end` (the log start). `ranges` are the
     `fates.fate_ranges` of `bounds`. `told` is called regularly with the numbers of offsets searched
     and records found. With `text` a value matches by its decoded text too. Raises TopicError when
     the partition is missing or its records were deleted meanwhile, ClusterError when nothing
@@ -153,14 +153,16 @@ def search(
     """
     p = _of(bounds, partition)
     first = min(max(first, p.start), p.hw)
+    low, high = (p.start, first) if newest else (first, p.hw)
+    end = (low if newest else high) if end is None else min(max(end, low), high)
     text = text if wanted.value else None
     given = _Given(bounds.topic, partition, _Fates(ranges, partition), wanted, told, text)
     deadline = time.monotonic() + SCAN_S_MAX
     found_max = FOUND_MAX if found_max is None else found_max
     with open_consumer(address, bounds.topic, client_configs.READ_UNCOMMITTED) as consumer:
         if not newest:
-            return _upwards(consumer, given, first, p.hw, found_max, deadline)
-        return _downwards(consumer, given, first, p.start, found_max, deadline)
+            return _upwards(consumer, given, first, end, found_max, deadline)
+        return _downwards(consumer, given, first, end, found_max, deadline)
 
 
 def search_all(
@@ -171,10 +173,13 @@ def search_all(
     told: Callable[[int, int], None] = lambda _offsets, _found: None,
     newest: bool = False,
     text: Text | None = None,
+    first: Mapping[int, int] | None = None,
+    end: Mapping[int, int] | None = None,
 ) -> dict[int, Search]:
     """Search every partition, each with the limits of `search`, as long as there is time and
     `FOUND_MAX` records are not found. The partition of the wanted key comes first. If nothing in
-    particular is wanted, each partition gives its share of `FOUND_MAX`.
+    particular is wanted, each partition gives its share of `FOUND_MAX`. `first` and `end` are those
+    of `search` for each partition; None: all of it.
 
     Returns the partitions that were searched, in that order. Raises the same errors as `search`.
     """
@@ -189,13 +194,15 @@ def search_all(
         if found and (time.monotonic() > deadline or rows >= FOUND_MAX):
             break
         p = _of(bounds, partition)
-        first = p.hw if newest else p.start
+        begin = (p.hw if newest else p.start) if first is None else first[partition]
+        last = None if end is None else end[partition]
 
         def told_all(more: int, hits: int, offsets: int = offsets, rows: int = rows) -> None:
             told(offsets + more, rows + hits)
 
         found[partition] = search(
-            address, bounds, ranges, partition, first, wanted, told_all, newest, share, text
+            *(address, bounds, ranges, partition, begin, wanted, told_all, newest, share, text),
+            end=last,
         )
     return found
 
@@ -291,23 +298,33 @@ def _downwards(
     return Search(tuple(rows), first, reached, end, Stop.END if reached == end else stop)
 
 
-def offset_at(address: Address, bounds: Bounds, partition: int, timestamp_ms: int) -> int:
-    """Find the first offset with a record of that time or later; the high watermark if there is
-    none.
+def offsets_at(
+    address: Address, bounds: Bounds, partitions: Sequence[int], timestamp_ms: int
+) -> dict[int, int]:
+    """Find the first offset with a record of that time or later in each partition; the high
+    watermark if there is none.
 
     Raises TopicError for a missing partition, ClusterError when the broker does not answer.
     """
-    p = _of(bounds, partition)
+    there = [_of(bounds, partition) for partition in partitions]
     with open_consumer(address, bounds.topic, client_configs.READ_UNCOMMITTED) as consumer:
-        (found,) = consumer.offsets_for_times(
-            [TopicPartition(bounds.topic, partition, timestamp_ms)],
+        found = consumer.offsets_for_times(
+            [TopicPartition(bounds.topic, p.partition, timestamp_ms) for p in there],
             timeout=client_configs.REQUEST_TIMEOUT_MS / 1000,
         )
-    if found.error is not None:
-        raise ClusterError(
-            f"{bounds.topic}-{partition}: the offset of a time is unknown: {found.error.str()}."
-        )
-    return p.hw if found.offset == OFFSET_END else min(max(found.offset, p.start), p.hw)
+    for one in found:
+        if one.error is not None:
+            raise ClusterError(
+                f"{bounds.topic}-{one.partition}: the offset of a time is unknown:"
+                f" {one.error.str()}."
+            )
+    offsets = {one.partition: one.offset for one in found}
+    return {
+        p.partition: p.hw
+        if offsets[p.partition] == OFFSET_END
+        else min(max(offsets[p.partition], p.start), p.hw)
+        for p in there
+    }
 
 
 def latest(

@@ -20,7 +20,7 @@ from topicproof.backend.kafka.browse.search import (
     Row,
     Stop,
     latest,
-    offset_at,
+    offsets_at,
     search,
     search_all,
 )
@@ -153,21 +153,33 @@ def test_a_search_stops_at_its_limits_and_goes_on(
     assert answer.stop is Stop.BYTES
 
 
-def test_a_time_is_an_offset(bootstrap: str, new_topic: Callable[..., str]) -> None:
-    """Story: records carry the times 1 s, 2 s and 3 s. A time between two gives the later one's
-    offset; a time after all of them gives the end."""
-    topic = new_topic()
+def test_records_between_two_times(bootstrap: str, new_topic: Callable[..., str]) -> None:
+    """Story: records carry the times 1 s, 2 s and 3 s, in two partitions. A time between two gives
+    the later one's offset; a time after all of them gives the end. A search between two times finds
+    what lies there in every partition, from either side."""
+    topic = new_topic(partitions=2)
     producer = Producer(idempotent_producer_config(Address(bootstrap)))
-    for number in range(3):
-        producer.produce(topic, b"value", timestamp=MOMENT_MS + 1_000 * (number + 1))
+    for number in range(6):
+        at = MOMENT_MS + 1_000 * (number // 2 + 1)
+        producer.produce(topic, b"value", partition=number % 2, timestamp=at)
     assert producer.flush(20) == 0
     producer.close()
-    bounds = take(Address(bootstrap), topic).bounds
-    assert [
-        offset_at(Address(bootstrap), bounds, 0, MOMENT_MS + ms) for ms in (0, 1_500, 3_000, 3_001)
-    ] == [0, 1, 2, 3]
+    seen = take(Address(bootstrap), topic)
+    given = Address(bootstrap), seen.bounds
+    by_ms = {ms: offsets_at(*given, [0, 1], MOMENT_MS + ms) for ms in (0, 1_500, 3_000, 3_001)}
+    assert list(by_ms.values()) == [{0: n, 1: n} for n in range(4)]
     with pytest.raises(TopicError, match="has no partition 7"):
-        offset_at(Address(bootstrap), bounds, 7, 0)
+        offsets_at(*given, [0, 7], 0)
+    early, late = by_ms[1_500], by_ms[3_000]
+    for newest, first, end in ((False, early, late), (True, late, early)):
+        wanted = *given, seen.ranges, RecordQuery()
+        found = search_all(*wanted, newest=newest, first=first, end=end)
+        rows = [(row.partition, row.offset) for one in found.values() for row in one.rows]
+        assert rows == [(0, 1), (1, 1)]
+        assert all(one.stop is Stop.END for one in found.values())
+        # A range that ends before it begins is empty.
+        place = *given, seen.ranges, 0, end[0], RecordQuery()
+        assert search(*place, newest=newest, end=first[0]).rows == ()
 
 
 def test_the_newest_are_those_of_the_level(bootstrap: str, new_topic: Callable[..., str]) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from tests.backend.kafka.hanging import GHOST, hang
 from tests.backend.kafka.test_lag import commit, lags
 from tests.backend.kafka.topics import Writer, ask
+from topicproof.app.snapshot import take
 from topicproof.backend.address import Address
-from topicproof.backend.kafka.browse.overview import newest_fates, overview
+from topicproof.backend.kafka.browse.overview import newest_records, overview
 from topicproof.backend.kafka.cluster import COUNTER, Cluster
 from topicproof.backend.kafka.coordination.worst_lag import (
     bounds_from,
@@ -48,12 +49,15 @@ def test_every_topic_at_a_glance(bootstrap: str, new_topic: NewTopic) -> None:
     assert seen.withheld >= 8 and seen.withheld_records >= 7
 
 
-def test_what_was_aborted_of_the_newest_offsets(bootstrap: str, new_topic: NewTopic) -> None:
-    """A topic aborted four of ten records lately. Older ones do not count."""
+def test_what_the_newest_offsets_hold(bootstrap: str, new_topic: NewTopic) -> None:
+    """A topic aborted four of ten records lately. Older ones do not count. The time of the newest
+    record is not that of its marker."""
     topic = new_topic()
     Writer(bootstrap, topic).write("n2500 A4 A- B6 B+")
-    found = ask(Address(bootstrap), newest_fates, fetch_bounds(Address(bootstrap), topic))
-    assert found[Fate.ABORTED] == 4 and found[Fate.COMMITTED] == 2_000 - 4 - 2
+    found = ask(Address(bootstrap), newest_records, fetch_bounds(Address(bootstrap), topic))
+    assert found.fates[Fate.ABORTED] == 4 and found.fates[Fate.COMMITTED] == 2_000 - 4 - 2
+    last = take(Address(bootstrap), topic).transactions.iloc[-1]
+    assert found.written_ms == last["last_timestamp"] and last["outcome"] == "COMMITTED"
 
 
 def test_the_worst_lag_is_that_of_the_lag_page(bootstrap: str, new_topic: NewTopic) -> None:

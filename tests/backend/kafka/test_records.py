@@ -175,6 +175,8 @@ def test_a_partition_that_does_not_exist_is_named(bootstrap: str, new_topic: New
         (b"", ""),
         ("grün €".encode(), "grün €"),
         (b"a\nline", "a\nline"),
+        ("👩\u200d👧\u3000\u00a0x".encode(), "👩\u200d👧\u3000\u00a0x"),
+        ("a\u202eb".encode(), "0x61e280…"),
         (b"\x00\x00\x00\x00\x07", "0x000000…"),
         (b"\xff\xfe", "0xfffe"),
         (b"12345678", "12345678"),

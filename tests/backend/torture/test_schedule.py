@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.matrix.table import Damage
+from topicproof.backend.matrix.promises import Damage
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.torture.schedule import REAL_TIME, draw, parse, smaller
 

@@ -1,0 +1,54 @@
+"""Who has this page open, and what they may do. Pages get the history only from here, so it
+knows who acts."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from topicproof.app.entrance import current_identity
+from topicproof.app.session.connection import page_settings
+from topicproof.backend.errors import NotPermitted
+from topicproof.backend.history.audit import allow
+from topicproof.backend.history.store import History
+from topicproof.backend.settings import Settings
+from topicproof.backend.trust.acting import machine_user
+from topicproof.backend.trust.identity import Action, Identity, require
+from topicproof.backend.trust.login import configured_login
+
+
+def page_identity(settings: Settings) -> Identity:
+    """Returns who has this page open. Raises NotPermitted if their login has ended."""
+    login = configured_login(settings)
+    return machine_user(settings) if login is None else current_identity(login)
+
+
+def may(action: Action) -> bool:
+    """Whether this person's roles allow an action. The backend asks again: this only spares them
+    what it would refuse."""
+    try:
+        require(page_identity(page_settings()), action)
+    except NotPermitted:
+        return False
+    return True
+
+
+def open_history(settings: Settings) -> History:
+    """Returns the history, for the person who has this page open. Raises NotPermitted if their
+    login has ended."""
+    return _history(settings.database_url, settings).acted_on_by(page_identity(settings))
+
+
+@st.cache_resource(max_entries=4, show_spinner=False, on_release=lambda held: held.engine.dispose())
+def _history(_url: str, _settings: Settings) -> History:
+    return History(_settings)
+
+
+def note_look(settings: Settings, what: str) -> None:
+    """Notes once in the audit log that this person looks at payloads, if there is a login. Raises
+    NotPermitted."""
+    if settings.login is None:
+        return
+    seen: set[str] = st.session_state.setdefault("looked_at", set())
+    if what not in seen:
+        allow(open_history(settings), Action.LOOK, what)
+        seen.add(what)

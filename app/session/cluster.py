@@ -1,0 +1,98 @@
+"""The whole cluster at a glance: brokers, every topic, and their newest records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import streamlit as st
+
+from topicproof.backend.address import Address
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.kafka.browse.describe import (
+    ClusterView,
+    Placement,
+    Setting,
+    describe_cluster,
+    describe_topic,
+)
+from topicproof.backend.kafka.browse.overview import (
+    NewestRecords,
+    Overview,
+    TopicOverview,
+    newest_records,
+)
+from topicproof.backend.kafka.browse.overview import overview as take_overview
+from topicproof.backend.kafka.log.rawlog import connect
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
+from topicproof.validators.finding import Bounds
+
+OVERVIEW_AGE_MAX_S = 5
+
+
+@st.cache_data(ttl=30, max_entries=4, show_spinner="Asking for brokers and topics…")
+def cluster_view(bootstrap: str, _client: Mapping[str, str]) -> ClusterView:
+    return describe_cluster(Address(bootstrap, _client))
+
+
+@st.cache_resource(
+    ttl=OVERVIEW_AGE_MAX_S,
+    max_entries=4,
+    show_spinner="Asking about every topic and group…",
+    # A page that polls shows the last answer while the next one is on its way.
+    refresh_mode="background",
+)
+def cluster_overview(bootstrap: str, _client: Mapping[str, str]) -> Overview:
+    """Returns every topic at a glance. Raises ClusterError."""
+    return take_overview(Address(bootstrap, _client))
+
+
+def newest_records_of(
+    settings: Settings, kafka: Services, topics: Sequence[TopicOverview]
+) -> tuple[dict[str, NewestRecords], dict[str, str]]:
+    """Returns the newest records (`newest_records`) of the topics that `read_newest_records` has
+    read, and why others could not be read."""
+    known = _newest(kafka.bootstrap, settings.client)
+    told = {
+        one.topic: known[one.topic][1]
+        for one in topics
+        if one.topic in known and known[one.topic][0] == one.bounds
+    }
+    newest = {topic: said for topic, said in told.items() if not isinstance(said, str)}
+    refused = {topic: said for topic, said in told.items() if isinstance(said, str)}
+    return newest, refused
+
+
+def read_newest_records(
+    settings: Settings, kafka: Services, topics: Sequence[TopicOverview], budget_s: float
+) -> None:
+    """Reads the newest batch headers of topics that moved since they were read, as many as the
+    budget allows. Raises ClusterError."""
+    known = _newest(kafka.bootstrap, settings.client)
+    deadline = time.monotonic() + budget_s
+    with connect(Address(kafka.bootstrap, settings.client)) as client:
+        for one in topics:
+            if one.topic in known and known[one.topic][0] == one.bounds:
+                continue
+            try:
+                known[one.topic] = one.bounds, newest_records(client, one.bounds)
+            except TopicproofError as error:
+                known[one.topic] = one.bounds, str(error)
+            if time.monotonic() > deadline:
+                return
+
+
+@st.cache_resource(ttl="10m", max_entries=4, show_spinner=False)
+def _newest(
+    bootstrap: str,  # noqa: ARG001 - part of the key
+    _client: Mapping[str, str],
+) -> dict[str, tuple[Bounds, NewestRecords | str]]:
+    return {}
+
+
+@st.cache_data(ttl=30, max_entries=16, show_spinner="Asking for the topic’s settings…")
+def topic_view(
+    bootstrap: str, topic: str, _client: Mapping[str, str]
+) -> tuple[tuple[Placement, ...], tuple[Setting, ...]]:
+    return describe_topic(Address(bootstrap, _client), topic)

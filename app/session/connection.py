@@ -1,0 +1,92 @@
+"""The cluster of this page: its settings, its Kafka, its topics, and the decoders of payloads."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+
+from topicproof.backend.address import Address
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.formats.formats import Formats
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.log.client import require_reachable
+from topicproof.backend.properties.registry import RegistryFacts
+from topicproof.backend.services.keeper import Services, services
+from topicproof.backend.settings import Settings, read_settings
+
+CLUSTER_PARAMETER = "cluster"
+"""The parameter of the URL that names a cluster."""
+
+
+def page_settings() -> Settings:
+    """Returns the settings, for the cluster in the URL if it is a known one."""
+    base = read_settings()
+    cluster = st.query_params.get(CLUSTER_PARAMETER)
+    if cluster and cluster in base.named_clusters:
+        return read_settings(cluster=cluster)
+    return base
+
+
+@dataclass(frozen=True)
+class Held:
+    """The services, kept running as long as this dashboard needs them."""
+
+    services: Services
+    stack: ExitStack
+
+
+def running_kafka(settings: Settings) -> Services:
+    """Returns the running Kafka; starts the embedded one if necessary. Raises ClusterError,
+    SetupError."""
+    held = _held(str(settings.home), settings.bootstrap, settings.brokers, settings)
+    require_reachable(held.services.address)
+    return held.services
+
+
+def _answers(held: Held) -> bool:
+    """Whether Kafka still answers. An embedded Kafka that does not was stopped from outside; its
+    keeper starts it again on the next request."""
+    try:
+        require_reachable(held.services.address)
+    except TopicproofError:
+        return False
+    return True
+
+
+@st.cache_resource(
+    max_entries=4,
+    show_spinner="Connecting to Kafka, which is started if it is not running…",
+    validate=_answers,
+    on_release=lambda held: held.stack.close(),
+)
+def _held(home: str, bootstrap: str | None, brokers: int, _settings: Settings) -> Held:  # noqa: ARG001 - the key
+    stack = ExitStack()
+    return Held(stack.enter_context(services(_settings, spark=False)), stack)
+
+
+def decoders(settings: Settings) -> Formats:
+    """Returns the decoders of keys and values. Raises UsageError for a schema file that cannot be
+    read."""
+    return _formats(settings.registry, tuple(settings.avro_files.items()))
+
+
+@st.cache_resource(max_entries=4, show_spinner=False, on_release=Formats.close)
+def _formats(registry: RegistryFacts | None, avro: tuple[tuple[str, Path], ...]) -> Formats:
+    return Formats(registry, dict(avro))
+
+
+def topic_names(settings: Settings, kafka: Services, wanted: str | None) -> list[str]:
+    """Returns the names of the cluster's topics; asks again if the wanted topic is unknown."""
+    known = _topics(kafka.bootstrap, settings)
+    if wanted is not None and wanted not in known:
+        _topics.clear()
+        known = _topics(kafka.bootstrap, settings)
+    return known
+
+
+@st.cache_data(ttl=5, max_entries=4, show_spinner="Asking Kafka for its topics…")
+def _topics(bootstrap: str, _settings: Settings) -> list[str]:
+    return Cluster(Address(bootstrap, _settings.client)).topics()

@@ -1,0 +1,103 @@
+"""Reports of runs and checks, and what they found in a topic, as this person may see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import streamlit as st
+from pyarrow import ArrowInvalid
+
+from topicproof.app.found import Found
+from topicproof.app.found import found_in as findings_in
+from topicproof.app.session.masking import hidden_fields
+from topicproof.app.session.runs import RUNS_SHOWN, newest_runs
+from topicproof.app.wording import plain
+from topicproof.backend.errors import NotPermitted, TopicproofError, UsageError
+from topicproof.backend.evidence.copy import without_values
+from topicproof.backend.evidence.folder import REPORT, evidence_hash, evidence_in
+from topicproof.backend.history.store import Run
+from topicproof.backend.runs.stage_verdicts import stage_folder
+from topicproof.backend.settings import Settings
+from topicproof.validators.report import Report
+
+
+def report_text(settings: Settings, run: Run, stage: str | None = None) -> str | None:
+    """Reads the report of the run, or of one of its stages, from its folder; None if there is none
+    yet."""
+    path = (
+        run.folder(settings) if stage is None else stage_folder(run.folder(settings), stage)
+    ) / REPORT
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"The report {path} cannot be read: {error.strerror}.") from error
+
+
+@st.cache_data(max_entries=RUNS_SHOWN + 16, show_spinner=False)
+def parsed_report(text: str) -> Report:
+    return Report.from_json(text)
+
+
+def shown_report(settings: Settings, report: Report) -> Report:
+    """Returns the report without the values in its examples, if parts of its topics are masked for
+    this person; otherwise the same one."""
+    topics = report.source.topic, report.sink.topic
+    return without_values(report) if hidden_fields(settings, *topics) else report
+
+
+def kept_report(settings: Settings, run: Run) -> Report | None:
+    """Returns the run's report; None if there is no readable one. Raises NotPermitted if this
+    person's login has ended."""
+    try:
+        text = report_text(settings, run)
+        return None if text is None else shown_report(settings, parsed_report(text))
+    except NotPermitted:
+        raise
+    except (TopicproofError, ValueError, KeyError, TypeError):
+        return None
+
+
+def judged_run(runs: Sequence[Run], topic: str) -> Run | None:
+    """Returns the first of these runs and checks that has a verdict on the topic, as its sink
+    before its source."""
+    known = [run for run in runs if run.verdict is not None]
+    return next(
+        (
+            run
+            for of in ("sink", "source")
+            for run in known
+            if getattr(run.facts, of) == topic and not run.facts.database
+        ),
+        None,
+    )
+
+
+def newest_findings(settings: Settings, topic: str) -> Found | None:
+    """Returns what the newest verdict on the topic found in it; None without a verdict. Shows why
+    if its evidence cannot be read."""
+    run = judged_run(newest_runs(settings), topic)
+    report = None if run is None else kept_report(settings, run)
+    return None if run is None or report is None else findings_of(settings, run, report, topic)
+
+
+def findings_of(settings: Settings, run: Run, report: Report, topic: str) -> Found | None:
+    """Returns what the run's verdict found in the topic; nothing if parts of its topics are masked
+    for this person, whose values it could tell. Shows why if its evidence cannot be read."""
+    if hidden_fields(settings, report.source.topic, report.sink.topic):
+        return None
+    try:
+        evidence = evidence_in(run.folder(settings))[0]
+        return _found_in(evidence_hash(evidence), topic, run.id, evidence, report)
+    except (TopicproofError, OSError, ArrowInvalid) as error:
+        st.warning(
+            plain(f"No findings are drawn: the evidence of {run.id} cannot be read: {error}")
+        )
+        return None
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _found_in(digest: str | None, topic: str, run: str, _evidence: Path, _report: Report) -> Found:  # noqa: ARG001 - the digest is part of the key
+    return findings_in(_evidence, _report, run, topic)

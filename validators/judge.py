@@ -1,0 +1,237 @@
+"""Turns a ledger into a verdict: which kinds count under a guarantee, and what each one found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from topicproof.validators.expectation import (
+    BY_CONTRACT,
+    CONTRADICTIONS,
+    COVERAGE,
+    EXEMPT,
+    PREMISES,
+    REQUIRED,
+    judge_rows,
+    looked_for,
+    merge,
+    reason_not_required,
+)
+from topicproof.validators.expected import Expect
+from topicproof.validators.finding import Check, Finding, Guarantee, NotChecked, Order, Outcome
+from topicproof.validators.found_rows import FoundRows, find_rows
+from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.report import Report
+from topicproof.validators.verdict_sentence import (
+    keeps_order,
+    plural,
+    threshold_warnings,
+    verdict_sentence,
+)
+
+
+def judge(
+    ledger: Ledger,
+    guarantee: Guarantee,
+    require: Sequence[str] | None = None,
+    not_processed: int = 0,
+    run: str | None = None,
+    versions: Mapping[str, str] | None = None,
+    validators: Sequence[Validator] = VALIDATORS,
+) -> Report:
+    """Judges a ledger under a guarantee.
+
+    `require` names the kinds that make the verdict; then no other kind is looked for. Otherwise
+    they are the guarantee's own, the ones that the contract asks for, and every contradiction found
+    (validators/expectation.py). `not_processed` is the number of inputs beyond the judged range.
+    Raises ValueError for a required kind that does not exist, and for an empty `require`. Raises
+    ReadingsNeeded if a ledger of folded readings is not enough.
+
+    Pending offsets never hold: until their transactions end, a missing record may still arrive and
+    a repeated one may still be committed. Existing violations remain.
+    """
+    began = time.monotonic()
+    required = _required(guarantee, require, ledger, validators)
+    unheard = {
+        validator.NAME: reason
+        for validator in validators
+        if (reason := _unheard(validator, ledger))
+    }
+    contradictions = CONTRADICTIONS[guarantee] if require is None else ()
+    premises = [
+        kind
+        for kind in PREMISES
+        if set(PREMISES[kind].kinds) & set(required) and _asked(kind, ledger)
+    ]
+    wanted = [
+        one
+        for one in validators
+        if one.NAME in required
+        or one.NAME in (*premises, *COVERAGE)
+        or (one.NAME in EXEMPT[guarantee] and _requested(one.NAME, ledger))
+        or (require is None and looked_for(one.NAME, guarantee) and _requested(one.NAME, ledger))
+    ]
+    found = find_rows([one for one in wanted if one.NAME not in unheard], ledger)
+    findings, checked = [], []
+    for validator in wanted:
+        finding = _judge_kind(
+            validator, ledger, guarantee, found.get(validator.NAME), unheard.get(validator.NAME)
+        )
+        findings.append(finding)
+        if validator.NAME not in unheard:
+            heard = tuple(
+                one for group in validator.WITNESSES for one in group if one in ledger.heard
+            )
+            checked.append(Check(validator.NAME, validator.covered(ledger), validator.UNIT, heard))
+    counting = [
+        finding
+        for finding in findings
+        if finding.kind in required
+        or (finding.kind in contradictions and finding.outcome is Outcome.VIOLATED)
+        or (finding.kind in premises and finding.count and finding.outcome is Outcome.UNKNOWN)
+    ]
+    verdict = _verdict(ledger, counting)
+    return Report(
+        verdict=verdict,
+        guarantee=guarantee,
+        why=verdict_sentence(verdict, ledger, guarantee, counting, findings, not_processed),
+        source=ledger.source_bounds,
+        source_records=ledger.inputs_count,
+        sink=ledger.sink_bounds,
+        balance=ledger.balance,
+        transactions=ledger.transactions,
+        findings=tuple(findings),
+        checked=tuple(checked),
+        not_checked=(
+            *(
+                NotChecked(one.NAME, reason_not_required(one.NAME, guarantee, require is not None))
+                for one in validators
+                if one.NAME not in (*required, *contradictions, *premises)
+            ),
+            *(
+                NotChecked(one.kind, one.why)
+                for one in findings
+                if one.kind in (*contradictions, *premises)
+                and one.outcome is Outcome.UNKNOWN
+                and not one.count
+            ),
+        ),
+        doubts=ledger.doubts,
+        not_processed=not_processed,
+        run=run,
+        took_s=round(ledger.took_s + time.monotonic() - began, 3),
+        versions=versions or {},
+        warnings=threshold_warnings(ledger),
+    )
+
+
+def _required(
+    guarantee: Guarantee,
+    require: Sequence[str] | None,
+    ledger: Ledger,
+    validators: Sequence[Validator],
+) -> tuple[str, ...]:
+    required = tuple(require or ())
+    if require is None:
+        more = [kind for kind in ledger.agreed.kinds if kind not in EXEMPT[guarantee]]
+        required = (
+            *(kind for kind in REQUIRED[guarantee] if kind != "order" or keeps_order(ledger)),
+            *more,
+        )
+    names = [validator.NAME for validator in validators]
+    unknown = [kind for kind in required if kind not in names]
+    if unknown or not required:
+        raise ValueError(
+            f"Unknown kinds required: {', '.join(unknown) or 'none at all'}. Known:"
+            f" {', '.join(names)}."
+        )
+    return required
+
+
+def _asked(premise: str, ledger: Ledger) -> bool:
+    """Whether a premise applies to this verdict at all."""
+    match premise:
+        case "undecodable":
+            return bool(ledger.agreed.source_fields or ledger.agreed.sink_fields)
+        case "identity_missing" | "identity_repeated":
+            return ledger.by_key
+        case "outputs_alike":
+            return ledger.by_key and ledger.expected.kind is Expect.ONE_TO_MANY
+        case "key_spread":
+            return ledger.order is Order.PER_KEY
+        case _:
+            return True
+
+
+def _requested(kind: str, ledger: Ledger) -> bool:
+    """Whether a contract-only kind is required by the contract; true of all other kinds."""
+    return kind not in BY_CONTRACT or kind in ledger.agreed.kinds
+
+
+def _unheard(validator: Validator, ledger: Ledger) -> str | None:
+    """Explains why this validator cannot run, if a witness is missing."""
+    missing = [" or ".join(group) for group in validator.WITNESSES if not set(group) & ledger.heard]
+    return f"Not judged: a witness is missing ({', '.join(missing)})." if missing else None
+
+
+def _judge_kind(
+    validator: Validator,
+    ledger: Ledger,
+    guarantee: Guarantee,
+    found: FoundRows | None,
+    unheard: str | None,
+) -> Finding:
+    if found is None or found.error is not None:
+        failure = found.error if found else "it was not run"
+        why = unheard or f"Not judged: the check itself failed ({failure})."
+        return Finding(validator.NAME, Outcome.UNKNOWN, 0, 0, None, (), why)
+    covered = validator.covered(ledger)
+    count, primary = sum(found.causes.values()), found.causes.get(None, 0)
+    others = {cause: number for cause, number in found.causes.items() if cause is not None}
+    explained_by = max(others, key=lambda cause: others[cause]) if others else None
+    outcome = judge_rows(validator.NAME, found.causes, guarantee)
+    why = f"{_capital(validator.says(primary or count, covered))}."
+    if others:
+        rest = count - primary
+        told = (
+            f"{rest:,} more {'is' if rest == 1 else 'are'}"
+            if primary
+            else "All of these are"
+            if rest > 1
+            else "It is"
+        )
+        why += f" {told} explained by {explained_by}."
+    if validator.NAME in PREMISES and outcome is Outcome.UNKNOWN:
+        why += f" {PREMISES[validator.NAME].remedy}"
+    if outcome is Outcome.HOLDS and covered == 0:
+        outcome, why = Outcome.UNKNOWN, f"Nothing to look at: {_nothing(validator, ledger)}."
+    if primary and validator.NAME in EXEMPT[guarantee]:
+        why += f" Allowed: {EXEMPT[guarantee][validator.NAME]}."
+    return Finding(validator.NAME, outcome, count, primary, explained_by, found.examples, why)
+
+
+def _nothing(validator: Validator, ledger: Ledger) -> str:
+    """Explains why a kind has a denominator of zero. The log may hold transactions that no header
+    names."""
+    told = ledger.transactions
+    inside = (told.committed or 0) + (told.aborted or 0) + (told.open or 0)
+    if validator.UNIT == "transactions" and inside and told.told_by == "raw_log":
+        return (
+            f"the log holds {inside:,} {plural(inside, 'transaction')}, but no header or journal"
+            " names one"
+        )
+    return f"there are no {validator.UNIT}"
+
+
+def _verdict(ledger: Ledger, counting: Iterable[Finding]) -> Outcome:
+    if ledger.doubts:
+        return Outcome.UNKNOWN
+    # In a moving topic, pending offsets are not judged yet; what is due and pending is UNKNOWN
+    # anyway.
+    pending = [Outcome.UNKNOWN] if ledger.pending and not ledger.circumstances.moving else []
+    return merge([*(finding.outcome for finding in counting), *pending])
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

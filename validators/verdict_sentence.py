@@ -1,0 +1,134 @@
+"""A verdict in one sentence that can be quoted, and its warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from topicproof.validators.expectation import PREMISES, PROMISES, REQUIRED
+from topicproof.validators.expected import Expect
+from topicproof.validators.finding import Finding, Guarantee, Order, Outcome
+from topicproof.validators.ledger.ledger import Ledger
+
+
+def verdict_sentence(
+    verdict: Outcome,
+    ledger: Ledger,
+    guarantee: Guarantee,
+    counting: Sequence[Finding],
+    findings: Sequence[Finding],
+    not_processed: int,
+) -> str:
+    """Formulates the verdict in one sentence."""
+    if ledger.doubts:
+        return f"The readings cannot be trusted: {ledger.doubts[0]}"
+    rest = (
+        f"; {not_processed:,} {plural(not_processed, 'input')} not processed"
+        if not_processed
+        else ""
+    )
+    bad = [finding for finding in counting if finding.outcome is verdict]
+    if verdict is Outcome.VIOLATED:
+        told = [finding for finding in bad if finding.primary] or bad
+        return (
+            f"Not {PROMISES[guarantee]}: {'; '.join(_clause(finding) for finding in told)}{rest}."
+        )
+    if verdict is Outcome.UNKNOWN:
+        broken = [finding for finding in bad if finding.kind in PREMISES]
+        others = [
+            finding
+            for finding in bad
+            if finding not in broken and finding.explained_by not in PREMISES
+        ]
+        # Kinds that had nothing to examine, because a premise is broken, add nothing.
+        told = [finding for finding in others if finding.count or not broken]
+        reasons = [f"{finding.kind}: {_clause(finding)}" for finding in (*broken, *told)]
+        if ledger.pending and not ledger.circumstances.moving:
+            pending = plural(ledger.pending, "offset")
+            reasons.insert(
+                0, f"{ledger.pending:,} {pending} still pending at or above the last stable offset"
+            )
+        remedy = f" {PREMISES[broken[0].kind].remedy}" if broken else ""
+        return f"Could not be judged: {'; '.join(reasons)}{rest}.{remedy}"
+    return f"{_praise(ledger, guarantee, counting, findings)}{rest}."
+
+
+def _praise(
+    ledger: Ledger, guarantee: Guarantee, counting: Sequence[Finding], findings: Sequence[Finding]
+) -> str:
+    """Formulates what holds, claiming no more than was required."""
+    kinds = {finding.kind for finding in counting}
+    primary = {finding.kind: finding.primary for finding in findings}
+    inputs = ledger.inputs_count
+    in_order = ", in order" if keeps_order(ledger) else ""
+    if not kinds >= set(REQUIRED[guarantee]) - (set() if in_order else {"order"}):
+        return (
+            f"None of the required kinds ({', '.join(sorted(kinds))}) was found among {inputs:,}"
+            " inputs"
+        )
+    wanted = ledger.outputs_count
+    there = wanted - primary.get("gap", 0)
+    match ledger.expected.kind:
+        case Expect.ONE_TO_ONE:
+            said = f"{there:,} of {inputs:,} inputs committed {PROMISES[guarantee]}{in_order}"
+        case Expect.ZERO_OR_ONE if ledger.expected.count is None:
+            said = (
+                f"{there:,} outputs of {inputs:,} inputs committed {PROMISES[guarantee]}{in_order};"
+                " it is unknown "
+            )
+            said += f"whether the other {inputs - wanted:,} were filtered out or lost"
+        case _:
+            said = (
+                f"{there:,} of {wanted:,} outputs of {inputs:,} inputs committed"
+                f" {PROMISES[guarantee]}{in_order}"
+            )
+    if ledger.aborted and "aborted_read" in kinds:
+        said += f"; {ledger.aborted:,} aborted {plural(ledger.aborted, 'record')} stayed invisible"
+    if primary.get("duplicate"):
+        said += (
+            f"; {primary['duplicate']:,} {plural(primary['duplicate'], 'duplicate')}, as allowed"
+        )
+    if wanted - there:
+        said += f"; {wanted - there:,} lost, as allowed"
+    for side in ("source", "sink"):
+        lost = sum(one.offsets for one in getattr(ledger.circumstances, f"{side}_removed").values())
+        if lost:
+            said += f"; {lost:,} {plural(lost, 'offset')} lost by the {side} and not judged"
+    if ledger.pending:
+        said += (
+            f"; {ledger.pending:,} {plural(ledger.pending, 'offset')} above the last stable"
+            " offset, not judged yet"
+        )
+    return said
+
+
+def threshold_warnings(ledger: Ledger) -> tuple[str, ...]:
+    """Lists what exceeds the contract's thresholds."""
+    warn, said = ledger.agreed.warn, []
+    if warn.pending is not None and ledger.pending > warn.pending:
+        said.append(
+            f"{ledger.pending:,} offsets are pending, and the contract warns above"
+            f" {warn.pending:,}."
+        )
+    stable = ledger.aborted + ledger.committed
+    share = ledger.aborted / stable if stable else 0.0
+    if warn.aborted_share is not None and share > warn.aborted_share:
+        said.append(
+            f"{share:.1%} of the records are aborted; the contract warns above"
+            f" {warn.aborted_share:.1%}."
+        )
+    return tuple(said)
+
+
+def keeps_order(ledger: Ledger) -> bool:
+    """Whether the order of records is judged."""
+    return ledger.order is not Order.NONE
+
+
+def plural(count: int, noun: str) -> str:
+    """Returns the noun, with an s unless there is one."""
+    return noun if count == 1 else f"{noun}s"
+
+
+def _clause(finding: Finding) -> str:
+    """Returns the finding's first sentence, for joining with others."""
+    return finding.why.split(". ")[0].rstrip(".")
