@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import IO
 
 import psutil
@@ -149,8 +150,10 @@ def _services(settings: Settings) -> dict[str, psutil.Process]:
         if (parent := process.parent()) is not None and parent.pid != 1:
             found["keeper"] = parent
     for child in found["keeper"].children() if "keeper" in found else []:
-        if "prefork_server" in " ".join(child.cmdline()):
-            found["prefork"] = child
+        # The keeper has children that have just ended.
+        with suppress(psutil.NoSuchProcess):
+            if "prefork_server" in " ".join(child.cmdline()):
+                found["prefork"] = child
     return found
 
 
