@@ -1,5 +1,5 @@
 # The two commands a newcomer needs are `make demo` and `make test`; each sets up all it lacks.
-.PHONY: wheel lock sbom demo test test-fast check format docs bench bench-scan bench-click bench-pages bench-hostile bench-fields clean
+.PHONY: wheel chart lock sbom demo test test-fast check format docs bench bench-scan bench-click bench-pages bench-hostile bench-fields clean
 
 demo:
 	@scripts/setup
@@ -66,6 +66,12 @@ bench-fields:
 wheel:
 	@scripts/setup --dev
 	@scripts/wheel dist $(TAG)
+
+# After a change of the Helm chart: Helm renders it for the tests. Without a helm on this machine, it is built first: some
+# minutes. CRDS=FOLDER also checks the resources of both operators against their definitions.
+chart:
+	@scripts/setup --dev
+	@.venv/bin/python -m tests.chart $(CRDS)
 
 # After a change of requirements*.txt, ivy.xml or tests/s3.py: what is installed, each file with its hash.
 lock:

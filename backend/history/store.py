@@ -13,6 +13,7 @@ import os
 import secrets
 import socket
 import sqlite3
+import weakref
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
@@ -127,6 +128,11 @@ class Run:
         return self.owner is not None and _holds(self.owner, self.renewed_at)
 
 
+class _Held:
+    """Shared by a history and its copies. The last of them closes the connections: since Python
+    3.13, one to SQLite that nobody closes is a ResourceWarning."""
+
+
 class History:
     """All access to the database. Raises EvidenceError if it cannot be read or written."""
 
@@ -134,6 +140,8 @@ class History:
         """`by`: who acts through it. None: who acts through this process (trust/acting.py)."""
         self.settings = settings
         self.engine = _engine(settings.database_url)
+        self._held = _Held()
+        weakref.finalize(self._held, self.engine.dispose)
         self._by = by
 
     @property

@@ -134,8 +134,10 @@ _OPTIONS = (
     "generation",
     "offsetsForced",
     "deadLetters",
+    # What Spark gives by itself; the name of the query comes from a Declarative Pipeline.
     "checkpointLocation",
     "path",
+    "queryName",
 )
 
 

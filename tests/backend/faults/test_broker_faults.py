@@ -3,6 +3,9 @@ killed, pauses, or is cut off from its peers."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -31,7 +34,7 @@ from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.runs.launch import said, start_resume, start_run
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services, brokers, services
-from topicproof.backend.settings import Settings
+from topicproof.backend.settings import Settings, python_path
 from topicproof.backend.sink.journal import FaultTold, Told, read_journal
 from topicproof.validators.finding import Outcome
 from topicproof.validators.kinds import hanging
@@ -47,12 +50,33 @@ SAYS = {
 """When it strikes, and when it is healed."""
 
 
+THEIRS = """
+import socket
+
+import pytest
+
+
+def test_theirs(topicproof_brokers):
+    assert topicproof_brokers.bootstrap == "{bootstrap}"
+    orders = topicproof_brokers.topic("orders", committed=[1])
+    known = topicproof_brokers.cluster.admin.list_topics(str(orders))
+    leader = known.topics[str(orders)].partitions[0].leader
+    place = known.brokers[leader].host, known.brokers[leader].port
+    topicproof_brokers.kill(leader)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(place)
+    topicproof_brokers.heal(leader)
+    socket.create_connection(place).close()
+"""
+
+
 @pytest.fixture(scope="module")
 def home(
     settings: Settings, cluster: Services, tmp_path_factory: pytest.TempPathFactory
 ) -> Settings:
     """A home with a Kafka of three brokers of its own, and the session's Spark."""
-    folder = tmp_path_factory.mktemp("three")
+    # Where the pytest plugin has its three brokers, below the home of a test session.
+    folder = tmp_path_factory.mktemp("session") / "three"
     return settings.model_copy(
         update={
             "home": folder,
@@ -152,6 +176,23 @@ def test_a_broker_that_is_cut_off_is_replaced_and_comes_back(
         assert told(cut)[0] == cut
         assert "reaches its peers again" in handle(cut, "heal")
         wait_until(settled, 60, "all in sync again")
+
+
+def test_a_test_of_somebodys_pipeline_kills_one_of_three_brokers(
+    home: Settings, three: Services, tmp_path: Path
+) -> None:
+    """Story: the brokers of the pytest plugin run already, in the home that is named. A test kills
+    the one that leads its topic, so that nobody listens there, and lets it come back."""
+    (tmp_path / "test_theirs.py").write_text(THEIRS.format(bootstrap=three.bootstrap))
+    answer = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_theirs.py"],
+        cwd=tmp_path,
+        env={**os.environ, "TOPICPROOF_HOME": str(home.home.parent), "PYTHONPATH": python_path()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 passed" in answer.stdout, answer.stdout
 
 
 def test_what_an_unclean_election_loses_is_named(home: Settings, three: Services) -> None:

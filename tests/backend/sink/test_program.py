@@ -26,17 +26,29 @@ from topicproof.backend.settings import ROOT
 from topicproof.backend.sink.journal import FaultFired, read_journal
 
 RECORDS, PARTITIONS = 3_000, 2
+WITH_FAULTS = {
+    "topicproof import KafkaTransactionalSink": (
+        "topicproof.backend.faults.injecting import InjectingSink as KafkaTransactionalSink"
+    )
+}
+"""Only the sink with faults takes the option; it is the document's in all else."""
 
 
 def program(words: Mapping[str, str]) -> str:
     """The README's ten lines, with its reader's own words in place of those of the README."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"## The sink in your own program.*?```python\n(.*?)```", text, re.DOTALL)
+    lines = code_of("README.md", "## The sink in your own program", words)
+    assert len([line for line in lines.splitlines() if line]) == 10
+    return lines
+
+
+def code_of(document: str, heading: str, words: Mapping[str, str]) -> str:
+    """The first Python code below a heading, with its reader's own words."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    found = re.search(rf"{heading}.*?```python\n(.*?)```", text, re.DOTALL)
     assert found is not None
     lines = found[1]
-    assert len([line for line in lines.splitlines() if line]) == 10
     for old, new in words.items():
-        assert old in lines, f"the README no longer says {old}"
+        assert old in lines, f"{document} no longer says {old}"
         lines = lines.replace(old, new)
     return lines
 
@@ -72,18 +84,12 @@ def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
     assert begin(cluster, f"{loud}-run", quiet) == 0
     fresh = fresh_python(wheel, tmp_path / "fresh", (*CORE, *CONNECT))
     here = {"PATH": os.environ["PATH"], "SPARK_REMOTE": cluster.spark_remote}
-    # Only the sink with faults takes the option; it is the README's in all else.
-    injecting = {
-        "topicproof import KafkaTransactionalSink": (
-            "topicproof.backend.faults.injecting import InjectingSink as KafkaTransactionalSink"
-        )
-    }
     starts: tuple[tuple[str | Path, dict[str, str], str, dict[str, str]], ...] = (
         (
             sys.executable,
             {**here, "PYTHONPATH": str(ROOT)},
             ', "faults": "crash@transaction=2"',
-            injecting,
+            WITH_FAULTS,
         ),
         (fresh, here, "", {}),
     )
@@ -124,6 +130,49 @@ def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
     assert begin(cluster, f"{loud}-run", quiet) == ClusterError.exit_code, (
         "a floor is committed once"
     )
+
+
+def test_a_declarative_pipeline_is_exact_under_a_killed_worker(
+    cluster: Services,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Story: a flow of Spark's Declarative Pipelines writes to the sink, as in docs/CLUSTERS.md.
+    Each worker is killed -9 in its second transaction. A consumer gets every record once."""
+    quiet, loud, journal = new_topic(PARTITIONS), new_topic(PARTITIONS), new_topic(1)
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
+    assert begin(cluster, f"{loud}-run", quiet) == 0
+    fill(cluster.bootstrap, quiet, 0)
+    more = f'"journal": "{journal}", "recordsPerTransaction": "500"'
+    words = {
+        **WITH_FAULTS,
+        "broker:9092": cluster.bootstrap,
+        '"topic": "loud"': f'"topic": "{loud}", {more}, "faults": "crash@transaction=2"',
+        "loud-run": f"{loud}-run",
+        '"quiet"': f'"{quiet}"',
+    }
+    (tmp_path / "loud.py").write_text(
+        code_of("docs/CLUSTERS.md", "### Declarative Pipelines", words)
+    )
+    spec = tmp_path / "pipeline.yaml"
+    spec.write_text(
+        f"name: loud\nstorage: {(tmp_path / 'storage').as_uri()}\n"
+        "libraries: [{glob: {include: loud.py}}]\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-m", "pyspark.pipelines.cli", "run", "--spec", str(spec)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_REMOTE": cluster.spark_remote},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # The exit code of PySpark 4.2.0 says nothing: see the document.
+    assert "Run is COMPLETED." in answer.stdout + answer.stderr, answer
+    values = sorted(message.value or b"" for message in read_all(cluster.bootstrap, loud))
+    assert values == [b"WORD %04d" % n for n in range(RECORDS)]
+    entries = read_journal(Address(cluster.bootstrap), journal)
+    assert len([each for each in entries if isinstance(each, FaultFired)]) == PARTITIONS
 
 
 def test_a_group_that_has_begun_is_left_where_it_is(
