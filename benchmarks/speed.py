@@ -568,6 +568,7 @@ ROWS: dict[str, Row] = {
     "backlog": row_backlog,
     "first": row_first,
     "linear": row_linear,
+    "large": row_large,
     "brokers": row_brokers,
     "executors": row_executors,
 }

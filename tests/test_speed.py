@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from benchmarks import speed
 from benchmarks.sides import Bench
 from benchmarks.speed import Line, measure, write
 from topicproof.backend.address import Address
@@ -44,3 +45,8 @@ def test_a_ratio_belongs_to_a_turn() -> None:
         0.5,
     )
     assert Line("row", "ours", "records/s", (100.0,)).ratios == ()
+
+
+def test_every_row_can_be_asked_for() -> None:
+    made = {name for name in vars(speed) if name.startswith("row_")}
+    assert {row.__name__ for row in speed.ROWS.values()} == made
