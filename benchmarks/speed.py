@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import operator
 import os
 import statistics
 import subprocess
@@ -34,7 +35,8 @@ from benchmarks.speed_report import as_markdown, as_page
 from benchmarks.standalone import standalone
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.services.keeper import services
-from topicproof.backend.settings import ROOT, read_settings
+from topicproof.backend.settings import ROOT, STOP_TIMEOUT_S, read_settings
+from topicproof.backend.waiting import ask_until
 
 RECORDS, TIMES = 4_000_000, 3
 QUICK_RECORDS = 200_000
@@ -684,7 +686,10 @@ def main() -> None:
         with services(settings, say=errors.print) as up:
             bench = Bench(settings, up, asked.peers, asked.peers_python)
             found = measure(bench, rows, records, asked.times, errors.print)
-    write(found, asked.out, records)
+            write(found, asked.out, records)
+        # They stop after their last user has left. Until then they write into the folder.
+        running = settings.services / "running.json"
+        ask_until(running.exists, operator.not_, 2 * STOP_TIMEOUT_S)
     out.print(
         (asked.out / "speed.md").read_text(encoding="utf-8"),
         markup=False,

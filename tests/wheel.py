@@ -35,8 +35,12 @@ def fresh_python(wheel: Path, folder: Path, names: tuple[str, ...]) -> Path:
     for name in _needed(names):
         for file in metadata.files(name) or ():
             first = Path(file).parts[0]
-            if first not in ("..", "__pycache__") and not (home / first).exists():
-                (home / first).symlink_to(Path(str(metadata.distribution(name).locate_file(first))))
+            there = Path(str(metadata.distribution(name).locate_file(first)))
+            # An old pip lists the files of the source, of which not all are installed.
+            if first in ("..", "__pycache__") or not there.exists():
+                continue
+            if not (home / first).exists():
+                (home / first).symlink_to(there)
     return folder / "bin" / "python"
 
 
