@@ -31,6 +31,9 @@ LOOK_S = 10.0
 GROWTH = 1.2
 """Above this ratio of the last third to the second one, a figure counts as growing. Java's heaps
 are still filling in the first third."""
+HEAPS_MIB = {"Spark": 4_096 + 1_024, "broker": 3 * (512 + 256)}
+"""Java fills its heap before it collects garbage, so its memory grows only beyond the heap, with
+what lies outside it: of the server, and of three brokers."""
 FEW = 16
 """So many more threads or open files are within what one run more or less needs."""
 ROLES = {
@@ -117,7 +120,8 @@ def table(looks: Sequence[dict[str, Look]]) -> tuple[list[str], list[str]]:
                 for part in (looks[third : 2 * third], looks[2 * third :])
             )
             cells.append(f"{middle:,.0f} → {last:,.0f}")
-            if last > GROWTH * middle and last - middle > FEW:
+            heap = HEAPS_MIB.get(name, 0) if figure == "mib" else 0
+            if last > GROWTH * middle and last - middle > FEW and last > heap:
                 grown.append(f"{name}: {figure} {middle:,.0f} → {last:,.0f}")
         rows.append(f"| {name} | {' | '.join(cells)} |")
     head = ["| | processes | memory, MiB | threads | open files |", "| --- |" + " ---: |" * 4]
