@@ -152,7 +152,8 @@ def soak(settings: Settings, minutes: float, seed: int, log: Path) -> list[str]:
     """Return what was wrong, one sentence each."""
     temporary = settings.home.parent / "tmp"
     temporary.mkdir()
-    os.environ["TMPDIR"] = str(temporary)
+    # Of this process too, or it would look for the keeper's socket elsewhere.
+    os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
     with log.open("w", encoding="utf-8") as out:
         torture = start(
             settings,
@@ -165,14 +166,16 @@ def soak(settings: Settings, minutes: float, seed: int, log: Path) -> list[str]:
     wrong = []
     _say("\n".join(rows))
     told = log.read_text(encoding="utf-8")
-    _say(told.strip().splitlines()[-1])
+    lines = told.strip().splitlines()
+    _say("\n".join([*(one for one in lines if "Replay:" in one), lines[-1]]))
     if torture.returncode != 0:
         wrong.append(f"torture ended with {torture.returncode}: {told[-2_000:]}")
     wait_until(lambda: not any(belonging(settings.home)), RESUME_S, "the end of all processes")
     if topics := left_on(settings):
         wrong.append(f"topics are left: {', '.join(topics)}")
     wait_until(lambda: not any(belonging(settings.home)), RESUME_S, "the end of all processes")
-    if files := sorted(str(one) for one in temporary.rglob("*")):
+    # The folder of sockets stays, empty.
+    if files := sorted(str(one) for one in temporary.rglob("*") if not one.is_dir()):
         wrong.append(f"temporary files are left: {', '.join(files)}")
     return [*wrong, *grown]
 
