@@ -57,7 +57,7 @@ def end_of_log(*logs: Path) -> str:
 def emptied(folder: Path) -> Path:
     """Make a folder for temporary files, without what an earlier process left there."""
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
