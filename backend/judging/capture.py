@@ -33,6 +33,7 @@ from topicproof.backend.judging.capture_store import (
     Readings,
 )
 from topicproof.backend.judging.circumstances import with_circumstances
+from topicproof.backend.judging.log_scan import scan_log
 from topicproof.backend.judging.mirrored import mirror_notes
 from topicproof.backend.judging.spark_tuning import tune
 from topicproof.backend.kafka.client_configs import READ_COMMITTED, spark_source_options
@@ -48,7 +49,7 @@ from topicproof.backend.waiting import ask_until
 from topicproof.validators.coordinator import Coordinator
 from topicproof.validators.facts.log_facts import log_facts
 from topicproof.validators.finding import Bounds, Origin, Witness
-from topicproof.validators.folded.fold import Folded, spans_of
+from topicproof.validators.folded.fold import PIECES_MAX, Folded, estimated_pieces, spans_of
 from topicproof.validators.folded.offset_runs import folded_pieces, words_of
 from topicproof.validators.folded.regular_log import regular_log
 from topicproof.validators.ledger.ledger import ReadingsNeeded
@@ -116,7 +117,7 @@ def _capture(
         committed = pool.submit(reading, read_sink, sink, Witness.READ_COMMITTED, COMMITTED)
         uncommitted = pool.submit(reading, read_sink, sink, Witness.READ_UNCOMMITTED, UNCOMMITTED)
         inputs = pool.submit(reading, read_source, source, Witness.READ_COMMITTED, INPUTS)
-        answers = pool.submit(_ask_kafka, sides, sink, source)
+        answers = pool.submit(_ask_kafka, spark, sides, sink, source)
     kafka = answers.result()
     try:
         readings = Readings(committed.result(), uncommitted.result(), inputs.result())
@@ -184,13 +185,17 @@ def capture_folded(spark: SparkSession, address: Address, question: Question) ->
     uncommitted = read(spark, options, sink, Witness.READ_UNCOMMITTED)
     tune(spark, offsets, folding=True)
     with ThreadPoolExecutor(1) as pool:
-        answers = pool.submit(_ask_kafka, sides, sink, question.source)
+        answers = pool.submit(_ask_kafka, spark, sides, sink, question.source)
         try:
             # One job after the other: each has a task per partition, so parallel jobs only contend.
             inputs = words_of(source, F.lit(0).cast("long"), offsets)
             kafka = answers.result()
             log = regular_log(log_facts(kafka.batches, sink), sink)
-            if log is None or _has_aborted(kafka.source_batches, question.source):
+            if (
+                log is None
+                or _has_aborted(kafka.source_batches, question.source)
+                or estimated_pieces(sink, log) > PIECES_MAX
+            ):
                 raise ReadingsNeeded
             pieces = folded_pieces(uncommitted, content(), offsets, spans_of(log))
             seen = words_of(committed, content(), offsets)
@@ -218,10 +223,10 @@ class _Answers:
     source_origin: Origin | None
 
 
-def _ask_kafka(sides: Sides, sink: Bounds, source: Bounds) -> _Answers:
+def _ask_kafka(spark: SparkSession, sides: Sides, sink: Bounds, source: Bounds) -> _Answers:
     with ThreadPoolExecutor(4) as pool:
-        batches = pool.submit(_scan, sides.sink, sink)
-        source_batches = pool.submit(_scan, sides.source, source)
+        batches = pool.submit(scan_log, spark, sides.sink, sink)
+        source_batches = pool.submit(scan_log, spark, sides.source, source)
         coordinator = pool.submit(_ask_coordinator, sides, sink, source)
         origins = pool.submit(_origins, sides, sink, source)
     return _Answers(
@@ -323,19 +328,6 @@ def _ask_coordinator(sides: Sides, sink: Bounds, source: Bounds) -> Coordinator 
         return None
     unstable = tuple(one for _, found in asked for one in found)
     return Coordinator(len(sink.partitions), opened, sum(offsets for offsets, _ in asked), unstable)
-
-
-def _scan(address: Address, sink: Bounds) -> pa.Table:
-    """Read the raw log within the bounds."""
-    found = []
-    for own, first in split(sink):
-        table = rawlog.scan(address, own.topic, own)
-        place = table.schema.get_field_index("partition")
-        numbered = pc.add(table.column("partition"), first).cast(table.schema.field(place).type)
-        found.append(
-            table.set_column(place, table.schema.field(place), numbered) if first else table
-        )
-    return pa.concat_tables(found)
 
 
 def _aborted(

@@ -155,6 +155,13 @@ def address_of_spark_options(options: Mapping[str, str]) -> Address:
     return Address(client.pop("bootstrap.servers"), client)
 
 
+def spark_options_of_address(address: Address) -> dict[str, str]:
+    """Return the options from which `address_of_spark_options` makes the address, with certificates
+    and keys inline. Raises UsageError."""
+    client = {**librdkafka_client(address.client), "bootstrap.servers": address.bootstrap}
+    return {f"kafka.{name}": value for name, value in client.items()}
+
+
 def spark_source_options(address: Address, isolation: str) -> dict[str, str]:
     """Return the options of Spark's Kafka source. The fetch sizes double its speed."""
     return {

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,8 +16,10 @@ from pyspark.sql import SparkSession
 from tests.both_ways import assert_both_ways_count_the_same
 from tests.validators.history import History, history
 from topicproof.validators.expected import Expect, Expected
-from topicproof.validators.finding import Order
+from topicproof.validators.finding import Bounds, Order, PartitionBounds
 from topicproof.validators.folded import offset_runs as pieces
+from topicproof.validators.folded.fold import estimated_pieces
+from topicproof.validators.folded.regular_log import RegularLog
 from topicproof.validators.ledger import build as long_way
 from topicproof.validators.lineage.identity import Identity
 
@@ -108,6 +111,8 @@ def test_the_ends_of_words(words: list[int]) -> None:
 ODD = {
     "a duplicate": history("0 1 C 1 2 C", inputs=3),
     "a duplicate in one transaction": history("0 1 1 2 C", inputs=3),
+    "a duplicate in another partition": history("0 1 C", "1 2 C", inputs=3),
+    "one transaction with two ends": history("0 C", "1 A 1 C", inputs=2),
     "two swapped": history("0 2 1 3 C", inputs=4),
     "two swapped over transactions": history("2 3 C 0 1 C", inputs=4),
     "two swapped far apart": history(
@@ -192,3 +197,37 @@ def test_an_offset_that_was_read_twice_is_not_trusted(spark: SparkSession, tmp_p
         getattr(made, reading).append(getattr(made, reading)[0])
         with pytest.raises(LookedAtEachRecord):
             made.ledger(spark, tmp_path)
+
+
+@pytest.mark.usefixtures("no_long_way")
+def test_a_sink_of_too_many_pieces_is_looked_at_record_by_record(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process would hold all pieces at once."""
+    made = history(HEALTHY, inputs=4)
+    assert made.ledger(spark, tmp_path).sound
+    monkeypatch.setattr(long_way, "PIECES_MAX", 1)
+    with pytest.raises(LookedAtEachRecord):
+        made.ledger(spark, tmp_path)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("partitions", "pieces"), {1: 31_250_000 + 7, 16: 265_625_000 + 7, 200: 1_000_000_000}.items()
+)
+def test_keys_spread_inputs_over_many_pieces(partitions: int, pieces: int) -> None:
+    each = 1_000_000_000 // partitions
+    bounds = Bounds("sink", tuple(PartitionBounds(n, 0, each, each) for n in range(partitions)))
+    none = np.empty(0, np.int64)
+    seven = RegularLog({}, {}, none, none, none, pd.DataFrame(index=range(7)))
+    assert estimated_pieces(bounds, seven) == pieces
+
+
+@pytest.mark.usefixtures("no_long_way")
+def test_a_partition_that_only_one_reading_has_is_not_trusted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made = history(HEALTHY, inputs=4)
+    made.committed.append((1, *made.committed[0][1:]))
+    with pytest.raises(LookedAtEachRecord):
+        made.ledger(spark, tmp_path)

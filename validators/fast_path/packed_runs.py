@@ -7,6 +7,8 @@ records themselves, only the sets of their offsets are needed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -30,28 +32,44 @@ PIECES_AT_ONCE = 16_384
 Ints = npt.NDArray[np.int64]
 
 
-def with_lineage(pieces: pa.Table, batches: pa.Table) -> pa.Table | None:
-    """Cuts the records into pieces that all have lineage and a transaction name, using the raw
-    log's batches. None if some records belong to no readable pack, or to a pack with second
-    outputs: the proof does not cover those."""
+def by_partition(pieces: pa.Table, batches: pa.Table) -> Iterator[tuple[int, pa.Table | None]]:
+    """Yields one partition after the other, at least one, with its pieces. They are cut so that all
+    have lineage and a transaction name, using the raw log's batches. Yields None instead, and ends,
+    where some records belong to no readable pack, or to a pack with second outputs: the proof does
+    not cover those.
+
+    A key spreads neighbouring inputs over all partitions, so cut pieces can be many: those of one
+    partition are held at a time.
+    """
     without = np.asarray(pieces["origin"].is_null(), bool)
     heads = _heads(pieces)
-    if not heads.num_rows:
-        return None if without.any() else pieces
-    segments, lost = lay(batches, heads)
-    if lost.num_rows:
-        return None
-    found = [pieces.filter(pa.array(~without))]
+    segments, covered = None, not without.any()
+    if heads.num_rows:
+        segments, lost = lay(batches, heads)
+        covered = not lost.num_rows
     places = np.asarray(pieces["partition"], np.int64)
-    for number in np.unique(places).tolist():
+    for number in np.unique(places).tolist() or [0]:
         own = np.flatnonzero(places == number)
-        packs = _Packs(heads, segments, number)
-        for first in range(0, own.size, PIECES_AT_ONCE):
-            some = own[first : first + PIECES_AT_ONCE]
-            cut = packs.cut(pieces.take(pa.array(some)), without[some])
-            if cut is None:
-                return None
-            found.extend(cut)
+        table = None
+        if covered and segments is None:
+            table = pieces.take(pa.array(own))
+        elif covered:
+            table = _cut(pieces, own, without, _Packs(heads, segments, number))
+        yield number, table
+        if table is None:
+            return
+
+
+def _cut(
+    pieces: pa.Table, own: Ints, without: npt.NDArray[np.bool_], packs: _Packs
+) -> pa.Table | None:
+    found = [pieces.take(pa.array(own[~without[own]]))]
+    for first in range(0, own.size, PIECES_AT_ONCE):
+        some = own[first : first + PIECES_AT_ONCE]
+        cut = packs.cut(pieces.take(pa.array(some)), without[some])
+        if cut is None:
+            return None
+        found.extend(cut)
     return pa.concat_tables(found)
 
 

@@ -12,6 +12,7 @@ tests/validators/test_sound.py compares the counts of both paths.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from topicproof.validators.facts.balance import Headers
 from topicproof.validators.facts.cell import Cell
 from topicproof.validators.facts.header_transactions import NAME, TransactionalId
 from topicproof.validators.facts.journal import Outcomes
-from topicproof.validators.fast_path.packed_runs import with_lineage
+from topicproof.validators.fast_path.packed_runs import by_partition
 from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.folded.fold import Folded
 from topicproof.validators.folded.offset_runs import (
@@ -78,18 +79,99 @@ def prove(
     declared: Outcomes | None,
 ) -> Proof | None:
     """Proves that nothing is odd, or returns None. `batches` is the sink's raw log."""
-    table = with_lineage(folded.pieces, batches)
-    pieces = None if table is None else as_pieces(table)
     seen, inputs = whole_words(folded.seen), whole_words(folded.inputs)
-    if pieces is None or not (_once(seen) and _once(pieces) and _once(inputs)):
+    if not (
+        _once(seen)
+        and _once(inputs)
+        and _within(inputs.partition, *_ends(inputs.word, inputs.bits), source_bounds, "lso")
+    ):
         return None
-    places = _origins(pieces, source_bounds)
-    names = [parse_transaction(text) for text in pieces.names]
+    committed = produced = NO_INPUTS
+    parts = []
+    for partition, table in by_partition(folded.pieces, batches):
+        first, end = np.searchsorted(seen.partition, (partition, partition + 1))
+        own = Words(*(column[first:end] for column in seen))
+        pieces = None if table is None else as_pieces(table)
+        found = None if pieces is None else _part(pieces, own, log, sink_bounds, source_bounds)
+        if found is None:
+            return None
+        part, committed_more, produced_more = found
+        parts.append(part)
+        committed, produced = committed.merged(committed_more), produced.merged(produced_more)
     if (
-        not pieces.ordered.all()
+        sum(one.seen for one in parts) < seen.word.size
+        or committed.total() != sum(one.records for one in parts)
+        or not _read(produced, inputs)
+    ):
+        return None
+    codes: dict[bytes, int] = {}
+    groups = _all_groups(parts, codes, log)
+    names = [parse_transaction(text) for text in codes]
+    told = (
+        None
+        if groups is None or None in names
+        else _named(groups, [one for one in names if one], declared, source_bounds.topic)
+    )
+    if told is None:
+        return None
+    return Proof(
+        cells=tuple(cell for one in parts for cell in one.cells),
+        headers=log.headers,
+        ids=_ids(told),
+        ends=log.ends,
+        inputs=int(inputs.counted.sum()),
+        produced=produced.total(),
+        headed=int(inputs.headed.sum()),
+        named=told,
+    )
+
+
+class _Inputs(NamedTuple):
+    """A set of inputs, by source partition and word."""
+
+    partition: Ints
+    word: Ints
+    bits: Ints
+
+    def total(self) -> int:
+        return int(np.bitwise_count(self.bits.view(np.uint64)).sum())
+
+    def merged(self, more: _Inputs) -> _Inputs:
+        partition, word, bits = map(np.concatenate, zip(self, more, strict=True))
+        order = np.lexsort((word, partition))
+        partition, word, bits = partition[order], word[order], bits[order]
+        begins = _begins(partition, word)
+        if not begins.size:
+            return self
+        return _Inputs(partition[begins], word[begins], np.bitwise_or.reduceat(bits, begins))
+
+
+NO_INPUTS = _Inputs(*(np.empty(0, np.int64) for _ in range(3)))
+
+
+class _Part(NamedTuple):
+    """What one partition of the sink contributes, besides inputs."""
+
+    records: int
+    """Committed records."""
+    seen: int
+    """Words that read_committed saw."""
+    groups: pd.DataFrame
+    names: list[bytes]
+    cells: tuple[Cell, ...]
+
+
+def _part(
+    pieces: Pieces, seen: Words, log: RegularLog, sink_bounds: Bounds, source_bounds: Bounds
+) -> tuple[_Part, _Inputs, _Inputs] | None:
+    """Returns the part of one partition, the inputs with a committed output in it, and those with
+    any output in it. None if something in it is odd."""
+    places = _origins(pieces, source_bounds)
+    if (
+        not _once(pieces)
+        or not pieces.ordered.all()
         or (pieces.transaction < 0).any()
         or places is None
-        or None in names
     ):
         return None
     spread = _spread(pieces)
@@ -97,31 +179,33 @@ def prove(
     sound = (
         _seen_as_told(pieces, seen, stable)
         and _within(pieces.partition, spread.first, spread.last, sink_bounds, "hw")
-        and _within(inputs.partition, *_ends(inputs.word, inputs.bits), source_bounds, "lso")
-        and _at_inputs(pieces, places, inputs)
-        and _inputs_of(pieces, places, stable) == pieces.counted[stable].sum()
-        and _in_order(pieces.partition[stable], places[stable], *(one[stable] for one in spread))
+        and _in_order(places[stable], *(one[stable] for one in spread))
     )
-    if not sound:
+    groups = _groups(pieces, spread, places, log) if sound else None
+    if groups is None:
         return None
-    groups = _groups(pieces, spread, places, log)
-    told = (
-        None
-        if groups is None
-        else _named(groups, [one for one in names if one], declared, source_bounds.topic)
-    )
-    if told is None:
-        return None
-    return Proof(
+    part = _Part(
+        records=int(pieces.counted[stable].sum()),
+        seen=seen.word.size,
+        groups=groups,
+        names=pieces.names,
         cells=_cells(pieces, spread, places, stable),
-        headers=log.headers,
-        ids=_ids(told),
-        ends=log.ends,
-        inputs=int(inputs.counted.sum()),
-        produced=_inputs_of(pieces, places, np.ones(places.size, bool)),
-        headed=int(inputs.headed.sum()),
-        named=told,
     )
+    produced = _Inputs(places, pieces.source_word, pieces.source_bits)
+    committed = _Inputs(*(one[stable] for one in produced))
+    return part, NO_INPUTS.merged(committed), NO_INPUTS.merged(produced)
+
+
+def _all_groups(
+    parts: Sequence[_Part], codes: dict[bytes, int], log: RegularLog
+) -> pd.DataFrame | None:
+    """Returns the groups of all parts, with `name` as a code, which is added to `codes`. None if
+    the log has further transactions."""
+    found = []
+    for part in parts:
+        known = np.array([codes.setdefault(name, len(codes)) for name in part.names], np.int64)
+        found.append(part.groups.assign(name=known[part.groups["name"].to_numpy(np.int64)]))
+    return pd.concat(found) if sum(map(len, found)) == len(log.transactions) else None
 
 
 class _Spread(NamedTuple):
@@ -217,37 +301,21 @@ def _within(partitions: Ints, first: Ints, last: Ints, bounds: Bounds, end: str)
     return True
 
 
-def _at_inputs(pieces: Pieces, places: Ints, inputs: Words) -> bool:
-    """Whether each record stems from an input that was read."""
-    wanted = pd.DataFrame(
-        {"partition": places, "word": pieces.source_word, "wanted": pieces.source_bits}
-    )
+def _read(produced: _Inputs, inputs: Words) -> bool:
+    """Whether each of these inputs was read."""
+    wanted = pd.DataFrame(produced._asdict())
     held = pd.DataFrame({"partition": inputs.partition, "word": inputs.word, "held": inputs.bits})
     both = wanted.merge(held, "inner", ["partition", "word"])
     return (
-        len(both) == len(wanted)
-        and not (both["wanted"].to_numpy() & ~both["held"].to_numpy()).any()
+        len(both) == len(wanted) and not (both["bits"].to_numpy() & ~both["held"].to_numpy()).any()
     )
 
 
-def _inputs_of(pieces: Pieces, places: Ints, which: Flags) -> int:
-    """Counts the distinct inputs of these pieces."""
-    source, words, held = places[which], pieces.source_word[which], pieces.source_bits[which]
-    if not source.size:
-        return 0
-    order = np.lexsort((words, source))
-    whole = np.bitwise_or.reduceat(held[order], _begins(source[order], words[order]))
-    return int(np.bitwise_count(whole.view(np.uint64)).sum())
-
-
-def _in_order(
-    partition: Ints, source: Ints, first: Ints, last: Ints, first_input: Ints, last_input: Ints
-) -> bool:
-    """Whether the pieces of each line follow one another in the order of their inputs."""
-    order = np.lexsort((first, source, partition))
-    line = (partition[order][1:] == partition[order][:-1]) & (
-        source[order][1:] == source[order][:-1]
-    )
+def _in_order(source: Ints, first: Ints, last: Ints, first_input: Ints, last_input: Ints) -> bool:
+    """Whether the pieces of each line in one partition follow one another in the order of their
+    inputs."""
+    order = np.lexsort((first, source))
+    line = source[order][1:] == source[order][:-1]
     behind = first[order][1:] > last[order][:-1]
     later = first_input[order][1:] > last_input[order][:-1]
     return bool((~line | (behind & later)).all())
@@ -287,8 +355,8 @@ def _cells(pieces: Pieces, spread: _Spread, places: Ints, stable: Flags) -> tupl
 
 
 def _groups(pieces: Pieces, spread: _Spread, places: Ints, log: RegularLog) -> pd.DataFrame | None:
-    """Returns one row per transaction of the log, with its name and position. None unless each has
-    exactly one name, unique in its partition, and all of its records."""
+    """Returns one row per transaction of one partition, with its name and position. None unless
+    each has exactly one name, unique in the partition, and all of its records."""
     rows = pd.DataFrame(
         {
             "number": pieces.transaction,
@@ -319,8 +387,8 @@ def _groups(pieces: Pieces, spread: _Spread, places: Ints, log: RegularLog) -> p
     )
     told = log.transactions.loc[found.index]
     same = (found["offset"] == told["first_offset"]) & (found["last_offset"] == told["last_offset"])
-    single = (found["names"] == 1) & ~found.duplicated(["partition", "name"])
-    if len(found) != len(log.transactions) or not (same & single).all():
+    single = (found["names"] == 1) & ~found.duplicated("name")
+    if not (same & single).all():
         return None
     return found.join(told[["producer_id", "producer_epoch", "stable"]])
 

@@ -12,9 +12,15 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from topicproof.validators.finding import Bounds
 from topicproof.validators.folded.offset_runs import Spans, Words, folded_pieces, words_of
 from topicproof.validators.folded.regular_log import RegularLog
 from topicproof.validators.in_parallel import in_parallel
+from topicproof.validators.offsets import WORD
+
+PIECES_MAX = 32_000_000
+"""So many pieces are proved in this process. With lineage on each record they take some 5 GB, with
+packed lineage far less. Beyond that Spark counts record by record, and nothing grows here."""
 
 
 class Folded(NamedTuple):
@@ -43,6 +49,17 @@ def fold(
         lambda: words_of(source, F.lit(0).cast("long"), offsets),
     )
     return Folded(seen, pieces, inputs)
+
+
+def estimated_pieces(sink: Bounds, log: RegularLog) -> int:
+    """Estimates how many pieces the records of a large sink are folded into, at most.
+
+    Keys spread neighbouring inputs over all partitions. So the 64 records of a word stem from as
+    many words of the source as the sink has partitions, and one more at a border. Each transaction
+    begins another piece.
+    """
+    share = min(1.0, (len(sink.partitions) + 1) / WORD)
+    return min(sink.offsets, int(sink.offsets * share) + len(log.transactions))
 
 
 def spans_of(log: RegularLog) -> Spans:

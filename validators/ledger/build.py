@@ -36,7 +36,7 @@ from topicproof.validators.finding import (
     Transactions,
     Witness,
 )
-from topicproof.validators.folded.fold import Folded, fold
+from topicproof.validators.folded.fold import PIECES_MAX, Folded, estimated_pieces, fold
 from topicproof.validators.folded.regular_log import regular_log
 from topicproof.validators.in_parallel import in_parallel
 from topicproof.validators.ledger.counts import (
@@ -362,7 +362,7 @@ def _shortly(given: _Given) -> _Counted | None:
         # Folded readings do not tell which records cannot be decoded.
         return None
     log = regular_log(given.raw_log.facts, given.sink_bounds)
-    if log is None:
+    if log is None or estimated_pieces(given.sink_bounds, log) > PIECES_MAX:
         return None
     source = given.source
     if given.read != given.source_bounds:

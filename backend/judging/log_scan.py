@@ -1,0 +1,55 @@
+"""The raw log of captured topics: read by this process, or by Spark's tasks where that would take
+one process too long."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from topicproof.backend.address import Address
+from topicproof.backend.kafka.client_configs import spark_options_of_address
+from topicproof.backend.kafka.log import rawlog
+from topicproof.backend.kafka.log.batches import SCHEMA
+from topicproof.backend.kafka.log.rawlog_source import FORMAT, KafkaRawLog
+from topicproof.backend.services.spark import failed
+from topicproof.validators.finding import Bounds
+from topicproof.validators.merged_topics import split
+
+SCANNED_HERE_MAX = 200_000_000
+"""Offsets of one topic that this process scans by itself. Beyond that, Spark's tasks do: a broker
+sends whole batches, so a scan moves as many bytes as a reading of the records."""
+ORDER = [("partition", "ascending"), ("base_offset", "ascending")]
+
+
+def scan_log(spark: SparkSession, address: Address, bounds: Bounds) -> pa.Table:
+    """Read the batches within the bounds of one topic or of joined topics, as `batches.SCHEMA`, by
+    partition and offset. Raises ClusterError, TopicError, SparkError."""
+    found = []
+    for own, first in split(bounds):
+        here = own.offsets <= SCANNED_HERE_MAX
+        table = rawlog.scan(address, own.topic, own) if here else _by_spark(spark, address, own)
+        place = table.schema.get_field_index("partition")
+        numbered = pc.add(table.column("partition"), first).cast(table.schema.field(place).type)
+        found.append(
+            table.set_column(place, table.schema.field(place), numbered) if first else table
+        )
+    return pa.concat_tables(found)
+
+
+def _by_spark(spark: SparkSession, address: Address, bounds: Bounds) -> pa.Table:
+    spark.dataSource.register(KafkaRawLog)
+    spans = {one.partition: [one.start, one.hw] for one in bounds.partitions}
+    options = {
+        **spark_options_of_address(address),
+        "topic": bounds.topic,
+        "bounds": json.dumps(spans),
+    }
+    try:
+        rows = spark.read.format(FORMAT).options(**options).load().toArrow()
+    except PySparkException as error:
+        raise failed(f"Spark could not read the log of {bounds.topic}", error) from error
+    return rows.cast(SCHEMA).sort_by(ORDER)
