@@ -49,8 +49,9 @@ SESSION_TIMEOUT_S = 60
 ANY_SETTING = "spark.sql.session.timeZone"
 """A question about it keeps a session alive. One about the version does not."""
 ASKED_S = 2.0
-SHELL_FAILED = "org.apache.hadoop.util.Shell$ExitCodeException"
 """How long the end of a session waits for a question that is on its way."""
+SHELL_FAILED = "org.apache.hadoop.util.Shell$ExitCodeException"
+"""What Spark's error text has if a program that Hadoop started has failed."""
 
 CONNECT_RETRIES, CONNECT_BACKOFF_MS = 4, 1_000
 """A server that does not answer is asked again this often, within about 3 s. Spark's default of 10

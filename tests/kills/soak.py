@@ -1,22 +1,25 @@
 """A long torture, watched from outside: `python -m tests.kills.soak --minutes 30 --brokers 3`.
 
 Each ten seconds it looks at every process of the home: how many there are, their memory, threads
-and open files. Prints the medians of
-the second and the last third of the time, and what is left after the end. The exit code is 1 if a
-run was a surprise, memory or files grew, or something is left.
+and open files. Prints the medians of the second and the last third of the time, the threads of
+Spark whose number changed, and what is left after the end. The exit code is 1 if a run was a
+surprise, memory or files grew, or something is left.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -53,6 +56,8 @@ class Look:
     mib: float
     threads: int
     files: int
+    named: Counter[str] = field(default_factory=Counter)
+    """Threads by name, without the numbers in it."""
 
     def __add__(self, other: Look) -> Look:
         return Look(
@@ -60,6 +65,7 @@ class Look:
             self.mib + other.mib,
             self.threads + other.threads,
             self.files + other.files,
+            self.named + other.named,
         )
 
 
@@ -78,6 +84,15 @@ def belonging(home: Path) -> Iterator[psutil.Process]:
             continue
 
 
+def threads_by_name(pid: int) -> Counter[str]:
+    """Return the threads of a process by name, as Linux keeps it: 15 characters."""
+    found: Counter[str] = Counter()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # it has ended
+            found[re.sub(r"[0-9a-f-]*\d[0-9a-f-]*", "N", (task / "comm").read_text().strip())] += 1
+    return found
+
+
 def look(home: Path) -> dict[str, Look]:
     """Return what the processes of a home have now, by role."""
     found: dict[str, Look] = {}
@@ -85,9 +100,10 @@ def look(home: Path) -> dict[str, Look]:
         try:
             # Workers are forks that share most pages, so each counts with its part of them.
             mib = process.memory_full_info().pss / 2**20
-            one = Look(1, mib, process.num_threads(), process.num_fds())
             name = role(" ".join(process.cmdline()))
-        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            named = threads_by_name(process.pid)
+            one = Look(1, mib, named.total(), process.num_fds(), named)
+        except (psutil.NoSuchProcess, psutil.ZombieProcess, FileNotFoundError):
             continue
         found[name] = found[name] + one if name in found else one
     return found
@@ -128,6 +144,23 @@ def table(looks: Sequence[dict[str, Look]]) -> tuple[list[str], list[str]]:
     return [*head, *rows], grown
 
 
+def changed_threads(looks: Sequence[dict[str, Look]], of: str = "Spark") -> list[str]:
+    """Return the names of a role's threads whose median number is another one in the last third."""
+    third = len(looks) // 3
+    middle, last = (
+        [one[of].named for one in part if of in one]
+        for part in (looks[third : 2 * third], looks[2 * third :])
+    )
+    if not middle or not last:
+        return []
+    return [
+        f"{of}, threads {name}: {before:.0f} → {after:.0f}"
+        for name in sorted(set().union(*middle, *last))
+        if (before := statistics.median(one[name] for one in middle))
+        != (after := statistics.median(one[name] for one in last))
+    ]
+
+
 def left_on(settings: Settings) -> list[str]:
     """Return the topics that are still there, but those that Kafka and the home keep."""
     with services(settings, spark=False) as found:
@@ -164,7 +197,7 @@ def soak(settings: Settings, minutes: float, seed: int, log: Path) -> list[str]:
         looks = watch(settings, torture, log)
     rows, grown = table(looks)
     wrong = []
-    _say("\n".join(rows))
+    _say("\n".join([*rows, *changed_threads(looks)]))
     told = log.read_text(encoding="utf-8")
     lines = told.strip().splitlines()
     _say("\n".join([*(one for one in lines if "Replay:" in one), lines[-1]]))
