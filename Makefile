@@ -50,7 +50,7 @@ bench-click:
 # How soon each page shows its frame and its content and answers a click, at 10 million offsets: five minutes.
 bench-pages:
 	@scripts/setup --dev
-	@.venv/bin/python -m benchmarks.pages
+	@.venv/bin/python -m benchmarks.pages $(ARGS)
 
 # Is judging exact on hostile data: odd bytes, 10 MB records, a million keys, 5 million records: some minutes.
 bench-hostile:

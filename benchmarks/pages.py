@@ -1,9 +1,10 @@
 """How soon each page of the dashboard shows its frame and its content, and answers a click, in a
 real browser.
 
-Run as `make bench-pages`; `python -m benchmarks.pages --records 1000000` is a smaller one. A topic
-of 16 partitions and 10 million offsets is written in transactions, every fifth of them aborted, to
-a Kafka that is thrown away afterwards, with two small runs beside it. Each page is opened once to
+Run as `make bench-pages`; with `ARGS="--records 1000000"` a smaller one, with `ARGS="--partitions
+200 --topics 300"` a large cluster. A topic of 16 partitions and 10 million offsets is written in
+transactions, every fifth of them aborted, to a Kafka that is thrown away afterwards, with small
+topics and two small runs beside it. Each page is opened once to
 warm it (which scans the topic's log), and then again and again; the median counts.
 
 Frame: the page's title can be seen. Content: what the page is for can be seen, and its script has
@@ -46,8 +47,12 @@ from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings, read_settings
 
-RECORDS, PARTITIONS = 10_000_000, 16
+RECORDS, PARTITIONS, TOPICS = 10_000_000, 16, 10
 TOPIC = "ten-million"
+OTHER = "events-{}"
+"""Name of a small topic."""
+FEW = 100
+"""Records of a small topic."""
 AT_ONCE = 10_000
 """Records of one transaction."""
 BATCH = 500
@@ -124,6 +129,8 @@ class Visit:
     """What must be open for the click, as a list of options."""
     title: str = ""
     """Its heading, if that is not its name."""
+    back_from: str = "Demos"
+    """The page from which the user comes back."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +179,12 @@ def visits(runs: Sequence[str]) -> list[Visit]:
     return [
         Visit("Home", "", [text("Worst lag"), text("not signed")], title="Topicproof"),
         Visit("Run", f"run?run={newest}", [text("Recent runs")], second_row(35), heading(older)),
-        Visit("Demos", f"demos?story=aborts&runs={newest}", [text("What there is to see")]),
+        Visit(
+            "Demos",
+            f"demos?story=aborts&runs={newest}",
+            [text("What there is to see")],
+            back_from="Matrix",
+        ),
         Visit(
             "Compare",
             f"compare?topic={TOPIC}&partition=3",
@@ -193,6 +205,22 @@ def visits(runs: Sequence[str]) -> list[Visit]:
             [TABLE, heading("Offset")],
             segment("Partitions"),
             text("Offsets by fate"),
+        ),
+        Visit(
+            "All topics",
+            "topics?view=cluster",
+            [TABLE, text("shown. Asked at")],
+            lambda page: page.get_by_role("button", name="with withheld records").click(),
+            text("No topic matches these filters."),
+            title="Topics",
+        ),
+        Visit(
+            "Check",
+            f"check?source={OTHER.format(0)}&sink={OTHER.format(1)}",
+            [text("What the identity matches"), TABLE],
+            choose("several, by a count"),
+            Sight("[data-testid=stTextInput] label", "Count"),
+            unfold("Outputs per input"),
         ),
         Visit(
             "Verdict",
@@ -229,9 +257,8 @@ def measure(
     page.add_init_script(CLICKS)
     page.goto(f"{address}/{visit.address}", wait_until="commit")
     linked_frame, linked_content = shown(page, visit)
-    other = "Matrix" if visit.name == "Demos" else "Demos"
-    page.get_by_test_id("stTopNavLink").filter(has_text=other).click()
-    seen(page, Sight("h1", other), whole=True)
+    page.get_by_test_id("stTopNavLink").filter(has_text=visit.back_from).click()
+    seen(page, Sight("h1", visit.back_from), whole=True)
     page.wait_for_load_state("networkidle")
     left = page.evaluate(BACK) / 1000
     frame, content = shown(page, visit)
@@ -262,10 +289,10 @@ def seen(page: Page, *sights: Sight, whole: bool = False) -> float:
     return float(at.json_value()) / 1000
 
 
-def fill(bootstrap: str, records: int) -> None:
-    """The large topic."""
+def fill(bootstrap: str, records: int, partitions: int, topics: int) -> None:
+    """The large topic, and small ones."""
     cluster = Cluster(Address(bootstrap))
-    cluster.create_topic(TOPIC, PARTITIONS)
+    cluster.create_topic(TOPIC, partitions)
     config = {
         "batch.num.messages": BATCH,
         "linger.ms": 50,
@@ -276,12 +303,18 @@ def fill(bootstrap: str, records: int) -> None:
     for number in range(records // AT_ONCE):
         producer.begin_transaction()
         messages = [{"key": b"%d" % n, "value": b"%d" % (n * n)} for n in range(AT_ONCE)]
-        producer.produce_batch(TOPIC, messages, partition=number % PARTITIONS)
+        producer.produce_batch(TOPIC, messages, partition=number % partitions)
         producer.flush(60)
         if number % ABORTED_EVERY:
             producer.commit_transaction(60)
         else:
             producer.abort_transaction(60)
+    producer.begin_transaction()
+    for number in range(topics):
+        cluster.create_topic(OTHER.format(number), 1)
+        messages = [{"key": b"%d" % n, "value": b"%d" % n} for n in range(FEW)]
+        producer.produce_batch(OTHER.format(number), messages, partition=0)
+    producer.commit_transaction(60)
     producer.close()
 
 
@@ -318,6 +351,8 @@ def whole_matrix(settings: Settings) -> None:
 def main() -> None:
     options = argparse.ArgumentParser(description="How soon the pages answer.")
     options.add_argument("--records", type=int, default=RECORDS)
+    options.add_argument("--partitions", type=int, default=PARTITIONS)
+    options.add_argument("--topics", type=int, default=TOPICS, help="small ones beside it")
     options.add_argument("--times", type=int, default=COUNTED)
     options.add_argument("--page", help="only this one")
     asked = options.parse_args()
@@ -329,7 +364,7 @@ def main() -> None:
             dashboard(settings, free_ports(1)[0]) as address,
         ):
             began = time.monotonic()
-            fill(found.bootstrap, asked.records)
+            fill(found.bootstrap, asked.records, asked.partitions, asked.topics)
             errors.print(f"{TOPIC}: {asked.records:,} records in {time.monotonic() - began:.0f} s")
             runs = [small_run(settings, found) for _ in range(2)]
             whole_matrix(settings)
@@ -355,7 +390,8 @@ def main() -> None:
                         )
                     )
                 browser.close()
-    out.print(as_table(figures, asked.records))
+    scene = f"{asked.records:,} records in {asked.partitions} partitions, {asked.topics} topics"
+    out.print(as_table(figures, scene))
 
 
 def medians(name: str, times: Sequence[tuple[float, float, float | None, float, float]]) -> Figures:
@@ -366,9 +402,9 @@ def medians(name: str, times: Sequence[tuple[float, float, float | None, float, 
     return Figures(name, *found)  # type: ignore[arg-type]
 
 
-def as_table(figures: Sequence[Figures], records: int) -> Table:
-    table = Table(title=f"Pages at {records:,} records in {PARTITIONS} partitions, warm, seconds")
-    table.add_column("page")
+def as_table(figures: Sequence[Figures], scene: str) -> Table:
+    table = Table(title=f"Pages at {scene}, warm, seconds")
+    table.add_column("page", no_wrap=True)
     for name, limit in LIMITS.items():
         table.add_column(f"{name} (< {limit:g})", justify="right")
     for one in figures:
