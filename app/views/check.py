@@ -49,6 +49,8 @@ POLL_S = 1.0
 RECENT = 6
 SIDES = "source", "sink"
 SAME = "same"
+SHOWN_CHARACTERS = 26
+"""Of a topic's name, as a narrow window shows it in the box where it is chosen."""
 FILE_WORDS = (
     f"write one_to_one if outputs above 1 are duplicates ({PLACEHOLDER} is no count)",
     "choose “exactly one” if outputs above 1 are duplicates",
@@ -79,6 +81,7 @@ def page() -> None:
             "sink": topic_names(sides.sink, kafka, state.sink),
         }
     choose_topics(state, names, source_slot, sink_slot)
+    show_long_names(state)
     choose_source_cluster(state, sides)
     choose_kept(state, origin, kept_slot)
     with import_slot:
@@ -189,6 +192,13 @@ def choose_topics(
         slot.selectbox(
             title, names[side], key=f"check_{side}", placeholder=says, on_change=chosen, help=says
         )
+
+
+def show_long_names(state: CheckState) -> None:
+    """Shows both names whole if the boxes may cut one: long names often differ at their end."""
+    names = [name for name in (state.source, state.sink) if name is not None]
+    if any(len(name) > SHOWN_CHARACTERS for name in names):
+        st.caption(" → ".join(map(wording.plain, names)))
 
 
 def choose_source_cluster(state: CheckState, sides: Chosen) -> None:
