@@ -87,3 +87,11 @@ def test_a_project_is_red_with_its_bug_and_green_without(
     assert "AssertionError: VIOLATED exactly_once: " in failure.text
     assert re.search(rf"VIOLATED {FOUND[project]}: [\d,]+ ", failure.text), failure.text
     assert re.search(r"(invoices-\w{6}-0@|orders-\w{6}/0/)\d+", failure.text), failure.text
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", ["loop.py", "test_loop.py"])
+def test_the_documents_first_example_is_the_tested_one(name: str) -> None:
+    text = (ROOT / "docs" / "TESTING-YOUR-PIPELINE.md").read_text(encoding="utf-8")
+    tested = (ROOT / "examples" / "python_loop" / name).read_text(encoding="utf-8")
+    assert f"```python\n{tested}```" in text
