@@ -54,12 +54,11 @@ def kill_dashboard(settings: Settings, chance: random.Random) -> Kill:
 
 def _process(port: int) -> psutil.Process:
     """Return the web server, a child of this process."""
-    (found,) = (
-        one
-        for one in psutil.Process().children()
-        if "streamlit" in one.cmdline() and str(port) in one.cmdline()
-    )
-    return found
+    for one in psutil.Process().children():
+        with suppress(psutil.ZombieProcess):  # another one, which has ended
+            if {"streamlit", str(port)} <= set(one.cmdline()):
+                return one
+    raise AssertionError(f"there is no dashboard at port {port}")
 
 
 def _surprise(
