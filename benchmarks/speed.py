@@ -520,9 +520,11 @@ def row_brokers(bench: Bench, records: int, times: int) -> Iterator[Line]:
 
 
 def row_executors(bench: Bench, records: int, times: int) -> Iterator[Line]:
-    """One executor of one core of a standalone cluster, and two."""
+    """One executor of one core of a standalone cluster, and two: runs, and verdicts on one of
+    them."""
     source = bench.source(records)
     found: dict[int, list[Timed]] = {count: [] for count in EXECUTORS}
+    judged: dict[int, list[float]] = {count: [] for count in EXECUTORS}
     with ExitStack() as up:
         clusters = {count: up.enter_context(standalone(bench, count)) for count in EXECUTORS}
         for turn in range(times + 1):
@@ -530,10 +532,20 @@ def row_executors(bench: Bench, records: int, times: int) -> Iterator[Line]:
                 timed = sides.ours(at, source, records, lineage="off")
                 # The first turn is not counted: each executor compiles what it is told.
                 found[count] += [timed] if turn else []
+        with (
+            sides.kept(bench, source, records, lineage="packed") as (_, run),
+            tempfile.TemporaryDirectory(prefix="topicproof-bench-") as folder,
+        ):
+            for turn in range(times + 1):
+                for count, at in clusters.items():
+                    seconds = sides.verdict(at, run, Path(folder) / f"{turn}-{count}")
+                    judged[count] += [seconds] if turn else []
     first = [one.rate for one in found[EXECUTORS[0]]]
     yield rates("executors", "1 executor of 1 core", found[EXECUTORS[0]])
     for count in EXECUTORS[1:]:
         yield rates("executors", f"{count} executors of 1 core", found[count], "1 executor", first)
+        what, alone = f"full verdict, {count} executors of 1 core", tuple(judged[EXECUTORS[0]])
+        yield Line("executors", what, "s", tuple(judged[count]), "1 executor", alone)
 
 
 def row_linear(bench: Bench, records: int, times: int) -> Iterator[Line]:
