@@ -119,15 +119,22 @@ def _by_rate(lines: Sequence[Mapping[str, Any]]) -> go.Figure:
 def _memory(lines: Sequence[Mapping[str, Any]]) -> go.Figure:
     """The memory of each verdict over its time."""
     figure = go.Figure()
-    for line in lines:
-        for column, name in ((1, "Spark and its workers"), (2, "the judging process")):
+    for line, dash in zip(lines, ("dot", "dash", "solid"), strict=False):
+        records = line["what"].removeprefix("full verdict on ").partition(" + ")[0]
+        for column, name, colour in (
+            (1, "Spark and its workers", "#005a8e"),
+            (2, "the judging process", "#b35c00"),
+        ):
             figure.add_scatter(
                 x=[point[0] for point in line["memory"]],
                 y=[point[column] / 1e9 for point in line["memory"]],
-                name=f"{line['what']}: {name}",
-                mode="lines+markers",
+                name=f"{records}: {name}",
+                mode="lines",
+                line={"color": colour, "dash": dash},
             )
-    figure.update_layout(title="Memory of a verdict, GB", template="plotly_white")
+    figure.update_layout(
+        title="Memory of a verdict, by the number of inputs and of outputs", template="plotly_white"
+    )
     figure.update_xaxes(title="seconds")
     figure.update_yaxes(title="GB", rangemode="tozero")
     return figure
