@@ -22,6 +22,7 @@ from typing import Any
 from confluent_kafka import Producer
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from benchmarks.pages import whole_matrix
 from tests.backend.kafka.topics import Writer
 from tests.browser.conftest import CHROMIUM, FLAGS
 from tests.conftest import wait_until
@@ -70,6 +71,7 @@ def pages(run: str = "", topic: str = "", source: str = "") -> Pages:
 def state(name: str, found: Settings, cluster: Services) -> Iterator[Pages]:
     """Bring about a state. Yields the pages that show it."""
     if name == "healthy":
+        whole_matrix(found)
         done = run_to_end(found, cluster, **SMALL, abort_probability=0.3)
         yield pages(done.run.id, done.sink, done.source)
     elif name == "violated":
