@@ -41,6 +41,15 @@ class Address:
             f"There is no topic {topic} at {self}. Check its name, which is case-sensitive{unless}."
         )
 
+    def too_large(self, topic: str, batches: int) -> TopicError:
+        """Return the error for a log with more than so many batches."""
+        return TopicError(
+            f"The log of {topic} at {self} has more than {batches:,} batches in this range, which"
+            " one process cannot examine: each takes some 500 bytes of memory. Producers with a"
+            " larger linger.ms write fewer batches. Old ones go with retention.ms or"
+            " kafka-delete-records.sh; a contract with range: retained judges what is left."
+        )
+
     def not_allowed(self, right: str) -> ClusterError:
         """Return the error for a missing ACL; `right` is its operation and resource. It is a
         TopicError if the resource is a topic."""

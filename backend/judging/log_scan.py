@@ -49,7 +49,10 @@ def _by_spark(spark: SparkSession, address: Address, bounds: Bounds) -> pa.Table
         "bounds": json.dumps(spans),
     }
     try:
-        rows = spark.read.format(FORMAT).options(**options).load().toArrow()
+        frame = spark.read.format(FORMAT).options(**options).load()
+        rows = frame.limit(rawlog.BATCHES_MAX + 1).toArrow()
     except PySparkException as error:
         raise failed(f"Spark could not read the log of {bounds.topic}", error) from error
+    if rows.num_rows > rawlog.BATCHES_MAX:
+        raise address.too_large(bounds.topic, rawlog.BATCHES_MAX)
     return rows.cast(SCHEMA).sort_by(ORDER)

@@ -52,6 +52,8 @@ PARTITION_BYTES_MAX = 4_000_000
 (KIP-74)."""
 RESPONSE_BYTES_MAX = 8_000_000
 """Larger responses measured slower, because each one needs fresh memory."""
+BATCHES_MAX = 20_000_000
+"""Batches of one topic that are examined: about 10 GB, 500 bytes each at the peak."""
 NEW_TOPIC_PATIENCE_S = 1.0
 """A new topic may be unknown to some brokers; after this long it counts as missing."""
 RETRY_PAUSE_S = 0.1
@@ -97,8 +99,8 @@ def scan(
     `size` the stored batch. `check_crc` verifies the checksum of every batch read
     (`batches.require_crc` has the cost).
 
-    Raises TopicError for a missing topic or records in a format older than Kafka 0.11's,
-    ClusterError otherwise.
+    Raises TopicError for a missing topic, for more than `BATCHES_MAX` batches, or for records in a
+    format older than Kafka 0.11's, ClusterError otherwise.
     """
     with connect(address) as kafka:
         return kafka.scan(topic, bounds, since, check_crc)
@@ -177,6 +179,7 @@ class Connection:
         kept, spans = missing_spans(bounds, since)
         edges = {p.partition: (p.start, p.hw) for p in part_of.partitions} if part_of else {}
         parts: list[Headers] = []
+        scanned = len(kept)
         served = time.monotonic()
         while spans:
             got = self.with_retries(lambda: self._fetch_spans(topic, spans))
@@ -189,6 +192,9 @@ class Connection:
                     continue
                 served = time.monotonic()
                 parts.append(rows)
+                scanned += len(rows)
+                if scanned > BATCHES_MAX:
+                    raise self.address.too_large(topic, BATCHES_MAX)
                 # A partition that was served goes to the end of the queue: a response has room for
                 # only a few partitions.
                 queue = spans.pop(partition)
