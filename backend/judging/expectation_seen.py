@@ -98,7 +98,9 @@ def _expectation(
     kinds = Counter(judged.values())
     table = ", ".join(f"{kinds[count]:,} have {count:,}" for count in sorted(kinds)[:5])
     others = ", and others have other counts" if len(kinds) > 5 else ""
-    said = f"of {len(judged):,} inputs {table}{others}"
+    said = f"of {len(judged):,} inputs, {table}{others}"
+    if len(kinds) == 1:
+        said = f"all {len(judged):,} inputs have {next(iter(kinds)):,}"
     if kinds.keys() <= {1}:
         return Expect.ONE_TO_ONE, None, said
     if kinds.keys() <= {0, 1}:
@@ -108,7 +110,7 @@ def _expectation(
             f"{said}. A count of 0 or 1 tells a filtered input from a lost one",
         )
     for count in _counts(judged, documents, fields):
-        return Expect.ONE_TO_MANY, count, f"{said}, which is {count}"
+        return Expect.ONE_TO_MANY, count, said if count.isdecimal() else f"{said}, which is {count}"
     remedy = (
         f"Fill in the count, or write one_to_one if outputs above 1 are duplicates ({PLACEHOLDER}"
         " is no count)"

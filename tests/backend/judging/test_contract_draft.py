@@ -73,11 +73,17 @@ JSON_TO_HEADER = Match("json:$.id", "header:order-id")
 @pytest.mark.parametrize(
     ("more", "counts", "expect", "count", "says"),
     [
-        ({}, [1] * INPUTS, Expect.ONE_TO_ONE, None, "of 200 inputs 200 have 1."),
+        ({}, [1] * INPUTS, Expect.ONE_TO_ONE, None, "all 200 inputs have 1."),
         # The last 20 orders still wait: they say nothing.
-        ({}, [1] * (INPUTS - 20), Expect.ONE_TO_ONE, None, "of 180 inputs 180 have 1."),
-        ({}, [n % 2 for n in range(INPUTS)], Expect.ZERO_OR_ONE, None, "100 have 0, 100 have 1."),
-        ({}, [3] * INPUTS, Expect.ONE_TO_MANY, "3", "of 200 inputs 200 have 3, which is 3."),
+        ({}, [1] * (INPUTS - 20), Expect.ONE_TO_ONE, None, "all 180 inputs have 1."),
+        (
+            {},
+            [n % 2 for n in range(INPUTS)],
+            Expect.ZERO_OR_ONE,
+            None,
+            "of 200 inputs, 100 have 0, 100 have 1.",
+        ),
+        ({}, [3] * INPUTS, Expect.ONE_TO_MANY, "3", "all 200 inputs have 3."),
         (
             {"items": lambda n: [{"sku": "a"}] * (n % 4)},
             [n % 4 for n in range(INPUTS)],
