@@ -30,8 +30,8 @@ TABLE_PX = 560
 COLUMNS = {
     name: st.column_config.TextColumn(width=pixels)
     for name, pixels in (
-        ("fault", 270),
-        ("guarantee", 105),
+        ("fault", 190),
+        ("guarantee", 185),
         ("", 95),
         ("expected", 170),
         ("found", 170),
