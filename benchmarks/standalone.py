@@ -34,6 +34,8 @@ class StandaloneSpark(EmbeddedSpark):
         return {
             **super()._conf(),
             "spark.master": self.master,
+            # The executors would need the server's secret.
+            "spark.authenticate": "false",
             "spark.task.maxFailures": "8",
             "spark.executor.cores": "1",
             "spark.cores.max": str(self.cores),

@@ -17,7 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from topicproof.backend.address import Address
 from topicproof.backend.errors import SetupError
+from topicproof.backend.kafka.client_configs import admin_config
 from topicproof.backend.services.java import java
 from topicproof.backend.services.peer_proxy import Links
 from topicproof.backend.services.processes import (
@@ -30,8 +35,10 @@ from topicproof.backend.services.processes import (
     java_temporary,
 )
 from topicproof.backend.settings import BROKER_START_TIMEOUT_S, DISK_FREE_BYTES_MIN
+from topicproof.backend.waiting import ask_until
 
 READY = "Kafka Server started"
+LEADERS_TIMEOUT_S, ASKED_S = 30.0, 5.0
 
 LOG4J = """
 status = error
@@ -115,6 +122,7 @@ class EmbeddedKafka:
             for node in self.nodes
             for port in (node.controller_port, node.peers_port)
         }
+        again = any(node.data.exists() for node in self.nodes)
         for node in self.nodes:
             self._format(command, node, cluster_id)
         for node in self.nodes:
@@ -125,6 +133,23 @@ class EmbeddedKafka:
         except SetupError:
             self.stop()
             raise
+        if again:
+            self._await_leaders()
+
+    def _await_leaders(self) -> None:
+        """Wait until all partitions of an earlier start have a leader again. A broker that has
+        just started still calls them unknown, and their coordinators unavailable."""
+        admin = AdminClient(admin_config(Address(self.bootstrap)))
+
+        def led() -> bool:
+            try:
+                topics = admin.list_topics(timeout=ASKED_S).topics.values()
+            except KafkaException:
+                return False  # It is too busy to answer; asked again until the time is over.
+            return all(one.leader >= 0 for topic in topics for one in topic.partitions.values())
+
+        # A partition whose brokers are gone never has a leader. Whoever needs it says so.
+        ask_until(led, bool, LEADERS_TIMEOUT_S)
 
     def start_node(self, node: EmbeddedBroker) -> None:
         node.log.unlink(missing_ok=True)

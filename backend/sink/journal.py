@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
@@ -28,6 +29,8 @@ from topicproof.backend.kafka.client_configs import (
 )
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
+NEW_TOPIC_PATIENCE_S = 2.0
+"""How long a broker may not have heard of a new journal yet."""
 EVERY_PARTITION = -1
 
 
@@ -274,8 +277,14 @@ class JournalReader:
                 raise ClusterError(f"The journal {self.topic} could not be read: {error.str()}.")
 
     def _bounds(self) -> tuple[int, int]:
+        retrying = Retrying(
+            retry=retry_if_exception(_not_led_yet),
+            stop=stop_after_delay(NEW_TOPIC_PATIENCE_S),
+            wait=wait_fixed(0.1),
+            reraise=True,
+        )
         try:
-            start, end = self.consumer.get_watermark_offsets(self.place, TIMEOUT_S)
+            start, end = retrying(self.consumer.get_watermark_offsets, self.place, TIMEOUT_S)
             return int(start), int(end)
         except KafkaException as error:
             raise ClusterError(
@@ -284,6 +293,17 @@ class JournalReader:
 
     def close(self) -> None:
         self.consumer.close()
+
+
+def _not_led_yet(error: BaseException) -> bool:
+    """Return whether a broker may only not have heard of the topic or its leader yet: it is new, or
+    the brokers have just started."""
+    return isinstance(error, KafkaException) and error.args[0].code() in (
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    )
 
 
 def read_journal(address: Address, topic: str, tail: int | None = None) -> list[Entry]:

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from tests.conftest import wait_until
+from topicproof.backend.address import Address
 from topicproof.backend.errors import SetupError
+from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import end_rest, services
 from topicproof.backend.services.spark import EmbeddedSpark
 from topicproof.backend.settings import read_settings
@@ -48,10 +51,12 @@ def test_a_broker_gives_way_and_who_starts_it_stays_as_it_was(tmp_path: Path) ->
 
 def test_what_a_killed_keeper_leaves_is_ended_by_the_next_command(tmp_path: Path) -> None:
     """Story: the keeper is killed -9, so its broker is orphaned. The next command ends that one and
-    starts its own. While the keeper is only stopped, commands name it instead of waiting."""
+    starts its own, whose partitions all have a leader at once. While the keeper is only stopped,
+    commands name it instead of waiting."""
     settings = read_settings(home=tmp_path)
     record = settings.services / "running.json"
-    with services(settings, spark=False):
+    with services(settings, spark=False) as first:
+        Cluster(Address(first.bootstrap)).create_topic("kept", 20)
         orphan = int(next(iter(json.loads(record.read_text()))))
         keeper = psutil.Process(orphan).parent()
         assert keeper is not None
@@ -69,7 +74,10 @@ def test_what_a_killed_keeper_leaves_is_ended_by_the_next_command(tmp_path: Path
         keeper.wait(10)
     (rest := settings.services / "kafka-1/broker-1/tmp/left").touch()
     assert psutil.pid_exists(orphan)
-    with services(settings, spark=False):
+    with services(settings, spark=False) as second:
+        admin = AdminClient({"bootstrap.servers": second.bootstrap})
+        kept = admin.list_topics("kept", timeout=30).topics["kept"].partitions.values()
+        assert len(kept) == 20 and all(one.leader >= 0 for one in kept)
         assert str(orphan) not in json.loads(record.read_text())
         assert not rest.exists()
         assert (
