@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topicproof.validators.finding import Example, Finding, Outcome
+from topicproof.validators.lineage.headers import parse_lineage
 from topicproof.validators.report import Report
 
 FINDINGS_MAX = 9
@@ -42,11 +43,14 @@ def markdown(report: Report) -> str:
 
 
 def place(report: Report, example: Example) -> str:
-    """Return where an example lies, and why it is one."""
+    """Return where an example lies, why it is one, and the input behind it if that is known."""
+    origin = parse_lineage((example.lineage or "").encode())
+    read = None if origin is None else f"{origin.topic}-{origin.partition}@{origin.offset}"
     if example.partition is None:
-        return f"{example.lineage or 'no place'}: {example.why}"
+        return f"{read or example.lineage or 'no place'}: {example.why}"
     topic, partition = report.sink.place(example.partition)
-    return f"{topic}-{partition}@{example.offset}: {example.why}"
+    known = "" if read is None else f" Its input: {read}."
+    return f"{topic}-{partition}@{example.offset}: {example.why}{known}"
 
 
 def broken(report: Report) -> list[Finding]:

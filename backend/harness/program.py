@@ -85,14 +85,20 @@ class Program:
             ) from error
 
     def wait_until(
-        self, condition: Callable[[], bool], timeout_s: float = TIMEOUT_S, what: str = "condition"
+        self,
+        condition: Callable[[], bool],
+        timeout_s: float = TIMEOUT_S,
+        what: str = "its condition",
     ) -> None:
         """Wait for a condition while the program runs. Raises AssertionError, with the end of its
         output, if it ends first or takes too long."""
         self._await(condition, timeout_s, what)
 
     def kill_when(
-        self, condition: Callable[[], bool], timeout_s: float = TIMEOUT_S, what: str = "condition"
+        self,
+        condition: Callable[[], bool],
+        timeout_s: float = TIMEOUT_S,
+        what: str = "the moment to be killed",
     ) -> None:
         """Kill it while a condition holds. When the condition holds, the program is frozen
         (SIGSTOP) and the condition is asked for again, so the moment cannot pass before the
@@ -118,7 +124,10 @@ class Program:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         """Kill and restart it `times` times, each when `progress` reaches a random figure below
-        `until`. The seed is printed, and pytest shows it when the test fails."""
+        `until`, such as the number of inputs. The seed is printed, and pytest shows it when the
+        test fails. Raises TypeError if `until` is no number."""
+        if not isinstance(until, int):
+            raise TypeError(f"until is {until!r}; it must be the figure that progress() ends at.")
         seed = random.randrange(1_000_000) if seed is None else seed
         figures = sorted(random.Random(seed).sample(range(1, until), times))
         print(f"{self} is killed at {figures} of {until} (seed={seed})")  # noqa: T201
@@ -151,8 +160,8 @@ class Program:
 
         met, ended = ask_until(look, any, timeout_s, STEP_S)
         if not met:
-            why = "ended before" if ended else f"took more than {timeout_s:g} s for"
-            raise AssertionError(f"{self} {why}: {what}. {end_of_log(self.log)}")
+            why = "ended before" if ended else f"took more than {timeout_s:g} s until"
+            raise AssertionError(f"{self} {why} {what}. {end_of_log(self.log)}")
 
 
 def _reached(progress: Callable[[], int], due: int) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from topicproof.backend.commands.show import report_lines
+from topicproof.backend.errors import ContractError, UsageError
 from topicproof.backend.evidence.annotations import broken, place
 from topicproof.backend.harness.broker import Broker
 from topicproof.backend.judging.contract import make_contract, question_of, read_fields
@@ -24,8 +25,11 @@ Terms = Mapping[str, Any] | Path | str | None
 
 
 def judge(broker: Broker, source: object, sink: object, contract: Terms, folder: Path) -> Report:
-    """Judge a sink topic against its source, and keep the evidence in `folder`. Raises
+    """Judge a sink topic against its source, and keep the evidence in `folder`. Raises UsageError,
     ContractError, ClusterError, SparkError, SetupError."""
+    for side in (source, sink):
+        if isinstance(side, list | tuple | set):
+            raise UsageError("A verdict has one source and one sink. Judge each sink by itself.")
     if isinstance(contract, Path | str):
         fields = dict(read_fields(Path(contract)))
     else:
@@ -34,7 +38,13 @@ def judge(broker: Broker, source: object, sink: object, contract: Terms, folder:
         side: {**fields.get(side, {}), "topic": str(topic)}
         for side, topic in (("source", source), ("sink", sink))
     }
-    (terms,) = make_contract(fields).each()
+    if "sinks" in fields:
+        raise UsageError("The contract names sinks. Judge each sink by itself, without that field.")
+    try:
+        (terms,) = make_contract(fields).each()
+    except ContractError as error:
+        # The sentences say it all. What raised them would only hide them in pytest's output.
+        raise error from None
     question = question_of(terms, fields, broker.cluster)
     with spark_session(broker.spark_remote) as spark:
         return judge_topics(spark, broker.services.address, question, folder)
@@ -68,6 +78,7 @@ def require_exactly_once(
 ) -> Report:
     """Return the report of a verdict that holds. Raises AssertionError, whose message is the
     verdict, for any other; what `judge` raises."""
+    __tracebackhide__ = True
     report = judge(broker, source, sink, contract, folder)
     if report.verdict is not Outcome.HOLDS:
         raise AssertionError(said(report, folder))

@@ -6,12 +6,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 from topicproof.backend.address import Address
-from topicproof.backend.errors import UsageError
+from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.harness.broker import Broker
 from topicproof.backend.harness.program import Program
 from topicproof.backend.harness.topics import Topic
@@ -58,6 +59,7 @@ def test_a_killed_loop_turns_the_test_red(
     text = str(failed.value)
     assert text.startswith(f"VIOLATED exactly_once: Not exactly once: {repeated} of "), text
     assert f"\n           {sink}-0@" in text and "[/" not in text
+    assert f" Its input: {source}-0@" in text
     evidence = Path(text.rpartition("evidence: ")[2])
     assert (evidence / "report.json").exists()
 
@@ -115,13 +117,39 @@ def test_a_program_that_ends_early_shows_its_last_words(
     """Story: the program under test crashes at its start. The test fails at once, with its output,
     and not after a timeout."""
     program = topicproof_program([*SCRIPT, "print('no such table'); raise SystemExit(4)"])
-    with pytest.raises(AssertionError, match=r"(?s)ended before: all rows.*no such table"):
+    with pytest.raises(AssertionError, match=r"(?s)ended before all rows.*no such table"):
         program.wait_until(lambda: False, what="all rows")
     assert program.wait() == 4
-    with pytest.raises(AssertionError, match="ended before: condition"):
+    with pytest.raises(AssertionError, match="ended before the moment to be killed"):
         program.kill_when(lambda: True)
+    with pytest.raises(TypeError, match="the figure that progress"):
+        program.kill_randomly(lambda: 0, lambda: True)  # type: ignore[arg-type]
     with pytest.raises(AssertionError, match="cannot be started: No such file"):
         topicproof_program(["no-such-program"])
+
+
+@pytest.mark.parametrize(
+    ("sink", "contract", "sentence"),
+    [
+        (["ledger", "rejects"], {}, "Judge each sink by itself"),
+        ("ledger", {"sinks": [{"topic": "ledger"}]}, "The contract names sinks"),
+        ("ledger", {"expct": "one_to_one"}, "expct: there is no such field"),
+    ],
+    ids=["two sinks", "sinks in the contract", "a typing error"],
+)
+def test_a_question_that_makes_no_sense_is_refused_in_a_sentence(
+    topicproof_broker: Broker,
+    assert_exactly_once: Callable[..., Report],
+    sink: Any,
+    contract: dict[str, Any],
+    sentence: str,
+) -> None:
+    """Story: somebody tries what seems natural. The message says what to do instead, without the
+    errors of the library that found the mistake."""
+    assert topicproof_broker.bootstrap
+    with pytest.raises(TopicproofError, match=sentence) as raised:
+        assert_exactly_once("orders", sink, contract)
+    assert raised.value.__cause__ is None
 
 
 def test_a_given_kafka_is_not_struck(
