@@ -37,6 +37,9 @@ are still filling in the first third."""
 HEAPS_MIB = {"Spark": 4_096 + 1_024, "broker": 3 * (512 + 256)}
 """Java fills its heap before it collects garbage, so its memory grows only beyond the heap, with
 what lies outside it: of the server, and of three brokers."""
+KEPT_BY_SPARK = "Idle Worker Mon"
+"""Spark keeps such a thread for each session that ran Python, as long as it lives (SPARK-54055).
+They are told, but do not count as growth."""
 FEW = 16
 """So many more threads or open files are within what one run more or less needs."""
 ROLES = {
@@ -102,7 +105,8 @@ def look(home: Path) -> dict[str, Look]:
             mib = process.memory_full_info().pss / 2**20
             name = role(" ".join(process.cmdline()))
             named = threads_by_name(process.pid)
-            one = Look(1, mib, named.total(), process.num_fds(), named)
+            counted = named.total() - named[KEPT_BY_SPARK]
+            one = Look(1, mib, counted, process.num_fds(), named)
         except (psutil.NoSuchProcess, psutil.ZombieProcess, FileNotFoundError):
             continue
         found[name] = found[name] + one if name in found else one
