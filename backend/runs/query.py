@@ -71,13 +71,15 @@ class Prepared:
     """How rows come in real time."""
 
     def transactional_ids(self, cluster: Cluster) -> list[str]:
-        names = self.names
-        if names.database is not None:
-            return []
-        counted = (batches_topic(names.group),) if self.stage.stateful else names.sources
-        return [
-            f"{names.prefix}-{topic}-{p}" for topic in counted for p in cluster.partitions(topic)
-        ]
+        return transactional_ids(cluster, self.stage, self.names)
+
+
+def transactional_ids(cluster: Cluster, stage: Stage, names: Names) -> list[str]:
+    """Return the transactional ids of a stage; none if its sink is a table."""
+    if names.database is not None:
+        return []
+    counted = (batches_topic(names.group),) if stage.stateful else names.sources
+    return [f"{names.prefix}-{topic}-{p}" for topic in counted for p in cluster.partitions(topic)]
 
 
 def prepare(

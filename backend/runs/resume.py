@@ -10,12 +10,14 @@ from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.history.audit import allow
 from topicproof.backend.history.store import History, State
 from topicproof.backend.runs.clean import stop_orphan
-from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.context import Context, make_context
 from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.initial_offsets import extend
+from topicproof.backend.runs.query import begin_generation, transactional_ids
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import Action
+from topicproof.validators.finding import Guarantee
 from topicproof.validators.report import Report
 
 
@@ -56,4 +58,22 @@ def resume(
     if offsets_forced:
         context.plan = context.plan.model_copy(update={"offsets_forced": True})
     extend(context)
+    abort_left_open(context)
     return execute(context)
+
+
+def abort_left_open(context: Context) -> None:
+    """Fence the producers of the process that was killed, and abort what they left open.
+
+    Until then the brokers show nobody the group's offsets, for as long as the transaction timeout
+    (KIP-447). A broker that was killed with the process has had no chance to end anything.
+    """
+    if Guarantee(context.plan.guarantee) is not Guarantee.EXACTLY_ONCE:
+        return
+    cluster = context.cluster
+    for stage, names in context.stages:
+        bounds = [cluster.bounds(topic) for topic in names.sinks if names.database is None]
+        if any(one.lso < one.hw for each in bounds for one in each.partitions):
+            # First the generation, as after any start that has failed: a late worker must find it.
+            begin_generation(cluster, names)
+            cluster.fence_and_abort(transactional_ids(cluster, stage, names))

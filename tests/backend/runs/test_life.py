@@ -8,18 +8,25 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.conftest import wait_until
 from tests.runs import read_all
 from topicproof.backend.address import Address
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads, read_manifest
+from topicproof.backend.history.run_state import Names
 from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.kafka.client_configs import (
+    READ_COMMITTED,
+    consumer_config,
+    transactional_producer_config,
+)
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import ROOT, Settings
@@ -112,11 +119,38 @@ def test_stop_then_resume_then_ctrl_c(
     assert assert_closed_and_exact(settings, cluster, run) > first
 
 
+@pytest.fixture
+def leave_open(cluster: Services) -> Iterator[Callable[[Names], None]]:
+    """Open a transaction with the first transactional id of a stage, as its worker would: with a
+    record, and the offset of the next input. It would stay open for ten minutes."""
+    address, kept = Address(cluster.bootstrap), []
+
+    def open_one(names: Names) -> None:
+        source = TopicPartition(names.source, 0, 1)
+        worker = Producer(
+            transactional_producer_config(address, f"{names.prefix}-{names.source}-0", 600_000)
+        )
+        reader = Consumer(consumer_config(address, names.group, READ_COMMITTED))
+        kept.extend([worker, reader])
+        worker.init_transactions(30)
+        worker.begin_transaction()
+        worker.produce(names.sink, b"never seen", b"0")
+        worker.flush(30)
+        worker.send_offsets_to_transaction([source], reader.consumer_group_metadata(), 30)
+
+    yield open_one
+    kept.clear()
+
+
 def test_a_killed_run_is_resumed_exactly_once(
-    settings: Settings, cluster: Services, endless: tuple[subprocess.Popen[str], Run]
+    settings: Settings,
+    cluster: Services,
+    endless: tuple[subprocess.Popen[str], Run],
+    leave_open: Callable[[Names], None],
 ) -> None:
     """Story: the run's process is killed -9, so its query continues in Spark, unwatched. While it
-    lives no other process may take it; then resume takes over, and the sink is exact in the end."""
+    lives no other process may take it. A worker that stands still has left a transaction open,
+    which hides the group's offset. Resume takes over, and the sink is exact in the end."""
     process, run = endless
     history = History(settings)
     code, told = call(settings, "resume", run.id)
@@ -125,6 +159,7 @@ def test_a_killed_run_is_resumed_exactly_once(
     process.wait()
     assert not history.get(run.id).alive
     before = int(history.get(run.id).progress.processed)
+    leave_open(run.facts.stages[0])
 
     resumed = start(settings, "resume", run.id)
     await_processed(history, run.id, before + 1)
