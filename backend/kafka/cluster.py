@@ -25,13 +25,20 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.admission import open_admin, require_admitted
 from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
-from topicproof.backend.kafka.client_configs import READ_COMMITTED, consumer_config
+from topicproof.backend.kafka.client_configs import (
+    READ_COMMITTED,
+    TRANSACTION_TIMEOUT_MS,
+    consumer_config,
+)
 from topicproof.backend.kafka.rights import RESOURCES, require_group
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.waiting import ask_until
 from topicproof.validators.finding import Bounds, PartitionBounds
 
 GONE_TIMEOUT_S = 30.0
+HIDDEN_TIMEOUT_S = TRANSACTION_TIMEOUT_MS / 1000 + 30
+"""How long an open transaction may hide a group's offset (KIP-447): until it times out, and its
+coordinator, which looks every ten seconds, has aborted it. Only while brokers answer."""
 ANY_ANSWER_S = 2.0
 TXN_OFFSET_COMMIT = 28
 TXN_OFFSET_COMMIT_VERSION_MIN = 3
@@ -232,7 +239,7 @@ class Cluster:
                     self.asking.pop(group, None)
                 raise
 
-        return self._retrying(once, doing, right)
+        return self._retrying(once, doing, right, HIDDEN_TIMEOUT_S if again else GONE_TIMEOUT_S)
 
     def fence_and_abort(self, transactional_ids: Iterable[str]) -> None:
         """Fence the last holder of every id and abort its open transaction, so that no last stable
@@ -263,7 +270,13 @@ class Cluster:
         doing = f"asking for the offsets of {topic}"
         return self._retrying(ask, doing, f"Describe on topic {topic}")
 
-    def _retrying(self, ask: Callable[[], Answer], doing: str, right: str) -> Answer:
+    def _retrying(
+        self,
+        ask: Callable[[], Answer],
+        doing: str,
+        right: str,
+        patience_s: float = GONE_TIMEOUT_S,
+    ) -> Answer:
         """Ask again while a broker is not ready yet: a coordinator loads, or a leader moves.
 
         Also while one broker is silent and others answer: until the controller misses its
@@ -273,7 +286,7 @@ class Cluster:
             retry=retry_if_exception(
                 lambda error: _not_ready(error) or (_silent(error) and self.answers())
             ),
-            stop=stop_after_delay(GONE_TIMEOUT_S),
+            stop=stop_after_delay(patience_s),
             wait=wait_exponential(0.05, max=1),
             reraise=True,
         )
