@@ -206,8 +206,10 @@ def read_settings(
     brokers: int | None = None,
     home: Path | None = None,
     cluster: str | None = None,
+    make_home: bool = True,
 ) -> Settings:
-    """Read the settings from the environment; arguments override variables.
+    """Read the settings from the environment; arguments override variables. Creates the home,
+    unless `make_home` is false: whether it could be created is still checked.
 
     Raises UsageError for an unreadable `config`, an invalid variable, or an unknown `cluster`, and
     for a cluster that is given twice, by name and by address. Raises SetupError if the home cannot
@@ -232,7 +234,7 @@ def read_settings(
     if settings.cluster is not None:
         found = cluster_named(settings.named_clusters, settings.cluster, settings.clusters_file)
         settings = _settings({**given, **asdict(found)})
-    writable(settings.home)
+    writable(settings.home if make_home else nearest(settings.home))
     return settings
 
 
@@ -250,6 +252,11 @@ def _settings(given: dict[str, Any]) -> Settings:
         first = error.errors()[0]
         name = "_".join(map(str, first["loc"])).upper()
         raise UsageError(f"The setting TOPICPROOF_{name} is wrong: {first['msg']}.") from error
+
+
+def nearest(folder: Path) -> Path:
+    """Return `folder` if it exists, else the nearest folder above it that does."""
+    return next(place for place in (folder, *folder.parents) if place.exists())
 
 
 def writable(folder: Path) -> None:

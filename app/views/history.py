@@ -93,7 +93,7 @@ def listed(runs: Sequence[Run], standings: Mapping[str, str]) -> None:
             "state": [wording.run_state(run).word for run in runs],
             "verdict": [wording.verdict_short(run) for run in runs],
             "sign-off": [standings[run.id] for run in runs],
-            "took": [trend.took_s(run) for run in runs],
+            "took": pd.Series([trend.took_s(run) for run in runs], dtype=float),
             "why": [run.why or run.error or "" for run in runs],
         }
     )

@@ -42,7 +42,7 @@ def doctor(
     """
     settings: Settings | TopicproofError
     try:
-        settings = settings_of(bootstrap, config, cluster=cluster)
+        settings = settings_of(bootstrap, config, cluster=cluster, make_home=False)
     except TopicproofError as error:
         settings = error
     found = examine(settings, task, topic or [], group or [])

@@ -83,11 +83,12 @@ def settings_of(
     config: Path | None = None,
     brokers: int | None = None,
     cluster: str | None = None,
+    make_home: bool = True,
 ) -> Settings:
     """Return the settings of a command. Raises UsageError for an unsupported number of brokers."""
     if brokers not in (None, 1, 3):
         raise UsageError(f"--brokers is {brokers}; the embedded Kafka has 1 or 3.")
-    return read_settings(bootstrap, config, brokers, cluster=cluster)
+    return read_settings(bootstrap, config, brokers, cluster=cluster, make_home=make_home)
 
 
 def source_settings(

@@ -15,7 +15,7 @@ from topicproof.backend.services.jars import changed_jars, jars_present
 from topicproof.backend.services.java import java, java_version
 from topicproof.backend.services.kafka import require_disk_space
 from topicproof.backend.services.processes import free_ports, listens
-from topicproof.backend.settings import DASHBOARD_PORT, Settings
+from topicproof.backend.settings import DASHBOARD_PORT, Settings, nearest
 
 PACKAGES = {
     "topicproof": "topicproof",
@@ -79,11 +79,12 @@ def memory(embedded: bool) -> Diagnosis:
 
 
 def disk(settings: Settings) -> Diagnosis:
+    existing = nearest(settings.home)
     try:
-        require_disk_space(settings.home)
+        require_disk_space(existing)
     except SetupError as error:
         return failed("disk", error)
-    free = shutil.disk_usage(settings.home).free
+    free = shutil.disk_usage(existing).free
     return ok("disk", f"{free / 1e9:,.1f} GB are free in the home {settings.home}")
 
 

@@ -101,6 +101,16 @@ def test_wrong_settings_do_not_hide_the_rest(
     assert "none.properties" in capsys.readouterr().out
 
 
+def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Story: the doctor is asked in a folder of somebody's own. It promises to change nothing."""
+    monkeypatch.delenv("TOPICPROOF_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    told = tmp_path / "told.json"
+    assert call("doctor", "--json", str(told)) in (0, 2, 3)
+    assert "disk" in {each["name"] for each in json.loads(told.read_text())["found"]}
+    assert list(tmp_path.iterdir()) == [told]
+
+
 def test_versions_of_spark_that_differ_are_a_warning(
     settings: Settings, cluster: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
