@@ -116,6 +116,8 @@ def topicproof_proxy(topicproof_broker: Broker) -> Iterator[Proxy]:
         from topicproof.backend.faults.proxy import Proxy
     with Proxy(topicproof_broker.bootstrap) as proxy:
         yield proxy
+        for sentence in proxy.idle_rules():
+            print(sentence)  # noqa: T201 (pytest shows it if the test failed)
 
 
 @pytest.fixture

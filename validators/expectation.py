@@ -125,8 +125,7 @@ PREMISES: Mapping[str, Premise] = {
     ),
     "identity_disjoint": Premise(
         _MATCHED,
-        "Name another identity, such as key: a drafted contract (`topicproof contract init`)"
-        " proposes one.",
+        "Match them by something else: `topicproof contract init` proposes an identity.",
     ),
     "outputs_alike": Premise(
         ("duplicate", "gap"),

@@ -20,6 +20,7 @@ import contextlib
 import socket
 import struct
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ ARRIVAL_TIMEOUT_S = 5.0
 _HEADER = struct.Struct(">hhi")
 """api key, version, correlation id"""
 _LENGTH = struct.Struct(">i")
+NONE_CAME = "No client of the proxy has written: does the program use the proxy's bootstrap?"
 IN_NEXT = "when the next transaction had written"
 """When most ghosts arrive, in the journal's words."""
 Answer = TypeVar("Answer")
@@ -175,6 +177,8 @@ class Proxy:
             for host, _, port in (one.rpartition(":") for one in bootstrap.split(","))
         ]
         self.rules: list[Rule] = []
+        self.seen: Counter[int] = Counter()
+        """How many requests of each kind have come."""
         self.failure: Exception | None = None
         """An error of the proxy itself, raised on exit."""
         self._loop = asyncio.new_event_loop()
@@ -218,6 +222,16 @@ class Proxy:
         """Apply the rule from the next request on."""
         self.rules.append(rule)
         return rule
+
+    def idle_rules(self) -> list[str]:
+        """Return a sentence for each rule that has hit nothing: what has come instead."""
+        come = ", ".join(f"{self.seen[api]} {api.name}" for api in Api if self.seen[api])
+        instead = f"These came: {come}." if come else NONE_CAME
+        return [
+            f"The proxy's rule {rule.api.name} {rule.how} hit no request. {instead}"
+            for rule in self.rules
+            if not rule.struck
+        ]
 
     def isolate(self) -> None:
         """Let nothing pass in either direction. Connections stay open, as behind a broken
@@ -305,6 +319,7 @@ class Proxy:
 
     def _struck(self, api: int, version: int, frame: bytes) -> Rule | None:
         """Return the rule that hits this request, and count the strike."""
+        self.seen[api] += 1
         rule = next((rule for rule in self.rules if rule.hits(api, version, frame)), None)
         if rule is not None:
             rule.struck += 1

@@ -16,10 +16,15 @@ from topicproof.backend.judging.contract import make_contract, question_of, read
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.services.spark import spark_session
 from topicproof.validators.finding import Finding, Outcome
+from topicproof.validators.kinds import identity_disjoint
 from topicproof.validators.report import Report
 
 EXAMPLES = 5
 """How many places of a finding a message shows."""
+BY_KEY = (
+    "Records were matched by key. If the key changes, give assert_exactly_once a contract, such as"
+    ' {"identity": {"source": {"json": "$.id"}, "sink": {"json": "$.payment_id"}}}.'
+)
 Terms = Mapping[str, Any] | Path | str | None
 """Fields of a contract, which are matched by key unless they say otherwise, or a YAML file."""
 
@@ -50,9 +55,12 @@ def judge(broker: Broker, source: object, sink: object, contract: Terms, folder:
         return judge_topics(spark, broker.services.address, question, folder)
 
 
-def said(report: Report, folder: Path) -> str:
-    """Return the verdict in plain text: what was found, with offsets, and where the evidence is."""
+def said(report: Report, folder: Path, by_default: bool = False) -> str:
+    """Return the verdict in plain text: what was found, with offsets, and where the evidence is.
+    `by_default`: no contract says how records are matched."""
     lines = list(_lines(report))
+    if by_default and any(finding.kind == identity_disjoint.NAME for finding in broken(report)):
+        lines.append(BY_KEY)
     lines += [line for finding in broken(report) for line in _finding(report, finding)]
     return "\n".join([*lines, f"evidence: {folder}"])
 
@@ -81,5 +89,6 @@ def require_exactly_once(
     __tracebackhide__ = True
     report = judge(broker, source, sink, contract, folder)
     if report.verdict is not Outcome.HOLDS:
-        raise AssertionError(said(report, folder))
+        default = not isinstance(contract, Path | str) and "identity" not in (contract or {})
+        raise AssertionError(said(report, folder, default))
     return report

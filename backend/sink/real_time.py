@@ -29,7 +29,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any
 
@@ -39,7 +39,7 @@ from pyspark.sql import functions as F
 
 from topicproof.backend.errors import UsageError
 from topicproof.backend.sink.hooks import MakeHooks, NoHooks
-from topicproof.backend.sink.options import BATCH_S, FORMAT, SinkOptions
+from topicproof.backend.sink.options import BATCH_S, FORMAT, REAL_TIME_LINGER_MS, SinkOptions
 from topicproof.backend.sink.outputs import only_source, require_columns
 from topicproof.backend.sink.task_watch import FailedTasks, RealTimeQuery, report, watched
 from topicproof.backend.sink.writer import PartitionWriter, partition_writer
@@ -96,7 +96,7 @@ def start_real_time(
     `checkpointLocation` is a new folder at each start, `startingOffsets` are the group's offsets.
     """
     require_columns(rows.schema)
-    sink = SinkOptions.parse(options)
+    sink = replace(SinkOptions.parse(options), linger_ms=REAL_TIME_LINGER_MS)
     given = {name.lower(): value for name, value in options.items()}
     if "checkpointlocation" not in given:
         raise UsageError(f"{FORMAT}: the option checkpointLocation is required.")

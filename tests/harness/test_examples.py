@@ -23,6 +23,7 @@ FOUND = {
     "kafka_streams": "duplicate",
     "spark_job": "duplicate",
     "go_client": "duplicate",
+    "transactional_loop": "duplicate",
 }
 """What the test of each project finds."""
 
@@ -86,12 +87,19 @@ def test_a_project_is_red_with_its_bug_and_green_without(
     (failure,) = projects[project, "bug"].result
     assert "AssertionError: VIOLATED exactly_once: " in failure.text
     assert re.search(rf"VIOLATED {FOUND[project]}: [\d,]+ ", failure.text), failure.text
-    assert re.search(r"(invoices-\w{6}-0@|orders-\w{6}/0/)\d+", failure.text), failure.text
+    place = r"((invoices|receipts)-\w{6}-\d@|orders-\w{6}/0/)\d+"
+    assert re.search(place, failure.text), failure.text
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("name", ["loop.py", "test_loop.py"])
-def test_the_documents_first_example_is_the_tested_one(name: str) -> None:
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("python_loop/loop.py", "python_loop/test_loop.py"),
+        *("transactional_loop/receipts.py", "transactional_loop/test_receipts.py"),
+    ],
+)
+def test_the_examples_of_the_document_are_the_tested_ones(path: str) -> None:
     text = (ROOT / "docs" / "TESTING-YOUR-PIPELINE.md").read_text(encoding="utf-8")
-    tested = (ROOT / "examples" / "python_loop" / name).read_text(encoding="utf-8")
+    tested = (ROOT / "examples" / path).read_text(encoding="utf-8")
     assert f"```python\n{tested}```" in text

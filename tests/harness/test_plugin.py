@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -87,10 +88,30 @@ def test_the_network_loses_what_a_rule_names(
     topic has each record once."""
     topic = topicproof_topic("orders")
     rule = topicproof_proxy.arm(Rule(Api.PRODUCE, How.UNANSWERED, topic=str(topic)))
+    topicproof_proxy.arm(Rule(Api.END_TXN, How.LOST))
+    (idle,) = [one for one in topicproof_proxy.idle_rules() if "END_TXN" in one]
+    assert idle.endswith("does the program use the proxy's bootstrap?")
     producer = Producer(idempotent_producer_config(Address(topicproof_proxy.bootstrap)))
     producer.produce(str(topic), b"once")
     assert producer.flush(30) == 0
     assert rule.struck == 1 and topic.end() == 1
+    (idle,) = topicproof_proxy.idle_rules()
+    assert re.search(r"END_TXN lost hit no request\. These came: \d PRODUCE, \d INIT_", idle)
+
+
+def test_records_with_another_key_need_a_contract(
+    assert_exactly_once: Callable[..., Report], topicproof_topic: Callable[..., Topic]
+) -> None:
+    """Story: the program changes the key, and the test gives no contract. The message says how
+    records were matched, and how to match them."""
+    payments = topicproof_topic("payments", committed=[(b"1", b'{"id": 1}'), (b"2", b'{"id": 2}')])
+    receipts = topicproof_topic(
+        "receipts", committed=[(b"ann", b'{"payment": 1}'), (b"bob", b'{"payment": 2}')]
+    )
+    with pytest.raises(AssertionError, match=r"UNKNOWN(?s:.)*Records were matched by key\. If"):
+        assert_exactly_once(payments, receipts)
+    identity = {"source": {"json": "$.id"}, "sink": {"json": "$.payment"}}
+    assert assert_exactly_once(payments, receipts, {"identity": identity}).fates["committed"] == 2
 
 
 def test_a_program_is_killed_at_random_moments_of_its_work(

@@ -228,8 +228,8 @@ def test_topics_without_lineage_are_not_condemned(spark: SparkSession, tmp_path:
     assert (
         report.why
         == "Could not be judged: identity_disjoint: None of 3 committed records names an input of"
-        " the source. Name another identity, such as key: a drafted contract (`topicproof contract"
-        " init`) proposes one."
+        " the source. Match them by something else: `topicproof contract init` proposes an"
+        " identity."
     )
     assert judged(spark, tmp_path, history("0 ? 2 C", inputs=3)).verdict is Outcome.VIOLATED
 

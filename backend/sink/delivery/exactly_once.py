@@ -92,7 +92,8 @@ class ExactlyOnce:
         self.producer.flush()
 
     def _new_producer(self) -> TransactionalProducer:
-        sink, special = self.task.sink, dict(self.task.hooks.client_settings())
+        sink = self.task.sink
+        special = {"linger_ms": sink.linger_ms, **self.task.hooks.client_settings()}
         if self.one_by_one:
             # One in flight: records behind a refused one would be out of sequence, which hides the
             # reason.
