@@ -8,6 +8,7 @@ from typing import Any
 
 from topicproof.app.url_state import example_position
 from topicproof.backend.history.store import ENDED, Run, State
+from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 
 _SMALL: Mapping[str, Any] = {"records": 9_000, "partitions": 3, "per_transaction": 500, "seed": 7}
@@ -63,6 +64,10 @@ _JUDGING = (
 )
 _BROKEN = (
     "This time the story stopped before it had a verdict. The error is shown below; start it again."
+)
+_DIFFERENT = (
+    "This time it ended differently from the story. Open the verdict below to see what was found,"
+    " and where."
 )
 
 STORIES: tuple[Story, ...] = (
@@ -178,15 +183,23 @@ class Step:
 def steps(told: Story, runs: Sequence[Run]) -> list[Step]:
     """Returns the story so far; the last step is the current one. Of several runs, the slowest
     counts."""
-    broken = [run for run in runs if run.state in ENDED and run.verdict is None]
     way = (
         Step("Start", "Each run has its own process. It continues if you close this page."),
         Step("Fill", _FILLING),
         Step("Process", told.processing),
         Step("Judge", _JUDGING),
-        Step("What there is to see", told.ended if not broken else _BROKEN),
+        Step("What there is to see", _ending(told, runs)),
     )
     return list(way[: 1 + min((_stage(run) for run in runs), default=0)])
+
+
+def _ending(told: Story, runs: Sequence[Run]) -> str:
+    """Returns what there is to see. Every story ends with verdicts that hold; if a run's does not,
+    its text would be wrong."""
+    verdicts = {run.verdict for run in runs if run.state in ENDED}
+    if None in verdicts:
+        return _BROKEN
+    return told.ended if verdicts <= {Outcome.HOLDS} else _DIFFERENT
 
 
 def _stage(run: Run) -> int:

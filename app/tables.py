@@ -281,7 +281,7 @@ def _key(record: Record, topic: str, formats: Formats) -> str | None:
 
 def _value(record: Record, topic: str, formats: Formats) -> str | None:
     if not _came(record):
-        return "— a marker" if record.fate is Fate.MARKER else "— no record"
+        return "— a marker" if record.marker else "— no record"
     return cell_text(record, topic, formats, CELL_CHARACTERS)
 
 

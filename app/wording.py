@@ -428,10 +428,11 @@ def search_sentence(found: Mapping[int, Search], bounds: Bounds) -> str:
 
 def not_here(record: Record) -> str:
     """Formats a short reason why read_committed gets nothing; the full sentence is `record.why`."""
+    if record.marker:
+        return "— a marker, never delivered"
     return {
         Fate.ABORTED: "— not delivered: aborted",
         Fate.PENDING: "— withheld: still pending",
-        Fate.MARKER: "— a marker, never delivered",
         Fate.GONE: "— nothing here any more",
     }.get(record.fate, f"— {record.why}")
 

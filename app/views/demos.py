@@ -125,10 +125,12 @@ def opened() -> tuple[Story, list[str]] | None:
             st.warning("That story cannot be opened again. Choose one.", icon=":material/info:")
         return None
     try:
-        for one in ids:
-            open_history(settings).get(one)
+        runs = [open_history(settings).get(one) for one in ids]
     except TopicproofError as error:
         st.warning(wording.plain(str(error)), title="A run of that story is not in the history")
+        return None
+    if any(run.kind != "run" for run in runs):
+        st.warning("A check of two topics is not a story. Choose one.", icon=":material/info:")
         return None
     return told, ids
 

@@ -86,13 +86,13 @@ def listed(runs: Sequence[Run], standings: Mapping[str, str]) -> None:
             "run": [
                 f"verdict?run={run.id}" if run.verdict else f"run?run={run.id}" for run in runs
             ],
-            "started": [run.created_at for run in runs],
-            "kind": [run.kind for run in runs],
-            "what": [trend.subject(run) for run in runs],
-            "cluster": [wording.clusters(run) for run in runs],
-            "state": [wording.run_state(run).word for run in runs],
             "verdict": [wording.verdict_short(run) for run in runs],
             "sign-off": [standings[run.id] for run in runs],
+            "started": [run.created_at for run in runs],
+            "what": [trend.subject(run) for run in runs],
+            "cluster": [wording.clusters(run) for run in runs],
+            "kind": [run.kind for run in runs],
+            "state": [wording.run_state(run).word for run in runs],
             "took": pd.Series([trend.took_s(run) for run in runs], dtype=float),
             "why": [run.why or run.error or "" for run in runs],
         }
@@ -221,7 +221,7 @@ def side_by_side(runs: Sequence[Run]) -> None:
                 icon=":material/gavel:",
                 query_params={"run": name},
             )
-    st.markdown(wording.plain(found.why))
+    st.markdown(wording.plain(found.told(wording.KIND_TITLES)))
     tables(found)
 
 
@@ -264,7 +264,11 @@ def tables(found: Comparison) -> None:
 
 
 def _figure(value: float | None, sign: str = "") -> str:
-    return "–" if value is None else f"{round(value, 3):{sign},}".removesuffix(".0")
+    """Returns a figure as text, with one decimal, or with two digits if it is small."""
+    if value is None:
+        return "–"
+    short = round(value, 1) if abs(value) >= 10 else float(f"{value:.2g}")
+    return f"{short:{sign},}".removesuffix(".0")
 
 
 def _choice(label: str, key: str, options: Sequence[str], default: str | None = None) -> str:

@@ -321,9 +321,9 @@ def recent(found: list[Run]) -> None:
     table = pd.DataFrame(
         {
             "run": [run.id for run in shown],
-            "started (UTC)": [run.created_at for run in shown],
-            "state": [wording.run_state(run).word for run in shown],
             "verdict": [wording.verdict_short(run) for run in shown],
+            "state": [wording.run_state(run).word for run in shown],
+            "started (UTC)": [run.created_at for run in shown],
             "why": [run.why or run.error or "" for run in shown],
         }
     )
@@ -346,7 +346,7 @@ def recent(found: list[Run]) -> None:
                 format="YYYY-MM-DD HH:mm:ss", width=150
             ),
             "state": st.column_config.TextColumn(width=85),
-            "verdict": st.column_config.TextColumn(width=95),
+            "verdict": st.column_config.TextColumn(width=115),
         },
     )
     st.caption("Click a row to open its run here.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from topicproof.validators.finding import Finding
@@ -62,10 +63,18 @@ class Comparison:
     @property
     def why(self) -> str:
         """One sentence on what changed."""
+        return self.told({})
+
+    def told(self, titles: Mapping[str, str]) -> str:
+        """Return one sentence on what changed, with these titles of kinds."""
         verdicts = f"{self.before.verdict} and {self.after.verdict}"
         if self.before.verdict is self.after.verdict:
             verdicts = f"{self.before.verdict} both times"
-        told = [f"{one.kind} {one.word}" for one in self.changed if not one.word.startswith("only")]
+        told = [
+            f"{titles.get(one.kind, one.kind)} {one.word}"
+            for one in self.changed
+            if not one.word.startswith("only")
+        ]
         return f"{verdicts}; " + (", ".join(told) if told else "no kind of finding differs") + "."
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.app.conftest import OpenPage, texts
 from tests.runs import Finished
 from topicproof.app.stories import STORIES, steps, story, ways
-from topicproof.backend.history.store import State
+from topicproof.backend.history.store import History, State
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Example, Finding, Outcome
@@ -52,6 +52,8 @@ def test_a_story_is_told_by_the_run_that_is_least_far(finished: Finished) -> Non
     assert ended[2].text == told.processing and ended[-1].text == told.ended
     failed = replace(at[State.FAILED], verdict=None)
     assert "stopped before it had a verdict" in steps(told, [at[State.DONE], failed])[-1].text
+    violated = replace(at[State.DONE], verdict=Outcome.VIOLATED)
+    assert "ended differently from the story" in steps(told, [at[State.DONE], violated])[-1].text
 
 
 def test_a_story_leads_to_what_it_has_shown(finished: Finished) -> None:
@@ -88,7 +90,6 @@ def test_the_address_of_a_story_opens_it_again(
 ) -> None:
     """Story: the address is sent to a colleague, who sees the same. An address that leads nowhere
     gets a notice."""
-    assert at_home.home
     app = open_page("demos")
     assert not app.exception and len(app.button) == len(STORIES)
     app = open_page("demos", story="clean", runs=finished.run.id)
@@ -99,8 +100,10 @@ def test_the_address_of_a_story_opens_it_again(
     assert app.button[-1].label == f"Next: {STORIES[1].question}"
     (played,) = app.get("bidi_component")
     assert finished.sink in str(played.proto)
+    check = History(at_home).create("check", "check", {})
     for params in (
         {"story": "clean", "runs": "gone-1"},
+        {"story": "clean", "runs": check.id},
         {"story": "crash", "runs": finished.run.id},
         {"story": "x"},
     ):

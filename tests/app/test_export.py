@@ -31,7 +31,7 @@ RECORDS = (
         "t/1",
         "",
     ),
-    Record(0, 6, None, None, None, (), Fate.MARKER, False, "t/1", ""),
+    Record(0, 6, None, None, None, (), Fate.MARKER, False, "t/1", "", marker=True),
     Row(1, 7, 0, None, b'a,"b"\nc', (), 7, Fate.COMMITTED, 42),
 )
 

@@ -193,7 +193,7 @@ def test_two_reports_side_by_side(open_page: OpenPage, stored: Stored) -> None:
     app = open_page("history", before=before.id, after=after.id)
     assert not app.exception
     said = texts(app)
-    assert "HOLDS and VIOLATED; duplicate appeared." in said
+    assert "HOLDS and VIOLATED; Duplicates appeared." in said
     kinds = app.dataframe[-1].value
     assert kinds.iloc[0].tolist() == ["Duplicates", "0 HOLDS", "3 VIOLATED", "appeared"]
 

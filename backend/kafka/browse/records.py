@@ -63,6 +63,8 @@ class Record:
     """Why a read_committed consumer does or does not receive this offset."""
     packed: bytes | None = None
     """Its lineage, if another record's header holds it."""
+    marker: bool = False
+    """Whether it is a marker. Above the last stable offset its fate is PENDING nevertheless."""
 
     @property
     def lineage(self) -> str | None:
@@ -318,6 +320,7 @@ def _records(
                 transaction=name_of(offset) or names.get(account.transaction, producer),
                 why=why(account, fate, transaction, offset in committed, message is not None, lso),
                 packed=named[offset].lineage if offset in named else None,
+                marker=account.control is not None,
             )
         )
     return records

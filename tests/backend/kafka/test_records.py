@@ -65,6 +65,7 @@ def test_every_offset_says_why_a_consumer_gets_it_or_not(
         f"Never: its transaction was aborted (marker at 10); until then it {behind}",
         "An abort marker for the transaction that began at 9; no consumer ever gets one.",
     ]
+    assert [r.offset for r in records if r.marker] == [2, 3, 8, 10]
     assert [r.transaction is None for r in records] == [offset in (4, 6) for offset in range(11)]
     assert records[0].transaction == records[2].transaction == records[7].transaction
     assert (records[0].timestamp_ms or 0) > 1_600_000_000_000
