@@ -194,13 +194,25 @@ class Cluster:
         right = f"Read on group {group} and topic {topic}"
         self._of_group(group, ask, f"committing offsets of group {group}", right, again=False)
 
-    def delete_group(self, group: str) -> None:
-        with self._translated(f"deleting group {group}", f"Delete on group {group}"):
+    def delete_group(self, group: str, patience_s: float = 0) -> None:
+        """Delete a group, if it exists. Waits `patience_s` for its members to leave: a dead one
+        remains for its session timeout. Raises ClusterError."""
+
+        def refusal() -> KafkaException | None:
             try:
                 self.admin.delete_consumer_groups([group])[group].result()
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
-                    raise
+                    return error
+            return None
+
+        def settled(error: KafkaException | None) -> bool:
+            return error is None or error.args[0].code() != KafkaError.NON_EMPTY_GROUP
+
+        with self._translated(f"deleting group {group}", f"Delete on group {group}"):
+            refused = ask_until(refusal, settled, patience_s)
+            if refused is not None:
+                raise refused
 
     def _of_group(
         self,
@@ -339,7 +351,7 @@ def cluster_error(
             f"No Kafka broker answers at {address} (while {doing}). Check the address and that"
             " Kafka runs."
         )
-    if cause.code() == KafkaError.UNKNOWN_MEMBER_ID:
+    if cause.code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP):
         return ClusterError(
             f"Kafka at {address} refused while {doing}: another consumer is a member of the group."
             " Stop the consumers of this group, and start this again."

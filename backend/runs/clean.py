@@ -16,16 +16,22 @@ from topicproof.backend.settings import Settings
 from topicproof.backend.sink.table import drop_table, drop_tables
 from topicproof.backend.storage import withdraw
 
+MEMBERS_LEAVE_S = 60.0
+"""A dead consumer is a member for its session timeout, 45 s by default."""
+
 
 def clean(settings: Settings, services: Services, history: History, run_id: str) -> list[str]:
     """Delete a run's topics (only those that it created), tables, groups, folder and history entry.
-    Returns the names of the deleted topics and tables."""
+    Returns the names of the deleted topics and tables. Raises ClusterError if a group still has a
+    member."""
     run = history.take(run_id)
     stop_orphan(services, run)
     cluster = Cluster(services.address)
+    # Groups first: a member refuses the deletion, and then nothing is lost yet.
+    for names in run.facts.stages:
+        cluster.delete_group(names.group, MEMBERS_LEAVE_S)
     deleted = cluster.delete_topics(run.facts.made)
     for names in run.facts.stages:
-        cluster.delete_group(names.group)
         if names.database is not None:
             drop_tables(names.database, names.sink, names.group)
             deleted.append(names.sink)

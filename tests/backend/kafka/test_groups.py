@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -15,8 +16,10 @@ from tests.backend.kafka.topics import Writer, ask
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
 from topicproof.backend.commands.show_topic import print_topic
+from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.client_configs import READ_COMMITTED, consumer_config
+from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.groups import Member, group_members, list_groups
 from topicproof.backend.kafka.log.rawlog import Connection
 
@@ -58,6 +61,21 @@ def test_inspect_names_the_members_of_each_group(
         ["reader-a", "127.0.0.1", str(owned[0][0][1])],
         ["reader-b", "127.0.0.1", str(owned[1][0][1])],
     ]
+
+
+def test_a_group_is_deleted_when_its_member_has_left(bootstrap: str, new_topic: NewTopic) -> None:
+    """Story: a run is cleaned while somebody's consumer is a member of its group. The deletion
+    waits for the member to leave. If it stays, the sentence says what to stop."""
+    topic, group = new_topic(), f"left-{new_topic()}"
+    cluster = Cluster(Address(bootstrap))
+    with ThreadPoolExecutor() as pool:
+        with member(bootstrap, group, [topic]):
+            with pytest.raises(ClusterError, match=r"another consumer is a member of the group\."):
+                cluster.delete_group(group)
+            deletion = pool.submit(cluster.delete_group, group, 60)
+        deletion.result()
+    cluster.delete_group(group)
+    assert group not in [each.group for each in ask(Address(bootstrap), list_groups)]
 
 
 def test_a_partition_that_nobody_has_yet_belongs_to_who_waits_for_it(
