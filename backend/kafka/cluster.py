@@ -280,7 +280,9 @@ class Cluster:
             return {each.partition: future.result().offset for each, future in futures.items()}
 
         doing = f"asking for the offsets of {topic}"
-        return self._retrying(ask, doing, f"Describe on topic {topic}")
+        # A broker that has just started learns of a new topic later than the others.
+        unknown = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._NOENT})
+        return self._retrying(ask, doing, f"Describe on topic {topic}", also=unknown)
 
     def _retrying(
         self,
@@ -288,15 +290,17 @@ class Cluster:
         doing: str,
         right: str,
         patience_s: float = GONE_TIMEOUT_S,
+        also: frozenset[int] = frozenset(),
     ) -> Answer:
         """Ask again while a broker is not ready yet: a coordinator loads, or a leader moves.
+        `also`: further errors of a broker that is not ready.
 
         Also while one broker is silent and others answer: until the controller misses its
         heartbeat, clients are still directed to it.
         """
         retrying = Retrying(
             retry=retry_if_exception(
-                lambda error: _not_ready(error) or (_silent(error) and self.answers())
+                lambda error: _not_ready(error, also) or (_silent(error) and self.answers())
             ),
             stop=stop_after_delay(patience_s),
             wait=wait_exponential(0.05, max=1),
@@ -368,8 +372,8 @@ def _without_errors(found: list[TopicPartition]) -> list[TopicPartition]:
     return found
 
 
-def _not_ready(error: BaseException) -> bool:
-    return isinstance(error, KafkaException) and error.args[0].code() in _NOT_READY_YET
+def _not_ready(error: BaseException, also: frozenset[int] = frozenset()) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in _NOT_READY_YET | also
 
 
 def _silent(error: BaseException) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 from socketserver import StreamRequestHandler, TCPServer
-from threading import Thread
+from threading import Event, Thread
+from uuid import uuid4
 
 import pytest
 from kafka.admin._transactions import TransactionState
@@ -16,8 +18,10 @@ from kafka.errors import for_code
 from tests.test_cli import call
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.client import cluster_error
 from topicproof.backend.kafka.log.rawlog import Connection
+from topicproof.validators.finding import PartitionBounds
 
 
 class Redis(StreamRequestHandler):
@@ -104,3 +108,25 @@ def test_a_word_or_error_code_of_a_newer_broker_is_named() -> None:
         # Retriable, and not. The library names each of many partitions.
         said = str(cluster_error(address, for_code(code)("partitions " + "many-000 " * 1_000)))
         assert "partitions many-000" in said and len(said) < 500
+
+
+def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a broker has just started. The others know a new topic already, and it does not. Its
+    answer is no reason to fail."""
+    topic = f"new-{uuid4().hex[:6]}"
+    cluster = Cluster(Address(bootstrap))
+    asked = Event()
+
+    def known_elsewhere(_topic: str) -> list[int]:
+        asked.set()
+        return [0]
+
+    monkeypatch.setattr(cluster, "partitions", known_elsewhere)
+    with ThreadPoolExecutor() as pool:
+        bounds = pool.submit(cluster.bounds, topic)
+        assert asked.wait(30)
+        Cluster(Address(bootstrap)).create_topic(topic, 1)
+        assert bounds.result().partitions == (PartitionBounds(0, 0, 0, 0),)
+    cluster.delete_topics([topic])
