@@ -30,8 +30,8 @@ def jump(shim: Path, state: State, seconds: int) -> str:
         shift = Path(home) / "shift"
         shift.write_bytes(struct.pack("q", 0))
         os.environ |= {"LD_PRELOAD": str(shim), "CLOCK_SHIFT": str(shift)}
+        settings = read_settings(home=Path(home) / "home")
         try:
-            settings = read_settings(home=Path(home) / "home")
             history = History(settings)
             process = start(settings, *PLAN)
             wait_until(lambda: len(history.list()) == 1, START_S, "the run's entry")
@@ -52,6 +52,9 @@ def jump(shim: Path, state: State, seconds: int) -> str:
             return f"{type(error).__name__}: {error}"
         finally:
             os.environ.pop("LD_PRELOAD")
+            # The services stop after their last user, and write into the folder until then.
+            running = settings.services / "running.json"
+            wait_until(lambda: not running.exists(), RESUME_S, "the end of Kafka and Spark")
 
 
 def main() -> None:
