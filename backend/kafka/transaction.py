@@ -187,7 +187,8 @@ class TransactionalProducer:
                 warnings.filterwarnings(
                     "ignore", "Producer abort_transaction failed", RuntimeWarning
                 )
-            self.producer.close()
+            with _fatal_errors():
+                self.producer.close()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -246,13 +247,21 @@ class TransactionalProducer:
         deadline = time.monotonic() + TIMEOUT_S
         # Only while something is queued: each flush wakes all threads of the client, two of them
         # idle.
-        while self.failed is None and len(self.producer) > 0 and self.producer.flush(LOOK_S) > 0:
+        while self.failed is None and len(self.producer) > 0 and self._flushing() > 0:
             if time.monotonic() > deadline:
                 raise TransactionAborted(
                     f"{self.transactional_id}: the brokers did not take all records in time."
                 )
         if self.failed is not None:
             raise self._told(self.failed) or self._aborted(self.failed)
+
+    def _flushing(self) -> int:
+        """Flush for at most LOOK_S; return how many records and events are left."""
+        try:
+            with _fatal_errors():
+                return self.producer.flush(LOOK_S)
+        except KafkaException as error:
+            raise self._translated(error) from error
 
     def send_offset(self, source: TopicPartition, group: Any) -> None:
         """Add the source's next offset to the transaction while sending queued records."""
@@ -366,6 +375,22 @@ class TransactionalProducer:
 
     def _aborted(self, cause: KafkaError) -> TransactionAborted:
         return TransactionAborted(f"{self.transactional_id}: {cause.str()} ({cause.name()}).")
+
+
+@contextmanager
+def _fatal_errors() -> Iterator[None]:
+    """Raise the client's fatal error as the KafkaException that it is.
+
+    The client sets the exception while it still delivers events. If a log line comes next, Python
+    finds it set when `ConnectionLog.log` returns, and raises a SystemError with it as the cause
+    (confluent-kafka 2.16).
+    """
+    try:
+        yield
+    except SystemError as error:
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from error
+        raise
 
 
 def _is_state(error: BaseException | None) -> bool:

@@ -12,9 +12,10 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.conftest import wait_until
 from tests.runs import read_all
 from topicproof.backend.address import Address
-from topicproof.backend.errors import InjectedError, RecordRefused
+from topicproof.backend.errors import Fenced, InjectedError, RecordRefused
 from topicproof.backend.faults.proxy import How, Proxy, Rule
 from topicproof.backend.faults.requests import Api
+from topicproof.backend.kafka import transaction
 from topicproof.backend.kafka.client_configs import READ_COMMITTED, consumer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.transaction import Record, TransactionalProducer
@@ -95,3 +96,31 @@ def test_a_new_epoch_refuses_what_arrives_late(
         (Api.TXN_OFFSET_COMMIT, True): (b"ab", 2),
         (Api.TXN_OFFSET_COMMIT, False): (b"ab", 1),
     }[request_kind, defended]
+
+
+def test_a_fatal_error_before_log_lines_is_still_named(
+    bootstrap: str, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: another producer takes the id over while a record is queued. The client has the fatal
+    error and a log line to deliver, in one flush. The error raised is that of a fenced producer,
+    and closing it is quiet."""
+    topic = new_topic()
+    consumer = Consumer(consumer_config(Address(bootstrap), f"{topic}-group", READ_COMMITTED))
+    offset = [TopicPartition(topic, 0, 1)], consumer.consumer_group_metadata(), TIMEOUT_S
+
+    def be_fenced(fenced: TransactionalProducer) -> None:
+        with fenced.transaction():
+            with TransactionalProducer(Address(bootstrap), topic):
+                pass
+            fenced.produce([(topic, None, b"queued", [])])
+            with pytest.raises(KafkaException, match="_FENCED"):
+                fenced.producer.send_offsets_to_transaction(*offset)
+            fenced.flush()
+
+    # With a longer flush and more log lines the error is never the last event.
+    monkeypatch.setattr(transaction, "LOOK_S", 1.0)
+    fenced = TransactionalProducer(Address(bootstrap, {"debug": "all"}), topic)
+    with fenced, pytest.raises(Fenced, match="was taken over by another producer") as raised:
+        be_fenced(fenced)
+    causes = [raised.value.__cause__, getattr(raised.value.__cause__, "__cause__", None)]
+    assert [type(cause) for cause in causes] == [KafkaException, SystemError]
