@@ -366,8 +366,8 @@ def row_latency(bench: Bench, _records: int, times: int) -> Iterator[Line]:
 
 def row_real_time(bench: Bench, _records: int, times: int) -> Iterator[Line]:
     """The latency of a run in real time, beside Kafka Streams with commits every 100 and every 10
-    ms; in turns. At the lower rate also beside micro-batches and beside Spark's own sink in real
-    time, and how long records wait when all workers are killed."""
+    ms; in turns. At the lower rate also beside shorter transactions, micro-batches and Spark's own
+    sink in real time, and how long records wait when all workers are killed."""
     for rate, goals in REAL_TIME_GOALS.items():
         found: dict[str, list[list[float]]] = {}
         killed: dict[str, list[float]] = {}
@@ -408,6 +408,9 @@ def _beside_real_time(bench: Bench, rate: int) -> dict[str, Callable[[], list[fl
         for commit_ms in REAL_TIME_COMMITS_MS:
             turns[f"Kafka Streams EOS, every {commit_ms} ms"] = of_streams(commit_ms)
     if rate == LATENCY_RATE:
+        turns[f"{REAL_TIME}, transactions of 10 ms"] = lambda: latencies(
+            bench, rate, STEADY_S, trigger="real_time", commit_interval_ms=10
+        )
         turns["micro-batches"] = lambda: latencies(bench, rate, LATENCY_S)
         turns["Spark's own sink in real time, at-least-once"] = lambda: latencies_of_spark(
             bench, rate, LATENCY_S
