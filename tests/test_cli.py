@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from topicproof.backend import cli
+from topicproof.backend.commands import runs
+from topicproof.backend.history.store import History, State
+from topicproof.backend.settings import read_settings
 
 COMMANDS = (
     "up",
@@ -184,3 +187,32 @@ def test_a_home_that_cannot_be_written_names_the_remedy(
     monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "file" / "home"))
     assert call("runs") == 3
     assert "TOPICPROOF_HOME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("state", [State.JUDGING, State.PROCESSING])
+def test_stop_waits_for_the_judgement_but_not_for_a_run_that_hangs(
+    state: State, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: a run is asked to stop, and a minute later it is still in the same state. If that is
+    the judgement of what it has processed, `stop` says so and waits for its end. If it still
+    processes, `stop` gives up with a sentence."""
+    history = History(read_settings())
+    run = history.create("run", "squares", {})
+    history.enter(run.id, state)
+    said: list[str] = []
+
+    def end(text: str) -> None:
+        said.append(text)
+        history.end(run.id, State.STOPPED, "HOLDS", None)
+
+    monkeypatch.setattr(runs, "STOP_WAIT_S", 0.0)
+    monkeypatch.setattr(runs, "say", end)
+    code = call("stop", run.id)
+    told = capsys.readouterr()
+    assert history.get(run.id).stop_requested is (state is not State.JUDGING)
+    if state is State.JUDGING:
+        assert (code, said) == (0, [f"{run.id} has stopped and is still being judged."])
+        assert f"{run.id} is stopped." in told.out
+    else:
+        assert (code, said) == (3, [])
+        assert f"Run {run.id} has been asked to stop but is still processing." in told.err

@@ -51,7 +51,7 @@ from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.faults.by_hand import FREEZE_S, Freeze, Kill
 from topicproof.backend.history.audit import allow
 from topicproof.backend.history.signoff import signoffs
-from topicproof.backend.history.store import History, Run
+from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.runs.by_hand import strike as strike_run
 from topicproof.backend.runs.clean import clean as clean_run
 from topicproof.backend.runs.context import finish as finish_run
@@ -73,7 +73,7 @@ from topicproof.backend.yaml_fields import read_yaml
 from topicproof.validators.report import Report
 
 STOP_WAIT_S = 60.0
-"""Seconds that a run may stay in one state after a stop request."""
+"""Seconds that a run may stay in one state after a stop request, unless it is being judged."""
 
 
 def run(
@@ -244,11 +244,14 @@ def stop(
         found = ask_until(
             partial(history.get, run_id), partial(_has_moved, before.state), STOP_WAIT_S
         )
-        if found.alive and found.state == before.state:
+        if not found.alive or found.state != before.state:
+            continue
+        if found.state is not State.JUDGING:
             raise TopicproofError(
                 f"Run {run_id} has been asked to stop but is still {found.state}. Look again:"
                 f" topicproof show {run_id}"
             )
+        say(f"{run_id} has stopped and is still being judged.")
     emit(json_, run_json(found))
     out.print(f"{run_id} is {found.state}.")
 
