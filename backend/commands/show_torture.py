@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from topicproof.backend.matrix.table import TABLE
 from topicproof.backend.torture.run import Tried
 from topicproof.backend.torture.schedule import Schedule
+from topicproof.validators.verdict_sentence import plural
 
 
 def line(one: Tried) -> str:
@@ -24,8 +25,9 @@ def summary(schedules: Sequence[Schedule], surprises: int) -> str:
     exactly = sum(one.name == "exactly_once" for one in schedules)
     faults = sum(len(one.strikes) for one in schedules)
     return (
-        f"{len(schedules):,} runs, {exactly:,} of them exactly-once, under {faults:,} faults:"
-        f" {surprises:,} surprises."
+        f"{len(schedules):,} {plural(len(schedules), 'run')}, {exactly:,} of them exactly-once,"
+        f" under {faults:,} {plural(faults, 'fault')}: {surprises:,}"
+        f" {plural(surprises, 'surprise')}."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -80,32 +81,44 @@ def torture(
         torturer.require_brokers(max([possible, *(one.brokers for one in given)]))
         trigger = REAL_TIME if real_time else MICRO_BATCH
         chosen = iter(given) if given else drawn(seed, possible, runs, minutes, stop, trigger)
-        torturer.try_all(chosen, ended, at_once)
-        for failed in [one for one in tried if one.surprises]:
-            made = torturer.shrink(failed, SHRINKING_RUNS, ended) if shrink else failed
-            smallest.append(made)
-    failures = [one for one in tried if one.surprises]
-    emit(
-        json_,
-        {
-            "runs": [_fields(one) for one in tried],
-            "surprises": len(failures),
-            "smallest": [_fields(one) for one in smallest],
-        },
-    )
-    if markdown_file is not None:
-        options = {"minutes": minutes, "runs": runs, "seed": seed, "brokers": brokers}
-        told = [f" --{name} {value:g}" for name, value in options.items() if value is not None]
-        command = f"topicproof torture{' --real-time' if real_time else ''}{''.join(told)}"
-        lines = [line(one) for one in tried]
-        schedules = [one.schedule for one in tried]
-        write_file(markdown_file, markdown(command, schedules, lines, len(failures)))
-    for one in smallest:
-        out.print(f"[red]{plain(line(one))}[/]", highlight=False)
-        out.print(f"Replay: topicproof torture --schedule '{one.schedule}'", highlight=False)
-    out.print(summary([one.schedule for one in tried], len(failures)))
+        try:
+            torturer.try_all(chosen, ended, at_once)
+            for failed in [one for one in tried if one.surprises]:
+                made = torturer.shrink(failed, SHRINKING_RUNS, ended) if shrink else failed
+                smallest.append(made)
+        finally:
+            # An error ends the torture, but does not take away what the runs before it have shown.
+            failures = [one for one in tried if one.surprises]
+            emit(
+                json_,
+                {
+                    "runs": [_fields(one) for one in tried],
+                    "surprises": len(failures),
+                    "smallest": [_fields(one) for one in smallest],
+                },
+            )
+            if markdown_file is not None:
+                options = {"minutes": minutes, "runs": runs, "seed": seed, "brokers": brokers}
+                write_file(markdown_file, _page(options, real_time, tried, len(failures)))
+            for one in smallest:
+                out.print(f"[red]{plain(line(one))}[/]", highlight=False)
+                out.print(
+                    f"Replay: topicproof torture --schedule '{one.schedule}'", highlight=False
+                )
+            out.print(summary([one.schedule for one in tried], len(failures)))
     if failures:
         raise typer.Exit(1)
+
+
+def _page(
+    options: Mapping[str, float | None], real_time: bool, tried: Sequence[Tried], failures: int
+) -> str:
+    """Render all runs as Markdown, with the command that made them."""
+    told = [f" --{name} {value:g}" for name, value in options.items() if value is not None]
+    command = f"topicproof torture{' --real-time' if real_time else ''}{''.join(told)}"
+    return markdown(
+        command, [one.schedule for one in tried], [line(one) for one in tried], failures
+    )
 
 
 def _fields(one: Tried) -> dict[str, object]:

@@ -4,11 +4,18 @@ sink, and shows no more damage than its guarantee allows."""
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import pytest
+
+from topicproof.backend import cli
 from topicproof.backend.commands.show_torture import line, markdown
+from topicproof.backend.errors import ClusterError
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.torture.run import Torture, Tried, drawn
+from topicproof.backend.torture.schedule import Schedule
 
 SEED, RUNS, MINUTES = 1, 70, 3
 """A slow machine tries fewer schedules, but the same."""
@@ -28,3 +35,33 @@ def test_no_schedule_of_a_seed_is_a_surprise(settings: Settings, cluster: Servic
     page = markdown("it", [one.schedule for one in tried], lines, 0)
     assert all(one in page for one in lines)
     assert f"{len(tried)} runs" in page and "0 surprises" in page
+
+
+def test_an_error_takes_nothing_away_from_what_was_tried(
+    settings: Settings,
+    cluster: Services,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Story: after the first run the cluster is gone. The command ends with the error, and still
+    prints and writes what the first run has shown."""
+
+    def try_all(
+        torture: Torture, schedules: Iterator[Schedule], ended: Callable[[Tried], None], _: int
+    ) -> None:
+        tried = torture.try_one(next(schedules))
+        assert tried is not None
+        ended(tried)
+        raise ClusterError("The cluster is gone.")
+
+    assert cluster.bootstrap
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(Torture, "try_all", try_all)
+    page = tmp_path / "torture.md"
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["torture", "--runs", "2", "--seed", str(SEED), "--markdown", str(page)])
+    told = capsys.readouterr()
+    assert ended.value.code == ClusterError.exit_code and "The cluster is gone." in told.err
+    assert "1 run, " in told.out and "1 run, " in page.read_text(encoding="utf-8")
