@@ -14,7 +14,7 @@ import secrets
 import socket
 import sqlite3
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from sqlalchemy import Engine, Text, create_engine, event, select, text, update
+from sqlalchemy import Engine, Text, create_engine, event, or_, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
@@ -189,11 +189,17 @@ class History:
         known = f"The newest are {', '.join(newest)}." if newest else "The history is empty."
         raise UsageError(f"There is no run {run}. {known} `topicproof runs` lists all.")
 
-    def list(self, limit: int = 200) -> list[Run]:
-        """Return the runs, newest first."""
+    def list(self, limit: int | None = None) -> list[Run]:
+        """Return the runs, newest first; at most `limit`."""
         with self.session() as session:
             rows = session.scalars(select(_RunRow).order_by(_RunRow.created_at.desc()).limit(limit))
             return [_read(row) for row in rows]
+
+    def owned_by(self, process: str) -> Sequence[str]:
+        """Return the ids of the runs whose owner begins with these words, newest first."""
+        wanted = select(_RunRow.id).where(_RunRow.owner.startswith(process, autoescape=True))
+        with self.session() as session:
+            return session.scalars(wanted.order_by(_RunRow.created_at.desc())).all()
 
     def take(self, run: str) -> Run:
         """Become the owner. Raises UsageError while another live process owns the run."""
@@ -222,25 +228,30 @@ class History:
 
     def renew(self, run: str, progress: Progress) -> bool:
         """Renew the lease and publish live figures. Returns whether a stop was requested
-        meanwhile."""
-        self._update(run, renewed_at=_now(), progress=progress_json(progress))
+        meanwhile. Raises UsageError if another process has taken the run."""
+        self._update(run, True, renewed_at=_now(), progress=progress_json(progress))
         return self.get(run).stop_requested
 
     def remember(self, run: str, facts: Facts) -> None:
-        self._update(run, facts=facts_json(facts))
+        """Replace the facts. Raises as `renew`."""
+        self._update(run, True, facts=facts_json(facts))
 
     def enter(self, run: str, state: State) -> None:
-        self._update(run, state=state)
+        """Enter a state. Raises as `renew`."""
+        self._update(run, True, state=state)
 
     def request_stop(self, run: str) -> None:
-        self._update(run, stop_requested=True)
+        with self.session() as session:
+            session.execute(update(_RunRow).where(_RunRow.id == run).values(stop_requested=True))
 
     def end(
         self, run: str, state: State, verdict: str | None, why: str | None, error: str | None = None
     ) -> None:
-        """Record the final state of a run, and release the lease."""
+        """Record the final state of a run, and release the lease. The first end counts. Raises as
+        `renew`."""
         self._update(
             run,
+            False,
             state=state,
             verdict=verdict,
             why=why,
@@ -256,9 +267,20 @@ class History:
             if row is not None:
                 session.delete(row)
 
-    def _update(self, run: str, **values: Any) -> None:
+    def _update(self, run: str, also_ended: bool, **values: Any) -> None:
+        """Write to a run of this process, or to one that has ended. A process that slept longer
+        than its lease must not write to a run that another has resumed meanwhile."""
+        own = _RunRow.owner == _me()
+        if also_ended:
+            own = or_(own, _RunRow.owner.is_(None))
         with self.session() as session:
-            session.execute(update(_RunRow).where(_RunRow.id == run).values(**values))
+            session.execute(update(_RunRow).where(_RunRow.id == run, own).values(**values))
+            owner = session.scalar(select(_RunRow.owner).where(_RunRow.id == run))
+        if owner not in (None, _me()):
+            raise UsageError(
+                f"Run {run} was taken over by another process ({owner}) and continues there. Look:"
+                f" topicproof show {run}"
+            )
 
     def session(self) -> _Translated:
         """Return a transaction for a `with` block."""

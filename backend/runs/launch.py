@@ -192,7 +192,7 @@ def _await_run(
         """Return the run's id, and whether the process ended before the history was read."""
         nonlocal heard
         ended = process.ended()
-        begun = [run.id for run in history.list(limit=20) if (run.owner or "").startswith(mark)]
+        begun = history.owned_by(mark)
         if begun:
             return begun[0], ended
         if (line := _end(log, said_before).rpartition("\n")[2]) != heard:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from topicproof.backend.errors import ClusterError, EvidenceError, SparkError, TopicproofError
+from topicproof.backend.errors import ClusterError, SparkError, TopicproofError
 from topicproof.backend.faults.kinds import BROKER, UNCLEAN
 from topicproof.backend.history.store import History, State
 from topicproof.backend.kafka.cluster import Cluster
@@ -138,8 +138,8 @@ def _ending(
         told = type(error)(f"{error} {remedy}")
         try:
             history.end(run, State.FAILED, None, None, str(told))
-        except EvidenceError as unwritten:
-            told = EvidenceError(f"{told} {unwritten}")
+        except TopicproofError as unwritten:
+            told = type(unwritten)(f"{told} {unwritten}")
         give_up(told)
 
     return gone

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.shell.progress import ProgressHandler, StageInfo
 
-from topicproof.backend.errors import CheckStopped, EvidenceError, TopicproofError
+from topicproof.backend.errors import CheckStopped, TopicproofError
 from topicproof.backend.history.run_state import Progress
 from topicproof.backend.history.store import History
 
@@ -56,7 +56,7 @@ class Watched(ProgressHandler):
         while not self._ended.wait(LOOK_S):
             try:
                 self._publish()
-            except EvidenceError:
+            except TopicproofError:
                 # The thread that judges meets the same error at its next step, and reports it.
                 return
             if self.stopped:
