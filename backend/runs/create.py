@@ -43,22 +43,31 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
         require_no_table(plan.sink.url, plan.sink.topic)
     run = history.create("run", plan.scenario, plan.model_dump(mode="json"))
     note(history, Action.LAUNCH, run.id)
+    made: list[str] = []
     try:
-        facts = _make(settings, cluster, plan, run.id)
+        facts = _make(settings, cluster, plan, run.id, made)
         history.remember(run.id, replace(facts, launched_by=(history.by,)))
     except TopicproofError as error:
+        # `clean` deletes what there is.
+        where = RanOn(settings.bootstrap, settings.brokers, settings.cluster)
+        left = Facts(made=tuple(made), cluster=where, launched_by=(history.by,))
+        history.remember(run.id, left)
         history.end(run.id, State.FAILED, None, None, str(error))
         raise
     return history.get(run.id)
 
 
-def _make(settings: Settings, cluster: Cluster, plan: RunPlan, run_id: str) -> Facts:
-    """Create the topics, tables and initial offsets. Returns the facts to remember."""
+def _make(
+    settings: Settings, cluster: Cluster, plan: RunPlan, run_id: str, made: list[str]
+) -> Facts:
+    """Create the topics, tables and initial offsets. Returns the facts to remember. `made` gets
+    each topic that is created, even if a later one fails."""
     chosen = scenario(plan.scenario)
     topics = topics_of(run_id, plan, chosen)
     journal = f"{run_id}-journal"
-    made = [journal, *_make_topics(cluster, plan, chosen, topics)]
     cluster.create_topic(journal, 1)
+    made.append(journal)
+    _make_topics(cluster, plan, chosen, topics, made)
     database = _database(settings, run_id, plan) if chosen.tables else None
     stages = [
         replace(stage_names(run_id, stage, topics, journal), database=database)
@@ -135,10 +144,9 @@ def _with_dead_letters(cluster: Cluster, names: Names, made: list[str]) -> Names
 
 
 def _make_topics(
-    cluster: Cluster, plan: RunPlan, chosen: Scenario, topics: Mapping[str, str]
-) -> list[str]:
-    """Create the missing topics of a run. Returns their names."""
-    made = []
+    cluster: Cluster, plan: RunPlan, chosen: Scenario, topics: Mapping[str, str], made: list[str]
+) -> None:
+    """Create the missing topics of a run, and add their names to `made`."""
     if plan.fills:
         for source in chosen.sources:
             cluster.create_topic(topics[source], plan.partitions)
@@ -150,7 +158,6 @@ def _make_topics(
         if role not in (*chosen.sources, *chosen.tables) and topic not in existing:
             cluster.create_topic(topic, plan.sink.partitions or partitions)
             made.append(topic)
-    return made
 
 
 def _commit_initial_offsets(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -62,20 +62,8 @@ class Monitor(threading.Thread):
 
     def _look(self) -> Progress:
         context, stages = self.context, self.context.stages
-        committed, aborted, faults = self.seen.committed, self.seen.aborted, self.seen.faults
-        fenced = self.seen.fenced
-        attempted, kept = self.seen.attempted, self.seen.kept
-        elsewhere = set(self.seen.elsewhere)
-        for entry in self.journal.news():
-            committed += _ended(entry, Declared.COMMITTED)
-            aborted += _ended(entry, Declared.ABORTED)
-            fenced += _ended(entry, Declared.FENCED)
-            faults += isinstance(entry, FaultFired)
-            if isinstance(entry, WorkerBegan) and is_elsewhere(entry):
-                elsewhere.add(entry.host)
-            if isinstance(entry, TransactionEnded):
-                attempted += entry.inputs
-                kept += entry.inputs if entry.outcome is Declared.COMMITTED else 0
+        # Kept at once: what follows may fail, and the journal tells each entry once.
+        self.seen = _counted(self.seen, self.journal.news())
         asked = requests(context.requests_log) if context.run.facts.served else None
         seen = [self._stage(names) for _, names in stages]
         processed, there = seen[0].processed, seen[0].there
@@ -85,24 +73,19 @@ class Monitor(threading.Thread):
         filled = max(planned, there) if context.plan.duplicates else planned
         total = None if context.plan.until_stopped else filled
         left = (total - processed) / rate if total is not None and rate > 0 else None
-        return Progress(
+        return replace(
+            self.seen,
             stage=context.stage,
+            trouble=None,
             filled=max(context.filled, there),
             processed=processed,
             total=total,
-            committed=committed,
-            aborted=aborted,
-            fenced=fenced,
-            faults=faults,
             records_per_s=round(rate, 1),
             seconds_left=None if left is None else round(max(0.0, left), 1),
             sink=(() if last.database else context.cluster.bounds(last.sink).partitions),
-            attempted=attempted,
-            kept=kept,
             downloads=asked.total() if asked is not None else None,
             downloaded=len(asked or ()),
             stages=tuple(seen) if len(seen) > 1 else (),
-            elsewhere=tuple(sorted(elsewhere)),
         )
 
     def _stage(self, names: Names) -> StageProgress:
@@ -123,6 +106,32 @@ class Monitor(threading.Thread):
             self.window.popleft()
         began, before = self.window[0]
         return (processed - before) / (now - began) if now > began else 0.0
+
+
+def _counted(seen: Progress, news: Iterable[Entry]) -> Progress:
+    """Return the figures with these entries of the journal."""
+    committed, aborted, fenced, faults = seen.committed, seen.aborted, seen.fenced, seen.faults
+    attempted, kept, elsewhere = seen.attempted, seen.kept, set(seen.elsewhere)
+    for entry in news:
+        committed += _ended(entry, Declared.COMMITTED)
+        aborted += _ended(entry, Declared.ABORTED)
+        fenced += _ended(entry, Declared.FENCED)
+        faults += isinstance(entry, FaultFired)
+        if isinstance(entry, WorkerBegan) and is_elsewhere(entry):
+            elsewhere.add(entry.host)
+        if isinstance(entry, TransactionEnded):
+            attempted += entry.inputs
+            kept += entry.inputs if entry.outcome is Declared.COMMITTED else 0
+    return replace(
+        seen,
+        committed=committed,
+        aborted=aborted,
+        fenced=fenced,
+        faults=faults,
+        attempted=attempted,
+        kept=kept,
+        elsewhere=tuple(sorted(elsewhere)),
+    )
 
 
 def _ended(entry: Entry, outcome: Declared) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.runs import SMALL, Finished, Message, read_all, run_to_end, write_com
 from topicproof.backend.address import Address
 from topicproof.backend.errors import (
     AttemptsExhausted,
+    ClusterError,
     Fenced,
     OffsetMissing,
     ShuffledInput,
@@ -39,11 +41,13 @@ from topicproof.backend.runs.context import Context, make_context
 from topicproof.backend.runs.create import create
 from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.fill import fill
+from topicproof.backend.runs.monitor import Monitor
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.scenarios import Work
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
+from topicproof.backend.sink.journal import FaultFired, JournalReader, append_to_journal
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.report import Report
@@ -218,6 +222,50 @@ def unfinished(settings: Settings, cluster: Services) -> Iterator[Context]:
     context.remember(filled=True)
     yield context
     clean(settings, cluster, history, run.id)
+
+
+def test_a_run_that_cannot_be_made_leaves_nothing_behind(
+    settings: Settings, cluster: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: the brokers create the topics of a run, and refuse its initial offsets. The run has
+    failed, and `clean` deletes the topics."""
+    error = ClusterError("GROUP_AUTHORIZATION_FAILED")
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Cluster, "commit_offsets", refuse)
+    history, kafka = History(settings), Cluster(Address(cluster.bootstrap))
+    before = set(kafka.topics())
+    with pytest.raises(ClusterError, match="GROUP_AUTHORIZATION_FAILED"):
+        create(settings, cluster, history, make_plan({"records": 10}))
+    (run,) = history.list(1)
+    made = set(kafka.topics()) - before
+    assert run.state is State.FAILED and made == set(run.facts.made) and len(made) == 3
+    assert set(clean(settings, cluster, history, run.id)) == made
+    assert not made & set(kafka.topics())
+
+
+def test_figures_survive_a_look_that_fails(unfinished: Context) -> None:
+    """Story: the brokers do not answer in the moment in which the journal had news. The next look
+    counts this news, and the page no longer shows the trouble."""
+    fired = FaultFired("task", "error@transaction=1", unfinished.names.source, 0, 1)
+    append_to_journal(unfinished.cluster.address, unfinished.names.journal, fired)
+    monitor = Monitor(replace_cluster(unfinished, Cluster(Address("127.0.0.1:1"))))
+    monitor.journal = JournalReader(unfinished.cluster.address, unfinished.names.journal)
+    monitor.ended.set()
+    monitor.run()
+    assert (monitor.seen.faults, monitor.seen.trouble is None) == (1, False)
+    monitor.context = unfinished
+    monitor.run()
+    assert (monitor.seen.faults, monitor.seen.trouble) == (1, None)
+    assert monitor.seen.total == 2_000 == monitor.seen.filled
+
+
+def replace_cluster(context: Context, cluster: Cluster) -> Context:
+    other = copy(context)
+    other.cluster = cluster
+    return other
 
 
 def test_a_deleted_group_offset_is_refused(unfinished: Context) -> None:
