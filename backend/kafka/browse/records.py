@@ -337,7 +337,8 @@ def _name(headers: Headers, packed: bytes | None) -> str | None:
 
 
 def _header(headers: Headers, wanted: str) -> bytes | None:
-    return next((value for name, value in headers if name == wanted), None)
+    # If the name occurs twice, the last value, as in Kafka: a program may pass its input's on.
+    return next((value for name, value in reversed(headers) if name == wanted), None)
 
 
 def headers_of(message: Message | None) -> Headers:

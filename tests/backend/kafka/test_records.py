@@ -87,6 +87,13 @@ def test_our_headers_name_the_transaction_and_the_input(
     assert record.transaction == marker.transaction == "run7-a-numbers-1/42, attempt 2"
     assert marker.lineage is None and marker.headers == ()
 
+    # A program that passes its input's headers on: those of its own sink come last.
+    passed_on = [(name, b"run6-a/" + value) for name, value in headers.items()]
+    Writer(bootstrap, topic, headers=[*passed_on, *headers.items()]).write("A1 A+")
+    record = window(bootstrap, topic)[2]
+    assert (record.lineage, len(record.headers)) == ("numbers/1/41/0", 4)
+    assert record.transaction == "run7-a-numbers-1/42, attempt 2"
+
 
 @pytest.mark.parametrize(
     ("first", "count"), [(0, 3), (2, 4), (4, 2), (5, 3), (7, 100), (-5, 6), (9, 1), (11, 5), (3, 0)]

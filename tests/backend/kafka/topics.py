@@ -66,7 +66,7 @@ class Writer:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Producer settings, such as a compression."""
     value: bytes = b"value of some length, value of some length"
-    headers: Mapping[str, bytes] = field(default_factory=dict)
+    headers: dict[str, bytes] | list[tuple[str, bytes]] = field(default_factory=dict)
     client: Mapping[str, str] = field(default_factory=dict)
     """Properties that open the cluster."""
     producers: dict[str, Producer] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Writer:
                 self.value,
                 key=f"{who}{number}",
                 partition=partition,
-                headers=dict(self.headers),
+                headers=self.headers,  # type: ignore[arg-type]
             )
         # An abort would purge what was not sent yet, and the order of the line is the order of the
         # log.
