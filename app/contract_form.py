@@ -124,7 +124,9 @@ class _Terms:
         def typed() -> None:
             text = st.session_state[key].strip()
             empty = PLACEHOLDER if name == "count" else None
-            self.set(**{name: int(text) if text.isdecimal() else text or empty})
+            # A group may be named by a number.
+            number = name != "group" and text.isdecimal()
+            self.set(**{name: int(text) if number else text or empty})
 
         st.text_input(
             label, key=key, on_change=typed, placeholder=placeholder, help=help_, live="400ms"

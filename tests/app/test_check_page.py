@@ -49,6 +49,11 @@ def test_what_the_address_names_and_what_is_missing(
     assert "value: the expression 'upper(value' does not parse" in texts(app).replace("**", "")
     assert app.button[0].disabled and "terms" in app.query_params
 
+    # A group may be named by a number.
+    app = open_page("check", contract=kept.label)
+    app.text_input(key="term_group").set_value("42").run()
+    assert not app.exception and not app.button[0].disabled, texts(app)
+
     app = open_page("check", source="gone-1", sink=sink, terms="{", run="check-gone")
     said = texts(app)
     assert not app.exception and "has no topic gone-1" in said
