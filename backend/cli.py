@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 from typer._click.exceptions import ClickException  # typer carries its own click
 
-from topicproof.backend.commands.terminal import err, out
+from topicproof.backend.commands.terminal import err, out, plain
 from topicproof.backend.errors import TopicproofError
 
 USAGE = 64
@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         error.show()
         code = USAGE
     except TopicproofError as error:
-        err.print(f"[red]{type(error).__name__}[/]: {error}", highlight=False)
+        err.print(f"[red]{type(error).__name__}[/]: {plain(str(error))}", highlight=False)
         code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         err.print("interrupted")

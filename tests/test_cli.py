@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from topicproof.backend import cli
-from topicproof.backend.commands import runs
+from topicproof.backend.commands import runs, terminal
 from topicproof.backend.history.store import History, State
 from topicproof.backend.settings import read_settings
 
@@ -216,3 +216,18 @@ def test_stop_waits_for_the_judgement_but_not_for_a_run_that_hangs(
     else:
         assert (code, said) == (3, [])
         assert f"Run {run.id} has been asked to stop but is still processing." in told.err
+
+
+def test_square_brackets_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """Story: a topic, a pattern or an error has square brackets, which Rich takes for markup. They
+    are printed, and end no command in a traceback."""
+    text = "([a-z]+)[/dim] of [bold]"
+    assert call("show", text) == 64 and f"There is no run {text}." in capsys.readouterr().err
+    history = History(read_settings())
+    history.end(history.create("run", "squares", {}).id, State.FAILED, None, None, text)
+    assert call("runs") == 0
+    assert text in " ".join(capsys.readouterr().out.split())
+    run_id = history.list()[0].id
+    assert call("show", run_id) == 0 and text in capsys.readouterr().out
+    terminal.say(text)
+    assert text in capsys.readouterr().err

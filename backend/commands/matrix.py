@@ -88,7 +88,7 @@ def matrix(
 
         def ended(result: Result) -> None:
             done.append(result)
-            say(plain(line(result)))
+            say(line(result))
             bar.advance(shown)
 
         if left:

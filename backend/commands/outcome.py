@@ -37,7 +37,7 @@ def conclude_run(history: History, run_id: str, report: Report | None, json_: st
             out.print(counted)
         out.print(f"Look closer: topicproof show {run.id}")
         if run.error:
-            err.print(f"[red]{run.error}[/]", highlight=False)
+            err.print(f"[red]{plain(run.error)}[/]", highlight=False)
     raise typer.Exit(exit_code(run, report))
 
 

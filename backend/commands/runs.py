@@ -344,7 +344,7 @@ def list_runs(json_: Json = None) -> None:
             f"{one.created_at:%Y-%m-%d %H:%M:%S}",
             state,
             one.verdict or "",
-            one.why or one.error or "",
+            plain(one.why or one.error or ""),
         )
     out.print(table)
 
@@ -374,7 +374,7 @@ def show(run_id: RunId, json_: Json = None) -> None:
     emit(json_, {**said, "signoffs": [one.as_json() for one in signed]})
     if json_ is not None:
         return
-    out.print(f"{found.id}: {found.state}" + (f". {found.error}" if found.error else ""))
+    out.print(f"{found.id}: {found.state}" + (f". {plain(found.error)}" if found.error else ""))
     out.print(progress_line(found.progress)) if report is None else print_report(report)
     print_stages(found)
     if counted := side_effects(found.progress):

@@ -42,7 +42,8 @@ def emit(json_: str | None, value: Any) -> None:
 
 
 def say(text: str) -> None:
-    err.print(f"[dim]{datetime.now(UTC):%H:%M:%S}[/] {text}", highlight=False)
+    """Print a line of progress, with the time."""
+    err.print(f"[dim]{datetime.now(UTC):%H:%M:%S}[/] {plain(text)}", highlight=False)
 
 
 def plain(text: str) -> str:

@@ -73,7 +73,7 @@ def torture(
 
     def ended(one: Tried) -> None:
         tried.append(one)
-        say(plain(line(one)))
+        say(line(one))
 
     smallest: list[Tried] = []
     with stopping() as stop, services(settings, say=say) as found:
