@@ -182,7 +182,7 @@ def _further(terms: _Terms) -> None:
             "Judged range",
             RANGE_WORDS,
             "whole",
-            "If Kafka has removed records, a verdict on everything stays open.",
+            "With “everything ever written” the verdict is UNKNOWN if Kafka has removed records.",
         )
     terms.write(
         "group",
@@ -204,7 +204,8 @@ def _further(terms: _Terms) -> None:
         key=key,
         on_change=required,
         placeholder="All that the guarantee requires",
-        help="Only these kinds of finding make the verdict. The others are looked for and shown.",
+        help="Only these kinds of finding decide the verdict, and most others are not looked for."
+        " Empty: all that the guarantee requires.",
     )
 
 
@@ -225,7 +226,7 @@ def _warnings(terms: _Terms) -> None:
     share = _shown("aborted_share", now.get("aborted_share"))
     left, right = st.columns(2)
     left.number_input(
-        "Warn above so many pending offsets",
+        "Warn above this many pending offsets",
         min_value=0,
         value=None,
         step=1,

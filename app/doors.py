@@ -1,6 +1,6 @@
 """Who may speak to the dashboard: names, origins, and what a browser may load.
 
-There is no login, so the dashboard must be reachable from this machine only. Two ways lead around a
+Without a login, the dashboard must be reachable from this machine only. Two ways lead around a
 listener on loopback. Another web site in the same browser sends requests here (cross-site), or lets
 its own name resolve to 127.0.0.1 (DNS rebinding). So the `Host` must be a known name, and the
 `Origin`, if a browser sends one, the same server. Streamlit's own check accepts every port of

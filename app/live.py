@@ -217,7 +217,8 @@ def striking(settings: Settings, run: Run, always: bool = False) -> None:
             icon=":material/bolt:",
             disabled=no_kill is not None or place is None,
             help=no_kill
-            or "Kills its process with SIGKILL, as a power cut would, as soon as it is at work.",
+            or "Kills its process with SIGKILL as soon as it runs a task. To Kafka it looks like a"
+            " power cut.",
         ):
             wanted = Kill(place[1], place[0])
         if st.button(
@@ -236,7 +237,8 @@ def striking(settings: Settings, run: Run, always: bool = False) -> None:
             key=f"finish {run.id}",
             icon=":material/flag:",
             disabled=no_finish is not None,
-            help=no_finish or "No more inputs. Those in the source are processed, then all judged.",
+            help=no_finish
+            or "Stops the fill, processes the inputs that are in the source, then judges the run.",
         ):
             with show_errors():
                 finish(open_history(settings), run)

@@ -331,7 +331,7 @@ def choose_fields(look: TopicsState, paths: Sequence[str]) -> None:
             try:
                 given.append(as_path(text))
             except ValueError as error:
-                st.toast(wording.plain(f"{text} is no column: {error}."))
+                st.toast(wording.plain(f"{text} is not a column: {error}."))
         go(replace(look, fields=tuple(dict.fromkeys(given))))
 
     st.multiselect(

@@ -104,8 +104,8 @@ def signing(settings: Settings, run: Run) -> None:
         damaged = broken(every)
         if damaged is not None:
             st.error(
-                f"Entry {damaged} of the sign-offs is not what was entered. Somebody changed the"
-                " database; this decision and all later ones prove nothing.",
+                f"Entry {damaged} of the sign-offs was changed, or an entry before it was removed."
+                " This decision and all later ones prove nothing.",
                 title="The chain of sign-offs is broken",
                 icon=":material/link_off:",
             )

@@ -47,13 +47,13 @@ def offer(settings: Settings, run: Run, report: Report) -> None:
     left = ", ".join(wording.KIND_TITLES.get(kind, kind).lower() for kind in silent)
     with st.container(border=True):
         st.markdown(
-            "**A contract can be answered here.** The sink was written without transactions, so"
-            f" nothing can be said about these: {left}. The same contract without them requires"
-            " what the records show."
+            "**This check can still get a verdict.** The sink was written without transactions, so"
+            f" these kinds cannot be judged: {left}. Check again with a contract that requires only"
+            " the kinds that hold."
         )
         st.page_link(
             "views/check.py",
-            label="Check by this contract",
+            label="Check again with this contract",
             icon=":material/fact_check:",
             query_params=write_check(
                 CheckState(

@@ -347,9 +347,10 @@ def open_word(one: OpenTransaction) -> Word:
     return Word("open", "open", ":material/hourglass_top:", "yellow")
 
 
-def abort_command(one: OpenTransaction, topic: str, bootstrap: str) -> str:
-    """Returns the command that shows what aborting a hanging transaction would lose."""
-    return f"topicproof abort {topic} {one.partition} {one.start_offset} --bootstrap {bootstrap}"
+def abort_command(one: OpenTransaction, topic: str, at: str) -> str:
+    """Returns the command that shows what aborting a hanging transaction would lose. `at`: the
+    options that name the cluster."""
+    return f"topicproof abort {topic} {one.partition} {one.start_offset}{at}"
 
 
 def open_advice(one: OpenTransaction) -> str:
@@ -361,8 +362,8 @@ def open_advice(one: OpenTransaction) -> str:
         )
     if one.unseen:
         return (
-            "Whether it hangs can be told once this client may describe all transactional ids;"
-            " topicproof rights prints the commands that grant it."
+            "To find out whether it hangs, this client needs Describe on all transactional ids;"
+            " `topicproof rights --for inspect` prints the commands that grant it."
         )
     if one.stuck:
         return (

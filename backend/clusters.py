@@ -77,6 +77,7 @@ def _cluster(fields: YamlFields, name: str, folder: Path) -> NamedCluster:
         first = error.errors()[0]
         place = (name, *first["loc"])
         why = "there is no such field" if first["type"] == "extra_forbidden" else first["msg"]
+        why = why.removeprefix("Value error, ")
         dotted = ".".join(map(str, place))
         raise UsageError(f"{fields.where(place)}: {dotted}: {why}.") from error
     config = None if said.config is None else folder / said.config.expanduser()

@@ -4,7 +4,7 @@ command line prints it unchanged.
 TopicproofError            exit code 3: an operation or a judgement failed
 ├── ContractError          an invalid contract, with all its mistakes
 ├── CheckStopped           somebody stopped a check before its verdict
-├── SelfTestError          an injected fault was not found, or could not be injected
+├── SelfTestError          an injected fault was not found exactly once
 ├── UsageError             64: an invalid request (a bad plan, an unknown run)
 ├── NotPermitted           nobody signed in, or none of the person's roles may do this
 ├── EvidenceError          4: evidence or history could not be read or written

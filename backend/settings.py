@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import stat
 import tempfile
 from collections.abc import Mapping
@@ -134,6 +135,17 @@ class Settings(BaseSettings):
         return {"bootstrap": named[0] or named[1], **given, **told}
 
     @property
+    def cluster_options(self) -> str:
+        """The options, each after a space, with which a command asks the same cluster. Empty for
+        the embedded one."""
+        if self.cluster is not None:
+            return f" --cluster {shlex.quote(self.cluster)}"
+        if self.bootstrap is None:
+            return ""
+        config = "" if self.config is None else f" --config {shlex.quote(str(self.config))}"
+        return f" --bootstrap {self.bootstrap}{config}"
+
+    @property
     def database_url(self) -> str:
         return self.database or f"sqlite:///{self.home / 'history.db'}"
 
@@ -251,7 +263,8 @@ def _settings(given: dict[str, Any]) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = "_".join(map(str, first["loc"])).upper()
-        raise UsageError(f"The setting TOPICPROOF_{name} is wrong: {first['msg']}.") from error
+        why = first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"The setting TOPICPROOF_{name} is wrong: {why}.") from error
 
 
 def nearest(folder: Path) -> Path:

@@ -95,7 +95,7 @@ def _praise(
             said += f"; {lost:,} {plural(lost, 'offset')} lost by the {side} and not judged"
     if ledger.pending:
         said += (
-            f"; {ledger.pending:,} {plural(ledger.pending, 'offset')} above the last stable"
+            f"; {ledger.pending:,} {plural(ledger.pending, 'offset')} at or above the last stable"
             " offset, not judged yet"
         )
     return said

@@ -52,7 +52,7 @@ SAME = "same"
 SHOWN_CHARACTERS = 26
 """Of a topic's name, as a narrow window shows it in the box where it is chosen."""
 FILE_WORDS = (
-    f"write one_to_one if outputs above 1 are duplicates ({PLACEHOLDER} is no count)",
+    f"write one_to_one if outputs above 1 are duplicates ({PLACEHOLDER} is not a count)",
     "choose “exactly one” if outputs above 1 are duplicates",
 )
 """The draft's advice to somebody who edits a file, and the same for this form."""
@@ -300,7 +300,9 @@ def sampled(kafka: Services, sides: Chosen, state: CheckState) -> Drafted | None
     except TopicproofError as error:
         said = str(error).removesuffix(" Fill it first.")
         st.warning(
-            wording.plain(f"{said} Nothing can be drafted or previewed until it does."),
+            wording.plain(
+                f"{said} Without a sample of both topics, no contract can be drafted or previewed."
+            ),
             title="No sample of both topics",
             icon=":material/info:",
         )

@@ -81,8 +81,8 @@ def newest_run(runs: Sequence[Run]) -> None:
     run = next((run for run in here if drawable(run) is not None), None)
     if run is None:
         st.info(
-            "A demo draws here how its records fly from worker to topic, how markers decide about"
-            " them, and what waits at the last stable offset. Watch one.",
+            "Watch a demo to see its records here: how workers write them, how markers commit or"
+            " abort them, and which ones wait at the last stable offset.",
             icon=":material/animation:",
         )
         return

@@ -166,11 +166,11 @@ def facts(seen: Snapshot, found: pd.DataFrame) -> None:
 def standing(kafka: Services, seen: Snapshot) -> Coordination:
     """Shows what is open now. Returns the coordinators' answers."""
     told = topic_coordination(settings, kafka, seen)
-    what_is_open(kafka, seen, told)
+    what_is_open(seen, told)
     return told
 
 
-def what_is_open(kafka: Services, seen: Snapshot, told: Coordination) -> None:
+def what_is_open(seen: Snapshot, told: Coordination) -> None:
     """Shows hanging transactions first, then the oldest."""
     if told.not_heard is not None:
         st.warning(
@@ -185,14 +185,14 @@ def what_is_open(kafka: Services, seen: Snapshot, told: Coordination) -> None:
         return
     ordered = sorted(told.opened, key=lambda one: (not one.hanging, -one.age_ms))
     for one in ordered[:OPEN_SHOWN]:
-        open_one(kafka, seen, one)
+        open_one(seen, one)
     if ordered[OPEN_SHOWN:]:
         with st.expander(f"{wording.count(len(ordered) - OPEN_SHOWN, 'further open transaction')}"):
             for one in ordered[OPEN_SHOWN:]:
-                open_one(kafka, seen, one)
+                open_one(seen, one)
 
 
-def open_one(kafka: Services, seen: Snapshot, one: OpenTransaction) -> None:
+def open_one(seen: Snapshot, one: OpenTransaction) -> None:
     """Shows one open transaction: its age and limit, what it withholds, what to do."""
     word = wording.open_word(one)
     with st.container(border=True, gap="xxsmall"):
@@ -203,7 +203,7 @@ def open_one(kafka: Services, seen: Snapshot, one: OpenTransaction) -> None:
         age(one)
         st.caption(wording.plain(wording.open_advice(one)))
         if one.hanging:
-            command = wording.abort_command(one, seen.bounds.topic, kafka.bootstrap)
+            command = wording.abort_command(one, seen.bounds.topic, settings.cluster_options)
             st.code(command, language=None, wrap_lines=True)
 
 

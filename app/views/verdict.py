@@ -98,7 +98,7 @@ def findings(run: Run, report: Report) -> None:
             section(report, finding)
     holding = [one for one in shown if one.outcome is Outcome.HOLDS]
     if holding:
-        st.markdown(f"**In order: {wording.count(len(holding), 'kind')} of finding**")
+        st.markdown(f"**Holds: {wording.count(len(holding), 'kind')} of finding**")
         table = tables.holding_table(holding, report.checked)
         st.dataframe(
             table,

@@ -23,7 +23,7 @@ def doctor(
     config: Config = None,
     cluster: ClusterName = None,
     task: Annotated[
-        Task, typer.Option("--for", help="What this user shall be able to do.")
+        Task, typer.Option("--for", help="The task that the user needs rights for.")
     ] = Task.CHECK,
     topic: Annotated[
         list[str] | None, typer.Option(help="A topic on which rights are compared.", metavar="T")

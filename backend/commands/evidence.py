@@ -127,8 +127,8 @@ def verify(
     file again, without Kafka.
 
     The exit code is the verdict's, as for `check`. It is 4 if a file was changed, if the signature
-    is of something else or of a revoked key, or if judging again contradicts a file. It is 3 at
-    best if the signing key is not known here.
+    belongs to other evidence or to a revoked key, or if judging again contradicts a file. It is 3
+    at best if the signing key is unknown here.
 
     Example: `topicproof verify proof`
     """
@@ -139,7 +139,8 @@ def verify(
         source = settings_of(source_bootstrap, source_config, cluster=source_cluster).address
     if (address or source) and not judged:
         raise UsageError(
-            "A cluster needs the evidence to be judged again. Remove it, or --hashes-only."
+            "--hashes-only does not compare evidence with a cluster. Remove --hashes-only, or the"
+            " options that name a cluster."
         )
     strict = signature_required or settings.require_signature
     with _at_hand(folder) as place:
@@ -248,12 +249,12 @@ def _verified_json(found: Verified) -> dict[str, Any]:
 
 def _print_verified(found: Verified, judged: bool) -> None:
     if found.differences:
-        out.print(f"[bold red]Not what was written[/] {plain(str(found.folder))}")
+        out.print(f"[bold red]Changed since it was written[/] {plain(str(found.folder))}")
         for one in found.differences:
             out.print(f"  {one.how:8} {plain(one.file)}", highlight=False)
         return
     out.print(
-        f"{len(found.manifest.files)} files are what was written (manifest {found.hash}).",
+        f"All {len(found.manifest.files)} files match the manifest ({found.hash}).",
         highlight=False,
     )
     _print_vouched(found)

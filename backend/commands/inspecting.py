@@ -48,7 +48,7 @@ def inspect(
         view = inspect_topic(found.address, topic, check_crc)
     emit(json_, view.to_json())
     if json_ is None:
-        print_topic(out, view)
+        print_topic(out, view, settings.cluster_options)
 
 
 def transactions(
@@ -68,7 +68,7 @@ def transactions(
         view = cluster_transactions(found.address)
     emit(json_, view.to_json())
     if json_ is None:
-        print_transactions(out, view)
+        print_transactions(out, view, settings.cluster_options)
 
 
 def abort(

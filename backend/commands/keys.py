@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from topicproof.backend.commands.options import Json, settings_of
-from topicproof.backend.commands.terminal import emit, out, plain
+from topicproof.backend.commands.terminal import changed_entry, emit, out, plain
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.exit_codes import FORGED
 from topicproof.backend.history.signoff import broken, signoffs, unanchored
@@ -138,12 +138,12 @@ def _chain(settings: Settings, json_: str | None) -> None:
     )
     out.print(f"{len(entries)} sign-offs", highlight=False)
     if damaged is not None:
-        out.print(f"[bold red]broken[/] entry {damaged} is not what was entered", highlight=False)
+        out.print(f"[bold red]broken[/] {changed_entry(damaged)}", highlight=False)
     for one in doubted:
         out.print(f"[yellow]not trusted[/] entry {one.number}: {plain(one.says)}", highlight=False)
     if damaged is not None or doubted:
         raise typer.Exit(FORGED)
-    out.print("Each is what was entered, and a trusted key vouches for it.")
+    out.print("No entry was changed or removed, and a trusted key vouches for each.")
 
 
 def _json(key: Known) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from topicproof.backend.commands.options import Json, settings_of
-from topicproof.backend.commands.terminal import emit, out, plain, say
+from topicproof.backend.commands.terminal import changed_entry, emit, out, plain, say
 from topicproof.backend.exit_codes import FORGED
 from topicproof.backend.history.audit import audit_entries, broken_audit
 from topicproof.backend.history.store import History
@@ -84,9 +84,9 @@ def audit(
     for one in shown:
         out.print(f"{one.number} {plain(one.said)}", highlight=False)
     if damaged is not None:
-        out.print(f"[bold red]broken[/] entry {damaged} is not what was entered", highlight=False)
+        out.print(f"[bold red]broken[/] {changed_entry(damaged)}", highlight=False)
         raise typer.Exit(FORGED)
-    out.print(f"{len(entries)} entries. Each is what was entered.", highlight=False)
+    out.print(f"{len(entries)} entries. None was changed or removed.", highlight=False)
 
 
 def _tell(by: Identity, json_: str | None) -> None:

@@ -115,6 +115,6 @@ def matrix(
         raise typer.Exit(1)
     if len(done) < len(wanted):
         raise TopicproofError(
-            f"The matrix was stopped after {len(done)} of {len(wanted)} cells. Continue: topicproof"
-            " matrix --resume"
+            f"The matrix was stopped after {len(done)} of {len(wanted)} cells. To continue, repeat"
+            " the same command with --resume."
         )

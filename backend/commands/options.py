@@ -46,7 +46,8 @@ Brokers = Annotated[
 Json = Annotated[
     str | None,
     typer.Option(
-        "--json", help="Write the result as JSON to FILE, or without FILE to the terminal."
+        "--json",
+        help="Write the result as JSON to FILE. Without FILE, put it last: to the terminal.",
     ),
 ]
 RunId = Annotated[

@@ -14,7 +14,7 @@ from topicproof.backend.kafka.acls import Task, rights_for
 
 
 def rights(
-    task: Annotated[Task, typer.Option("--for", help="What the user shall be able to do.")],
+    task: Annotated[Task, typer.Option("--for", help="The task that the user needs rights for.")],
     principal: Annotated[
         str, typer.Option(help="The user in Kafka's words, as User:judge.", metavar="P")
     ],
@@ -32,8 +32,8 @@ def rights(
         str | None,
         typer.Option(
             help=(
-                "How transactional ids begin. Default: all of them. For run, how all of its names"
-                " begin: the scenario's name and a dash. Default: squares-."
+                "Prefix of the transactional ids. Default: all ids. For run: prefix of all its"
+                " topics, groups and ids, the scenario's name and a dash. Default: squares-."
             ),
             metavar="X",
         ),

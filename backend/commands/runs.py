@@ -221,7 +221,7 @@ def stop(
         bool,
         typer.Option(
             "--finish",
-            help="Of a run that goes on until it is stopped: end its fill, and process the rest.",
+            help="For a run with --until-stopped: stop the fill, process the rest, then judge.",
         ),
     ] = False,
     json_: Json = None,

@@ -34,7 +34,7 @@ def progress_line(progress: Progress) -> str:
         parts.append(f"{progress.faults:,} faults fired")
     withheld = sum(p.hw - p.lso for p in progress.sink)
     if withheld:
-        parts.append(f"{withheld:,} offsets above the LSO")
+        parts.append(f"{withheld:,} offsets at or above the LSO")
     if progress.records_per_s:
         parts.append(f"{progress.records_per_s:,.0f} records/s")
     if progress.seconds_left:
@@ -64,11 +64,13 @@ def balances(facts: Facts) -> str:
     if wrong is None or accounts is None:
         return ""
     if not wrong:
-        return f"totals: all {accounts:,} accounts are what their distinct payments come to"
+        return (
+            f"totals: those of all {accounts:,} accounts equal the sum of their distinct payments"
+        )
     amount = sum(wrong.values()) / 100
     return (
         f"totals: {len(wrong):,} of {accounts:,} accounts are wrong, by {amount:+,.2f} in all,"
-        " because payments came into the source twice. `topicproof totals RUN` shows each;"
+        " because some payments entered the source twice. `topicproof totals RUN` shows each;"
         " deduplicate_s in the plan drops such payments"
     )
 
@@ -153,7 +155,7 @@ def _finding_lines(report: Report, finding: Finding, uncounted: bool) -> Iterato
 
 def _aside_lines(findings: Iterable[Finding]) -> Iterator[str]:
     """Yield a line for the kinds that do not count but hold, and one for those not judged."""
-    for outcome, said in ((Outcome.HOLDS, "in order"), (Outcome.UNKNOWN, "not judged")):
+    for outcome, said in ((Outcome.HOLDS, "holds"), (Outcome.UNKNOWN, "not judged")):
         names = [
             f"{one.kind} ({one.count:,})" if one.count else one.kind
             for one in findings

@@ -32,7 +32,7 @@ TEXTS |= {"share group", "isolation", "client id", "host", "partitions here"}
 """Left-aligned text columns. Text may wrap, numbers never do."""
 
 
-def print_topic(out: Console, view: TopicView) -> None:
+def print_topic(out: Console, view: TopicView, at: str = "") -> None:
     """Print a topic for `topicproof inspect`, in 80 columns or more."""
     fates = {fate: count for fate, count in view.fates.items() if count or fate in ALWAYS}
     terms = " + ".join(f"{count:,} {fate.lower()}" for fate, count in fates.items())
@@ -42,17 +42,17 @@ def print_topic(out: Console, view: TopicView) -> None:
         _say(out, f"{_count(view.outside, 'record')} in no transaction")
     _partitions(out, view, list(fates))
     _transactions(out, view)
-    _in_the_way(out, view)
+    _in_the_way(out, view, at)
     _producers(out, view)
     _groups(out, view)
     for question in view.not_heard:
         _say(out, f"[yellow]no answer[/] {plain(question)}")
 
 
-def print_transactions(out: Console, view: TransactionsOfCluster) -> None:
+def print_transactions(out: Console, view: TransactionsOfCluster, at: str) -> None:
     """Print open transactions and transactional ids for `topicproof transactions`."""
     for topic, opened in view.open.items():
-        _open(out, f"Open on {plain(topic)}", topic, opened)
+        _open(out, f"Open on {plain(topic)}", topic, opened, at)
     if not view.open:
         _say(out, "No transaction is open on any topic.")
     states = Counter(each.state for each in view.ids)
@@ -112,9 +112,9 @@ def _transactions(out: Console, view: TopicView) -> None:
     _section(out, "Transactions", table, f": {', '.join(ends)}")
 
 
-def _in_the_way(out: Console, view: TopicView) -> None:
+def _in_the_way(out: Console, view: TopicView, at: str) -> None:
     if view.open:
-        _open(out, "Blocking read_committed", view.topic, view.open)
+        _open(out, "Blocking read_committed", view.topic, view.open, at)
     for offset in view.unstable:
         _say(out, f"[{'red' if offset.stuck else 'yellow'}]{plain(offset.why)}[/]")
 
@@ -125,7 +125,7 @@ def _timeout(timeout_ms: int | None) -> str:
     return "" if timeout_ms is None else brief(timeout_ms)
 
 
-def _open(out: Console, title: str, topic: str, opened: Sequence[OpenTransaction]) -> None:
+def _open(out: Console, title: str, topic: str, opened: Sequence[OpenTransaction], at: str) -> None:
     table = _table("p", "from", "records", "withheld", "age", "timeout", "state", "who")
     for each in opened:
         table.add_row(
@@ -143,8 +143,8 @@ def _open(out: Console, title: str, topic: str, opened: Sequence[OpenTransaction
         elif each.two_phase:
             _say(out, f"[yellow]{plain(each.why)}[/]")
         if each.hanging:
-            command = f"topicproof abort {plain(topic)} {each.partition} {each.start_offset}"
-            _say(out, f"  What its abort would lose: {command}")
+            command = f"topicproof abort {topic} {each.partition} {each.start_offset}{at}"
+            _say(out, f"  Dry run of the abort: {plain(command)}")
 
 
 def _state(each: OpenTransaction) -> str:

@@ -46,6 +46,11 @@ def say(text: str) -> None:
     err.print(f"[dim]{datetime.now(UTC):%H:%M:%S}[/] {plain(text)}", highlight=False)
 
 
+def changed_entry(number: int) -> str:
+    """Say that a chain of hashes is broken at an entry."""
+    return f"entry {number} was changed, or an entry before it was removed"
+
+
 def plain(text: str) -> str:
     """Escape square brackets, which Rich would treat as markup."""
     return text.replace("[", r"\[")

@@ -197,7 +197,7 @@ def vouching(evidence: Path, keyring: Keyring) -> Vouching:
         envelope = parse_envelope(_read(path))
         said = _statement(envelope)
     except ValueError as error:
-        return Vouching(Trust.BROKEN, f"{ATTESTATION} is no signature of Topicproof: {error}.")
+        return Vouching(Trust.BROKEN, f"{ATTESTATION} is not a signature of Topicproof: {error}.")
     known, hint = signers_of(envelope, keyring)
     if known is None:
         return _by_nobody(hint, keyring)
@@ -292,7 +292,7 @@ def _shown(text: str) -> str:
 
 
 def _read(path: Path) -> bytes:
-    """Read a signature. Raises ValueError as a clause if it is no plain file."""
+    """Read a signature. Raises ValueError as a clause if it is not a plain file."""
     if path.is_symlink() or not path.is_file():
         raise ValueError("it is a link")
     try:

@@ -54,7 +54,7 @@ def require_inside(folder: Path) -> None:
 def read_bytes(path: Path, bytes_max: int = TEXT_BYTES_MAX) -> bytes:
     """Read a whole file. Raises EvidenceError if it is too large or no plain file, OSError."""
     if not plain_file(path):
-        raise EvidenceError(f"{path} is no plain file, so it is not read.")
+        raise EvidenceError(f"{path} is not a plain file, so it is not read.")
     size = path.stat().st_size
     if size > bytes_max:
         raise EvidenceError(f"{path} has {size:,} bytes; {bytes_max:,} are allowed.")
@@ -78,7 +78,7 @@ def read_table(path: Path) -> pa.Table:
     """Read a table into memory. Raises EvidenceError if it would take too much; OSError,
     ArrowException."""
     if not plain_file(path):
-        raise EvidenceError(f"{path} is no plain file, so it is not read.")
+        raise EvidenceError(f"{path} is not a plain file, so it is not read.")
     footer = pq.read_metadata(path)
     size = footer.num_rows * footer.num_columns * 8
     groups = (footer.row_group(at).total_byte_size for at in range(footer.num_row_groups))

@@ -44,7 +44,7 @@ def read_signoffs(folder: Path) -> Entries:
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
         if not all(isinstance(one, dict) for one in found):
-            raise ValueError("it is no list of sign-offs")
+            raise ValueError("it is not a list of sign-offs")
     except (OSError, ValueError, TypeError) as error:
         raise EvidenceError(f"The sign-offs {path} cannot be read: {error}") from error
     return list(found)

@@ -46,7 +46,7 @@ def unpack(packed: Path, folder: Path) -> None:
             for entry in entries:
                 left -= _unpack_one(archive, entry, folder, left)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise EvidenceError(f"{packed} is no zip file that can be unpacked: {error}.") from error
+        raise EvidenceError(f"{packed} is not a zip file that can be unpacked: {error}.") from error
     except (OSError, ValueError) as error:
         raise EvidenceError(f"{packed} cannot be unpacked: {error}.") from error
 
@@ -61,7 +61,7 @@ def _require_sound(packed: Path, entries: list[zipfile.ZipInfo], free: int) -> N
             raise EvidenceError(f"{packed} names {entry.filename!r}, which lies outside of it.")
         kind = stat.S_IFMT(entry.external_attr >> 16)
         if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise EvidenceError(f"{packed} holds {entry.filename!r}, which is no plain file.")
+            raise EvidenceError(f"{packed} holds {entry.filename!r}, which is not a plain file.")
         if parts in seen:
             raise EvidenceError(f"{packed} holds {entry.filename!r} twice.")
         seen.add(parts)

@@ -115,7 +115,8 @@ OPEN = Kind(
 )
 MEMBER = Kind(
     "member",
-    "Another consumer joins the run's group and owns its source partitions, for so many seconds.",
+    "Another consumer joins the run's group and owns its source partitions, for the given number of"
+    " seconds.",
     Side.RUN,
     (TRANSACTION, step_key(), Key("seconds", "2")),
 )
@@ -133,8 +134,8 @@ RESTART = Kind(
 )
 RIGHTS = Kind(
     "rights",
-    "An ACL denies every client the sink, the run's transactional ids or its group, for so many"
-    " seconds.",
+    "An ACL denies every client the sink, the run's transactional ids or its group, for the"
+    " given number of seconds.",
     Side.RUN,
     (
         TRANSACTION,

@@ -211,7 +211,7 @@ def _loads(data: bytes, plain: Plain) -> Any:
     """Return the value of JSON text. Raises ValueError, RecursionError."""
 
     def refuse(name: str) -> Any:
-        raise ValueError(f"{name} is no number of JSON")
+        raise ValueError(f"{name} is not a number of JSON")
 
     found = json.loads(
         data.decode(),

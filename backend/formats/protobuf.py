@@ -131,7 +131,7 @@ def _compiled(texts: Mapping[str, str]) -> Files:
         for name, text in texts.items():
             path = (folder / "files" / name).resolve()
             if not path.is_relative_to(folder.resolve() / "files"):
-                raise ValueError(f"the schema imports {name}, which is no relative path")
+                raise ValueError(f"the schema imports {name}, which is not a relative path")
             one = described[name]
             if one is None:
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ somebody else has answered."""
 _REFUSALS = {
     401: "user, password or token are missing or wrong",
     403: "this user lacks the right to read it",
-    _NOT_FOUND: "this is no address of a registry. Apicurio's ends in /apis/ccompat/v7",
+    _NOT_FOUND: "this is not the address of a registry. Apicurio's ends in /apis/ccompat/v7",
 }
 
 Answer = TypeVar("Answer")

@@ -340,7 +340,9 @@ def _require_waivable(
     kinds = _kinds(reports)
     if kind not in kinds:
         there = f"These can: {', '.join(kinds)}." if kinds else "No finding breaks this verdict."
-        raise UsageError(f"{kind or 'No kind'} cannot be waived. {there}")
+        if kind is None:
+            raise UsageError(f"Name the kind of finding to waive: --kind KIND. {there}")
+        raise UsageError(f"{kind} does not break this verdict, so it cannot be waived. {there}")
     if until is None or until < _today():
         raise UsageError("A waiver needs its last valid day, today or later, such as 2026-12-31.")
     if not comment:

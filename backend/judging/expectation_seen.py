@@ -113,7 +113,7 @@ def _expectation(
         return Expect.ONE_TO_MANY, count, said if count.isdecimal() else f"{said}, which is {count}"
     remedy = (
         f"Fill in the count, or write one_to_one if outputs above 1 are duplicates ({PLACEHOLDER}"
-        " is no count)"
+        " is not a count)"
     )
     return (
         Expect.ONE_TO_MANY,

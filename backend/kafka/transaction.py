@@ -366,8 +366,8 @@ class TransactionalProducer:
             )
         if cause.code() in _NOT_ALLOWED:
             return NotAllowed(
-                f"{self.transactional_id}: the brokers no longer authorize this client"
-                f" ({cause.name()}). Grant the permission again, and resume."
+                f"{self.transactional_id}: the brokers do not authorize this client"
+                f" ({cause.name()}). Grant the missing ACL, then resume."
             )
         if is_refused(cause):
             return RecordRefused(f"{self.transactional_id}: {cause.str()} ({cause.name()}).")

@@ -70,7 +70,7 @@ def read_text(path: Path, place: str) -> str:
     except OSError as error:
         raise UsageError(f"{place}: {path} cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{place}: {path} is no text file.") from error
+        raise UsageError(f"{place}: {path} is not a text file.") from error
 
 
 def _raw(path: Path, wanted_by: str = "The client properties") -> Properties:

@@ -126,7 +126,7 @@ def _pkcs12(data: bytes, password: str | None, place: str) -> tuple[Any, Any, li
     try:
         store = pkcs12.load_pkcs12(data, password.encode() if password else None)
     except ValueError as error:
-        why = "wrong, or it is no store" if password else "missing"
+        why = "wrong, or it is not a store" if password else "missing"
         raise UsageError(f"{place}: the store cannot be opened: its password is {why}.") from error
     certificate = store.cert.certificate if store.cert else None
     return store.key, certificate, [one.certificate for one in store.additional_certs]

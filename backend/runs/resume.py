@@ -37,7 +37,9 @@ def resume(
     moved. `give_up` ends this process if Kafka or Spark is gone for good (lifeline.py).
     """
     found = history.get(run_id)
-    if found.kind != "run" or (found.state is State.DONE and not found.alive):
+    if found.kind != "run":
+        raise UsageError(f"{run_id} is a check, and a check cannot be resumed. Check again.")
+    if found.state is State.DONE and not found.alive:
         raise UsageError(
             f"Run {run_id} is finished; there is nothing to resume. `topicproof show {run_id}`"
             " shows it."

@@ -70,9 +70,9 @@ def require_closed(settings: Settings, address: str) -> None:
     if login is not None or settings.insecure or is_loopback(address):
         return
     raise UsageError(
-        f"The dashboard has no login, and {address} can be reached from other machines: whoever"
-        " reaches it can start runs and sign. Leave out TOPICPROOF_DASHBOARD_ADDRESS, configure a"
-        " login (TOPICPROOF_LOGIN), or repeat this with --insecure."
+        f"The dashboard has no login, and {address} can be reached from other machines: anyone"
+        " who reaches it can start runs and sign. Leave out TOPICPROOF_DASHBOARD_ADDRESS, configure"
+        " a login (TOPICPROOF_LOGIN), or repeat this with --insecure."
     )
 
 

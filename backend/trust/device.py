@@ -183,7 +183,7 @@ def _asked(answer: Mapping[str, Any]) -> Asked:
             float(answer["expires_in"]),
         )
     except (KeyError, ValueError) as error:
-        why = answer.get("error_description") or answer.get("error") or "its answer is no code"
+        why = answer.get("error_description") or answer.get("error") or "its answer is not a code"
         raise NotPermitted(f"The provider gives no device code: {why}.") from error
 
 

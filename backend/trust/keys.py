@@ -109,7 +109,7 @@ def read_secret(path: Path) -> str:
     try:
         found = _read(path).decode().strip()
     except UnicodeDecodeError as error:
-        raise UsageError(f"The secret in {path} is no text.") from error
+        raise UsageError(f"The secret in {path} is not a text.") from error
     require_own(path)
     if not found:
         raise UsageError(f"The file {path} is empty; it should hold a secret.")
@@ -135,7 +135,7 @@ def read_private(path: Path) -> Private:
             " not."
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise UsageError(f"{path} is no private key in PEM format.") from error
+        raise UsageError(f"{path} is not a private key in PEM format.") from error
     if isinstance(found, Ed25519PrivateKey) or (
         isinstance(found, EllipticCurvePrivateKey) and found.curve.name in HASHES
     ):
@@ -157,7 +157,7 @@ def parse_public(pem: bytes, where: str) -> PublicKey:
         found = load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(
-            f"{where} is no public key in PEM format. `topicproof keys export` writes one."
+            f"{where} is not a public key in PEM format. `topicproof keys export` writes one."
         ) from error
     if isinstance(found, Ed25519PublicKey) or (
         isinstance(found, EllipticCurvePublicKey) and found.curve.name in HASHES

@@ -190,6 +190,7 @@ def read_login(path: Path) -> Login:
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         why = "there is no such field" if first["type"] == "extra_forbidden" else first["msg"]
+        why = why.removeprefix("Value error, ")
         raise _wrong(fields, first["loc"], why) from error
     if (said.openid is None) == (said.proxy is None):
         raise UsageError(f"The login {path} needs either openid or proxy.")

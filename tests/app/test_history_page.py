@@ -342,7 +342,7 @@ def test_a_changed_database_shows(open_page: OpenPage, stored: Stored) -> None:
         connection.execute(sa.text("drop trigger signoffs_refuse_update"))
         connection.execute(sa.text("update signoffs set decision = 'accept'"))
     app = open_page("verdict", run=run.id)
-    assert not app.exception and "Entry 1 of the sign-offs is not what was entered" in texts(app)
+    assert not app.exception and "Entry 1 of the sign-offs was changed" in texts(app)
 
 
 def test_a_healthy_verdict_is_short_and_a_violated_one_begins_with_what_is_wrong(

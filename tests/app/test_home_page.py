@@ -29,7 +29,7 @@ def test_a_fresh_installation_whose_kafka_does_not_answer(open_page: OpenPage) -
     said = texts(app)
     assert "what Kafka transactions did to your topics" in said
     assert "No Kafka broker can be reached (127.0.0.1:1" in said
-    assert "A demo draws here how its records fly" in said
+    assert "Watch a demo to see its records here" in said
     assert "The figures come when Kafka answers" in said and "Nothing has been judged yet" in said
 
 

@@ -142,7 +142,7 @@ def test_each_open_transaction_has_its_word_and_its_advice(
     )
     assert open_word(one).word == word
     assert advice in open_advice(one)
-    command = abort_command(one, "squares", "broker:9092")
+    command = abort_command(one, "squares", " --bootstrap broker:9092")
     assert command == "topicproof abort squares 1 8 --bootstrap broker:9092"
 
 

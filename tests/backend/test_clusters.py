@@ -44,13 +44,20 @@ def test_a_variable_chooses_a_cluster_and_an_address_overrides_it(
 ) -> None:
     monkeypatch.setenv("TOPICPROOF_CLUSTER", "west")
     assert read_settings().bootstrap == "west:9092"
+    assert read_settings().cluster_options == " --cluster west"
     other = read_settings(bootstrap="other:9092")
     assert (other.bootstrap, other.cluster) == ("other:9092", None)
     assert other.address.called == "other:9092"
+    assert other.cluster_options == " --bootstrap other:9092"
 
 
 def test_no_file_means_no_clusters(tmp_path: Path) -> None:
     assert Settings(home=tmp_path).named_clusters == {}
+    assert Settings(home=tmp_path).cluster_options == ""
+    config = tmp_path / "my client.properties"
+    config.touch()
+    secured = Settings(home=tmp_path, bootstrap="other:9092", config=config)
+    assert secured.cluster_options == f" --bootstrap other:9092 --config '{config}'"
     with pytest.raises(UsageError, match=r"gone\.yaml cannot be read"):
         _ = Settings(home=tmp_path, clusters=tmp_path / "gone.yaml").named_clusters
 

@@ -19,7 +19,7 @@ from topicproof.validators.ledger.rows import Place
 
 NAME = "aborted_input"
 TITLE = "Aborted inputs processed"
-QUESTION = "Does no committed record stem from an aborted input?"
+QUESTION = "Does every committed record come from an input that was not aborted?"
 UNIT = "aborted inputs"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.SOURCE_LOG,))
 

@@ -27,7 +27,7 @@ from topicproof.validators.ledger.rows import real
 
 NAME = "circular_flow"
 TITLE = "Transactions that read their own output"
-QUESTION = "Does no transaction depend on what it wrote itself?"
+QUESTION = "Is every transaction independent of its own output?"
 UNIT = "inputs that name their transaction"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 

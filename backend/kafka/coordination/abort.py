@@ -227,14 +227,15 @@ def _require_abortable(found: OpenTransaction, open_too: bool, two_phase_too: bo
         return
     if found.unseen:
         raise UsageError(
-            f"{found.why} If it is under way, an ABORT marker would tear it: so nothing is aborted"
-            " until this client may describe all transactional ids."
+            f"{found.why} If it is still in progress, an ABORT marker would split it, so nothing"
+            " was aborted. Grant this client Describe on all transactional ids (`topicproof rights"
+            " --for inspect` prints the command), then try again."
         )
     if found.state in PREPARED:
         raise UsageError(
             f"{found.transactional_id} is already decided ({found.state}). Its coordinator writes"
-            " the markers; another marker could tear the transaction. If that takes long, check the"
-            " brokers that lead its partitions."
+            " the markers; another marker could split the transaction. If that takes long, check"
+            " the brokers that lead its partitions."
         )
     if found.two_phase and not (open_too and two_phase_too):
         raise UsageError(

@@ -62,7 +62,7 @@ def test_a_decision_is_kept_with_all_that_it_says(open_history: Open) -> None:
             TWICE,
             Decision.WAIVE,
             {"kind": "gap", "until": LATER, "comment": "why"},
-            "gap cannot be waived",
+            "gap does not break this verdict, so it cannot be waived",
         ),
         (
             HELD,

@@ -98,7 +98,7 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"client\.properties cannot be read \(No such file"):
         read_properties(path)
     path.write_bytes(b"a=\xff")
-    with pytest.raises(UsageError, match=r"client\.properties is no text file"):
+    with pytest.raises(UsageError, match=r"client\.properties is not a text file"):
         read_properties(path)
 
 

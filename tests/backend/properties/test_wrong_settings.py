@@ -51,7 +51,8 @@ WRONG = {
                        "line 2, ssl.truststore.location: the store cannot be opened: its password"
                        " is wrong"),
     "a PKCS12 password": (SSL + "ssl.keystore.location={0}/me.p12\nssl.keystore.password=hid",
-                          "the store cannot be opened: its password is wrong, or it is no store."),
+                          "the store cannot be opened: its password is wrong, or it is not a"
+                          " store."),
     "no PKCS12 password": (SSL + "ssl.keystore.location={0}/me.p12",
                            "the store cannot be opened: its password is missing."),
     "the key's password in a JKS": (

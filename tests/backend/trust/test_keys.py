@@ -86,7 +86,7 @@ def test_an_own_key_is_used_instead(tmp_path: Path) -> None:
             lambda path: written(path, Ed25519PrivateKey.generate(), BestAvailableEncryption(b"x")),
             "is encrypted",
         ),
-        (lambda path: (path.write_text("no key"), path.chmod(0o600)), "no private key"),
+        (lambda path: (path.write_text("no key"), path.chmod(0o600)), "not a private key"),
         (lambda path: (path.write_bytes(b"-" * 20_000), path.chmod(0o600)), "larger than any"),
         (lambda _: None, "No such file"),
     ],
