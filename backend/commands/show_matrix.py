@@ -40,8 +40,9 @@ def markdown(results: Sequence[Result], planned: int | None = None) -> str:
     lines += [
         "",
         (
-            "`exact`: each input committed once, in order. *hidden* is no harm: records of aborted"
-            " transactions."
+            "`exact`: what was committed is correct and in order. `refused`: the sink stopped,"
+            " as it must, because the group's offset was moved. *hidden* does no harm: records of"
+            " aborted transactions."
         ),
     ]
     surprising = [one for one in results if one.surprises]

@@ -66,7 +66,7 @@ def markdown(
             "## Every run",
             "",
             "`topicproof torture --schedule 'TEXT'` replays a run. The text ends before the result."
-            " *hidden* is no harm: records of aborted transactions.",
+            " *hidden* does no harm: records of aborted transactions.",
             "",
             "```text",
             *lines,

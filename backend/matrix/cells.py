@@ -47,6 +47,7 @@ from topicproof.validators.report import Report
 
 RESULTS = "matrix/results.json"
 """Relative to the home."""
+REFUSED = "refused"
 AT_ONCE = 2
 """How many cells run at a time. A cell waits about as long as it works."""
 
@@ -71,8 +72,9 @@ class Result:
 
     @property
     def says(self) -> str:
-        """The damage in words: `200 duplicates`, or `exact`."""
-        return _says(self.found)
+        """The damage in words: `200 duplicates`, `exact`, or `refused` by the sink, as expected."""
+        refused = self.expected.startswith(REFUSED) and not (self.found or self.surprises)
+        return REFUSED if refused else _says(self.found)
 
 
 def run_cells(
@@ -297,7 +299,7 @@ def _says(found: Mapping[Damage, int] | Mapping[str, int]) -> str:
 def _expected(cell: Cell) -> str:
     allowed = [damage for damage in Damage if damage in cell.must | cell.may]
     words = [damage.value if damage in cell.must else f"perhaps {damage}" for damage in allowed]
-    return ", ".join([*(["refused"] if cell.refused else []), *words]) or "exact"
+    return ", ".join([*([REFUSED] if cell.refused else []), *words]) or "exact"
 
 
 def _write_results(settings: Settings, results: Sequence[Result]) -> None:

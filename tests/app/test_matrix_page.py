@@ -82,6 +82,9 @@ def test_a_cell_is_told_by_symbol_word_and_colour() -> None:
     assert set(cells.SYMBOLS) == set(cells.MEANINGS) == set(CELL_COLOURS)
     assert len(set(cells.SYMBOLS.values())) == len(set(CELL_COLOURS.values())) == 4
     assert cells.kind(replace(DAMAGED, expected="refused, perhaps gaps")) == "refused"
+    assert replace(EXACT, expected="refused").says == "refused"
+    went_on = replace(EXACT, expected="refused", surprises=("the sink continued",))
+    assert went_on.says == "exact"
     frame = cells.frame(cells.ordered(reversed(EVERY)))  # type: ignore[arg-type]
     assert frame["label"].tolist() == [
         "✓ exact",
