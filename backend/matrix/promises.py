@@ -31,6 +31,8 @@ class Damage(StrEnum):
     """Outputs of aborted inputs."""
     HANGING = "hanging"
     """Partitions that a transaction holds which nothing will end."""
+    MISATTRIBUTED = "misattributed"
+    """Transactions that are ended by a marker of another one."""
     HIDDEN = "hidden"
 
 
@@ -41,6 +43,7 @@ KINDS: Mapping[Damage, str] = {
     Damage.PHANTOMS: "phantom",
     Damage.ABORTED_INPUTS: "aborted_input",
     Damage.HANGING: "hanging",
+    Damage.MISATTRIBUTED: "wrong_attribution",
 }
 """The kind of finding for each damage. Only rows that no other kind explains count."""
 
