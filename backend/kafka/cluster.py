@@ -80,6 +80,8 @@ class Cluster:
         self.admin = open_admin(self.address)
         self.asking: dict[str, Consumer] = {}
         """Consumers by group."""
+        self.made: set[str] = set()
+        """Topics that exist because this object created them."""
 
     def check(self) -> None:
         """Raises ClusterError when no broker answers, or the brokers are too old for our
@@ -96,11 +98,17 @@ class Cluster:
 
     def partitions(self, topic: str) -> list[int]:
         """Raises TopicError when the topic does not exist."""
-        with self._translated():
-            found = self.admin.list_topics(timeout=TIMEOUT_S).topics.get(topic)
-        if found is None or not found.partitions:
+
+        def ask() -> list[int]:
+            with self._translated():
+                found = self.admin.list_topics(timeout=TIMEOUT_S).topics.get(topic)
+            return [] if found is None else sorted(found.partitions)
+
+        # A broker that has just started learns of a new topic later than the others.
+        found = ask_until(ask, bool, GONE_TIMEOUT_S if topic in self.made else 0)
+        if not found:
             raise self.address.missing(topic)
-        return sorted(found.partitions)
+        return found
 
     def create_topic(
         self, topic: str, partitions: int, exists_ok: bool = False, **config: str
@@ -123,6 +131,7 @@ class Cluster:
             lambda: self._ready(topic, partitions),
             f"Topic {topic} was created but has no leader yet",
         )
+        self.made.add(topic)
 
     def add_partition(self, topic: str) -> None:
         """Add one partition to a topic, and wait until it has a leader."""
@@ -138,6 +147,7 @@ class Cluster:
     def delete_topics(self, topics: Iterable[str]) -> list[str]:
         """Delete the topics that exist and wait until they are gone; returns their names."""
         existing = sorted(set(topics) & set(self.topics()))
+        self.made.difference_update(existing)
         if existing:
             with self._translated("deleting topics", f"Delete on topic {existing[0]}"):
                 for future in self.admin.delete_topics(

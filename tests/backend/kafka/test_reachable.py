@@ -12,12 +12,13 @@ from threading import Event, Thread
 from uuid import uuid4
 
 import pytest
+from confluent_kafka.admin._metadata import ClusterMetadata
 from kafka.admin._transactions import TransactionState
 from kafka.errors import for_code
 
 from tests.test_cli import call
 from topicproof.backend.address import Address
-from topicproof.backend.errors import ClusterError
+from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.client import cluster_error
 from topicproof.backend.kafka.log.rawlog import Connection
@@ -130,3 +131,30 @@ def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(
         Cluster(Address(bootstrap)).create_topic(topic, 1)
         assert bounds.result().partitions == (PartitionBounds(0, 0, 0, 0),)
     cluster.delete_topics([topic])
+
+
+def test_a_broker_may_not_know_its_partitions_yet_either(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a run has made its topic, and the next question meets such a broker. A topic that
+    nobody made is missing at once."""
+    topic = f"new-{uuid4().hex[:6]}"
+    cluster = Cluster(Address(bootstrap))
+    with pytest.raises(TopicError, match=f"There is no topic {topic}"):
+        cluster.partitions(topic)
+    cluster.made.add(topic)
+    asked, ask = Event(), cluster.admin.list_topics
+
+    def told(**question: float) -> ClusterMetadata:
+        asked.set()
+        return ask(**question)
+
+    monkeypatch.setattr(cluster.admin, "list_topics", told)
+    with ThreadPoolExecutor() as pool:
+        partitions = pool.submit(cluster.partitions, topic)
+        assert asked.wait(30)
+        Cluster(Address(bootstrap)).create_topic(topic, 2)
+        assert partitions.result() == [0, 1]
+    cluster.delete_topics([topic])
+    with pytest.raises(TopicError, match=f"There is no topic {topic}"):
+        cluster.partitions(topic)
