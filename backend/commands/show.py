@@ -65,7 +65,7 @@ def balances(facts: Facts) -> str:
         return ""
     if not wrong:
         return (
-            f"totals: those of all {accounts:,} accounts equal the sum of their distinct payments"
+            f"totals: all {accounts:,} accounts equal the sum of their distinct payments"
         )
     amount = sum(wrong.values()) / 100
     return (

@@ -96,7 +96,7 @@ def test_what_cannot_be_decoded_says_why(schema_registry: str) -> None:
         assert not formats.decode(data, topic).known
     formats.close()
     elsewhere = Formats(RegistryFacts(schema_registry.removesuffix("/apis/ccompat/v7")))
-    assert "no address of a registry" in (elsewhere.decode(whole).reason or "")
+    assert "not the address of a registry" in (elsewhere.decode(whole).reason or "")
     elsewhere.close()
 
 
