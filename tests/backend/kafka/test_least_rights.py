@@ -173,7 +173,7 @@ def test_inspect_needs_what_rights_prints_and_no_more(denying: Denying) -> None:
     (unseen,) = inspect_topic(inspector, "seen").open
     assert (unseen.unseen, unseen.hanging) == (True, False)
     assert "without Describe on its transactional id" in unseen.why
-    with pytest.raises(UsageError, match="nothing is aborted"):
+    with pytest.raises(UsageError, match="nothing was aborted"):
         plan_abort(inspector, "seen", unseen.partition, unseen.start_offset, open_too=True)
     kind, read = ResourceType.TOPIC, AclOperation.READ
     denying.take("inspector", kind, "__transaction_state", read, False)
