@@ -64,9 +64,7 @@ def balances(facts: Facts) -> str:
     if wrong is None or accounts is None:
         return ""
     if not wrong:
-        return (
-            f"totals: all {accounts:,} accounts equal the sum of their distinct payments"
-        )
+        return f"totals: all {accounts:,} accounts equal the sum of their distinct payments"
     amount = sum(wrong.values()) / 100
     return (
         f"totals: {len(wrong):,} of {accounts:,} accounts are wrong, by {amount:+,.2f} in all,"
