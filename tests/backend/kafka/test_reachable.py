@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 from socketserver import StreamRequestHandler, TCPServer
 from threading import Event, Thread
+from typing import TypeVar
 from uuid import uuid4
 
 import pytest
@@ -23,6 +24,8 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.client import cluster_error
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.validators.finding import PartitionBounds
+
+Answer = TypeVar("Answer")
 
 
 class Redis(StreamRequestHandler):
@@ -111,6 +114,17 @@ def test_a_word_or_error_code_of_a_newer_broker_is_named() -> None:
         assert "partitions many-000" in said and len(said) < 500
 
 
+def asked_before(
+    asked: Event, bootstrap: str, topic: str, partitions: int, question: Callable[[], Answer]
+) -> Answer:
+    """The answer to a question about a topic that is made only after the question was asked."""
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(question)
+        assert asked.wait(30)
+        Cluster(Address(bootstrap)).create_topic(topic, partitions)
+        return answer.result()
+
+
 def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(
     bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,11 +139,8 @@ def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(
         return [0]
 
     monkeypatch.setattr(cluster, "partitions", known_elsewhere)
-    with ThreadPoolExecutor() as pool:
-        bounds = pool.submit(cluster.bounds, topic)
-        assert asked.wait(30)
-        Cluster(Address(bootstrap)).create_topic(topic, 1)
-        assert bounds.result().partitions == (PartitionBounds(0, 0, 0, 0),)
+    bounds = asked_before(asked, bootstrap, topic, 1, lambda: cluster.bounds(topic))
+    assert bounds.partitions == (PartitionBounds(0, 0, 0, 0),)
     cluster.delete_topics([topic])
 
 
@@ -150,11 +161,7 @@ def test_a_broker_may_not_know_its_partitions_yet_either(
         return ask(**question)
 
     monkeypatch.setattr(cluster.admin, "list_topics", told)
-    with ThreadPoolExecutor() as pool:
-        partitions = pool.submit(cluster.partitions, topic)
-        assert asked.wait(30)
-        Cluster(Address(bootstrap)).create_topic(topic, 2)
-        assert partitions.result() == [0, 1]
+    assert asked_before(asked, bootstrap, topic, 2, lambda: cluster.partitions(topic)) == [0, 1]
     cluster.delete_topics([topic])
     with pytest.raises(TopicError, match=f"There is no topic {topic}"):
         cluster.partitions(topic)
