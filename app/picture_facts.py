@@ -25,7 +25,8 @@ from topicproof.backend.kafka.browse.writers import Writer, writers_at
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.journal import JournalReader, Stamped, TaskStarted
+from topicproof.backend.sink.entries import Stamped, TaskStarted
+from topicproof.backend.sink.journal import JournalReader
 
 OFFSETS_MAX = 1_000_000
 """A sink with more offsets is not drawn: reading its log again and again takes time from the

@@ -48,7 +48,7 @@ from topicproof.backend.services.java import java
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import spark_session, without_token
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.journal import Declared, TaskStarted, TransactionEnded, decode
+from topicproof.backend.sink.entries import Declared, TaskStarted, TransactionEnded, decode
 from topicproof.validators.finding import Outcome, Witness
 from topicproof.validators.readings import read
 

@@ -176,6 +176,17 @@ def test_the_fast_path_has_one_importer() -> None:
     assert outside == {"validators.ledger.build"}
 
 
+def test_each_file_of_the_sink_is_read_in_one_sitting() -> None:
+    """Story: somebody who must trust the sink reads it whole. None of its files is over 300 lines
+    long."""
+    lines = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in SOURCES
+        if path.is_relative_to(ROOT / "backend" / "sink")
+    }
+    assert {name: count for name, count in lines.items() if count > 300} == {}
+
+
 def test_no_modules_import_each_other() -> None:
     """Story: the same within a room: there is no circle of imports, late ones included."""
     sorter: TopologicalSorter[str] = TopologicalSorter()

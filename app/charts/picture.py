@@ -28,7 +28,7 @@ from topicproof.app.charts.picture_words import (
 )
 from topicproof.backend.faults.by_hand import CUT_OFF
 from topicproof.backend.kafka.log.over_partitions import over_partitions
-from topicproof.backend.sink.journal import (
+from topicproof.backend.sink.entries import (
     EVERY_PARTITION,
     Declared,
     FaultFired,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from topicproof.app.charts.picture_log import Part
 from topicproof.backend.faults.by_hand import is_by_hand, strike_sentence
-from topicproof.backend.sink.journal import (
+from topicproof.backend.sink.entries import (
     EVERY_PARTITION,
     Declared,
     Entry,

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
 from topicproof.backend.faults.kinds import ISOLATED
-from topicproof.backend.sink.journal import (
+from topicproof.backend.sink.entries import (
     EVERY_PARTITION,
     Entry,
     FaultFired,
-    JournalWriter,
     WorkerBegan,
     WorkerEnded,
 )
+from topicproof.backend.sink.journal import JournalWriter
 
 if TYPE_CHECKING:
     import psutil

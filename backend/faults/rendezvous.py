@@ -12,7 +12,8 @@ from contextlib import suppress
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, InjectedError
-from topicproof.backend.sink.journal import FaultTold, JournalReader, Told
+from topicproof.backend.sink.entries import FaultTold, Told
+from topicproof.backend.sink.journal import JournalReader
 
 DONE_WITHIN_S = 120.0
 LOOK_S = 0.05

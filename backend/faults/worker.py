@@ -18,14 +18,9 @@ from topicproof.backend.faults.fault import Fault, Side
 from topicproof.backend.faults.kinds import CRASH, ERROR, HIJACK, NETWORK, OFFSETS, REFUSED, ZOMBIE
 from topicproof.backend.faults.rendezvous import wait_for_the_run
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.sink.entries import Entry, FaultFired, last_attempt
 from topicproof.backend.sink.hooks import Step
-from topicproof.backend.sink.journal import (
-    Entry,
-    FaultFired,
-    JournalWriter,
-    last_attempt,
-    read_journal,
-)
+from topicproof.backend.sink.journal import JournalWriter, read_journal
 from topicproof.backend.sink.options import SinkOptions
 
 

@@ -21,7 +21,8 @@ from itertools import dropwhile
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, InjectedError
 from topicproof.backend.faults.other import start, what_was_told
-from topicproof.backend.sink.journal import Entry, GenerationBegun, JournalReader, TaskStarted
+from topicproof.backend.sink.entries import Entry, GenerationBegun, TaskStarted
+from topicproof.backend.sink.journal import JournalReader
 
 SUCCESSOR_WITHIN_S = 120.0
 """A worker without a successor is resumed after this long."""

@@ -30,7 +30,7 @@ from topicproof.backend.formats.fields import KnownSchemas
 from topicproof.backend.judging.expressions import COLUMNS as RECORD_COLUMNS
 from topicproof.backend.judging.expressions import check_expression
 from topicproof.backend.services.spark import first_line
-from topicproof.backend.sink.journal import Entry, decode, encode
+from topicproof.backend.sink.entries import Entry, decode, encode
 from topicproof.backend.storage import forget, keep_in, sent
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms

@@ -41,7 +41,7 @@ from topicproof.backend.judging.decoding import decode, fetch_schemas
 from topicproof.backend.judging.spark_tuning import limit_rows, tune
 from topicproof.backend.kafka.log import fates
 from topicproof.backend.services.spark import failed
-from topicproof.backend.sink.journal import Entry, TaskStarted, TransactionEnded
+from topicproof.backend.sink.entries import Entry, TaskStarted, TransactionEnded
 from topicproof.backend.storage import discard, fetch, keep_in, spark_url
 from topicproof.validators.expectation import MOVEMENT
 from topicproof.validators.facts.journal import outcomes_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from topicproof.backend.faults.proxy import IN_NEXT
-from topicproof.backend.sink.journal import (
+from topicproof.backend.sink.entries import (
     Declared,
     Entry,
     FaultFired,

@@ -20,8 +20,8 @@ from topicproof.backend.matrix.proofs import (
     source_has_attempts,
     taken_over,
 )
+from topicproof.backend.sink.entries import Told
 from topicproof.backend.sink.hooks import Step
-from topicproof.backend.sink.journal import Told
 
 BROKERS = 3
 """Number of brokers with which a cluster survives the loss of one."""

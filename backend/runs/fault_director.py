@@ -53,15 +53,8 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.by_hand import requests
 from topicproof.backend.services.keeper import brokers
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.journal import (
-    EVERY_PARTITION,
-    FaultFired,
-    FaultTold,
-    JournalReader,
-    JournalWriter,
-    Told,
-    read_journal,
-)
+from topicproof.backend.sink.entries import EVERY_PARTITION, FaultFired, FaultTold, Told
+from topicproof.backend.sink.journal import JournalReader, JournalWriter, read_journal
 
 LOOK_S = 0.05
 

@@ -17,14 +17,14 @@ from topicproof.backend.history.store import State
 from topicproof.backend.runs.context import Context
 from topicproof.backend.runs.file_server import requests
 from topicproof.backend.runs.query import committed_of
-from topicproof.backend.sink.journal import (
+from topicproof.backend.sink.entries import (
     Declared,
     Entry,
     FaultFired,
-    JournalReader,
     TransactionEnded,
     WorkerBegan,
 )
+from topicproof.backend.sink.journal import JournalReader
 
 TICK_S = 0.5
 RATE_WINDOW_S = 5.0

@@ -41,7 +41,8 @@ from topicproof.backend.runs.plan import RunPlan, refused
 from topicproof.backend.runs.real_time import SourceEnds, seen
 from topicproof.backend.runs.scenarios import Stage, Work, as_text
 from topicproof.backend.services.spark import first_line, server_gone
-from topicproof.backend.sink.journal import GenerationBegun, append_to_journal, read_journal
+from topicproof.backend.sink.entries import GenerationBegun
+from topicproof.backend.sink.journal import append_to_journal, read_journal
 from topicproof.backend.sink.outputs import REMEDY_SHUFFLED
 from topicproof.backend.sink.position import journalled, moved, next_generation
 from topicproof.backend.sink.real_time import FOLLOWED, Pace

@@ -30,7 +30,8 @@ from topicproof.backend.history.run_state import Names
 from topicproof.backend.kafka.client_configs import READ_COMMITTED
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.reading import open_consumer, read_range
-from topicproof.backend.sink.journal import Entry, JournalReader
+from topicproof.backend.sink.entries import Entry
+from topicproof.backend.sink.journal import JournalReader
 from topicproof.backend.sink.position import journalled
 
 TRIES = 8

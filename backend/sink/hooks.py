@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Protocol
 
-from topicproof.backend.sink.journal import Entry, JournalWriter
+from topicproof.backend.sink.entries import Entry
+from topicproof.backend.sink.journal import JournalWriter
 from topicproof.backend.sink.options import SinkOptions
 
 

@@ -10,11 +10,7 @@ could not remember it.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from enum import StrEnum
-from typing import Any
+from collections.abc import Iterator
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
@@ -27,175 +23,11 @@ from topicproof.backend.kafka.client_configs import (
     consumer_config,
     journal_producer_config,
 )
+from topicproof.backend.sink.entries import Entry, Stamped, decode, encode
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 NEW_TOPIC_PATIENCE_S = 2.0
 """How long a broker may not have heard of a new journal yet."""
-EVERY_PARTITION = -1
-
-
-class Declared(StrEnum):
-    """A transaction's outcome as the sink declares it."""
-
-    COMMITTED = "COMMITTED"
-    ABORTED = "ABORTED"
-    FENCED = "FENCED"
-    """Another producer took over the transactional id, and settles the transaction."""
-    UNKNOWN = "UNKNOWN"
-
-
-@dataclass(frozen=True)
-class TaskStarted:
-    """A Spark task took over a source partition and is about to produce."""
-
-    task: str
-    transactional_id: str
-    source_topic: str
-    source_partition: int
-    sequence: int
-    """Sequence of its first transaction."""
-    next_offset: int
-    """The group's committed offset at that moment."""
-
-
-@dataclass(frozen=True)
-class TransactionEnded:
-    task: str
-    transactional_id: str
-    source_topic: str
-    source_partition: int
-    sequence: int
-    attempt: int
-    outcome: Declared
-    reason: str
-    """Why it is aborted, fenced or unknown; empty if committed."""
-    inputs: int
-    records: int
-    next_offset: int
-    """The source offset that it commits, or would have committed."""
-
-
-@dataclass(frozen=True)
-class FaultFired:
-    """A fault is about to strike a worker."""
-
-    task: str
-    fault: str
-    source_topic: str
-    source_partition: int
-    """`EVERY_PARTITION` for a strike by hand at all workers."""
-    sequence: int
-    """0 for strikes by hand, which do not choose a transaction."""
-
-
-class Told(StrEnum):
-    """How far the run's process is with a fault."""
-
-    DONE = "DONE"
-    """The fault is under way; the waiting worker may continue."""
-    STRUCK = "STRUCK"
-    """The fault struck once more."""
-    HEALED = "HEALED"
-    FAILED = "FAILED"
-    """The fault is impossible."""
-
-
-@dataclass(frozen=True)
-class FaultTold:
-    """The run's process reports on a fault outside the worker."""
-
-    fault: str
-    what: Told
-    said: str
-
-
-@dataclass(frozen=True)
-class GenerationBegun:
-    """The query was stopped or restarted: workers of earlier generations must not write."""
-
-    generation: int
-
-
-@dataclass(frozen=True)
-class TaskFailed:
-    """In real time: a task has failed (backend/sink/task_watch.py)."""
-
-    generation: int
-    error: str
-    """Name of the error's class."""
-    reason: str
-
-
-@dataclass(frozen=True)
-class WorkerBegan:
-    """In a run that may be struck by hand: the process of a task, so that it can be killed."""
-
-    task: str
-    source_topic: str
-    source_partition: int
-    host: str
-    pid: int
-    created: float
-    """When the process began, in seconds since 1970. A later process may get the same number."""
-
-
-@dataclass(frozen=True)
-class WorkerEnded:
-    """The same task has ended by itself. Its process may go on with another one."""
-
-    task: str
-    source_topic: str
-    source_partition: int
-
-
-Entry = (
-    TaskStarted
-    | TransactionEnded
-    | FaultFired
-    | FaultTold
-    | GenerationBegun
-    | TaskFailed
-    | WorkerBegan
-    | WorkerEnded
-)
-
-
-@dataclass(frozen=True)
-class Stamped:
-    """An entry, and when its writer sent it."""
-
-    at_ms: int
-    entry: Entry
-
-
-_KINDS: dict[str, type[Entry]] = {
-    "task": TaskStarted,
-    "transaction": TransactionEnded,
-    "fault": FaultFired,
-    "told": FaultTold,
-    "generation": GenerationBegun,
-    "failure": TaskFailed,
-    "worker": WorkerBegan,
-    "worker_ended": WorkerEnded,
-}
-_NAMES = {kind: name for name, kind in _KINDS.items()}
-
-
-def encode(entry: Entry) -> bytes:
-    return json.dumps({"kind": _NAMES[type(entry)], **asdict(entry)}).encode()
-
-
-def decode(value: bytes) -> Entry:
-    fields: dict[str, Any] = json.loads(value)
-    kind = _KINDS[fields.pop("kind")]
-    if kind is TransactionEnded:
-        fields["outcome"] = Declared(fields["outcome"])
-    elif kind is FaultTold:
-        fields["what"] = Told(fields["what"])
-    elif kind is FaultFired:
-        # Kept evidence may hold anything.
-        fields["fault"] = str(fields["fault"])
-    return kind(**fields)
 
 
 class JournalWriter:
@@ -313,30 +145,3 @@ def read_journal(address: Address, topic: str, tail: int | None = None) -> list[
         return list(reader.news())
     finally:
         reader.close()
-
-
-def last_attempt(
-    entries: Iterable[Entry], source_topic: str, source_partition: int, sequence: int
-) -> int:
-    """Return the number of the last attempt at this transaction in the journal; 0 without any."""
-    found = _attempts(entries, (source_topic, source_partition, sequence))
-    return max((entry.attempt for entry in found), default=0)
-
-
-def aborts(
-    entries: Iterable[Entry], source_topic: str, source_partition: int, sequence: int
-) -> int:
-    """Return how many attempts at this transaction the journal declares aborted."""
-    found = _attempts(entries, (source_topic, source_partition, sequence))
-    return sum(entry.outcome is Declared.ABORTED for entry in found)
-
-
-def _attempts(
-    entries: Iterable[Entry], transaction: tuple[str, int, int]
-) -> Iterator[TransactionEnded]:
-    for entry in entries:
-        if (
-            isinstance(entry, TransactionEnded)
-            and (entry.source_topic, entry.source_partition, entry.sequence) == transaction
-        ):
-            yield entry

@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition
 
 from topicproof.backend.errors import OffsetsMoved
 from topicproof.backend.kafka.cluster import COUNTER, Cluster
-from topicproof.backend.sink.journal import Declared, Entry, TaskStarted, TransactionEnded
+from topicproof.backend.sink.entries import Declared, Entry, TaskStarted, TransactionEnded
 
 
 @dataclass(frozen=True, order=True)

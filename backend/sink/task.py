@@ -7,8 +7,9 @@ import uuid
 from collections.abc import Callable
 
 from topicproof.backend.sink.batcher import Contents
+from topicproof.backend.sink.entries import Declared, TaskStarted, TransactionEnded
 from topicproof.backend.sink.hooks import MakeHooks, Step
-from topicproof.backend.sink.journal import Declared, JournalWriter, TaskStarted, TransactionEnded
+from topicproof.backend.sink.journal import JournalWriter
 from topicproof.backend.sink.options import SinkOptions
 
 

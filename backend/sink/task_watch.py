@@ -23,7 +23,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from topicproof.backend import errors
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, SparkError, TopicproofError
-from topicproof.backend.sink.journal import JournalReader, TaskFailed, append_to_journal
+from topicproof.backend.sink.entries import TaskFailed
+from topicproof.backend.sink.journal import JournalReader, append_to_journal
 from topicproof.backend.sink.options import SinkOptions
 
 LOOK_S = 0.2

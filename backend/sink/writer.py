@@ -28,9 +28,9 @@ from topicproof.backend.sink.delivery.at_least_once import AtLeastOnce
 from topicproof.backend.sink.delivery.at_most_once import AtMostOnce
 from topicproof.backend.sink.delivery.exactly_once import ExactlyOnce
 from topicproof.backend.sink.delivery.protocol import Delivery
+from topicproof.backend.sink.entries import Declared, aborts, last_attempt
 from topicproof.backend.sink.group import GroupPosition
 from topicproof.backend.sink.hooks import MakeHooks, Step
-from topicproof.backend.sink.journal import Declared, aborts, last_attempt
 from topicproof.backend.sink.lineage import Place, offset_in
 from topicproof.backend.sink.options import SinkOptions
 from topicproof.backend.sink.outputs import outputs_of

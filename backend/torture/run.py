@@ -18,7 +18,7 @@ from topicproof.backend.matrix.proofs import Trial
 from topicproof.backend.matrix.table import Trouble
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.journal import FaultFired, FaultTold
+from topicproof.backend.sink.entries import FaultFired, FaultTold
 from topicproof.backend.torture.schedule import MICRO_BATCH, Schedule, draw, smaller
 
 AT_ONCE = 2

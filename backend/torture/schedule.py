@@ -23,8 +23,6 @@ from topicproof.backend.matrix.promises import PROMISES, Damage, Promise
 from topicproof.backend.matrix.table import RESTARTED, TABLE, Trouble
 from topicproof.validators.finding import Guarantee
 
-TROUBLES_MAX = 3
-"""Spark gives up a task after four failures."""
 _ALONE = frozenset({"none", "produce-overtaken"})
 """Troubles that are never drawn: none, and one that needs transactions of 30,000 records."""
 _PROMISES = {one.name: one for one in PROMISES if one.like is None}

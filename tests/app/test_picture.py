@@ -13,7 +13,7 @@ from topicproof.app.charts import picture as pictures
 from topicproof.app.charts.picture import OTHERS, PAUSE_MS, Box, Picture, Seen, Steps, picture
 from topicproof.backend.faults.by_hand import Freeze, Kill
 from topicproof.backend.kafka.log import fates
-from topicproof.backend.sink.journal import (
+from topicproof.backend.sink.entries import (
     EVERY_PARTITION,
     Declared,
     Entry,

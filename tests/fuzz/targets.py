@@ -35,7 +35,7 @@ from topicproof.backend.kafka.log.batches import (
 from topicproof.backend.properties.facts import facts_of
 from topicproof.backend.properties.reading import read_properties
 from topicproof.backend.runs.plan import make_plan
-from topicproof.backend.sink.journal import decode
+from topicproof.backend.sink.entries import decode
 from topicproof.backend.yaml_fields import read_yaml
 from topicproof.validators.json_path import parse_path
 from topicproof.validators.lineage.headers import (

@@ -36,7 +36,7 @@ from topicproof.backend.evidence.manifest import (
 )
 from topicproof.backend.evidence.signed import entry_hash
 from topicproof.backend.judging.capture_store import Capture, Question, keep_capture, read_capture
-from topicproof.backend.sink.journal import Declared, FaultFired, TaskStarted, TransactionEnded
+from topicproof.backend.sink.entries import Declared, FaultFired, TaskStarted, TransactionEnded
 from topicproof.backend.verifying.derived import report_contradictions
 from topicproof.backend.verifying.verify import verify
 from topicproof.validators.contract_terms import ContractTerms, Thresholds

@@ -35,7 +35,8 @@ from topicproof.backend.runs.launch import said, start_resume, start_run
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services, brokers, services
 from topicproof.backend.settings import Settings, python_path
-from topicproof.backend.sink.journal import FaultTold, Told, read_journal
+from topicproof.backend.sink.entries import FaultTold, Told
+from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.finding import Outcome
 from topicproof.validators.kinds import hanging
 from topicproof.validators.report import Report

@@ -40,13 +40,12 @@ from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings
-from topicproof.backend.sink.journal import (
+from topicproof.backend.sink.entries import (
     EVERY_PARTITION,
     Declared,
     Entry,
     FaultFired,
     FaultTold,
-    JournalReader,
     Told,
     TransactionEnded,
     WorkerBegan,
@@ -54,6 +53,7 @@ from topicproof.backend.sink.journal import (
     decode,
     encode,
 )
+from topicproof.backend.sink.journal import JournalReader
 from topicproof.validators.finding import Outcome
 
 PARTITIONS = 2

@@ -14,15 +14,15 @@ from topicproof.backend.history.store import History
 from topicproof.backend.runs.resume import resume
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.hooks import Step
-from topicproof.backend.sink.journal import (
+from topicproof.backend.sink.entries import (
     Declared,
     Entry,
     FaultFired,
     TaskStarted,
     TransactionEnded,
-    read_journal,
 )
+from topicproof.backend.sink.hooks import Step
+from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.headers import REASON_HEADER
 

@@ -19,7 +19,8 @@ from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.journal import FaultTold, TaskStarted, Told, read_journal
+from topicproof.backend.sink.entries import FaultTold, TaskStarted, Told
+from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.finding import Outcome
 
 RECORDS, PARTITIONS, PER_TRANSACTION = 1_200, 2, 200

@@ -23,8 +23,9 @@ from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.services.jars import BROKER, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.settings import Settings
+from topicproof.backend.sink.entries import Declared, TransactionEnded
 from topicproof.backend.sink.hooks import NoHooks, Step
-from topicproof.backend.sink.journal import Declared, JournalWriter, TransactionEnded, read_journal
+from topicproof.backend.sink.journal import JournalWriter, read_journal
 from topicproof.backend.sink.options import SinkOptions
 from topicproof.backend.sink.writer import PartitionWriter, Receipt, partition_writer
 

@@ -35,7 +35,7 @@ from topicproof.backend.matrix.table import BROKERS, TABLE
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings
-from topicproof.backend.sink.journal import FaultTold, Told
+from topicproof.backend.sink.entries import FaultTold, Told
 from topicproof.validators.finding import Guarantee, Outcome
 from topicproof.validators.lineage.headers import LINEAGE_HEADER
 from topicproof.validators.readings import COLUMNS

@@ -24,7 +24,8 @@ from topicproof.backend.runs.real_time import (
 )
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.journal import TaskStarted, read_journal
+from topicproof.backend.sink.entries import TaskStarted
+from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.finding import Outcome
 
 RECORDS, PARTITIONS = 3_000, 2

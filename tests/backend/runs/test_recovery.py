@@ -34,7 +34,8 @@ from topicproof.backend.services.jars import SPARK, jar_files
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import EmbeddedSpark
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.journal import Declared, TransactionEnded, read_journal
+from topicproof.backend.sink.entries import Declared, TransactionEnded
+from topicproof.backend.sink.journal import read_journal
 
 WAIT_S = 300
 PLAN: dict[str, Any] = {

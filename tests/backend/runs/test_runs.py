@@ -47,7 +47,8 @@ from topicproof.backend.runs.scenarios import Work
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.journal import FaultFired, JournalReader, append_to_journal
+from topicproof.backend.sink.entries import FaultFired
+from topicproof.backend.sink.journal import JournalReader, append_to_journal
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.report import Report

@@ -44,8 +44,9 @@ from topicproof.backend.runs.totals import account, current_totals, payment, tot
 from topicproof.backend.runs.windows import BY_CLOCK, BY_EVENT_TIME, check_values
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings
+from topicproof.backend.sink.entries import Declared, FaultFired, TransactionEnded
 from topicproof.backend.sink.hooks import Step
-from topicproof.backend.sink.journal import Declared, FaultFired, TransactionEnded, read_journal
+from topicproof.backend.sink.journal import read_journal
 from topicproof.backend.sink.stateful import STATEFUL_FORMAT, commit_batch_floor
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.headers import LINEAGE_HEADER

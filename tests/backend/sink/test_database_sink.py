@@ -39,8 +39,9 @@ from topicproof.backend.runs.resume import resume
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
+from topicproof.backend.sink.entries import FaultFired
 from topicproof.backend.sink.hooks import Step
-from topicproof.backend.sink.journal import FaultFired, read_journal
+from topicproof.backend.sink.journal import read_journal
 from topicproof.backend.sink.table import (
     DATABASE_FORMAT,
     OFFSETS,

@@ -23,7 +23,8 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.initial_offsets import commit_floor
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import ROOT
-from topicproof.backend.sink.journal import FaultFired, read_journal
+from topicproof.backend.sink.entries import FaultFired
+from topicproof.backend.sink.journal import read_journal
 
 RECORDS, PARTITIONS = 3_000, 2
 WITH_FAULTS = {

@@ -16,8 +16,9 @@ from tests.backend.sink.test_real_time import options, row
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
 from topicproof.backend.errors import OffsetMissing, SparkError, TopicproofError
+from topicproof.backend.sink.entries import TaskFailed
 from topicproof.backend.sink.hooks import NoHooks
-from topicproof.backend.sink.journal import TaskFailed, append_to_journal, read_journal
+from topicproof.backend.sink.journal import append_to_journal, read_journal
 from topicproof.backend.sink.real_time import write
 from topicproof.backend.sink.task_watch import FailedTasks, RealTimeQuery, report, watched
 

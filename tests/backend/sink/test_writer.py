@@ -27,8 +27,9 @@ from topicproof.backend.faults.injecting import OPTIONS, Faults
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.transaction import enqueue
+from topicproof.backend.sink.entries import Declared, FaultFired, TransactionEnded
 from topicproof.backend.sink.hooks import NoHooks
-from topicproof.backend.sink.journal import Declared, FaultFired, TransactionEnded, read_journal
+from topicproof.backend.sink.journal import read_journal
 from topicproof.backend.sink.options import SinkOptions
 from topicproof.backend.sink.position import next_generation
 from topicproof.backend.sink.writer import PartitionWriter, Receipt, partition_writer

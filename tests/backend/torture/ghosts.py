@@ -35,8 +35,9 @@ from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.settings import Settings, read_settings
+from topicproof.backend.sink.entries import FaultTold, Told
 from topicproof.backend.sink.hooks import Step
-from topicproof.backend.sink.journal import FaultTold, Told, read_journal
+from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.finding import Outcome
 
 REQUESTS = ("end", "abort", "partitions", "offset", "produce")
