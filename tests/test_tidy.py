@@ -112,6 +112,9 @@ ROOMS = (
         "app.entrance",
         "app.found",
         "app.snapshot",
+        "app.payload",
+        "app.field_columns",
+        "app.url_state",
         "app.session",
         "app",
         "app.views",
@@ -126,25 +129,14 @@ def room_of(module: str) -> str:
 
 
 def arrows() -> Iterator[tuple[str, str]]:
-    """Who imports whom among our modules; what is imported for types alone is left out."""
+    """Who imports whom among our modules, late imports and those for types alone included."""
     modules = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in SOURCES
     }
     for path in SOURCES:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        typed = [
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        ]
-        skipped = {one for node in typed for one in ast.walk(node)}
-        for node in ast.walk(tree):
-            if (
-                isinstance(node, ast.ImportFrom)
-                and node not in skipped
-                and (node.module or "").startswith("topicproof.")
-            ):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("topicproof."):
                 home = (node.module or "").removeprefix("topicproof.")
                 for alias in node.names:
                     target = f"{home}.{alias.name}"

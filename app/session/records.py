@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import streamlit as st
 
@@ -12,14 +11,12 @@ from topicproof.app.session.access import note_look
 from topicproof.app.session.connection import decoders
 from topicproof.app.session.masking import hidden_fields, mask_records, require_unmasked
 from topicproof.app.snapshot import Snapshot, fingerprint, same_place
+from topicproof.app.url_state import TopicsState
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.browse.records import Record, read_window
 from topicproof.backend.kafka.browse.search import Search, offsets_at, search, search_all
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-
-if TYPE_CHECKING:
-    from topicproof.app.url_state import TopicsState
 
 ATTEMPTS_FOLLOWED = 3
 

@@ -93,7 +93,15 @@ class Context:
 
     @property
     def work(self) -> Work:
-        return Work(self.plan, self.run.facts.topics, self.run.facts.served)
+        plan, facts = self.plan, self.run.facts
+        return Work(
+            plan.key,
+            plan.value,
+            plan.deduplicate_s,
+            plan.files.limits,
+            facts.topics,
+            facts.served,
+        )
 
     @property
     def requests_log(self) -> Path:

@@ -203,7 +203,7 @@ def _ready(context: Context, spark: SparkSession) -> list[Prepared]:
         master = spark.conf.get("spark.master", None) or ""
         require_slots(master, (sum if context.plan.until_stopped else max)(tasks))
     return [
-        prepare(spark, context.cluster, context.work, stage, names)
+        prepare(spark, context.cluster, context.plan, context.work, stage, names)
         for stage, names in context.stages
     ]
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic_core import PydanticCustomError
 
 from topicproof.backend.faults.kinds import CRASH, ERROR, ZOMBIE, parse_fault
 from topicproof.backend.runs.duplicates import Cause
+from topicproof.backend.runs.plan_fields import PlanFields
 from topicproof.backend.runs.scenarios import Scenario, scenario
 from topicproof.backend.sink.hooks import Step
-
-if TYPE_CHECKING:
-    from topicproof.backend.runs.plan import RunPlan
 
 TABLE_FAULTS = (CRASH, ERROR, ZOMBIE)
 """Fault kinds for a worker whose sink is a table. The others affect what is in Kafka."""
 
 
-def require_agreement(plan: RunPlan) -> None:
+def require_agreement(plan: PlanFields) -> None:
     """Check that fields agree. Raises PydanticCustomError for the first that does not."""
     if plan.source.topic is not None and plan.source.topic == plan.sink.topic:
         raise _disagree(
@@ -77,7 +73,7 @@ def require_agreement(plan: RunPlan) -> None:
             )
 
 
-def _agree_on_real_time(plan: RunPlan, chosen: Scenario) -> None:
+def _agree_on_real_time(plan: PlanFields, chosen: Scenario) -> None:
     if plan.trigger != "real_time":
         if plan.real_time_batch_s is not None:
             raise _disagree(
@@ -94,7 +90,7 @@ def _agree_on_real_time(plan: RunPlan, chosen: Scenario) -> None:
         )
 
 
-def _agree_on_strikes(plan: RunPlan, chosen: Scenario) -> None:
+def _agree_on_strikes(plan: PlanFields, chosen: Scenario) -> None:
     if plan.by_hand and not chosen.is_simple:
         raise _disagree(
             f"{chosen.name} cannot be struck by hand: only a run of one stage that treats each"
@@ -103,7 +99,7 @@ def _agree_on_strikes(plan: RunPlan, chosen: Scenario) -> None:
         )
 
 
-def _agree_on_duplicates(plan: RunPlan, chosen: Scenario) -> None:
+def _agree_on_duplicates(plan: PlanFields, chosen: Scenario) -> None:
     if plan.source.url is not None and plan.duplicates is not Cause.TRANSFER:
         raise _disagree(
             "only a transfer reads a database. Say duplicates: transfer, or remove it.",
@@ -127,7 +123,7 @@ def _agree_on_duplicates(plan: RunPlan, chosen: Scenario) -> None:
         )
 
 
-def _agree_on_lineage(plan: RunPlan, chosen: Scenario) -> None:
+def _agree_on_lineage(plan: PlanFields, chosen: Scenario) -> None:
     """Check what needs lineage headers, or a judge that has them."""
     if plan.lineage == "record":
         return
@@ -154,7 +150,7 @@ def _agree_on_lineage(plan: RunPlan, chosen: Scenario) -> None:
         )
 
 
-def _agree_on_packs(plan: RunPlan, chosen: Scenario) -> None:
+def _agree_on_packs(plan: PlanFields, chosen: Scenario) -> None:
     """Check what cannot share one header among many records."""
     if plan.guarantee != "exactly_once":
         raise _disagree(
@@ -171,7 +167,7 @@ def _agree_on_packs(plan: RunPlan, chosen: Scenario) -> None:
         raise _disagree(f"{what}. Choose record, or another scenario.", "lineage")
 
 
-def _agree_on_tables(plan: RunPlan, chosen: Scenario) -> None:
+def _agree_on_tables(plan: PlanFields, chosen: Scenario) -> None:
     """Check what a table can do, and what only topics can."""
     if not chosen.tables:
         if plan.sink.url is not None:

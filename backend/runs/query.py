@@ -84,13 +84,17 @@ def transactional_ids(cluster: Cluster, stage: Stage, names: Names) -> list[str]
 
 
 def prepare(
-    spark: SparkSession, cluster: Cluster, work: Work, stage: Stage, names: Names
+    spark: SparkSession,
+    cluster: Cluster,
+    plan: RunPlan,
+    work: Work,
+    stage: Stage,
+    names: Names,
 ) -> Prepared:
     """Return the stage's rows, after all checks that must pass before a record is written.
 
     Raises SinkError for a refusal, SparkError for an unsafe Spark configuration.
     """
-    plan = work.plan
     require_no_speculation(spark)
     offsets = require_offsets(cluster, names, plan.offsets_forced)
     spark.dataSource.register(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from confluent_kafka import Message
 from pyspark.sql import Column, DataFrame
@@ -19,15 +18,12 @@ from topicproof.backend.errors import UsageError
 from topicproof.backend.history.run_state import DEAD_LETTERS, StageVerdict
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs import totals, windows
+from topicproof.backend.runs.limits import Limits
 from topicproof.backend.sink.options import FORMAT
 from topicproof.backend.sink.stateful import STATEFUL_FORMAT
 from topicproof.backend.sink.table import DATABASE_FORMAT
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Order
-
-if TYPE_CHECKING:
-    from topicproof.backend.runs.plan import RunPlan
-
 
 BIGINT_ROOT = 3_037_000_499
 """The largest number whose square is a bigint."""
@@ -37,7 +33,15 @@ BIGINT_ROOT = 3_037_000_499
 class Work:
     """Input of a stage besides its rows."""
 
-    plan: RunPlan
+    key: str | None = None
+    """The plan's Spark SQL for the sink record's key, in the scenario yours. None: the source
+    record's."""
+    value: str | None = None
+    """The same for its value."""
+    deduplicate_s: int | None = None
+    """Seconds of deduplication in the scenario totals. None: payments are not deduplicated."""
+    limits: Limits = field(default_factory=Limits)
+    """Limits of downloads in the scenario files."""
     topics: Mapping[str, str] = field(default_factory=dict)
     """Kafka's names of the scenario's topics, by their names in the scenario."""
     served: str = ""
@@ -204,9 +208,7 @@ def as_text(rows: DataFrame) -> DataFrame:
 
 def _evaluated(rows: DataFrame, work: Work) -> DataFrame:
     # Cast to text first: a number has no bytes of its own.
-    made = (
-        F.expr(text).cast("string") for text in (work.plan.key or "key", work.plan.value or "value")
-    )
+    made = (F.expr(text).cast("string") for text in (work.key or "key", work.value or "value"))
     return as_text(rows).select(*place(), *single(*made))
 
 
@@ -214,7 +216,7 @@ def _downloaded(rows: DataFrame, work: Work) -> DataFrame:
     # Imported late: httpx is slow to import, and most runs download nothing.
     from topicproof.backend.runs.files import with_payments
 
-    return with_payments(rows, work.plan.files.limits, work.topics[f"{TRANSACTIONS}{DEAD_LETTERS}"])
+    return with_payments(rows, work.limits, work.topics[f"{TRANSACTIONS}{DEAD_LETTERS}"])
 
 
 def _counted_again(reading: DataFrame, work: Work) -> DataFrame:
@@ -222,7 +224,7 @@ def _counted_again(reading: DataFrame, work: Work) -> DataFrame:
     from topicproof.backend.runs.files_again import counts
 
     inputs = reading.select("partition", "offset", "value").collect()
-    found = counts(work.plan.files.limits, [row["value"] for row in inputs])
+    found = counts(work.limits, [row["value"] for row in inputs])
     counted = [
         (row["partition"], row["offset"], count) for row, count in zip(inputs, found, strict=True)
     ]
@@ -256,7 +258,7 @@ FILES = Scenario(
 
 
 def _totalled(rows: DataFrame, work: Work) -> DataFrame:
-    return totals.totals(rows, work.plan.deduplicate_s)
+    return totals.totals(rows, work.deduplicate_s)
 
 
 TOTALS = Scenario(
@@ -269,7 +271,7 @@ TOTALS = Scenario(
             sinks=("totals",),
             transform=_totalled,
             expect=Expect.ZERO_OR_ONE,
-            count=lambda reading, work: totals.counts(reading, work.plan.deduplicate_s),
+            count=lambda reading, work: totals.counts(reading, work.deduplicate_s),
             format=STATEFUL_FORMAT,
         ),
     ),

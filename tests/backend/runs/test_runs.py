@@ -43,7 +43,6 @@ from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.fill import fill
 from topicproof.backend.runs.monitor import Monitor
 from topicproof.backend.runs.plan import make_plan
-from topicproof.backend.runs.scenarios import Work
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
@@ -332,7 +331,7 @@ def test_a_split_source_partition_loses_nothing(
     rows = source.option("subscribe", names.source).option("startingOffsets", "earliest").load()
     stage, _ = unfinished.stages[0]
     ready = process_module.Prepared(
-        stage, names, process_module.transform(rows, stage, Work(unfinished.plan))
+        stage, names, process_module.transform(rows, stage, unfinished.work)
     )
     query = process_module.start_query(
         ready, kafka, unfinished.plan, (tmp_path / "checkpoint").as_uri()
