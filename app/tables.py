@@ -17,7 +17,7 @@ from topicproof.app.wording import (
     FATE_WORDS,
     KIND_TITLES,
     OUTCOME_SYMBOLS,
-    WITNESS_WORDS,
+    WITNESS_BRIEFS,
     data_size,
     fate_label,
     moment_of_ms,
@@ -330,10 +330,14 @@ def holding_table(found: Sequence[Finding], checked: Sequence[Check]) -> pd.Data
         {
             "": [OUTCOME_SYMBOLS[one.outcome] for one in found],
             "finding": [KIND_TITLES.get(one.kind, one.kind) for one in found],
-            "found": [f"{one.count:,}" for one in found],
-            "of": ["" if one is None else f"{one.records:,} {one.unit}" for one in checks],
+            "found": [
+                f"{one.count:,}"
+                if check is None
+                else f"{one.count:,} of {check.records:,} {check.unit}"
+                for one, check in zip(found, checks, strict=True)
+            ],
             "witnesses": [
-                "" if one is None else ", ".join(WITNESS_WORDS[each] for each in one.witnesses)
+                "" if one is None else ", ".join(WITNESS_BRIEFS[each] for each in one.witnesses)
                 for one in checks
             ],
         }

@@ -97,6 +97,17 @@ WITNESS_WORDS: Mapping[Witness, str] = {
     Witness.READER: "concurrent reader",
 }
 
+WITNESS_BRIEFS: Mapping[Witness, str] = {
+    Witness.READ_COMMITTED: "read_committed",
+    Witness.READ_UNCOMMITTED: "read_uncommitted",
+    Witness.RAW_LOG: "raw log",
+    Witness.COORDINATOR: "coordinator",
+    Witness.JOURNAL: "journal",
+    Witness.SOURCE_LOG: "source’s log",
+    Witness.READER: "reader",
+}
+"""The same for a narrow column."""
+
 STANDING_WORDS: Mapping[Standing, Word] = {
     Standing.NONE: Word(
         "not signed", "not signed", ":material/draw:", "gray", "Nobody has decided on it yet."

@@ -109,9 +109,8 @@ def findings(run: Run, report: Report) -> None:
             " witnesses",
             column_config={
                 "": st.column_config.TextColumn(width=30),
-                "finding": st.column_config.TextColumn(width=215),
-                "found": st.column_config.TextColumn(width=50),
-                "of": st.column_config.TextColumn(width=185),
+                "finding": st.column_config.TextColumn(width=200),
+                "found": st.column_config.TextColumn(width=205),
             },
         )
     allowed = [one for one in holding if one.examples]

@@ -35,7 +35,7 @@ def conclude_run(history: History, run_id: str, report: Report | None, json_: st
         print_stages(run)
         if counted := side_effects(run.progress):
             out.print(counted)
-        out.print(f"Look closer: topicproof show {run.id}")
+        _print_closer(run.id)
         if run.error:
             err.print(f"[red]{plain(run.error)}[/]", highlight=False)
     raise typer.Exit(exit_code(run, report))
@@ -48,7 +48,13 @@ def conclude_check(reports: Sequence[Report], json_: str | None, code: int) -> N
     if json_ != "-":
         for report in reports:
             print_report(report)
+            if report.run is not None:
+                _print_closer(report.run)
     raise typer.Exit(code)
+
+
+def _print_closer(run_id: str) -> None:
+    out.print(f"Look closer: topicproof show {run_id}")
 
 
 def print_stages(run: Run) -> None:

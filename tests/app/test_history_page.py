@@ -353,7 +353,7 @@ def test_a_healthy_verdict_is_short_and_a_violated_one_begins_with_what_is_wrong
     app = open_page("verdict", run=stored.add(HELD).id)
     assert not app.exception
     table = app.dataframe[0].value
-    assert list(table.columns) == ["", "finding", "found", "of", "witnesses"]
+    assert list(table.columns) == ["", "finding", "found", "witnesses"]
     assert len(table) == len([one for one in HELD.findings if one not in HELD.aside])
     app = open_page("verdict", run=stored.add(TWICE).id)
     assert not app.exception

@@ -35,12 +35,13 @@ def test_a_run_that_holds(open_page: OpenPage, at_home: Settings, finished: Fini
     said = texts(app)
     found = {finding.kind: finding.count for finding in finished.report.findings}
     table = app.dataframe[0].value
-    rows = {row["finding"]: (row["found"], row["of"]) for row in table.to_dict("records")}
+    rows = {row["finding"]: (row["found"], row["witnesses"]) for row in table.to_dict("records")}
     aside = {one.kind: one.why for one in finished.report.aside}
     for check_ in finished.report.checked:
         if check_.kind not in aside:
-            counted = f"{found[check_.kind]:,}", f"{check_.records:,} {check_.unit}"
-            assert rows[KIND_TITLES[check_.kind]] == counted
+            counted = f"{found[check_.kind]:,} of {check_.records:,} {check_.unit}"
+            assert rows[KIND_TITLES[check_.kind]][0] == counted
+    assert rows[KIND_TITLES["reading_mismatch"]][1] == "read_committed, raw log"
     assert set(aside.values()) <= set(app.dataframe[1].value["result"])
     assert not app.get("plotly_chart"), "nothing is violated"
     assert "hearing: raw log" in said and "hearing: journal of the run" in said
