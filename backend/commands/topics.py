@@ -24,7 +24,7 @@ from topicproof.backend.history.audit import allow
 from topicproof.backend.history.store import History
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.fill import fill as fill_topic
-from topicproof.backend.runs.initial_offsets import commit_floor
+from topicproof.backend.runs.initial_offsets import commit_initial_offsets
 from topicproof.backend.services.keeper import services
 from topicproof.backend.trust.identity import Action
 
@@ -87,7 +87,7 @@ def floor(
     settings = kafka_settings(bootstrap, config, brokers, cluster)
     with services(settings, spark=False, say=say) as found:
         allow(History(settings), Action.FLOOR, f"of {group} on {topic}")
-        offsets = commit_floor(Cluster(found.address), group, topic, latest)
+        offsets = commit_initial_offsets(Cluster(found.address), group, topic, latest)
     emit(json_, {"group": group, "topic": topic, "offsets": offsets})
     begins = ", ".join(
         f"{topic}-{partition} at {offset:,}" for partition, offset in offsets.items()

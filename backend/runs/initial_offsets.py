@@ -12,7 +12,9 @@ from topicproof.backend.runs.context import Context
 from topicproof.backend.sink.table import begin
 
 
-def commit_floor(cluster: Cluster, group: str, topic: str, latest: bool = False) -> dict[int, int]:
+def commit_initial_offsets(
+    cluster: Cluster, group: str, topic: str, latest: bool = False
+) -> dict[int, int]:
     """Commit the group's first offset of every partition of `topic`: its log start, or its end if
     `latest`.
 
@@ -24,13 +26,13 @@ def commit_floor(cluster: Cluster, group: str, topic: str, latest: bool = False)
     if there:
         told = ", ".join(f"{topic}-{p} at {offset:,}" for p, offset in sorted(there.items()))
         raise ClusterError(
-            f"Group {group} has already begun ({told}); its floor is committed only once. Nothing"
-            " was changed. Start the program to continue from there, or choose another group and an"
-            " empty sink topic to start over."
+            f"Group {group} has already begun ({told}); its initial offsets are committed only"
+            " once. Nothing was changed. Start the program to continue from there, or choose another"
+            " group and an empty sink topic to start over."
         )
-    floor = {p.partition: p.lso if latest else p.start for p in bounds.partitions}
-    cluster.commit_offsets(group, topic, floor)
-    return floor
+    offsets = {p.partition: p.lso if latest else p.start for p in bounds.partitions}
+    cluster.commit_offsets(group, topic, offsets)
+    return offsets
 
 
 def extend(context: Context) -> None:

@@ -9,8 +9,8 @@ id and a committed offset in a consumer group. Each transaction holds the output
 *and* the source offset that follows them. Kafka commits both or neither. Per Spark task and source
 partition:
 
-0. Creating a run commits a floor for every source partition, so an absent offset is an error, never
-   a fresh start.
+0. Creating a run commits an initial offset for every source partition, so an absent offset is an
+   error, never a fresh start.
 1. `init_transactions()` fences the earlier holder of the transactional id and settles its
    transaction. A late worker of a stopped or restarted query would fence the right one. Its
    generation reveals it, so it ends. The group counts generations at every start and stop, in its

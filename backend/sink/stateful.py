@@ -14,7 +14,7 @@ offset that counts batches. Each transaction holds all outputs of one batch in o
 2. The committed offset is read only now. Equal to the batch's id: write. One above: the batch is in
    the sink and this is a replay, so skip it. Anything else, or another query's id: another
    checkpoint wrote this sink, and CheckpointMismatch says what to do. An offset without a query was
-   set by hand, unless it is the floor: OffsetsMoved refuses it if the journal has another.
+   set by hand, unless it is the initial one: OffsetsMoved refuses it if the journal has another.
 3. Begin, produce, send the offset, commit. A partition without outputs commits its offset too.
 
 The offsets belong to the topic of the option `batches`, which holds no record. It only needs as
@@ -177,7 +177,7 @@ class BatchPosition(GroupPosition):
         answer = self.committed()
         query, _, self.sum = (answer.metadata or "").partition(" ")
         if not query:
-            # This is the floor, or was set by hand.
+            # This is the initial offset, or was set by hand.
             self.is_moved(Position(0, answer.offset))
         if query and query != self.query:
             raise CheckpointMismatch(

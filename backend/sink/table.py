@@ -76,7 +76,7 @@ def make_tables(
     url: str,
     table: str,
     group: str,
-    floor: Mapping[tuple[str, int], int],
+    initial_offsets: Mapping[tuple[str, int], int],
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
 ) -> None:
     """Make the table of outputs, and set the group's first offset by source topic and partition.
@@ -91,16 +91,16 @@ def make_tables(
     with answering(engine):
         OFFSETS.create(engine, checkfirst=True)
         outputs.create(engine, checkfirst=True)
-    begin(url, group, floor)
+    begin(url, group, initial_offsets)
 
 
-def begin(url: str, group: str, floor: Mapping[tuple[str, int], int]) -> None:
+def begin(url: str, group: str, initial_offsets: Mapping[tuple[str, int], int]) -> None:
     """Set the group's first offset in these source partitions. Raises the same SinkError as
     `make_tables`."""
     engine = connect_database(url)
     begun = [
         dict(zip(OFFSETS.columns.keys(), (group, topic, partition, offset, 0, 0), strict=True))
-        for (topic, partition), offset in floor.items()
+        for (topic, partition), offset in initial_offsets.items()
     ]
     try:
         with engine.begin() as connection:

@@ -80,8 +80,8 @@ class Squares:
         self.cluster = Cluster(Address(self.bootstrap))
         self.cluster.create_topic(self.name, PARTITIONS)
         self.cluster.create_topic(f"{self.name}-journal", 1)
-        floor = {(self.name, partition): 0 for partition in range(PARTITIONS)}
-        make_tables(self.url, TABLE, self.name, floor, self.guarantee)
+        initial = {(self.name, partition): 0 for partition in range(PARTITIONS)}
+        make_tables(self.url, TABLE, self.name, initial, self.guarantee)
 
     def fill(self, count: int) -> None:
         producer = Producer(idempotent_producer_config(Address(self.bootstrap)))
@@ -227,9 +227,9 @@ def refusal(squares: Squares, spark: SparkSession) -> str:
 
 
 def test_where_a_group_begins_is_said_once_and_a_bad_address_is_refused(tmp_path: Path) -> None:
-    """Story: the tables are made twice for one group, the second time with another floor. The
-    second time is refused and changes nothing. An invalid database address is refused without
-    repeating it: it may hold a password."""
+    """Story: the tables are made twice for one group, the second time with other initial
+    offsets. The second time is refused and changes nothing. An invalid database address is refused
+    without repeating it: it may hold a password."""
     url = f"sqlite:///{tmp_path / 'out.db'}"
     make_tables(url, TABLE, "run", {("numbers", 0): 7})
     with pytest.raises(SinkError, match="Group run has already begun in sqlite"):

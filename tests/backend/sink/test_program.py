@@ -20,7 +20,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.runs.initial_offsets import commit_floor
+from topicproof.backend.runs.initial_offsets import commit_initial_offsets
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import ROOT
 from topicproof.backend.sink.entries import FaultFired
@@ -129,7 +129,7 @@ def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
     ]
     assert len(killed) == PARTITIONS
     assert begin(cluster, f"{loud}-run", quiet) == ClusterError.exit_code, (
-        "a floor is committed once"
+        "initial offsets are committed once"
     )
 
 
@@ -183,15 +183,15 @@ def test_a_group_that_has_begun_is_left_where_it_is(
     topic. The second one is refused and moves nothing. A topic that does not exist is refused by
     its name."""
     topic, cluster = new_topic(2), Cluster(Address(bootstrap))
-    assert commit_floor(cluster, f"{topic}-run", topic) == {0: 0, 1: 0}
+    assert commit_initial_offsets(cluster, f"{topic}-run", topic) == {0: 0, 1: 0}
     producer = Producer(idempotent_producer_config(Address(bootstrap)))
     producer.produce(topic, b"late", partition=1)
     assert producer.flush(10) == 0
     with pytest.raises(
         ClusterError, match=rf"has already begun \({topic}-0 at 0, {topic}-1 at 0\)"
     ):
-        commit_floor(cluster, f"{topic}-run", topic, latest=True)
+        commit_initial_offsets(cluster, f"{topic}-run", topic, latest=True)
     assert cluster.committed(f"{topic}-run", topic) == {0: 0, 1: 0}
-    assert commit_floor(cluster, f"{topic}-other", topic, latest=True) == {0: 0, 1: 1}
+    assert commit_initial_offsets(cluster, f"{topic}-other", topic, latest=True) == {0: 0, 1: 1}
     with pytest.raises(TopicError, match="There is no topic nowhere"):
-        commit_floor(cluster, "nobody", "nowhere")
+        commit_initial_offsets(cluster, "nobody", "nowhere")
