@@ -27,8 +27,8 @@ def commit_initial_offsets(
         told = ", ".join(f"{topic}-{p} at {offset:,}" for p, offset in sorted(there.items()))
         raise ClusterError(
             f"Group {group} has already begun ({told}); its initial offsets are committed only"
-            " once. Nothing was changed. Start the program to continue from there, or choose another"
-            " group and an empty sink topic to start over."
+            " once. Nothing was changed. Start the program to continue from there, or choose"
+            " another group and an empty sink topic to start over."
         )
     offsets = {p.partition: p.lso if latest else p.start for p in bounds.partitions}
     cluster.commit_offsets(group, topic, offsets)
