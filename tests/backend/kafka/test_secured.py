@@ -24,6 +24,7 @@ from tests.backend.kafka.secured_broker import (
 )
 from tests.backend.kafka.secured_ways import REFUSED, WAYS, Way
 from tests.backend.kafka.topics import ask
+from tests.backend.properties.stores import KEY_PASSWORD, STORE_PASSWORD
 from tests.files import files_with
 from tests.runs import read_all
 from tests.test_cli import call
@@ -222,6 +223,44 @@ def test_a_run_and_its_verdict_on_a_secured_cluster(
     files = files_with(settings.home, secrets)
     assert {"history.db", "report.json", "server.log"} <= {one.name for one in files}
     assert [one for one, found in files.items() if found] == [key_path(settings)]
+
+
+def test_the_key_of_a_client_certificate_is_nowhere_else(
+    *,
+    secured: Secured,
+    settings: Settings,
+    cluster: Services,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Story: a cluster that knows its clients by their certificates, and a JKS with the key. All
+    clients get in, and the verdict holds. Neither the key nor a password of the store is in the
+    home, in an output, a command line or an environment."""
+    way = WAYS["certificate, java, jks"]
+    path = tmp_path / "client.properties"
+    path.write_text(way.text(secured.folder, secured.tokens, secured.tls_tokens))
+    keys = [(secured.folder / name).read_text().splitlines() for name in ("me.key", "me.pkcs1.key")]
+    secrets = (KEY_PASSWORD, STORE_PASSWORD, *(lines[1] for lines in keys))
+    bootstrap = secured.address(way.listener, {}).bootstrap
+    there = ("--bootstrap", bootstrap, "--config", str(path))
+    monkeypatch.setenv("TOPICPROOF_HOME", str(settings.home))
+    monkeypatch.setenv("SPARK_REMOTE", cluster.spark_remote)
+    told = tmp_path / "report.json"
+    with showing(*secrets) as shown:
+        assert (
+            call("run", "--records", "500", "--partitions", "1", *there, "--json", str(told)) == 0
+        )
+        report = Report.from_json(told.read_text())
+        assert call("inspect", report.sink.topic, *there) == 0
+        assert call("transactions", *there) == 0
+    assert report.verdict is Outcome.HOLDS, report.why
+    assert shown == set()
+    output = "".join(capfd.readouterr())
+    assert not [one for one in secrets if one in output]
+    files = files_with(settings.home, secrets)
+    assert {"history.db", "report.json", "server.log"} <= {one.name for one in files}
+    assert [one for one, found in files.items() if found] == []
 
 
 @contextmanager
