@@ -18,7 +18,16 @@ from topicproof.backend.commands.options import (
     kafka_settings,
 )
 from topicproof.backend.commands.show_matrix import heat_map, line, markdown, summary
-from topicproof.backend.commands.terminal import emit, err, out, plain, say, stopping, write_file
+from topicproof.backend.commands.terminal import (
+    emit,
+    err,
+    give_up,
+    out,
+    plain,
+    say,
+    stopping,
+    write_file,
+)
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.matrix.cells import AT_ONCE, Result, kept, run_cells
 from topicproof.backend.matrix.choice import cells, in_real_time
@@ -93,7 +102,7 @@ def matrix(
 
         if left:
             with services(settings, say=say) as found:
-                run_cells(settings, found, left, stop, ended, at_once)
+                run_cells(settings, found, left, stop, ended, at_once, give_up)
     order = {(cell.guarantee, cell.fault): number for number, cell in enumerate(wanted)}
     done.sort(key=lambda one: order[one.guarantee, one.fault])
     for path, text in ((markdown_file, markdown(done, len(wanted))), (html_file, heat_map(done))):

@@ -18,7 +18,16 @@ from topicproof.backend.commands.options import (
     kafka_settings,
 )
 from topicproof.backend.commands.show_torture import line, markdown, summary
-from topicproof.backend.commands.terminal import emit, out, plain, say, stopping, write_file
+from topicproof.backend.commands.terminal import (
+    emit,
+    give_up,
+    out,
+    plain,
+    say,
+    stopping,
+    write_file,
+)
+from topicproof.backend.errors import TopicproofError
 from topicproof.backend.services.keeper import services
 from topicproof.backend.torture.run import AT_ONCE, Torture, Tried, drawn
 from topicproof.backend.torture.schedule import MICRO_BATCH, REAL_TIME, parse
@@ -76,8 +85,35 @@ def torture(
         say(line(one))
 
     smallest: list[Tried] = []
+
+    def conclude() -> list[Tried]:
+        """Print and write what the runs have shown. Returns the surprises."""
+        failures = [one for one in tried if one.surprises]
+        emit(
+            json_,
+            {
+                "runs": [_fields(one) for one in tried],
+                "surprises": len(failures),
+                "smallest": [_fields(one) for one in smallest],
+            },
+        )
+        if markdown_file is not None:
+            options = {"minutes": minutes, "runs": runs, "seed": seed, "brokers": brokers}
+            write_file(markdown_file, _page(options, real_time, tried, len(failures)))
+        for one in smallest:
+            out.print(f"[red]{plain(line(one))}[/]", highlight=False)
+            out.print(f"Replay: topicproof torture --schedule '{one.schedule}'", highlight=False)
+        out.print(summary([one.schedule for one in tried], len(failures)))
+        return failures
+
+    def gone(error: TopicproofError) -> None:
+        try:
+            conclude()
+        finally:
+            give_up(error)
+
     with stopping() as stop, services(settings, say=say) as found:
-        torturer = Torture(settings, found, stop)
+        torturer = Torture(settings, found, stop, gone)
         torturer.require_brokers(max([possible, *(one.brokers for one in given)]))
         trigger = REAL_TIME if real_time else MICRO_BATCH
         chosen = iter(given) if given else drawn(seed, possible, runs, minutes, stop, trigger)
@@ -88,24 +124,7 @@ def torture(
                 smallest.append(made)
         finally:
             # An error ends the torture, but does not take away what the runs before it have shown.
-            failures = [one for one in tried if one.surprises]
-            emit(
-                json_,
-                {
-                    "runs": [_fields(one) for one in tried],
-                    "surprises": len(failures),
-                    "smallest": [_fields(one) for one in smallest],
-                },
-            )
-            if markdown_file is not None:
-                options = {"minutes": minutes, "runs": runs, "seed": seed, "brokers": brokers}
-                write_file(markdown_file, _page(options, real_time, tried, len(failures)))
-            for one in smallest:
-                out.print(f"[red]{plain(line(one))}[/]", highlight=False)
-                out.print(
-                    f"Replay: topicproof torture --schedule '{one.schedule}'", highlight=False
-                )
-            out.print(summary([one.schedule for one in tried], len(failures)))
+            failures = conclude()
     if failures:
         raise typer.Exit(1)
 

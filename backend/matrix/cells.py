@@ -84,11 +84,13 @@ def run_cells(
     stop: threading.Event,
     ended: Callable[[Result], None],
     at_once: int = AT_ONCE,
+    give_up: Callable[[TopicproofError], None] | None = None,
 ) -> None:
     """Run these cells until `stop`, and save each result in the home immediately. Cells that strike
     brokers run alone.
 
-    The run of a surprise is kept. Raises UsageError for a cluster with too few brokers.
+    The run of a surprise is kept. `give_up` ends this process if Kafka or Spark is gone for good
+    (backend/runs/lifeline.py). Raises UsageError for a cluster with too few brokers.
     """
     cells, history = list(wanted), History(settings)
     cluster = Cluster(services.address)
@@ -102,9 +104,9 @@ def run_cells(
     lock = threading.Lock()
 
     def run_one(cell: Cell) -> None:
-        result = (
-            None if stop.is_set() else run_cell(settings, services, history, cluster, cell, stop)
-        )
+        if stop.is_set():
+            return
+        result = run_cell(settings, services, history, cluster, cell, stop, give_up)
         if result is None:
             return
         with lock:
@@ -190,8 +192,9 @@ def run_cell(
     cluster: Cluster,
     cell: Cell,
     stop: threading.Event,
+    give_up: Callable[[TopicproofError], None] | None = None,
 ) -> Result | None:
-    """Run one cell; None if it was stopped."""
+    """Run one cell; None if it was stopped. `give_up` as in `run_cells`."""
     began = time.monotonic()
     plan, source = dict(cell.plan), None
     if cell.trouble.attempts:
@@ -200,7 +203,7 @@ def run_cell(
         fill_with_attempts(cluster, source, plan["records"], plan["per_transaction"])
         plan["source"] = {**plan["source"], "topic": source}
     run = create(settings, services, history, make_plan(plan))
-    context = make_context(settings, services, history, run, stop)
+    context = make_context(settings, services, history, run, stop, give_up)
     report: Report | None = None
     found: Mapping[Damage, int] = {}
     fired = None
@@ -263,7 +266,8 @@ def _executed(context: Context, resumes: int) -> Report | None:
         else:
             if not left or history.get(run).state is not State.FAILED:
                 break
-        go_on = partial(resume, context.settings, context.services, history, run, context.stop)
+        given = context.settings, context.services, history, run, context.stop
+        go_on = partial(resume, *given, give_up=context.give_up)
     return report
 
 

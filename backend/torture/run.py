@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
-from topicproof.backend.errors import UsageError
+from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.faults.brokers import how_many
 from topicproof.backend.history.store import History
 from topicproof.backend.kafka.cluster import Cluster
@@ -39,12 +39,20 @@ class Tried:
 
 
 class Torture:
-    """Tries schedules on a home's services, until `stop`."""
+    """Tries schedules on a home's services, until `stop`. `give_up` ends this process if Kafka or
+    Spark is gone for good (backend/runs/lifeline.py)."""
 
-    def __init__(self, settings: Settings, services: Services, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        services: Services,
+        stop: threading.Event,
+        give_up: Callable[[TopicproofError], None] | None = None,
+    ) -> None:
         self.settings = settings
         self.services = services
         self.stop = stop
+        self.give_up = give_up
         self.history = History(settings)
         self.cluster = Cluster(services.address)
 
@@ -60,7 +68,8 @@ class Torture:
     def try_one(self, schedule: Schedule) -> Tried | None:
         """Run a schedule; None if it was stopped before its end."""
         result = run_cell(
-            self.settings, self.services, self.history, self.cluster, _cell(schedule), self.stop
+            *(self.settings, self.services, self.history, self.cluster),
+            *(_cell(schedule), self.stop, self.give_up),
         )
         return None if result is None else Tried(schedule, result)
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from topicproof.backend import cli
 from topicproof.backend.commands.show_torture import line, markdown
-from topicproof.backend.errors import ClusterError
+from topicproof.backend.errors import ClusterError, SparkError, TopicproofError
+from topicproof.backend.history.store import History, State
+from topicproof.backend.runs import lifeline
 from topicproof.backend.services.keeper import Services
+from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings
 from topicproof.backend.torture.run import Torture, Tried, drawn
 from topicproof.backend.torture.schedule import Schedule
@@ -35,6 +39,22 @@ def test_no_schedule_of_a_seed_is_a_surprise(settings: Settings, cluster: Servic
     page = markdown("it", [one.schedule for one in tried], lines, 0)
     assert all(one in page for one in lines)
     assert f"{len(tried)} runs" in page and "0 surprises" in page
+
+
+def test_a_run_whose_spark_is_gone_ends_the_torture(
+    settings: Settings, cluster: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: Spark dies in the middle of a torture. Its run can be resumed, and nobody waits for
+    Spark any longer."""
+    monkeypatch.setattr(lifeline, "LOOK_S", 0.01)
+    monkeypatch.setattr(lifeline, "PATIENCE_S", 0.05)
+    gone = replace(cluster, spark_remote=f"sc://localhost:{free_ports(1)[0]}/")
+    stop, said = threading.Event(), list[TopicproofError]()
+    tried = Torture(settings, gone, stop, said.append).try_one(next(drawn(SEED, 1, 1, None, stop)))
+    assert tried is not None and tried.surprises
+    (error,) = said
+    assert isinstance(error, SparkError) and f"topicproof resume {tried.result.run}" in str(error)
+    assert History(settings).get(tried.result.run).state is State.FAILED
 
 
 def test_an_error_takes_nothing_away_from_what_was_tried(
