@@ -35,6 +35,7 @@ from topicproof.backend.runs.clean import clean
 from topicproof.backend.runs.context import Context, make_context
 from topicproof.backend.runs.create import create
 from topicproof.backend.runs.execute import execute
+from topicproof.backend.runs.lifeline import require_answers
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.resume import resume
 from topicproof.backend.services.keeper import Services
@@ -194,7 +195,10 @@ def run_cell(
     stop: threading.Event,
     give_up: Callable[[TopicproofError], None] | None = None,
 ) -> Result | None:
-    """Run one cell; None if it was stopped. `give_up` as in `run_cells`."""
+    """Run one cell; None if it was stopped. `give_up` as in `run_cells`.
+
+    Raises ClusterError or SparkError if Kafka or Spark is gone afterwards: that is no surprise.
+    """
     began = time.monotonic()
     plan, source = dict(cell.plan), None
     if cell.trouble.attempts:
@@ -228,6 +232,9 @@ def run_cell(
         why = history.get(run.id).error
         said = surprises(cell, found, report.verdict, report.why, why, fired, single)
         said += recounted
+    if said and not stop.is_set():
+        remedy = "Start it again, then repeat the command; a matrix continues with --resume."
+        require_answers(context, f"Run {run.id} shows nothing. {remedy}")
     if stop.is_set() or not said:
         clean(settings, services, history, run.id)
         if source is not None:

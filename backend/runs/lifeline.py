@@ -31,6 +31,8 @@ PATIENCE_S = 30.0
 """How long either may stay silent. A broker that restarts, or a new leader, takes less."""
 KAFKA_ANSWER_S = 3.0
 SPARK_ANSWER_S = 2.0
+ASKED_MAX = 5
+"""How often a server is asked after a failure: a busy one may miss a question."""
 SPARK_PORT = 15002
 """Spark Connect's default port."""
 
@@ -94,13 +96,9 @@ def lifeline(context: Context) -> Iterator[None]:
         return
     run = context.run.id
     gone = _ending(context.history, run, f"Start it again, then: topicproof resume {run}", give_up)
-    services = (
-        kafka_service(context.cluster, context.names.journal),
-        spark_service(context.services.spark_remote),
-    )
     # A plan that strikes brokers gives them the time to come back.
     patience_s = BROKER_START_TIMEOUT_S if _strikes_brokers(context.plan.faults) else PATIENCE_S
-    with _watched(Lifeline(services, context.stop, gone, patience_s)):
+    with _watched(Lifeline(_services_of(context), context.stop, gone, patience_s)):
         yield
 
 
@@ -166,6 +164,21 @@ def spark_listens(remote: str) -> bool:
             return True
     except OSError:
         return False
+
+
+def require_answers(context: Context, remedy: str) -> None:
+    """Raises ClusterError or SparkError if one of a run's servers is gone: then the run's failure
+    shows nothing."""
+    for service in _services_of(context):
+        if not any(service.answers() for _ in range(ASKED_MAX)):
+            raise service.error(f"{service.name} does not answer any more. {remedy}")
+
+
+def _services_of(context: Context) -> tuple[Service, Service]:
+    return (
+        kafka_service(context.cluster, context.names.journal),
+        spark_service(context.services.spark_remote),
+    )
 
 
 def _strikes_brokers(faults: Iterable[str]) -> bool:
