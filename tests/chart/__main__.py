@@ -30,6 +30,7 @@ from tests.chart.chart import (
     seal,
     template,
 )
+from tests.kms import go
 from topicproof.backend.settings import ROOT
 
 
@@ -39,8 +40,7 @@ def helm() -> str:
     found = shutil.which("helm")
     built = ROOT / ".venv" / "bin" / "helm"
     if found is None and not built.exists():
-        go = shutil.which("go") or str(ROOT / ".venv" / "bin" / "go")
-        command = [go, "build", "-o", str(built), "helm.sh/helm/v4/cmd/helm"]
+        command = [go(), "build", "-o", str(built), "helm.sh/helm/v4/cmd/helm"]
         subprocess.run(command, cwd=HERE, check=True)
     return found or str(built)
 

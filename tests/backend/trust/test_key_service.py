@@ -1,9 +1,11 @@
-"""A key that never leaves its device: a PKCS#11 token in software."""
+"""Keys that never leave where they are: on a PKCS#11 token in software, and in a service that
+speaks as AWS KMS does."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +15,12 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.signer import HSMSigner, SSlibKey
 
 from tests.backend.evidence.test_attestation import looked, made
+from tests.kms import kms
+from tests.s3 import moto
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.attestation import Trust, attest
 from topicproof.backend.evidence.manifest import ATTESTATION
-from topicproof.backend.settings import Settings
+from topicproof.backend.settings import ROOT, Settings
 from topicproof.backend.trust.keyring import OWN, revoke
 from topicproof.backend.trust.keys import key_id, public_pem, read_public
 from topicproof.backend.trust.signing import signing_key
@@ -24,6 +28,30 @@ from topicproof.backend.trust.signing import signing_key
 MODULE = "/usr/lib/softhsm/libsofthsm2.so"
 PIN = "4711-hidden"
 TOKEN = "hsm:2?label=topicproof"
+ALIAS = "alias/topicproof"
+MAKE_KEY = f"""
+import base64, boto3
+kms = boto3.client("kms")
+made = kms.create_key(KeySpec="ECC_NIST_P256", KeyUsage="SIGN_VERIFY")["KeyMetadata"]["KeyId"]
+kms.create_alias(AliasName="{ALIAS}", TargetKeyId=made)
+public = base64.encodebytes(kms.get_public_key(KeyId=made)["PublicKey"]).decode()
+print(f"-----BEGIN PUBLIC KEY-----\\n{{public}}-----END PUBLIC KEY-----")
+"""
+# The AWS SDK is in moto's environment. What both environments have is taken from this one.
+SIGN = """
+import sys
+from pathlib import Path
+sys.path.append(sys.argv[1])
+from topicproof.backend.evidence.attestation import attest
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.settings import ROOT, Settings
+folder, home, uri, public = sys.argv[2:]
+given = {"signing_uri": uri, "signing_public_key": public}
+try:
+    attest(Settings(home=home, signer="ada@lab", **given), Path(folder))
+except TopicproofError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +115,40 @@ def test_a_token_signs_evidence(token: Settings, tokens: Path, tmp_path: Path) -
     assert not any(PIN.encode() in one.read_bytes() for one in folder.rglob("*") if one.is_file())
     revoke(token, OWN, "token lost")
     assert looked(token, folder)[1].trust is Trust.REVOKED
+
+
+@pytest.mark.services
+def test_a_key_of_a_service_signs_evidence(settings: Settings, tmp_path: Path) -> None:
+    """Story: the key is in AWS KMS. A folder is signed there, and verifies without the service,
+    also by another tool. A key that is not there, and the public key of another one, are errors
+    with the key's name, and sign nothing."""
+    folder, home = made(tmp_path / "evidence"), tmp_path / "home"
+    public, other = tmp_path / "public.pem", tmp_path / "other.pem"
+    other.write_text(public_pem(ec.generate_private_key(ec.SECP256R1()).public_key()))
+    python = moto(settings)
+    (packages,) = (python.parent.parent / "lib").glob("python*/site-packages")
+    with kms(tmp_path) as there:
+
+        def run(*command: str | Path) -> str:
+            answer = subprocess.run(
+                command, env=there, cwd=ROOT, capture_output=True, text=True, check=False
+            )
+            assert there["AWS_SECRET_ACCESS_KEY"] not in answer.stdout + answer.stderr
+            return answer.stdout if answer.returncode == 0 else answer.stderr
+
+        public.write_text(run(python, "-c", MAKE_KEY))
+        sign = sys.executable, "-c", SIGN, packages, folder, home
+        none = run(*sign, "awskms:alias/none", public)
+        assert "EvidenceError: The key awskms:alias/none did not sign (" in none
+        assert f"UsageError: The key awskms:{ALIAS} is not the" in run(
+            *sign, f"awskms:{ALIAS}", other
+        )
+        assert not (folder / ATTESTATION).exists()
+        assert run(*sign, f"awskms:{ALIAS}", public) == ""
+    own = Settings(home=home, signing_uri=f"awskms:{ALIAS}", signing_public_key=public)
+    found, vouched = looked(own, folder, required=True)
+    assert vouched.trust is Trust.VOUCHED and vouched.name == OWN and not found.refused
+    assert verified_by_another_tool(folder, public)
 
 
 def test_a_key_that_does_not_sign_says_why(token: Settings, tmp_path: Path) -> None:
