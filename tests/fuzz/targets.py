@@ -182,40 +182,49 @@ ENVELOPE = (
     b' "signatures": [{"sig": "eA=="}]}'
 )
 
-Target = tuple[st.SearchStrategy[bytes], Callable[[bytes], None]]
+Target = tuple[tuple[bytes, ...], Callable[[bytes], None]]
 TARGETS: dict[str, Target] = {
-    "batches": (mutated(_batch(), _batch(2**31 - 1)), lambda data: _told(_batches, data)),
-    "lineage header": (mutated(b"numbers/0/7/0"), lambda data: _round(parse_lineage, data)),
-    "transaction header": (mutated(b"id/1/1/t/3"), lambda data: _round(parse_transaction, data)),
-    "pack": (mutated(bytes(30)), lambda data: _told(parse_pack, data)),
-    "plan": (mutated(PLAN), _in_file(lambda path: make_plan(read_yaml(path)))),
-    "contract": (mutated(*CONTRACTS), _in_file(read_contract)),
+    "batches": (
+        (
+            _batch(),
+            _batch(2**31 - 1),
+        ),
+        lambda data: _told(_batches, data),
+    ),
+    "lineage header": ((b"numbers/0/7/0",), lambda data: _round(parse_lineage, data)),
+    "transaction header": ((b"id/1/1/t/3",), lambda data: _round(parse_transaction, data)),
+    "pack": ((bytes(30),), lambda data: _told(parse_pack, data)),
+    "plan": ((PLAN,), _in_file(lambda path: make_plan(read_yaml(path)))),
+    "contract": (tuple(CONTRACTS), _in_file(read_contract)),
     "expression": (
-        mutated(b"repeat(upper(value), 3)", b"format_string('%9d', 1)"),
+        (
+            b"repeat(upper(value), 3)",
+            b"format_string('%9d', 1)",
+        ),
         _text(check_expression),
     ),
-    "path": (mutated(b"$.a[0]['b']"), _text(parse_path)),
-    "fault": (mutated(b"crash@transaction=2,partition=0"), _text(parse_fault)),
-    "properties": (mutated(PROPERTIES), _in_file(lambda path: facts_of(read_properties(path)))),
+    "path": ((b"$.a[0]['b']",), _text(parse_path)),
+    "fault": ((b"crash@transaction=2,partition=0",), _text(parse_fault)),
+    "properties": ((PROPERTIES,), _in_file(lambda path: facts_of(read_properties(path)))),
     "manifest": (
-        mutated(MANIFEST_SEED),
+        (MANIFEST_SEED,),
         _in_file(lambda path: read_manifest(path.parent), MANIFEST),
     ),
     "report": (
-        mutated(TWICE.to_json().encode()),
+        (TWICE.to_json().encode(),),
         _in_file(lambda path: read_report(path.parent), "report.json"),
     ),
-    "question": (mutated(QUESTION), _in_file(_capture, TAKEN)),
+    "question": ((QUESTION,), _in_file(_capture, TAKEN)),
     "journal": (
-        mutated(b'{"kind": "started"}'),
+        (b'{"kind": "started"}',),
         lambda data: _told(
             decode, data, ValueError, LookupError, TypeError, AttributeError, RecursionError
         ),
     ),
-    "signature": (mutated(ENVELOPE), _in_file(lambda path: vouching(path.parent, {}), ATTESTATION)),
-    "zip": (mutated(_zip()), _in_file(_unpack)),
+    "signature": ((ENVELOPE,), _in_file(lambda path: vouching(path.parent, {}), ATTESTATION)),
+    "zip": ((_zip(),), _in_file(_unpack)),
 }
-"""By name: bytes, and what reads them."""
+"""By name: right inputs, and what reads them."""
 
 
 def _round(parse: Callable[[bytes], Any], data: bytes) -> None:
