@@ -100,9 +100,14 @@ def matrix(
             say(line(result))
             bar.advance(shown)
 
+        def gone(error: TopicproofError) -> None:
+            give_up(
+                type(error)(f"{error} To continue the matrix, repeat the command with --resume.")
+            )
+
         if left:
             with services(settings, say=say) as found:
-                run_cells(settings, found, left, stop, ended, at_once, give_up)
+                run_cells(settings, found, left, stop, ended, at_once, gone)
     order = {(cell.guarantee, cell.fault): number for number, cell in enumerate(wanted)}
     done.sort(key=lambda one: order[one.guarantee, one.fault])
     for path, text in ((markdown_file, markdown(done, len(wanted))), (html_file, heat_map(done))):
