@@ -68,4 +68,10 @@ def compared_value(agreed: ContractTerms) -> Column:
     return F.to_json(texts, {"ignoreNullFields": "false"}).cast("binary")
 
 
+def digest(value: Column) -> Column:
+    """Returns what stands for a value in comparisons: 16 bytes, null for null. Unlike a hash made
+    for speed, the author of a record cannot choose another value with the same digest."""
+    return F.substring(F.unhex(F.sha2(value, 256)), 1, 16)
+
+
 NOTHING_MORE = ContractTerms()

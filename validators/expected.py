@@ -8,7 +8,7 @@
   Nothing in the topics tells which, so such inputs are not judged. An output that was produced but
   never committed still counts as missing: the pipeline did make it. A second output is too many.
 
-A count that is null, negative or above `COUNT_MAX` is a doubt: then nothing is judged.
+A count that is null, negative, a fraction or above `COUNT_MAX` is a doubt: then nothing is judged.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class Expected:
             counted = inputs.select("partition", "offset").join(
                 self.count, ["partition", "offset"], "left"
             )
-        count = F.col("count").try_cast("long")
+        # A fraction is no count; a cast alone would round it.
+        whole = F.col("count").try_cast("double") == F.col("count").try_cast("long")
+        count = F.when(whole, F.col("count").try_cast("long"))
         return counted.select(
             F.col("partition").alias("source_partition"),
             F.col("offset").alias("source_offset"),

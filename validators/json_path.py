@@ -94,19 +94,29 @@ def exact_text(column: Column, path: tuple[str | int, ...]) -> Column:
       were written.
     - `null` or missing: null. That includes an index beyond the end, a name in an array, an index
       into an object, and a step into a scalar.
-    - No JSON: null. That includes text after the document, `'single quotes'`, `NaN`, `01`,
-      comments, raw control characters, half a surrogate pair, nesting beyond 1,000 levels, and more
-      than 16 MB.
+    - No JSON: null. That includes text after the document, bytes that are not UTF-8, `'single
+      quotes'`, `NaN`, `01`, comments, raw control characters, half a surrogate pair, nesting beyond
+      1,000 levels, and more than 16 MB.
+    - The noncharacter U+FDD0 anywhere in the document: null.
     - The same name twice in any object: null, because readers disagree about which one counts.
 
     Names are case-sensitive. A number and a text of the same characters give the same.
     """
-    marked = F.regexp_replace(column, F.lit(_NUMBER), F.lit(f'$1"{_MARK}$2"'))
-    document = F.when(column.rlike(_INEXACT), marked).otherwise(column)
-    # Spark stops parsing where a document ends. Inside another document, trailing text is an error.
-    whole = F.try_parse_json(F.concat(F.lit('{"d":'), document, F.lit("}")))
+    # Spark reads bytes that are not UTF-8 as U+FFFD, so that different texts would be the same.
+    readable = F.is_valid_utf8(column) & ~F.contains(column, F.lit(_MARK))
+    given = F.when(readable, column)
+    marked = F.regexp_replace(given, F.lit(_NUMBER), F.lit(f'$1"{_MARK}$2"'))
+    document = F.when(given.rlike(_INEXACT), marked).otherwise(given)
+    # Spark stops parsing where a document ends. Inside another document, trailing text is an error,
+    # unless it closes or extends that one: `}` and `,"x":1` in an object, `]` and `,1` in an array.
+    # No text does so in both.
+    whole, alone = (
+        F.try_parse_json(F.concat(F.lit(before), document, F.lit(after)))
+        for before, after in (('{"d":', "}"), ("[", "]"))
+    )
     found = F.try_variant_get(whole, "$.d" + "".join(map(_step_of_spark, path)), "string")
-    return F.regexp_replace(found, F.lit(f'"?{_MARK}(-?[0-9][-+.0-9eE]*+)"?'), F.lit("$1"))
+    exact = F.regexp_replace(found, F.lit(f'"?{_MARK}(-?[0-9][-+.0-9eE]*+)"?'), F.lit("$1"))
+    return F.when(alone.isNotNull(), exact)
 
 
 def _step_of_spark(step: str | int) -> str:

@@ -38,7 +38,7 @@ def verdict_sentence(
             finding
             for finding in bad
             if finding not in broken and finding.explained_by not in PREMISES
-        ]
+        ] or [finding for finding in bad if not broken]
         # Kinds that had nothing to examine, because a premise is broken, add nothing.
         told = [finding for finding in others if finding.count or not broken]
         reasons = [f"{finding.kind}: {_clause(finding)}" for finding in (*broken, *told)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import StrEnum
 from math import isfinite
 from typing import Any
 from uuid import UUID
+
+from msgpack import Timestamp
 
 DEPTH_MAX = 100
 """Levels of a value. A page could not show more."""
@@ -89,6 +91,8 @@ def as_json(value: Any, depth: int = 0) -> Any:
             return "0x" + value.hex()
         case datetime() | date() | time():
             return value.isoformat()
+        case Timestamp():
+            return _moment(value)
         case Mapping():
             return unique((str(as_json(one)), as_json(value[one], depth + 1)) for one in value)
         case list() | tuple() | set():
@@ -97,6 +101,19 @@ def as_json(value: Any, depth: int = 0) -> Any:
             return str(value)
         case _:
             return repr(value)
+
+
+def _moment(value: Timestamp) -> str:
+    """Return a MessagePack time to its last nanosecond. Python's times end at microseconds, and at
+    the year 9999."""
+    try:
+        whole = datetime.fromtimestamp(value.seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{value.seconds}.{value.nanoseconds:09d} s after 1970"
+    micros, rest = divmod(value.nanoseconds, 1_000)
+    if rest == 0:
+        return whole.replace(microsecond=micros).isoformat()
+    return f"{whole.replace(tzinfo=None).isoformat()}.{value.nanoseconds:09d}+00:00"
 
 
 def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

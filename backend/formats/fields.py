@@ -122,7 +122,7 @@ def field_reader(schemas: str, part: Part, paths: tuple[Path, ...]) -> FieldRead
 
 def text_at(value: Any, path: Path) -> str | None:
     """Return the text of the element at `path`; None for null or nothing. Raises RecursionError if
-    it is nested too deeply."""
+    it is nested too deeply, ValueError for half a surrogate pair."""
     for step in path:
         if isinstance(value, dict):
             value = value.get(step)
@@ -133,7 +133,7 @@ def text_at(value: Any, path: Path) -> str | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return value if value.isascii() else str(as_json(value))
+        return _whole(value)
     return str(value) if type(value) is int else _spelled(value)
 
 
@@ -143,13 +143,24 @@ def _spelled(value: Any, depth: int = 0) -> str:
     if isinstance(value, Number):
         return value
     if isinstance(value, dict):
-        named = {str(as_json(name)): one for name, one in value.items()}
+        named = {
+            _whole(name) if isinstance(name, str) else str(as_json(name)): one
+            for name, one in value.items()
+        }
         inside = (f"{_dumped(name)}:{_spelled(named[name], depth + 1)}" for name in sorted(named))
         return "{" + ",".join(inside) + "}"
     if isinstance(value, list | tuple | set):
         return "[" + ",".join(_spelled(one, depth + 1) for one in value) + "]"
-    plain = as_json(value)
+    plain = _whole(value) if isinstance(value, str) else as_json(value)
     return plain if isinstance(plain, str) and not depth else _dumped(plain)
+
+
+def _whole(text: str) -> str:
+    """Return a text that UTF-8 can write. Half a surrogate pair raises ValueError: with a
+    replacement, different texts would be the same."""
+    if not text.isascii():
+        text.encode()
+    return text
 
 
 def _dumped(value: Any) -> str:

@@ -199,7 +199,7 @@ def _self_described(data: bytes, plain: Plain) -> Decoded:
         if start and start in b"{[":
             return Decoded(_loads(data, plain), Format.JSON)
         if data and (0x80 < data[0] <= 0x8F or data[0] in (0xDE, 0xDF)):
-            value = msgpack.unpackb(data, timestamp=3, strict_map_key=False)
+            value = msgpack.unpackb(data, timestamp=0, strict_map_key=False)
             if isinstance(value, dict) and value and all(isinstance(one, str) for one in value):
                 return Decoded(plain.finish(as_json(value)), Format.MESSAGEPACK)
     except (ValueError, RecursionError, msgpack.UnpackException):

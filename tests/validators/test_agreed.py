@@ -63,6 +63,27 @@ def test_one_value_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
     )
 
 
+ORDER = b"amount=100; to=alice; " * 3
+FORGED = b"FORGED!!00; to=alice; amount=100\x818\xf8\xddoB9\x89ce; amount=100; to=alice; "
+AS_NULL = b"\x81\x08OjY\xac\xfdn"
+
+
+def test_a_forged_value_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: a program writes values whose xxhash64 is that of the right value, or that of null,
+    which Spark makes 42. Both are easy to make, and both are found."""
+    pair = spark.createDataFrame([(ORDER, FORGED, AS_NULL)], "a binary, b binary, c binary")
+    assert pair.where("xxhash64(a) = xxhash64(b) and xxhash64(c) = 42").count() == 1
+    for place, (value, forged) in enumerate(
+        ((f"'{ORDER.decode()}'", FORGED), ("cast(null as string)", AS_NULL))
+    ):
+        right = ORDER if forged is FORGED else None
+        made = history("0 1 C", inputs=2)
+        for reading in (made.committed, made.uncommitted):
+            reading[:] = [(*row[:4], forged if row[1] == 1 else right, row[5]) for row in reading]
+        ledger = made.ledger(spark, tmp_path / str(place), agreed=ContractTerms(value=value))
+        assert wrong(ledger)[1] == {"wrong_value": 1}
+
+
 def test_values_are_shown_for_people(spark: SparkSession) -> None:
     """Story: values are missing, hold control characters, are no text, or are long."""
     held = [None, b"", b"a\nb", "grün".encode(), b"\xff\x00", b"\xff" * 40, b"x" * 61]

@@ -50,6 +50,22 @@ def test_as_many_outputs_as_the_count_says(spark: SparkSession, tmp_path: Path) 
     assert gaps.why == "3 of 12 expected outputs are missing."
 
 
+def test_a_fraction_is_no_count(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: an expression divides. Rounded, its count would fit the sink by accident. A whole
+    number is a count whatever its type."""
+    for place, (count, doubts) in enumerate(
+        (
+            ("if(offset = 0, 1.9, 1)", ("inputs without a valid count of expected outputs: 1.",)),
+            ("if(offset = 0, 1.5D, 1D)", ("inputs without a valid count of expected outputs: 1.",)),
+            ("'1'", ()),
+            ("1.0", ()),
+        )
+    ):
+        made = history("0 1 C", inputs=2)
+        expected = Expected(Expect.ONE_TO_MANY, count)
+        assert made.ledger(spark, tmp_path / str(place), expected=expected).doubts == doubts
+
+
 def test_counts_may_come_as_a_table(spark: SparkSession, tmp_path: Path) -> None:
     """Story: no expression can tell how many outputs an input has, so that the caller counted. One
     input is not in the table, and one has a negative count: nothing is judged."""

@@ -131,6 +131,16 @@ CASES = [
     ('{"id":"a\x01b"}', "$.id", None),
     ('{"id":"\\ud800"}', "$.id", None),
     ('/*c*/{"id":1}', "$.id", None),
+    ('{"id":1}}', "$.id", None),
+    ('{"id":1}} trailing {{', "$.id", None),
+    ('{"id":1}}{"id":2', "$.id", None),
+    ('{"id":1},"x":{"id":2}', "$.id", None),
+    ('{"id":1}]', "$.id", None),
+    ('{"id":1}],"x":[2', "$.id", None),
+    ('{"id":1},2', "$.id", None),
+    ('{"id":1}:2', "$.id", None),
+    ('{"id":"x\ufdd012"}', "$.id", None),
+    ('{"id":1,"x":"\ufdd0"}', "$.id", None),
     # A name twice.
     ('{"id":1,"id":2}', "$.id", None),
     ('{"id":1,"x":{"a":1,"a":1}}', "$.id", None),
@@ -161,6 +171,15 @@ def test_the_text_at_a_path_is_what_was_written(spark: SparkSession) -> None:
     found = {row.n: row.found for row in documents.select("n", wanted.alias("found")).collect()}
     for number, (text, path, expected) in enumerate(CASES):
         assert found[number] == expected, (text, path)
+
+
+def test_bytes_that_are_not_utf8_are_no_json(spark: SparkSession) -> None:
+    """Story: a producer writes Latin-1. Two ids that differ in one letter are not the same id, as
+    they would be if each letter became the replacement character."""
+    documents = [b'{"id":"order-\xe9"}', b'{"id":"order-\xe8"}', '{"id":"é\ufffd"}'.encode()]
+    rows = spark.createDataFrame([(one,) for one in documents], "d binary")
+    found = rows.select(exact_text(F.col("d").cast("string"), ("id",)).alias("found")).collect()
+    assert [row.found for row in found] == [None, None, "é\ufffd"]
 
 
 def test_a_long_document_is_read_to_its_end(spark: SparkSession) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
-from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms, compared_value
+from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms, compared_value, digest
 from topicproof.validators.decoded import DECODED, undecoded
 from topicproof.validators.expected import ONE_TO_ONE, Expect, Expected
 from topicproof.validators.facts.balance import (
@@ -585,7 +585,7 @@ def _keep_sink(given: _Given, words: DataFrame, dense: bool, counts: DataFrame |
 
 def _value_hash(given: _Given) -> Column:
     kept = given.agreed.value is not None or given.compared
-    return F.xxhash64(compared_value(given.agreed)) if kept else F.lit(None).cast("long")
+    return digest(compared_value(given.agreed)) if kept else F.lit(None).cast("binary")
 
 
 def _read(judged: Bounds, circumstances: Circumstances) -> Bounds:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.contract_terms import ContractTerms, compared_value
+from topicproof.validators.contract_terms import ContractTerms, compared_value, digest
 from topicproof.validators.decoded import path_of, text_of, undecoded
 from topicproof.validators.expected import outputs_of, record
 from topicproof.validators.facts.balance import Headers
@@ -117,7 +117,7 @@ def values_wanted(
         F.col("partition").alias("source_partition"),
         F.col("offset").alias("source_offset"),
         wanted.alias("wanted"),
-        F.xxhash64(wanted).alias("wanted_hash"),
+        digest(wanted).alias("wanted_hash"),
         unknown.alias("unknown"),
     )
     held = records.select("partition", "offset", compared_value(agreed).alias("value"))

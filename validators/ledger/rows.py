@@ -36,14 +36,14 @@ SINK_COLUMNS = (
     " string, declared string, reason string, source_topic string, source_partition int,"
     " source_offset long, output_index int, place string, transactional_id string, sequence long,"
     " attempt int, task string, total long, visible boolean, content long, key_hash long,"
-    " value_hash long, identified boolean, ambiguous boolean, waiting boolean, undecoded string"
+    " value_hash binary, identified boolean, ambiguous boolean, waiting boolean, undecoded string"
 )
 """`transactional` and `outcome` come from the raw log: null if it was not heard; `outcome` is also
 null if there is none. `declared` and `reason` come from the journal. `visible`: whether
 read_committed saw this offset. `content`: a hash of what read_uncommitted saw there.
 
-`key_hash`: a hash of the key, if order is per key or outputs are compared. `value_hash`: a hash of
-the value, if a contract constrains it or outputs are compared. Both are null otherwise.
+`key_hash`: a hash of the key, if order is per key or outputs are compared. `value_hash`: the
+digest of the value, if a contract constrains it or outputs are compared. Both are null otherwise.
 
 `identified`: whether the record holds an identity. `ambiguous`: whether several inputs share it.
 `waiting`: whether a pending source record holds it too. By lineage, `identified` is always true and

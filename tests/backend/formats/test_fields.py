@@ -82,6 +82,24 @@ def test_numbers_of_json_keep_their_digits() -> None:
     assert reader.read(data) == (None, wanted)
 
 
+def test_different_ids_have_different_texts() -> None:
+    """Story: ids that a page would show alike: half a surrogate pair and a question mark, and times
+    that differ by a nanosecond, or lie beyond the year 9999."""
+    reader = FieldReader(KNOWN, "value", (("id",),))
+    half = [b'{"id": "a\\ud83d"}', b'{"id": {"a\\ud83d": 1}}', b'{"id": ["a\\ud83d"]}']
+    assert [reader.read(one) for one in half] == [(UNREADABLE, (None,))] * 3
+    assert reader.read(b'{"id": "a?", "x": "\\ud83d"}') == (None, ("a?",))
+    times = [(1_700_000_000, 1), (1_700_000_000, 2), (1_700_000_000, 2_000), (2**62, 1), (-1, 1)]
+    packed = [msgpack.packb({"id": msgpack.Timestamp(*one)}) for one in times]
+    assert [reader.read(one)[1][0] for one in packed] == [
+        "2023-11-14T22:13:20.000000001+00:00",
+        "2023-11-14T22:13:20.000000002+00:00",
+        "2023-11-14T22:13:20.000002+00:00",
+        f"{2**62}.000000001 s after 1970",
+        "1969-12-31T23:59:59.000000001+00:00",
+    ]
+
+
 def test_types_beyond_json() -> None:
     at = datetime(2026, 1, 2, tzinfo=UTC)
     value = {"at": at, "sum": Decimal("1.50"), "raw": b"\x01", "yes": True, "half": 0.5}
