@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 import grpc
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
@@ -272,6 +273,8 @@ def connect(remote: str) -> SparkSession:
     # As in `SparkSession.builder.remote`, which accepts no channel: makes `pyspark.sql.functions`
     # build columns for Connect.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    # It logs each error of an expression, with values of records in it. The error itself is raised.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     session = ConnectSession.builder.channelBuilder(channel).create()
     client = session.client
     patience = client.get_retry_policies()
