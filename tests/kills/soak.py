@@ -40,6 +40,8 @@ what lies outside it: of the server, and of three brokers."""
 KEPT_BY_SPARK = "Idle Worker Mon"
 """Spark keeps such a thread for each session that ran Python, as long as it lives (SPARK-54055).
 They are told, but do not count as growth."""
+POOLS = ("prefork server and workers", "workers of Spark's own")
+"""The number of their processes follows the runs under way, so memory is judged for each one."""
 FEW = 16
 """So many more threads or open files are within what one run more or less needs."""
 ROLES = {
@@ -61,6 +63,10 @@ class Look:
     files: int
     named: Counter[str] = field(default_factory=Counter)
     """Threads by name, without the numbers in it."""
+
+    @property
+    def mib_each(self) -> float:
+        return self.mib / self.processes
 
     def __add__(self, other: Look) -> Look:
         return Look(
@@ -132,20 +138,28 @@ def table(looks: Sequence[dict[str, Look]]) -> tuple[list[str], list[str]]:
     rows, grown = [], []
     for name in sorted({name for one in looks for name in one}):
         cells = []
+        parts = [
+            [one[name] for one in part if name in one]
+            for part in (looks[third : 2 * third], looks[2 * third :])
+        ]
         for figure in ("processes", "mib", "threads", "files"):
-            middle, last = (
-                statistics.median(getattr(one[name], figure) for one in part if name in one)
-                if any(name in one for one in part)
-                else 0.0
-                for part in (looks[third : 2 * third], looks[2 * third :])
-            )
+            middle, last = _medians(parts, figure)
             cells.append(f"{middle:,.0f} → {last:,.0f}")
             heap = HEAPS_MIB.get(name, 0) if figure == "mib" else 0
-            if last > GROWTH * middle and last - middle > FEW and last > heap:
+            few = FEW
+            if figure == "mib" and name in POOLS:
+                (middle, last), few = _medians(parts, "mib_each"), 0
+            if last > GROWTH * middle and last - middle > few and last > heap:
                 grown.append(f"{name}: {figure} {middle:,.0f} → {last:,.0f}")
         rows.append(f"| {name} | {' | '.join(cells)} |")
     head = ["| | processes | memory, MiB | threads | open files |", "| --- |" + " ---: |" * 4]
     return [*head, *rows], grown
+
+
+def _medians(parts: Sequence[Sequence[Look]], figure: str) -> tuple[float, ...]:
+    return tuple(
+        statistics.median(getattr(one, figure) for one in part) if part else 0.0 for part in parts
+    )
 
 
 def changed_threads(looks: Sequence[dict[str, Look]], of: str = "Spark") -> list[str]:
