@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -218,11 +218,7 @@ def test_a_run_and_its_verdict_on_a_secured_cluster(
     assert ask(address, open_transactions, report.sink.topic) == ()
     assert shown == set()
     assert all(one in path.read_text() for one in secrets[:2])
-    output = "".join(capfd.readouterr())
-    assert not [one for one in secrets if one in output]
-    files = files_with(settings.home, secrets)
-    assert {"history.db", "report.json", "server.log"} <= {one.name for one in files}
-    assert [one for one, found in files.items() if found] == [key_path(settings)]
+    assert kept_in(settings, secrets, capfd) == [key_path(settings)]
 
 
 def test_the_key_of_a_client_certificate_is_nowhere_else(
@@ -248,19 +244,25 @@ def test_the_key_of_a_client_certificate_is_nowhere_else(
     monkeypatch.setenv("SPARK_REMOTE", cluster.spark_remote)
     told = tmp_path / "report.json"
     with showing(*secrets) as shown:
-        assert (
-            call("run", "--records", "500", "--partitions", "1", *there, "--json", str(told)) == 0
-        )
+        shape = ("--records", "500", "--partitions", "1")
+        assert call("run", *shape, *there, "--json", str(told)) == 0
         report = Report.from_json(told.read_text())
         assert call("inspect", report.sink.topic, *there) == 0
         assert call("transactions", *there) == 0
     assert report.verdict is Outcome.HOLDS, report.why
     assert shown == set()
+    assert kept_in(settings, secrets, capfd) == []
+
+
+def kept_in(
+    settings: Settings, secrets: Sequence[str], capfd: pytest.CaptureFixture[str]
+) -> list[Path]:
+    """The files of the home that hold one of the secrets. No output does."""
     output = "".join(capfd.readouterr())
     assert not [one for one in secrets if one in output]
     files = files_with(settings.home, secrets)
     assert {"history.db", "report.json", "server.log"} <= {one.name for one in files}
-    assert [one for one, found in files.items() if found] == []
+    return [one for one, found in files.items() if found]
 
 
 @contextmanager

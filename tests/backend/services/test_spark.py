@@ -57,3 +57,18 @@ def test_a_session_that_waits_is_asked_for_until_it_ends(spark: SparkSession) ->
 
     with kept_alive(refuse, every_s=0.001):
         wait_until(lambda: not asked, 60, "a question that fails")
+
+
+def test_an_error_in_an_expression_shows_no_record_in_a_log(
+    cluster: Services, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Story: an expression fails on a value that is a secret. Who called hears of it, and no log
+    does."""
+    with (
+        spark_session(cluster.spark_remote) as spark,
+        pytest.raises(PySparkException, match="4711x"),
+    ):
+        spark.sql("select cast(id as string) || '711x' as n from range(4, 5)").selectExpr(
+            "cast(n as int)"
+        ).collect()
+    assert "4711x" not in "".join(capfd.readouterr()) + caplog.text
