@@ -30,6 +30,7 @@ from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.sink.options import BATCH_S
 
+LATENCY_RATE, LATENCY_S = 1_000, 20
 WARMING_S = 8
 """Not counted: the pipeline starts meanwhile."""
 PATIENCE_S, START_WITHIN_S = 30, 120

@@ -52,6 +52,7 @@ from topicproof.backend.sink.entries import Declared, TaskStarted, TransactionEn
 from topicproof.validators.finding import Outcome, Witness
 from topicproof.validators.readings import read
 
+RECORDS = 4_000_000
 PARTITIONS = 4
 FILL_AT_ONCE = 50_000
 PEER_TIMEOUT_S = 600

@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 
 from benchmarks import speed
+from benchmarks.line import Line
+from benchmarks.rows import growth, machines, throughput, waiting
 from benchmarks.sides import Bench
-from benchmarks.speed import Line, measure, write
+from benchmarks.speed import measure, write
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import Services
@@ -48,5 +50,6 @@ def test_a_ratio_belongs_to_a_turn() -> None:
 
 
 def test_every_row_can_be_asked_for() -> None:
-    made = {name for name in vars(speed) if name.startswith("row_")}
+    modules = (growth, machines, throughput, waiting)
+    made = {name for one in modules for name in vars(one) if name.startswith("row_")}
     assert {row.__name__ for row in speed.ROWS.values()} == made

@@ -35,7 +35,7 @@ from topicproof.backend.commands.run_options import (
 )
 from topicproof.backend.commands.runs import given
 from topicproof.backend.commands.terminal import give_up, say, write_file
-from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.errors import ContractError, EvidenceError, UsageError
 from topicproof.backend.evidence.annotations import markdown, workflow_commands
 from topicproof.backend.evidence.attestation import attest_copy
 from topicproof.backend.evidence.copy import copy_evidence, require_room
@@ -54,6 +54,7 @@ from topicproof.backend.judging.contract import (
     question_of,
     read_contract,
 )
+from topicproof.backend.judging.contract_lint import lint, needs_spark
 from topicproof.backend.judging.selftest import NOTHING_TO_INJECT_INTO, self_test
 from topicproof.backend.runs.check import check as judge
 from topicproof.backend.runs.sides import chosen
@@ -61,6 +62,7 @@ from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
 from topicproof.backend.storage import is_url
+from topicproof.backend.yaml_fields import YamlFields
 from topicproof.validators.finding import Guarantee
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.report import Report
@@ -169,6 +171,7 @@ def check(
         nullcontext() if folder is None else out_folder(folder) as place,
         _services(sides.sink for _, sides in each) as running,
     ):
+        _require_expressions(fields, running.values(), across=source_side is not None)
         for one, sides in each:
             found = running[sides.sink.cluster]
             clusters = sides.clusters(found.address)
@@ -268,6 +271,18 @@ def _given(
     kept = find(History(settings), contract)
     read = parse_fields(kept.text, kept.label)
     return _Given(make_contract(read, across), read, kept.name, kept.version, kept.text)
+
+
+def _require_expressions(
+    fields: dict[str, Any], running: Iterable[Services], across: bool
+) -> None:
+    """Raises ContractError for what only Spark finds wrong in expressions: rather now than after
+    hours of reading."""
+    if isinstance(fields, YamlFields) and needs_spark(fields):
+        found = next(iter(running))
+        mistakes = lint(fields, lambda: spark_session(found.spark_remote, found.storage), across)
+        if mistakes:
+            raise ContractError(*mistakes)
 
 
 def _require_one_name(terms: Contract, told: Mapping[str, Any]) -> None:

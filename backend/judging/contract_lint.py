@@ -29,11 +29,14 @@ EXPRESSIONS = ("count", "value")
 
 
 def lint(
-    fields: YamlFields, spark: Callable[[], AbstractContextManager[SparkSession]]
+    fields: YamlFields,
+    spark: Callable[[], AbstractContextManager[SparkSession]],
+    across: bool = False,
 ) -> tuple[Mistake, ...]:
-    """Return all mistakes, by line. `spark` is called for a session only if needed."""
+    """Return all mistakes, by line. `spark` is called for a session only if needed. `across`: the
+    topics are in two clusters, whatever the contract says."""
     try:
-        make_contract(fields)
+        make_contract(fields, across)
         found: list[Mistake] = []
     except ContractError as error:
         found = list(error.mistakes)

@@ -12,6 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from tests.test_cli import call
+from topicproof.backend.history.store import History
 from topicproof.backend.judging.contract import read_fields
 from topicproof.backend.judging.contract_lint import lint
 from topicproof.backend.services.keeper import Services
@@ -108,3 +109,22 @@ def test_lint_ends_with_64_and_lists_the_mistakes(
     path.write_text(TOPICS + "value: upper(value)\nidentity: {json: $.id}\n")
     assert call("contract", "lint", str(path)) == 0
     assert "is a contract. It requires duplicate" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_a_check_looks_at_expressions_before_it_reads(
+    cluster: Services,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Story: a count gives a list instead of a number. Only Spark knows that, and it says so before
+    the check looks for the topics, which do not exist."""
+    monkeypatch.setenv("TOPICPROOF_HOME", str(settings.home))
+    path = tmp_path / "contract.yaml"
+    path.write_text(TOPICS + "expect: one_to_many\ncount: split(value, ',')\nidentity: key\n")
+    before = History(settings).list()
+    assert call("check", "--contract", str(path), "--bootstrap", cluster.bootstrap) == 64
+    told = " ".join(capsys.readouterr().err.split())
+    assert "line 4: count: \"split(value, ',')\" is of type array<string>, and a count is" in told
+    assert History(settings).list() == before
