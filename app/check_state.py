@@ -49,6 +49,8 @@ def read_check(params: Mapping[str, str]) -> tuple[CheckState, list[str]]:
     if "terms" in params:
         try:
             terms = json.loads(params["terms"][:TERMS_CHARACTERS])
+            # Half of a surrogate pair cannot be written into an address again.
+            _spell(terms).encode()
         except (ValueError, RecursionError):
             terms = None
         if not isinstance(terms, dict):
@@ -65,8 +67,13 @@ def write_check(state: CheckState) -> dict[str, str]:
     named = {name: getattr(state, name) for name in _NAMED}
     params = {name: value for name, value in named.items() if value}
     if state.terms is not None:
-        params["terms"] = json.dumps(state.terms, ensure_ascii=False, separators=(",", ":"))
+        params["terms"] = _spell(state.terms)
     return params
+
+
+def _spell(terms: Any) -> str:
+    """Raises ValueError for numbers that JSON does not have."""
+    return json.dumps(terms, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def topic_of(fields: Mapping[str, Any], side: str) -> str | None:

@@ -273,9 +273,7 @@ def _given(
     return _Given(make_contract(read, across), read, kept.name, kept.version, kept.text)
 
 
-def _require_expressions(
-    fields: dict[str, Any], running: Iterable[Services], across: bool
-) -> None:
+def _require_expressions(fields: dict[str, Any], running: Iterable[Services], across: bool) -> None:
     """Raises ContractError for what only Spark finds wrong in expressions: rather now than after
     hours of reading."""
     if isinstance(fields, YamlFields) and needs_spark(fields):

@@ -24,7 +24,8 @@ def test_an_address_reads_back_as_what_it_was() -> None:
 
 def test_damaged_terms_are_said_and_ignored() -> None:
     """Story: a chat has cut the address, or somebody has typed into it."""
-    for terms in ('{"value": "a', "[1]", "[" * 100_000, "7"):
+    nothing = ('{"n": NaN}', '{"value": "\\ud800"}')
+    for terms in ('{"value": "a', "[1]", "[" * 100_000, "7", *nothing):
         state, notices = read_check({"source": "orders", "terms": terms})
         assert state == CheckState("orders") and len(notices) == 1
 

@@ -11,11 +11,23 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
+from urllib.parse import parse_qsl, urlencode
 
+import pandas as pd
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from tests.app.test_history_page import TWICE
+from topicproof.app.check_state import read_check, write_check
+from topicproof.app.url_state import (
+    read_compare,
+    read_topics,
+    read_transactions,
+    write_compare,
+    write_topics,
+    write_transactions,
+)
+from topicproof.backend.clusters import read_clusters
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.evidence.attestation import vouching
 from topicproof.backend.evidence.folder import read_report
@@ -37,6 +49,7 @@ from topicproof.backend.properties.reading import read_properties
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.sink.entries import decode
 from topicproof.backend.yaml_fields import read_yaml
+from topicproof.validators.finding import Bounds, PartitionBounds
 from topicproof.validators.json_path import parse_path
 from topicproof.validators.lineage.headers import (
     format_lineage,
@@ -141,6 +154,27 @@ def _batch(count: int = 1) -> bytes:
     return bytes(header) + record
 
 
+def _page_address(data: bytes) -> None:
+    """Each page shows some place whatever its address says, and its own address means that
+    place."""
+    params = dict(parse_qsl(data.decode(errors="replace"), keep_blank_values=True))
+    bounds = Bounds("a", (PartitionBounds(0, 0, 10, 12), PartitionBounds(1, 5, 5, 5)))
+    found = pd.DataFrame({"partition": [0], "producer_id": [7], "first_offset": [3]})
+    compared, _ = read_compare(params, bounds, (0, 5))
+    assert read_compare(_again(write_compare(compared)), bounds, None) == (compared, [])
+    listed, _ = read_transactions(params, bounds, found)
+    assert read_transactions(_again(write_transactions(listed)), bounds, found) == (listed, [])
+    browsed, _ = read_topics(params, bounds)
+    assert read_topics(_again(write_topics(browsed)), bounds) == (browsed, [])
+    assert browsed.wanted is not None and (browsed.time_ms is None) == (browsed.time is None)
+    checked, _ = read_check(params)
+    assert read_check(_again(write_check(checked))) == (checked, [])
+
+
+def _again(written: dict[str, str]) -> dict[str, str]:
+    return dict(parse_qsl(urlencode(written), keep_blank_values=True))
+
+
 CONTRACTS = [path.read_bytes() for path in sorted(Path("contracts").glob("*.yaml"))]
 PLAN = b"scenario: squares\nrecords: 100\nsource: {partitions: 2}\nfaults: [crash@transaction=2]\n"
 PROPERTIES = (
@@ -177,6 +211,17 @@ MANIFEST_SEED = json.dumps(
         "files": {"report.json": {"sha256": "0", "bytes": 1}},
     }
 ).encode()
+ADDRESSES = (
+    b"topic=a&partition=1&offset=5&record=7&level=committed&fate=aborted,marker",
+    b"topic=a&partition=0&producer=7&outcome=open&skip=1&transaction=0/3",
+    b"view=tail&key=0xff&value=b&header=c&time=2026-01-31T12:00:00Z&until=2026-02-01&order=newest"
+    b"&fields=$.a,$['b'][0]&record=0/3",
+    b'source=a&sink=b&source_cluster=c&contract=d@3&run=e&name=f&terms={"identity":"key"}',
+)
+CLUSTERS = (
+    b"east:\n  bootstrap: east:9092\n  config: east.properties\n"
+    b"  schema_registry: https://registry.example\n"
+)
 ENVELOPE = (
     b'{"payloadType": "application/vnd.in-toto+json", "payload": "e30=",'
     b' "signatures": [{"sig": "eA=="}]}'
@@ -205,6 +250,8 @@ TARGETS: dict[str, Target] = {
     ),
     "path": ((b"$.a[0]['b']",), _text(parse_path)),
     "fault": ((b"crash@transaction=2,partition=0",), _text(parse_fault)),
+    "page address": (ADDRESSES, _page_address),
+    "clusters": ((CLUSTERS,), _in_file(read_clusters)),
     "properties": ((PROPERTIES,), _in_file(lambda path: facts_of(read_properties(path)))),
     "manifest": (
         (MANIFEST_SEED,),
