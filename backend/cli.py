@@ -6,6 +6,7 @@ could not be written; 64 wrong usage.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import import_module
@@ -15,6 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 from typer._click.exceptions import ClickException  # typer carries its own click
 
+from topicproof.backend.characters import require_text
 from topicproof.backend.commands.terminal import err, out, plain
 from topicproof.backend.errors import TopicproofError
 
@@ -98,6 +100,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     out.quiet = False
     given = _with_json_value(sys.argv[1:] if arguments is None else arguments)
     try:
+        require_text((f"The argument {one!a}", one) for one in given)
+        require_text(
+            (f"The environment variable {name!a}", value)
+            for name, value in os.environ.items()
+            if name.startswith("TOPICPROOF_")
+        )
         wanted = given[:1] if given and given[0] in COMMANDS else COMMANDS
         code = command_line(wanted)(args=given, prog_name="topicproof", standalone_mode=False)
     except ClickException as error:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator
 
+from topicproof.backend.characters import joined
 from topicproof.backend.errors import UsageError
 
 Place = tuple[str | int, ...]
@@ -82,6 +83,8 @@ def parse_yaml(text: str, path: Path) -> YamlFields:
             raise UsageError(
                 f"{path} has more than {VALUES_MAX:,} values, counting each use of an anchor."
             )
+        if root is not None:
+            _join(path, root)
         found = yaml.SafeLoader("").construct_document(root) if root is not None else None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -120,6 +123,19 @@ def _values(node: yaml.Node, left: int) -> int:
             break
         count += _values(one, left - count)
     return count
+
+
+def _join(path: Path, node: yaml.Node) -> None:
+    """Join surrogate pairs in all texts below `node`. Raises UsageError for half a pair."""
+    if isinstance(node, yaml.ScalarNode):
+        try:
+            node.value = joined(node.value)
+        except ValueError as error:
+            raise UsageError(f"{path}, line {node.start_mark.line + 1}: {error}.") from error
+        return
+    for one in node.value:
+        for inner in one if isinstance(one, tuple) else (one,):
+            _join(path, inner)
 
 
 def _lines(path: Path, node: yaml.Node, place: Place = ()) -> Iterator[tuple[Place, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -137,6 +138,7 @@ def test_all_commands_are_tested(capsys: pytest.CaptureFixture[str]) -> None:
             "--mirror has no effect",
         ),
         (["fly"], 64, "No such command"),
+        (["show", os.fsdecode(b"squares-\xff")], 64, r"'squares-\udcff' is not valid UTF-8"),
         (["inspect", "squares", "--bootstrap", "127.0.0.1:1"], 3, "127.0.0.1:1"),
         (["fill", "--bootstrap", "127.0.0.1:1"], 3, "127.0.0.1:1: Connection refused"),
     ],

@@ -67,9 +67,12 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parse JSON. Raises ValueError, also for a document that is nested too deeply."""
+    """Parse JSON. Raises ValueError, also for a document that is nested too deeply, and for half of
+    a surrogate pair, which cannot be written again."""
     try:
-        return json.loads(text)
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()
+        return found
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 

@@ -170,5 +170,13 @@ def _rows(messages: list[Message]) -> pa.RecordBatch:
 
 
 def _headers(message: Message) -> list[dict[str, Any]] | None:
-    headers = list(message.headers() or ())
+    try:
+        headers = list(message.headers() or ())
+    except SystemError as error:
+        if not isinstance(error.__cause__, UnicodeDecodeError):
+            raise
+        place = f"partition {message.partition()}, offset {message.offset()}"
+        raise ClusterError(
+            f"{message.topic()}, {place}: the name of a header is not UTF-8, so it cannot be read."
+        ) from error
     return [{"key": each[0], "value": each[1]} for each in headers] if headers else None

@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from topicproof.backend.characters import joined, require_text
 from topicproof.backend.errors import UsageError
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -124,7 +125,10 @@ def _unescaped(text: str, place: str) -> str:
             return _ESCAPES.get(what, what)
         raise UsageError(f"{place}: a single backslash has no meaning there. Write two for one.")
 
-    return re.sub(r"\\(u[0-9a-fA-F]{4}|.|$)", one, text, flags=re.DOTALL)
+    try:
+        return joined(re.sub(r"\\(u[0-9a-fA-F]{4}|.|$)", one, text, flags=re.DOTALL))
+    except ValueError as error:
+        raise UsageError(f"{place}: {error}. Write both halves, or the character.") from error
 
 
 def _providers(raw: Properties) -> dict[str, str]:
@@ -159,6 +163,7 @@ def _resolved(value: str, providers: Mapping[str, str], place: str) -> str:
         if of_class == _PROVIDERS["env"]:
             if key not in os.environ:
                 raise UsageError(f"{place}: the environment variable {key} is not set.")
+            require_text([(f"{place}: the environment variable {key}", os.environ[key])])
             return os.environ[key]
         if not path:
             raise UsageError(f"{place}: the reference must be ${{{alias}:/path:{key or 'key'}}}.")

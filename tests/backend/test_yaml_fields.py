@@ -3,6 +3,7 @@ traceback."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,10 @@ LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: !!python/object/apply:os.system [id]", "not YAML"),
         ("a: " + "x" * 1_000_001, "more than 1,000,000 bytes"),
         (b"a: \xff", "not UTF-8"),
+        ('a: 1\nb: {c: ["\\uD800"]}', "line 2: half of a surrogate pair is no character"),
+        ('"\\uDFFF": 1', "line 1: half of a surrogate pair is no character"),
     ],
-    ids=range(9),
+    ids=range(11),
 )
 def test_hostile_yaml_is_refused_in_a_sentence(text: str | bytes, why: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
@@ -42,3 +45,11 @@ def test_an_anchor_may_be_used(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text("a: &a {x: 1}\nb: {<<: *a, y: 2}\n")
     assert read_yaml(path) == {"a": {"x": 1}, "b": {"x": 1, "y": 2}}
+
+
+def test_a_character_may_be_written_as_in_json(tmp_path: Path) -> None:
+    """Story: a program writes its contract as JSON, which is YAML, and escapes all but ASCII."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(json.dumps({"😀": ["ü😀"]}))
+    fields = read_yaml(path)
+    assert fields == {"😀": ["ü😀"]} and fields.line(("😀", 0)) == 1

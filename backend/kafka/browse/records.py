@@ -40,6 +40,9 @@ TEXT_CHARACTERS = 200
 _UTF8_BYTES_MAX = 4
 
 Headers = tuple[tuple[str, bytes | None], ...]
+UNREADABLE = "(headers that cannot be read: a name is not UTF-8)"
+"""Stands for the headers of a record that librdkafka's Python client cannot give: any bytes may be
+a name for Kafka."""
 
 
 @dataclass(frozen=True)
@@ -343,7 +346,16 @@ def _header(headers: Headers, wanted: str) -> bytes | None:
 
 def headers_of(message: Message | None) -> Headers:
     """Return a message's headers in order; names may repeat."""
-    found = (message.headers() if message is not None else None) or []
+    if message is None:
+        return ()
+    try:
+        found = message.headers() or []
+    except SystemError as error:
+        if not isinstance(error.__cause__, UnicodeDecodeError):
+            raise
+        # A second question would crash the process: the client keeps half of the list.
+        message.set_headers([(UNREADABLE, None)])
+        found = [(UNREADABLE, None)]
     return tuple(
         (name, as_bytes(value))
         for name, value in (found.items() if isinstance(found, dict) else found)

@@ -272,6 +272,10 @@ HOSTILE: Mapping[str, tuple[Callable[[Path], object], str]] = {
         _ask(lambda said: said["sink"]["partitions"][0].update(hw=2**62)),
         "4,611,686,018,427,387,",
     ),
+    "half a character": (
+        _ask(lambda said: said["question"].update(group="\ud800")),
+        "surrogates not allowed",
+    ),
     "nested question": (
         lambda folder: (folder / "taken.json").write_text("[" * 100_000),
         "nested too deeply",

@@ -8,12 +8,13 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
-from tests.backend.kafka.topics import Writer, delete_below
+from tests.backend.kafka.topics import Writer, delete_below, write_header
 from topicproof.app.snapshot import take
 from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.browse import search as browse
 from topicproof.backend.kafka.browse.describe import describe_cluster, describe_topic
+from topicproof.backend.kafka.browse.records import UNREADABLE, read_window
 from topicproof.backend.kafka.browse.search import (
     FOUND_MAX,
     RecordQuery,
@@ -62,6 +63,22 @@ def test_records_are_found_by_what_is_in_them(
     assert len(found(RecordQuery(value=b"SOME LENGTH"))) == len(everything) and not found(
         RecordQuery(value=b"\xff")
     )
+
+
+def test_a_header_whose_name_is_not_text_hides_no_record(
+    bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: a program in Go names a header with any bytes. The client for Python cannot read the
+    headers of this record; it and its neighbours are shown all the same."""
+    topic = new_topic()
+    for name in (b"\xff\xfe", b"text"):
+        write_header(bootstrap, topic, name)
+    seen = take(Address(bootstrap), topic)
+    answer = search(Address(bootstrap), seen.bounds, seen.ranges, 0, 0, RecordQuery())
+    both = [((UNREADABLE, None),), (("text", b"1"),)]
+    assert [row.headers for row in answer.rows] == both
+    window = read_window(Address(bootstrap), topic, 0, 0, 2, seen.bounds, seen.ranges)
+    assert [one.headers for one in window] == both
 
 
 def test_the_newest_records_come_first_in_windows(

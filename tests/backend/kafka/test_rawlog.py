@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 from kafka.record import MemoryRecordsBuilder
@@ -28,6 +29,7 @@ from topicproof.backend.kafka.browse.records import read_window
 from topicproof.backend.kafka.log import rawlog, spans
 from topicproof.backend.kafka.log.batches import (
     COMPRESSIONS,
+    DECOMPRESSED_BYTES_MAX,
     HEADER,
     SCHEMA,
     batch_positions,
@@ -352,6 +354,17 @@ def test_what_is_no_batch_is_an_error() -> None:
         batch_positions(memoryview(struct.pack(">qiib", 0, 0, 0, 2) + bytes(80)), "t-0")
     with pytest.raises(ClusterError, match="codec 7"):
         decompress(memoryview(b""), 7)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_broken_data_keeps_no_memory(codec: str) -> None:
+    """Story: a page looks at a damaged batch every second. Once, each look kept as much as a batch
+    may have after decompression, for good."""
+    before = psutil.Process().memory_info().vms
+    for _ in range(100):
+        with pytest.raises((OSError, ValueError)):
+            decompress(memoryview(b"broken" * 20), COMPRESSIONS.index(codec))
+    assert psutil.Process().memory_info().vms < before + 10 * DECOMPRESSED_BYTES_MAX
 
 
 def test_a_batch_that_differs_from_its_checksum_is_named() -> None:

@@ -16,6 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from kafka import KafkaProducer
 
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
@@ -54,6 +55,24 @@ def ask(
     """The cluster's answer to a request, over a separate connection."""
     with connect(address) as kafka:
         return question(kafka, *args, **kwargs)
+
+
+class _Name(str):
+    """A header's name, which kafka-python then writes as these bytes."""
+
+    written: bytes
+
+    def encode(self, *_args: object, **_more: object) -> bytes:
+        return self.written
+
+
+def write_header(bootstrap: str, topic: str, name: bytes) -> None:
+    """One record whose header has any bytes for a name, as clients in C and Go may write it."""
+    given = _Name("x" * len(name))
+    given.written = name
+    producer = KafkaProducer(bootstrap_servers=bootstrap)
+    producer.send(topic, b"value", headers=[(given, b"1")]).get(30)
+    producer.close()
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def test_the_format_is_that_of_java(tmp_path: Path) -> None:
     path = _file(
         tmp_path,
         "# ours\n! too\n\n a = 1 \nb: 2\nc 3\n  d=one \\\n    two\ne=x=y:z\nf\\=g=\\u00fc\\\\\n"
-        "h=a\\tb\ni=\n",
+        "h=a\\tb\ni=\nj=\\ud83d\\ude00\n",
     )
     assert read_properties(path) == {
         "a": "1",
@@ -36,6 +37,7 @@ def test_the_format_is_that_of_java(tmp_path: Path) -> None:
         "f=g": "ü\\",
         "h": "a\tb",
         "i": "",
+        "j": "😀",
     }
 
 
@@ -85,9 +87,14 @@ def test_values_may_be_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             "config.providers=env\nconfig.providers.env.param.allowlist.pattern=A.*\n",
             "limits of a provider are not supported and would not be kept.",
         ),
+        ("a=hid\\uDDDD\n", "line 1: half of a surrogate pair is no character. Write both halves"),
+        ("b=${env:HALF}\n", "line 1, b: the environment variable HALF is not valid UTF-8."),
     ],
 )
-def test_a_line_that_cannot_be_read_is_named(tmp_path: Path, text: str, sentence: str) -> None:
+def test_a_line_that_cannot_be_read_is_named(
+    tmp_path: Path, text: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HALF", os.fsdecode(b"hid\xff"))
     with pytest.raises(UsageError, match=re.escape(sentence)) as told:
         read_properties(_file(tmp_path, text))
     assert "hid" not in str(told.value)
