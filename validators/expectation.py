@@ -25,6 +25,10 @@ MOVEMENT = "movement"
 UNTOLD = "no_offset"
 """Explains rows of a source partition without a committed offset of the group: unknown."""
 
+FIRST_COPY = "first_copy"
+"""Explains rows whose order depends on which of several copies came first, if nothing tells that:
+unknown."""
+
 PROMISES: Mapping[Guarantee, str] = {
     Guarantee.EXACTLY_ONCE: "exactly once",
     Guarantee.AT_LEAST_ONCE: "at least once",
@@ -248,7 +252,9 @@ def reason_not_required(kind: str, guarantee: Guarantee, chosen: bool) -> str:
 
 
 def _judge_cause(cause: str, kind: str, guarantee: Guarantee) -> Outcome:
-    if cause in (PENDING, UNTOLD, *PREMISES) or (cause == MOVEMENT and kind != MOVEMENT):
+    if cause in (PENDING, UNTOLD, FIRST_COPY, *PREMISES) or (
+        cause == MOVEMENT and kind != MOVEMENT
+    ):
         return Outcome.UNKNOWN
     allowed = cause == RANGE or cause in NORMAL or cause in EXEMPT[guarantee]
     return Outcome.HOLDS if allowed else Outcome.VIOLATED

@@ -21,10 +21,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from topicproof.validators.finding import Bounds
+from topicproof.validators.merged_topics import own_place
 from topicproof.validators.offsets import between
 
 COUNT_MAX = 1_000_000
 """Maximum outputs of an input; a higher count is a mistake in the expression."""
+
+
+NUMBERED = "numbered_partition"
 
 
 class Expect(StrEnum):
@@ -63,8 +67,8 @@ class Expected:
             return None
         inputs = source.where(between("partition", "offset", bounds, "lso"))
         if isinstance(self.count, str):
-            counted = record(inputs, bounds.topic).select(
-                "partition", "offset", F.expr(self.count).alias("count")
+            counted = record(inputs, bounds).select(
+                F.col(NUMBERED).alias("partition"), "offset", F.expr(self.count).alias("count")
             )
         else:
             counted = inputs.select("partition", "offset").join(
@@ -83,12 +87,15 @@ class Expected:
 ONE_TO_ONE = Expected()
 
 
-def record(reading: DataFrame, topic: str) -> DataFrame:
+def record(reading: DataFrame, bounds: Bounds) -> DataFrame:
     """Prepares a reading for expressions: topic, partition, offset, timestamp, headers, and key and
     value as text, byte by byte. So `cast(value as bigint)` and `get_json_object(value, '$.id')`
-    work."""
+    work. Topic and partition are the record's own; `NUMBERED` is the partition among those of all
+    topics in `bounds`."""
     texts = {name: F.col(name).cast("string") for name in ("key", "value")}
-    return reading.withColumns({**texts, "topic": F.lit(topic)})
+    topic, partition = own_place(bounds)
+    place = {"topic": topic, "partition": partition, NUMBERED: F.col("partition")}
+    return reading.withColumns({**texts, **place})
 
 
 def outputs_of(counts: DataFrame) -> DataFrame:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from topicproof.validators.finding import Bounds, Part
@@ -49,6 +49,16 @@ def split(bounds: Bounds) -> list[tuple[Bounds, int]]:
         )
         found.append((Bounds(part.topic, tuple(own)), part.first))
     return found
+
+
+def own_place(bounds: Bounds) -> tuple[Column, Column]:
+    """Returns a record's own topic, and its partition's number there."""
+    topic, partition = F.lit(bounds.topic), F.col("partition")
+    for part in bounds.parts:
+        here = F.col("partition") >= part.first
+        topic = F.when(here, F.lit(part.topic)).otherwise(topic)
+        partition = F.when(here, F.col("partition") - part.first).otherwise(partition)
+    return topic, partition
 
 
 def with_numbered_input(records: DataFrame, bounds: Bounds) -> DataFrame:

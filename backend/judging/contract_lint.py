@@ -22,6 +22,7 @@ from topicproof.backend.judging.fields import fields_of, in_sql
 from topicproof.backend.yaml_fields import Place, YamlFields
 from topicproof.validators.decoded import DECODED, decoded_type
 from topicproof.validators.expected import record
+from topicproof.validators.finding import Bounds
 from topicproof.validators.json_path import exact_text, parse_path
 from topicproof.validators.readings import COLUMNS
 
@@ -107,7 +108,7 @@ def _refused_by_spark(
 ) -> Iterator[Mistake]:
     named = decoded_type(fields_of(*texts.values()))
     empty = spark.createDataFrame([], COLUMNS).withColumn(DECODED, F.lit(None).cast(named))
-    inputs = record(empty, "source")
+    inputs = record(empty, Bounds("source", ()))
 
     one_row = spark.range(1)
 

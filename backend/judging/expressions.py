@@ -7,13 +7,13 @@ compute. Any other function is refused.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import cast
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
-from sqlglot.tokenizer_core import TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from topicproof.backend.judging import fields
 from topicproof.backend.judging.expression_limits import check_limits
@@ -53,6 +53,12 @@ _BEFORE_A_PARENTHESIS = frozenset(_WORDS.split())
 
 _OF_THE_MOMENT = ("current_", "session_", "localtimestamp")
 """Words that Spark treats as functions even without parentheses."""
+_OF_TIME = (
+    *("date", "timestamp", "timestamp_ltz", "timestamp_ntz"),
+    *("to_date", "to_timestamp", "try_to_timestamp"),
+)
+_DAYS_OF_THE_MOMENT = ("now", "today", "tomorrow", "yesterday")
+"""What a constant of such a type may name instead of a time."""
 
 _REFUSED: tuple[tuple[type, str], ...] = (
     (exp.Query, "a query"),
@@ -116,13 +122,11 @@ def _parsed(text: str, columns: Collection[str]) -> exp.Expr:
         qualified = before is not None and before.token_type is TokenType.DOT
         if qualified or called not in FUNCTIONS | fields.FUNCTIONS | _BEFORE_A_PARENTHESIS:
             raise ValueError(f"the function {called} is not allowed in {text!r}")
-    for token in tokens:
-        if token.token_type is not TokenType.STRING and token.text.lower().startswith(
-            _OF_THE_MOMENT
-        ):
-            raise ValueError(
-                f"{token.text} is not allowed in {text!r}: it gives a different result each time"
-            )
+    said = _of_the_moment(tokens)
+    if said is not None:
+        raise ValueError(
+            f"{said} is not allowed in {text!r}: it gives a different result each time"
+        )
     for node in select.expressions[0].walk():
         for kind, name_of_kind in _REFUSED:
             if isinstance(node, kind):
@@ -131,6 +135,24 @@ def _parsed(text: str, columns: Collection[str]) -> exp.Expr:
     _check_columns(select.expressions[0], text, columns)
     check_limits(select.expressions[0])
     return cast(exp.Expr, select.expressions[0])
+
+
+def _of_the_moment(tokens: Sequence[Token]) -> str | None:
+    """Return what depends on the time of the check, as it is written; None if nothing does."""
+    words = ["'" if one.token_type is TokenType.STRING else one.text.lower() for one in tokens]
+    for at, token in enumerate(tokens):
+        if words[at].startswith(_OF_THE_MOMENT):
+            return token.text
+        if words[at : at + 3] == ["unix_timestamp", "(", ")"]:
+            return f"{token.text}()"
+        if words[at] != "'" or not token.text.strip().lower().startswith(_DAYS_OF_THE_MOMENT):
+            continue
+        # `date 'today'`, `date('today')` and `cast('today' as date)` are alike for Spark.
+        before = [one for one in words[:at] if one != "("][-1:]
+        after = words[at + 2 : at + 3] if words[at + 1 : at + 2] == ["as"] else []
+        if {*before, *after} & {*_OF_TIME}:
+            return repr(token.text)
+    return None
 
 
 def _check_columns(expression: exp.Expression, text: str, columns: Collection[str]) -> None:

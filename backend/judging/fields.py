@@ -75,9 +75,11 @@ def fields_of(*texts: str | None) -> tuple[str, ...]:
 
 
 def each_in_sql(expressions: Mapping[str, str]) -> str:
-    """Return the expressions of several fields as one: a JSON object of texts, by path."""
+    """Return the expressions of several fields as one: a JSON object of texts, by path. It fails on
+    a text that is not UTF-8, of which JSON would make another one."""
     given = ", ".join(
-        f"{_quoted(path)}, cast(({in_sql(text)}) as string)" for path, text in expressions.items()
+        f"{_quoted(path)}, validate_utf8(cast(({in_sql(text)}) as string))"
+        for path, text in expressions.items()
     )
     return f"to_json(named_struct({given}), map('ignoreNullFields', 'false'))"
 

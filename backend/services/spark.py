@@ -51,6 +51,17 @@ ANY_SETTING = "spark.sql.session.timeZone"
 """A question about it keeps a session alive. One about the version does not."""
 ASKED_S = 2.0
 """How long the end of a session waits for a question that is on its way."""
+MEANING = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    "spark.sql.legacy.sizeOfNull": "true",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "true",
+}
+"""Settings that decide what an expression gives: Spark's defaults, and UTC. A contract must mean
+the same on every server."""
 SHELL_FAILED = "org.apache.hadoop.util.Shell$ExitCodeException"
 """What Spark's error text has if a program that Hadoop started has failed."""
 
@@ -211,7 +222,7 @@ class EmbeddedSpark:
             "spark.ui.enabled": "false",
             "spark.local.dir": str(self.folder / "local"),
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
-            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.session.timeZone": MEANING["spark.sql.session.timeZone"],
             "spark.sql.shuffle.partitions": str(2 * self.cores),
             # Spark decides on broadcasts by Parquet's compressed size, far below the size in
             # memory.
@@ -294,7 +305,21 @@ def connect(remote: str) -> SparkSession:
         raise SparkError(
             f"Spark does not answer at {without_token(remote)}. Check SPARK_REMOTE. ({why})"
         ) from error
+    _mean_the_same(session, remote)
     return cast("SparkSession", session)
+
+
+def _mean_the_same(session: ConnectSession, remote: str) -> None:
+    """Raises SparkError if the server refuses one of the settings in `MEANING`."""
+    for name, value in MEANING.items():
+        try:
+            if session.conf.get(name, value) != value:
+                session.conf.set(name, value)
+        except PySparkException as error:
+            raise SparkError(
+                f"Spark at {without_token(remote)} refuses {name}={value}, so a contract would mean"
+                f" something else there. ({first_line(error)})"
+            ) from error
 
 
 @contextmanager

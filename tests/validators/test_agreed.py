@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from tests.validators.history import History, history, side_by_side
 from tests.validators.test_kinds import rows_of
+from topicproof.validators.circumstances import Circumstances
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.finding import Guarantee, Order, Outcome
 from topicproof.validators.judge import judge
@@ -131,6 +132,25 @@ def test_a_groups_offset_may_wait_for_an_open_transaction(
         "pending"
     }
     assert judge(ledger, Guarantee.EXACTLY_ONCE).verdict is Outcome.UNKNOWN
+
+
+def test_a_groups_offset_beyond_pending_inputs_skips_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: the group stands at 4, but inputs 2 and 3 are in an open transaction, so no consumer
+    at read_committed was there. If it commits, both are lost; so there is no verdict yet."""
+    made = history("0 1 C", inputs=4, judged=[(0, 2)], holes=[(0, 2), (0, 3)])
+    for lso, cause, verdict in (
+        (2, {("offset_ahead", (None, None, 0, 2, "pending"))}, Outcome.UNKNOWN),
+        (4, set(), Outcome.HOLDS),
+    ):
+        ledger = made.ledger(
+            *(spark, tmp_path),
+            agreed=ContractTerms(offsets={0: 4 if lso == 2 else 2}),
+            circumstances=Circumstances(source_lso={0: lso}),
+        )
+        assert {row for row in rows_of(ledger) if row[0] == "offset_ahead"} == cause
+        assert judge(ledger, Guarantee.EXACTLY_ONCE).verdict is verdict
 
 
 def test_a_record_is_known_by_what_both_sides_hold(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,14 @@ from pyspark.sql import SparkSession
 
 from tests.validators.history import history, side_by_side
 from tests.validators.test_kinds import rows_of
+from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.expected import Expect, Expected
-from topicproof.validators.finding import Guarantee, Outcome
+from topicproof.validators.finding import Bounds, Guarantee, Outcome, PartitionBounds
 from topicproof.validators.judge import judge
+from topicproof.validators.ledger.counts import values_wanted
 from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.merged_topics import join
+from topicproof.validators.readings import COLUMNS
 
 PARITY = Expected(Expect.ONE_TO_MANY, "offset % 3")
 """Input 0 has no output, 1 has one, 2 has two, 3 has none again."""
@@ -64,6 +69,28 @@ def test_a_fraction_is_no_count(spark: SparkSession, tmp_path: Path) -> None:
         made = history("0 1 C", inputs=2)
         expected = Expected(Expect.ONE_TO_MANY, count)
         assert made.ledger(spark, tmp_path / str(place), expected=expected).doubts == doubts
+
+
+def test_an_expression_sees_a_records_own_topic_and_partition(spark: SparkSession) -> None:
+    """Story: two topics are one source. What the contract says of one of them is true of its
+    records alone, in its own numbers of partitions."""
+    orders = Bounds("orders", (PartitionBounds(0, 0, 1, 1), PartitionBounds(1, 0, 1, 1)))
+    both = join([orders, Bounds("refunds", (PartitionBounds(0, 0, 2, 2),))])
+    places = [(0, 0), (1, 0), (2, 0), (2, 1)]
+    rows = [(*place, datetime(2026, 1, 1), b"k", b"v", None) for place in places]
+    source = spark.createDataFrame(rows, COLUMNS)
+    counts = Expected(Expect.ONE_TO_MANY, "if(topic = 'refunds', partition, 7)")
+    counted = counts.counts(source, both)
+    assert counted is not None
+    found = [tuple(row) for row in counted.orderBy("source_partition", "source_offset").collect()]
+    assert found == [(0, 0, 7), (1, 0, 7), (2, 0, 0), (2, 1, 0)]
+    agreed = ContractTerms(value="concat(topic, '/', partition, '/', offset)")
+    values = values_wanted(source, source, both, agreed)
+    assert values is not None
+    wanted = values.wanted.orderBy("source_partition", "source_offset").collect()
+    assert [bytes(row["wanted"]).decode() for row in wanted] == [
+        *("orders/0/0", "orders/1/0", "refunds/0/0", "refunds/0/1")
+    ]
 
 
 def test_counts_may_come_as_a_table(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.validators.history import History, history
+from tests.validators.history import BEGAN, History, history
+from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.finding import Guarantee, Order, Outcome
 from topicproof.validators.judge import judge
 from topicproof.validators.kinds import order, zombie_write
@@ -67,3 +69,45 @@ def test_what_each_promise_of_order_finds(
     made = history(sink, inputs=4, keys=KEYS)
     assert found(made, spark, tmp_path, Order.PER_KEY) == per_key, story
     assert found(made, spark, tmp_path, Order.PER_SOURCE_PARTITION) == per_source_partition, story
+
+
+ALIKE = b"customer-0000001", b"intruder" + bytes.fromhex("65921baeb5be7668")
+
+
+def test_keys_that_a_fast_hash_takes_for_one_are_two(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: two keys were made to have the same xxhash64. The records of each are in order."""
+    pair = spark.createDataFrame([ALIKE], "a binary, b binary")
+    assert ALIKE[0] != ALIKE[1] and pair.where("xxhash64(a) = xxhash64(b)").count() == 1
+    made = history("1 3 0 2 C", inputs=4, keys={(0, n): ALIKE[n % 2] for n in range(4)})
+    assert found(made, spark, tmp_path, Order.PER_KEY)["order"][:2] == (Outcome.HOLDS, 0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verdict", "cause"),
+    [
+        ((0, 9), Outcome.HOLDS, "duplicate"),
+        ((9, 0), Outcome.VIOLATED, None),
+        ((5, 5), Outcome.UNKNOWN, "first_copy"),
+    ],
+    ids=["in order first", "out of order first", "no telling"],
+)
+def test_an_order_among_copies_depends_on_which_came_first(
+    spark: SparkSession,
+    tmp_path: Path,
+    seconds: tuple[int, int],
+    verdict: Outcome,
+    cause: str | None,
+) -> None:
+    """Story: a restarted program writes all outputs again, into another partition, as at least once
+    allows. One time they are in order, the other time not. If the program hands on the times of
+    its inputs, nothing tells which was the first."""
+    made = history("0 1 2 C", "b:1 b:0 b:2 b:C", inputs=3)
+    for reading in (made.committed, made.uncommitted):
+        reading[:] = [
+            (*row[:2], BEGAN + timedelta(seconds=seconds[row[0]]), *row[3:]) for row in reading
+        ]
+    ledger = made.ledger(spark, tmp_path, agreed=ContractTerms(repeats=True))
+    report = judge(ledger, Guarantee.AT_LEAST_ONCE)
+    assert report.verdict is verdict, report.why
+    (told,) = (one for one in report.findings if one.kind == order.NAME)
+    assert told.explained_by == cause and told.count == 1

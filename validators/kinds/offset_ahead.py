@@ -4,7 +4,8 @@ Catalogue 8, Jepsen's `committed-too-far`. Inputs between the last one with a co
 the group's offset are never processed again. They are lost, and this kind explains their gaps. A
 hole further down is a gap and tells nothing about the offset. Judged at rest and within the judged
 range. Outputs that are still pending may or may not be lost; if all of them are pending, the row is
-explained by `pending`. An offset beyond the end of the partition skips inputs yet to come.
+explained by `pending`. An offset beyond the end of the partition skips inputs yet to come, and one
+beyond its last stable offset skips inputs of an open transaction, if that commits.
 """
 
 from __future__ import annotations
@@ -41,13 +42,18 @@ def _beyond(ledger: Ledger) -> DataFrame | None:
     rows = untold(ledger)
     for one in ledger.source_bounds.partitions:
         offset = ledger.agreed.offsets.get(one.partition, 0)
+        stable = ledger.circumstances.source_lso.get(one.partition, one.hw)
+        if offset <= stable:
+            continue
         if offset > one.hw:
-            why = (
-                f"The group's offset is {offset:,}, and the partition ends at {one.hw:,}: inputs to"
-                " come are skipped."
-            )
-            place = (ledger.source_bounds.topic, one.partition, one.hw, None)
-            rows.append((None, None, *place, None, None, offset - one.hw, why))
+            end, cause = one.hw, None
+            why = f"and the partition ends at {end:,}: inputs to come are skipped."
+        else:
+            end, cause = stable, PENDING
+            why = f"and inputs from {end:,} on are pending: if they commit, they are skipped."
+        place = (ledger.source_bounds.topic, one.partition, end, None)
+        why = f"The group's offset is {offset:,}, {why}"
+        rows.append((None, None, *place, None, cause, offset - end, why))
     return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
 
 

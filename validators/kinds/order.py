@@ -5,7 +5,8 @@ order, the lineage (offset, output index) must strictly rise from record to reco
 different source partitions have no order, nor have records of different sink partitions. If order
 is promised only per key, the rule applies per (source partition, sink partition, key). Primary rows
 are the inversions that remain without the later copies. An inversion that only a later copy causes
-is explained by the cause of that copy.
+is explained by the cause of that copy. If nothing tells which copy came first, the inversions that
+depend on it are explained by `first_copy`: unknown.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import amount, evidence
-from topicproof.validators.expectation import PENDING
+from topicproof.validators.expectation import FIRST_COPY, PENDING
 from topicproof.validators.finding import Order, Witness
 from topicproof.validators.kinds import aborted_read, duplicate, identity_missing, sink_removed
 from topicproof.validators.kinds.matching import of_another
+from topicproof.validators.ledger.counts import first_unknown
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import LINE, known_aborted, ordered, real
 
@@ -36,23 +38,23 @@ def find(ledger: Ledger) -> DataFrame | None:
     ).orderBy("offset")
     place = F.struct("source_offset", "output_index")
     rows = ledger.sink.where(real() & ordered(ledger.order is Order.PER_KEY))
-    repeat = F.lit(False)
-    if ledger.repeats_count:
-        later = ledger.repeats.select("partition", "offset", F.lit(True).alias("repeat"))
-        rows = rows.join(later, ["partition", "offset"], "left")
-        repeat = F.coalesce("repeat", F.lit(False))
-    rows = rows.withColumn("repeat", repeat).withColumns(
+    first, maybe_first = ~F.col("repeat") & ~F.col("unsure"), ~F.col("repeat") | F.col("unsure")
+    rows = _with_copies(rows, ledger).withColumns(
         {
             "place_before": F.lag(place).over(line),
             "aborted_before": F.lag(known_aborted()).over(line),
             "waiting_before": F.lag("waiting").over(line),
+            "first_before": _last_before(F.when(first, place), line),
+            "maybe_before": _last_before(F.when(maybe_first, place), line),
         }
     )
-    rows = rows.withColumn("first_before", _first_before(ledger, place, line))
-    own = F.coalesce(~F.col("repeat") & (F.col("first_before") >= place), F.lit(False))
-    rows = rows.where(own | (F.col("place_before") >= place))
-    above = F.when(own, F.col("first_before.source_offset")).otherwise(
-        F.col("place_before.source_offset")
+    own = F.coalesce(first & (F.col("first_before") >= place), F.lit(False))
+    maybe = F.coalesce(maybe_first & (F.col("maybe_before") >= place), F.lit(False))
+    rows = rows.where(own | maybe | (F.col("place_before") >= place))
+    above = (
+        F.when(own, F.col("first_before.source_offset"))
+        .when(maybe, F.col("maybe_before.source_offset"))
+        .otherwise(F.col("place_before.source_offset"))
     )
     why = F.format_string(
         "Input %d comes after input %d of the same partition.", "source_offset", above
@@ -62,10 +64,27 @@ def find(ledger: Ledger) -> DataFrame | None:
     if another is not None:
         # The record named as the cause may not be a duplicate.
         cause = cause.when(F.col("waiting_before"), PENDING).when(another.isNotNull(), another)
-    cause = cause.otherwise(duplicate.NAME)
+    cause = F.when(maybe & ~own, FIRST_COPY).otherwise(cause.otherwise(duplicate.NAME))
     return evidence(
         rows, above - F.col("source_offset"), why, F.when(~own, cause).otherwise(_uncertain(ledger))
     )
+
+
+def _with_copies(rows: DataFrame, ledger: Ledger) -> DataFrame:
+    """Adds `repeat` (it is a later copy) and `unsure` (nothing tells whether it is)."""
+    if not ledger.repeats_count:
+        return rows.withColumns({"repeat": F.lit(False), "unsure": F.lit(False)})
+    found = {"repeat": ledger.repeats, "unsure": first_unknown(ledger.sink)}
+    for name, copies in found.items():
+        marked = copies.select("partition", "offset", F.lit(True).alias(name))
+        rows = rows.join(marked, ["partition", "offset"], "left")
+    return rows.withColumns({name: F.coalesce(name, F.lit(False)) for name in found})
+
+
+def _last_before(place: Column, line: WindowSpec) -> Column:
+    """Returns the last place before a record that is not null."""
+    earlier = line.rowsBetween(Window.unboundedPreceding, -1)
+    return F.last(place, ignorenulls=True).over(earlier)
 
 
 def _uncertain(ledger: Ledger) -> Column:
@@ -78,14 +97,6 @@ def _uncertain(ledger: Ledger) -> Column:
             return F.lit(identity_missing.NAME)
     another = of_another(ledger)
     return F.lit(None) if another is None else another
-
-
-def _first_before(ledger: Ledger, place: Column, line: WindowSpec) -> Column:
-    """Returns the place of the last earlier record that is not a later copy."""
-    if not ledger.repeats_count:
-        return F.col("place_before")
-    firsts = F.when(~F.col("repeat"), place)
-    return F.last(firsts, ignorenulls=True).over(line.rowsBetween(Window.unboundedPreceding, -1))
 
 
 def covered(ledger: Ledger) -> int:

@@ -573,11 +573,7 @@ def _keep_sink(given: _Given, words: DataFrame, dense: bool, counts: DataFrame |
         given.source_log,
     )
     kept = given.order is Order.PER_KEY or given.compared
-    # Spark hashes null to a number too, but records without a key have no order and are never
-    # alike.
-    key_hash = (
-        F.when(F.col("key").isNotNull(), F.xxhash64("key")) if kept else F.lit(None).cast("long")
-    )
+    key_hash = digest(F.col("key")) if kept else F.lit(None).cast("binary")
     records = records.withColumn("key_hash", key_hash)
     names = column_names(SINK_COLUMNS)
     return keep(records.select(*names), f"{given.evidence}/sink", given.offsets, SINK_COLUMNS)

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from topicproof.validators.contract_terms import ContractTerms, compared_value, digest
 from topicproof.validators.decoded import path_of, text_of, undecoded
-from topicproof.validators.expected import outputs_of, record
+from topicproof.validators.expected import NUMBERED, outputs_of, record
 from topicproof.validators.facts.balance import Headers
 from topicproof.validators.facts.cell import Cell
 from topicproof.validators.facts.header_transactions import NAME
@@ -113,8 +113,8 @@ def values_wanted(
     inputs = source.where(between("partition", "offset", bounds, "lso"))
     wanted = F.expr(agreed.value).cast("string").cast("binary")
     unknown = undecoded().isNotNull() if agreed.source_fields else F.lit(False)
-    told = record(inputs, bounds.topic).select(
-        F.col("partition").alias("source_partition"),
+    told = record(inputs, bounds).select(
+        F.col(NUMBERED).alias("source_partition"),
         F.col("offset").alias("source_offset"),
         wanted.alias("wanted"),
         digest(wanted).alias("wanted_hash"),
@@ -186,9 +186,7 @@ def later_copies(sink: DataFrame) -> DataFrame:
     transaction known to be aborted is first only if there is no other: the others did not repeat
     it.
     """
-    suspicious = _lineage_words(sink).where(F.col("repeats") > 0).drop("repeats", "met")
-    records = sink.where(real()).withColumn("word", word("source_offset"))
-    records = records.join(suspicious, ["source_partition", "output_index", "word"], "left_semi")
+    records = _of_repeats(sink)
     alike = Window.partitionBy(*LINEAGE)
     aborted = F.when(known_aborted(), 1).otherwise(0)
     records = records.withColumn(
@@ -208,6 +206,25 @@ def later_copies(sink: DataFrame) -> DataFrame:
         (F.col("partition") != F.col("first_partition"))
         | (F.col("offset") != F.col("first_offset"))
     )
+
+
+def first_unknown(sink: DataFrame) -> DataFrame:
+    """Returns partition and offset of all copies of an output whose first copy is unknown: they lie
+    in several partitions, and the earliest ones have the same timestamp. Programs that hand on the
+    time of their input give the same time to every copy."""
+    alike = Window.partitionBy(*LINEAGE)
+    earliest = F.min("timestamp").over(alike)
+    records = _of_repeats(sink).where(~known_aborted()).withColumn("earliest", earliest)
+    early = F.when(F.col("timestamp") == F.col("earliest"), F.col("partition"))
+    records = records.withColumn("places", F.size(F.collect_set(early).over(alike)))
+    return records.where(F.col("places") > 1).select("partition", "offset")
+
+
+def _of_repeats(sink: DataFrame) -> DataFrame:
+    """Returns the records in words of lineages with repeats."""
+    suspicious = _lineage_words(sink).where(F.col("repeats") > 0).drop("repeats", "met")
+    records = sink.where(real()).withColumn("word", word("source_offset"))
+    return records.join(suspicious, ["source_partition", "output_index", "word"], "left_semi")
 
 
 def count_lines(cells: Sequence[Cell]) -> int:

@@ -35,7 +35,7 @@ SINK_COLUMNS = (
     "partition int, offset long, timestamp timestamp, fate string, transactional boolean, outcome"
     " string, declared string, reason string, source_topic string, source_partition int,"
     " source_offset long, output_index int, place string, transactional_id string, sequence long,"
-    " attempt int, task string, total long, visible boolean, content long, key_hash long,"
+    " attempt int, task string, total long, visible boolean, content long, key_hash binary,"
     " value_hash binary, identified boolean, ambiguous boolean, waiting boolean, undecoded string"
 )
 """`transactional` and `outcome` come from the raw log: null if it was not heard; `outcome` is also
