@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
@@ -53,9 +53,10 @@ from topicproof.validators.kinds import gap
 from topicproof.validators.ledger.build import build_ledger, proved_ledger
 from topicproof.validators.ledger.ledger import Accounts, Ledger, ReadingsNeeded
 from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared
-from topicproof.validators.lineage.headers import TRANSACTION_HEADER
+from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.lineage.packed import unpacked
+from topicproof.validators.merged_topics import split
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
 from topicproof.validators.readings import COLUMNS, frame_of
 from topicproof.validators.report import Report
@@ -284,6 +285,10 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
     committed, uncommitted = capture.committed, capture.uncommitted
     if question.across:
         committed, uncommitted, inputs = map(_unnamed, (committed, uncommitted, inputs))
+    elif question.identity is not Identity.LINEAGE:
+        committed, uncommitted = (
+            _unnamed_copies(one, question.source) for one in (committed, uncommitted)
+        )
     return build_ledger(
         committed,
         uncommitted,
@@ -304,8 +309,23 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
 
 def _unnamed(reading: DataFrame) -> DataFrame:
     """Remove the names of transactions: a mirror copies the headers, but not the transactions."""
-    theirs = F.filter("headers", lambda one: one["key"] != TRANSACTION_HEADER)
-    return reading.withColumn("headers", theirs)
+    return reading.withColumn("headers", _without_names())
+
+
+def _without_names() -> Column:
+    return F.filter("headers", lambda one: one["key"] != TRANSACTION_HEADER)
+
+
+def _unnamed_copies(reading: DataFrame, source: Bounds) -> DataFrame:
+    """Remove the names of transactions from records whose lineage names another topic than the
+    source: a program has handed on the headers of its input."""
+    lineage = F.filter("headers", lambda one: one["key"] == LINEAGE_HEADER)
+    value = F.try_element_at(lineage, F.lit(-1))["value"].cast("string")
+    topics = [own.topic for own, _ in split(source)]
+    copied = ~F.substring_index(value, "/", 1).isin(topics)
+    return reading.withColumn(
+        "headers", F.when(copied, _without_names()).otherwise(F.col("headers"))
+    )
 
 
 def _accounts(spark: SparkSession, capture: Capture, offsets: int) -> Accounts:

@@ -3,7 +3,7 @@ several sinks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,14 @@ from topicproof.backend.kafka.client_configs import (
 )
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.validators.finding import Outcome
+from topicproof.validators.lineage.headers import (
+    LINEAGE_HEADER,
+    TRANSACTION_HEADER,
+    Lineage,
+    Transaction,
+    format_lineage,
+    format_transaction,
+)
 from topicproof.validators.report import Report
 
 NewTopic = Callable[..., str]
@@ -49,6 +57,51 @@ def check(spark: SparkSession, bootstrap: str, folder: Path, **terms: Any) -> li
         judge_topics(spark, Address(bootstrap), one, folder / f"{n}")
         for n, one in enumerate(questions)
     ]
+
+
+def test_headers_that_a_copy_hands_on_name_no_transaction_of_it(
+    bootstrap: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: two tasks of a run write a topic in turn. Another program copies it with its headers,
+    as Kafka Streams does, three records a transaction. Every record is there once and in order.
+    Then one is copied twice."""
+    origin, copy = new_topic(), new_topic()
+    written = []
+    for sequence in range(1, 5):
+        for task in range(2):
+            producer = Producer(
+                transactional_producer_config(Address(bootstrap), f"{origin}-{task}")
+            )
+            producer.init_transactions(30)
+            producer.begin_transaction()
+            for offset in (2 * sequence, 2 * sequence + 1):
+                name = Transaction(f"run-{task}", sequence, 1, f"task {task}", 2)
+                headers: list[tuple[str, str | bytes | None]] = [
+                    (LINEAGE_HEADER, format_lineage(Lineage("numbers", task, offset, 0))),
+                    (TRANSACTION_HEADER, format_transaction(name)),
+                ]
+                key = f"{task}-{offset}".encode()
+                producer.produce(origin, b"value", key, headers=headers)
+                written.append((key, headers))
+            producer.commit_transaction(30)
+    copier = Producer(transactional_producer_config(Address(bootstrap), f"{copy}-copier"))
+    copier.init_transactions(30)
+
+    def hand_on(records: Sequence[tuple[bytes, Any]]) -> None:
+        copier.begin_transaction()
+        for key, headers in records:
+            copier.produce(copy, b"value", key, headers=headers)
+        copier.commit_transaction(30)
+
+    for at in range(0, len(written), 3):
+        hand_on(written[at : at + 3])
+    terms = {"source": {"topic": origin}, "sink": {"topic": copy}, "require": None}
+    (report,) = check(spark, bootstrap, tmp_path / "once", **terms)
+    assert report.verdict is Outcome.HOLDS, report.why
+    hand_on(written[-1:])
+    (report,) = check(spark, bootstrap, tmp_path / "twice", **terms)
+    broken = {one.kind for one in report.findings if one.outcome is Outcome.VIOLATED}
+    assert report.verdict is Outcome.VIOLATED and broken <= {"duplicate", "order"}
 
 
 def premises(report: Report) -> set[str]:
