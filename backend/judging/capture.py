@@ -289,13 +289,27 @@ def settled_bounds(address: Address, topic: str) -> Bounds:
 
 
 def committed_offsets(cluster: Cluster, group: str, source: Bounds) -> dict[int, int]:
-    """Return the group's committed offsets of the source, by its consecutive partition numbers."""
+    """Return the group's committed offsets of the source, by its consecutive partition numbers.
+    Raises ClusterError, also for an offset whose transaction stays open."""
     return {
         first + partition: at
         for own, first in split(source)
-        for partition, at in cluster.committed(group, own.topic).items()
+        for partition, at in _committed(cluster, group, own.topic).items()
         if at >= 0
     }
+
+
+def _committed(cluster: Cluster, group: str, topic: str) -> dict[int, int]:
+    try:
+        return cluster.committed(group, topic)
+    except ClusterError as error:
+        # Kafka does not say an offset that a transaction may still change, and clients ask again.
+        with rawlog.connect(cluster.address) as kafka:
+            _, unstable = unstable_offsets(kafka, topic)
+        for one in unstable:
+            if one.group == group:
+                raise ClusterError(f"{one.why} Check again when it has ended.") from error
+        raise
 
 
 def _pending(reader: Reader, question: Question, evidence: Path, offsets: int) -> DataFrame | None:

@@ -120,6 +120,19 @@ def test_a_groups_offset_must_agree_with_the_output(spark: SparkSession, tmp_pat
     assert wrong(ledger, Guarantee.AT_MOST_ONCE)[1] == {"offset_behind": 1}
 
 
+def test_what_at_most_once_lost_is_not_called_committed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: a program commits its offsets, then dies before it writes. Its group explains the two
+    lost outputs, and they are counted as lost."""
+    made = history("0 1 2 3 C", inputs=6)
+    for offsets in ({0: 6}, None):
+        ledger = made.ledger(spark, tmp_path, agreed=ContractTerms(offsets=offsets))
+        report, found = wrong(ledger, Guarantee.AT_MOST_ONCE)
+        assert not found
+        assert report.why.startswith("4 of 6 inputs committed at most once, in order; 2 lost, as")
+
+
 def test_a_groups_offset_may_wait_for_an_open_transaction(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -45,6 +45,6 @@ def says(count: int, records: int) -> str:
         return share(0, records, "offsets of the source", "are accounted for", "", "")
     noun = "partition" if count == 1 else "partitions"
     return (
-        f"{count:,} {noun} of the source lost records to retention or compaction ({records:,}"
-        " offsets in all)"
+        f"{count:,} {noun} of the source lost records to retention or compaction (of a"
+        f" range of {records:,} offsets)"
     )

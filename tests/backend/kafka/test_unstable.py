@@ -10,7 +10,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.backend.kafka.topics import ask
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
-from topicproof.backend.errors import TopicError
+from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.judging.capture import committed_offsets
+from topicproof.backend.kafka import cluster
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     TRANSACTION_TIMEOUT_MS,
@@ -18,15 +20,16 @@ from topicproof.backend.kafka.client_configs import (
     transactional_producer_config,
 )
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
+from topicproof.backend.kafka.log.rawlog import fetch_bounds
 
 NewTopic = Callable[..., str]
 
 
 def test_an_offset_in_an_open_transaction_is_unstable_until_it_ends(
-    bootstrap: str, new_topic: NewTopic
+    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pipeline sent its group's offset into a transaction. It is reported until the end, with its
-    holder."""
+    holder. A check that needs the offset waits, then says the same."""
     topic = new_topic(partitions=2)
     consumer = Consumer(consumer_config(Address(bootstrap), f"{topic}-group", READ_COMMITTED))
     consumer.commit(offsets=[TopicPartition(topic, p, 0) for p in range(2)], asynchronous=False)
@@ -46,6 +49,10 @@ def test_an_offset_in_an_open_transaction_is_unstable_until_it_ends(
     ]
     assert f"The offset of group {topic}-group on {topic}-1 is in the transaction of" in found.why
     assert "which is under way" in found.why and "UNSTABLE_OFFSET_COMMIT" in found.why
+    monkeypatch.setattr(cluster, "HIDDEN_TIMEOUT_S", 1)
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    with pytest.raises(ClusterError, match=r"The offset of group .* is in the .* Check again when"):
+        committed_offsets(cluster.Cluster(Address(bootstrap)), f"{topic}-group", bounds)
     producer.commit_transaction()
     wait_until(
         lambda: ask(Address(bootstrap), unstable_offsets, topic) == (2, ()),
