@@ -18,7 +18,8 @@ class Cell(NamedTuple):
     never_transactional: int = 0
     """Committed records that were in no transaction, according to the raw log."""
     heard: int = 0
-    """Committed records with a known transaction outcome, from the raw log or the journal."""
+    """Committed records whose transaction's outcome is known from the raw log or the journal, and
+    those that the raw log says are in none."""
     unstable: int = 0
     """Committed records whose transaction was aborted, according to the raw log."""
     last_source_offset: int | None = None

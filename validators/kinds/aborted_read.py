@@ -44,8 +44,8 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Counts committed records whose transaction outcome is known from the raw log or the
-    journal."""
+    """Counts committed records whose transaction's outcome is known from the raw log or the
+    journal, and those that the raw log says are in none."""
     return sum(cell.heard for cell in ledger.cells)
 
 

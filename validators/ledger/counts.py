@@ -239,12 +239,13 @@ def count_cells(sink: DataFrame, headers: Mapping[int, Headers], topic: str) -> 
         if one.straddle:
             straddling |= (F.col("partition") == partition) & (F.col("offset") <= one.straddle.last)
     known = F.col("outcome").isNotNull() | F.col("declared").isNotNull()
+    outside = F.coalesce(~F.col("transactional"), F.lit(False))
     counts = {
         "committed": committed,
         "aborted": F.col("fate") == Fate.ABORTED.value,
         "pending": F.col("fate") == Fate.PENDING.value,
         "never_transactional": committed & ~F.col("transactional"),
-        "heard": committed & known,
+        "heard": committed & (known | outside),
         "unstable": committed & (F.col("outcome") == Fate.ABORTED.value),
         "straddling": straddling,
         "endless": without_marker(),
