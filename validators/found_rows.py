@@ -19,6 +19,7 @@ from topicproof.validators.in_parallel import in_parallel
 from topicproof.validators.kinds.catalogue import Validator
 from topicproof.validators.ledger.ledger import Ledger, ReadingsNeeded
 from topicproof.validators.readings import keep
+from topicproof.validators.spark_errors import first_line
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def find_rows(validators: Sequence[Validator], ledger: Ledger) -> dict[str, Foun
             try:
                 found |= _collect([one], ledger, f"{ledger.evidence}/findings-{one.NAME}")
             except Exception as error:
-                found[one.NAME] = FoundRows({}, error=_first_line(error))
+                found[one.NAME] = FoundRows({}, error=first_line(error))
         return found
 
 
@@ -90,8 +91,3 @@ def _example(row: Row, source: Bounds) -> Example:
         places = (topic, partition, row["source_offset"], row["output_index"])
         lineage = "/".join(str(place) for place in places if place is not None)
     return Example(row["partition"], row["offset"], lineage, row["transaction"], row["why"])
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__

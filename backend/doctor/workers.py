@@ -29,8 +29,8 @@ from topicproof.backend.address import Address
 from topicproof.backend.doctor import facts
 from topicproof.backend.errors import SparkError
 from topicproof.backend.kafka.client_configs import READ_COMMITTED, spark_source_options
-from topicproof.backend.services.spark import first_line
 from topicproof.backend.storage import discard, fetch, spark_url
+from topicproof.validators.spark_errors import first_line
 
 OLDEST = {"confluent-kafka": "2.12", "numpy": "2", "pyarrow": "20", "tenacity": "9"}
 """The dependencies of pyproject.toml, which a test compares with this."""

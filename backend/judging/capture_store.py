@@ -29,7 +29,6 @@ from topicproof.backend.evidence.limits import (
 from topicproof.backend.formats.fields import KnownSchemas
 from topicproof.backend.judging.expressions import COLUMNS as RECORD_COLUMNS
 from topicproof.backend.judging.expressions import check_expression
-from topicproof.backend.services.spark import first_line
 from topicproof.backend.sink.entries import Entry, decode, encode
 from topicproof.backend.storage import forget, keep_in, sent
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
@@ -43,6 +42,7 @@ from topicproof.validators.json_path import parse_path
 from topicproof.validators.lineage.headers import INT_MAX, LONG_MAX
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.readings import COLUMNS, gathered
+from topicproof.validators.spark_errors import first_line
 
 COMMITTED, UNCOMMITTED, INPUTS = (
     "sink-read_committed",

@@ -40,7 +40,7 @@ from topicproof.backend.kafka.records_source import OVERFLOW
 from topicproof.backend.runs.plan import RunPlan, refused
 from topicproof.backend.runs.real_time import SourceEnds, seen
 from topicproof.backend.runs.scenarios import Stage, Work, as_text
-from topicproof.backend.services.spark import first_line, server_gone
+from topicproof.backend.services.spark import server_gone
 from topicproof.backend.sink.entries import GenerationBegun
 from topicproof.backend.sink.journal import append_to_journal, read_journal
 from topicproof.backend.sink.outputs import REMEDY_SHUFFLED
@@ -51,6 +51,7 @@ from topicproof.backend.sink.table import committed_offsets, set_generation
 from topicproof.backend.sink.task_watch import RealTimeQuery, error_named
 from topicproof.backend.storage import in_storage, listed, remove
 from topicproof.validators.finding import Guarantee
+from topicproof.validators.spark_errors import data_error, first_line
 
 POLL_S = 0.2
 TRIGGER = "100 milliseconds"
@@ -426,9 +427,8 @@ def explained(error: PySparkException) -> TopicproofError:
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     if "PYTHON_EXCEPTION" in text and raised:
         return SparkError(f"The Spark query failed in a Python worker: {raised[0][:500]}")
-    return SparkError(
-        f"The Spark query failed: {lines[0][:500] if lines else type(error).__name__}"
-    )
+    said = data_error(text) or (lines[0][:500] if lines else type(error).__name__)
+    return SparkError(f"The Spark query failed: {said}")
 
 
 def _all_reached(ends: Sequence[SourceEnds]) -> bool:

@@ -44,6 +44,7 @@ from topicproof.backend.services.processes import (
 )
 from topicproof.backend.settings import SPARK_START_TIMEOUT_S, python_path, socket_path
 from topicproof.backend.storage import Storage, attach
+from topicproof.validators.spark_errors import first_line
 
 SESSION_TIMEOUT_S = 60
 """A killed client's session, and its queries, end after this long."""
@@ -384,11 +385,6 @@ def failed(doing: str, error: PySparkException) -> SparkError:
 def session_id(session: SparkSession) -> str:
     """Return the session's id on its server, used to find the queries of a killed client."""
     return str(session.session_id)  # type: ignore[attr-defined]
-
-
-def first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
 
 
 def _private(path: str, flags: int) -> int:

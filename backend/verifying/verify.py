@@ -29,7 +29,6 @@ from topicproof.backend.evidence.signed import read_signoffs, signoff_contradict
 from topicproof.backend.exit_codes import FORGED, UNJUDGED, code_of, worst
 from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.judge import judge_capture
-from topicproof.backend.services.spark import first_line
 from topicproof.backend.storage import fetch
 from topicproof.backend.trust.keyring import Keyring
 from topicproof.backend.verifying.cluster_check import compare_with_clusters
@@ -42,6 +41,7 @@ from topicproof.backend.verifying.derived import (
 )
 from topicproof.validators.ledger.ledger import ReadingsNeeded
 from topicproof.validators.report import Report
+from topicproof.validators.spark_errors import first_line
 
 HOSTILE = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.validators.history import History, history, side_by_side
 from tests.validators.test_kinds import rows_of
+from topicproof.backend.runs.query import explained
 from topicproof.validators.circumstances import Circumstances
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.finding import Guarantee, Order, Outcome
@@ -16,6 +19,7 @@ from topicproof.validators.kinds.wrong_value import shown
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.lineage.identity import Identity, Match
 from topicproof.validators.report import Report
+from topicproof.validators.spark_errors import first_line
 
 VALUE = "substring_index(key, '.', -1)"
 """The value of an output is the number of its input."""
@@ -83,6 +87,22 @@ def test_a_forged_value_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
             reading[:] = [(*row[:4], forged if row[1] == 1 else right, row[5]) for row in reading]
         ledger = made.ledger(spark, tmp_path / str(place), agreed=ContractTerms(value=value))
         assert wrong(ledger)[1] == {"wrong_value": 1}
+
+
+def test_a_value_that_cannot_be_computed_is_not_judged_and_not_quoted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: the contract's expression fails on a key that nobody may see. The report names the
+    error, and Spark's message, which quotes the key, is nowhere in it."""
+    made = history("0 1 C", inputs=2, keys={(0, 1): b"4711-secret"})
+    agreed = ContractTerms(value="cast(key as decimal(9, 1))")
+    report, found = wrong(made.ledger(spark, tmp_path, agreed=agreed))
+    assert report.verdict is Outcome.UNKNOWN and not found
+    assert "CAST_INVALID_INPUT" in report.why and "4711" not in report.to_json()
+    with pytest.raises(PySparkException) as refused:
+        spark.sql("select cast(concat('4711', '-secret') as int)").collect()
+    for said in (first_line(refused.value), str(explained(refused.value))):
+        assert "CAST_INVALID_INPUT" in said and "4711" not in said
 
 
 def test_values_are_shown_for_people(spark: SparkSession) -> None:
