@@ -70,6 +70,7 @@ ROOMS = (
     ),
     *(
         "backend.errors",
+        "backend.characters",
         "backend.properties",
         "backend",
         "backend.trust",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -58,6 +60,20 @@ class ContractTerms:
             ("offset_behind", self.offsets),
         )
         return tuple(kind for kind, given in said if given is not None)
+
+
+AS_JSON = ("to_json(", ", map('ignoreNullFields', 'false'))")
+"""What `value` has around the struct of its texts, if it gives several fields."""
+
+
+def broken_text(agreed: ContractTerms) -> Column:
+    """Returns whether a text that `value` gives for a field is not UTF-8. JSON would make another
+    text of it, so nothing can be compared."""
+    if agreed.value is None or not agreed.compared:
+        return F.lit(False)
+    given = F.expr(agreed.value.removeprefix(AS_JSON[0]).removesuffix(AS_JSON[1]))
+    whole = (F.is_valid_utf8(given.getField(path_of(one))) for one in agreed.compared)
+    return ~reduce(and_, (F.coalesce(one, F.lit(True)) for one in whole))
 
 
 def compared_value(agreed: ContractTerms) -> Column:

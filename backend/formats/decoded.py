@@ -97,7 +97,10 @@ def as_json(value: Any, depth: int = 0) -> Any:
             return unique((str(as_json(one)), as_json(value[one], depth + 1)) for one in value)
         case list() | tuple() | set():
             return [as_json(each, depth + 1) for each in value]
-        case Decimal() | UUID():
+        case Decimal():
+            # Never 1E-8: every other format has its digits.
+            return format(value, "f")
+        case UUID():
             return str(value)
         case _:
             return repr(value)

@@ -14,6 +14,7 @@ import sqlglot
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from topicproof.validators.contract_terms import AS_JSON
 from topicproof.validators.decoded import KEY_FIELD, VALUE_FIELD, parse_field, sql_of
 
 FUNCTIONS = frozenset({VALUE_FIELD, KEY_FIELD})
@@ -75,13 +76,12 @@ def fields_of(*texts: str | None) -> tuple[str, ...]:
 
 
 def each_in_sql(expressions: Mapping[str, str]) -> str:
-    """Return the expressions of several fields as one: a JSON object of texts, by path. It fails on
-    a text that is not UTF-8, of which JSON would make another one."""
+    """Return the expressions of several fields as one: a JSON object of texts, by path."""
     given = ", ".join(
-        f"{_quoted(path)}, validate_utf8(cast(({in_sql(text)}) as string))"
-        for path, text in expressions.items()
+        f"{_quoted(path)}, cast(({in_sql(text)}) as string)" for path, text in expressions.items()
     )
-    return f"to_json(named_struct({given}), map('ignoreNullFields', 'false'))"
+    before, after = AS_JSON
+    return f"{before}named_struct({given}){after}"
 
 
 def _quoted(text: str) -> str:

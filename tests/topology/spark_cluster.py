@@ -165,7 +165,9 @@ def _connect(
         "spark.executor.cores": str(CORES),
         "spark.executor.memory": "1g",
         "spark.task.maxFailures": "8",
-        "spark.sql.session.timeZone": "UTC",
+        # A contract must not depend on what somebody has set there.
+        "spark.sql.session.timeZone": "Asia/Kolkata",
+        "spark.sql.ansi.enabled": "false",
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.autoBroadcastJoinThreshold": "-1",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.browser.conftest import CHROMIUM, FLAGS, PAGE_MS
@@ -151,6 +152,15 @@ def test_the_probe_says_what_to_install_where(
         require_versions(session)
     assert f"has {says}. Run there: {worker.python} -m pip install '{wanted}" in str(told.value)
     assert str(told.value).count("Spark's worker on") == 1
+
+
+def test_a_contract_means_the_same_on_every_server(session: SparkSession) -> None:
+    """Story: the server has another time zone, and lets a cast that fails give null. Expressions
+    give there what they give on Topicproof's own."""
+    epoch = "select date_format(timestamp_seconds(id), 'yyyy-MM-dd HH:mm') from range(1)"
+    assert session.sql(epoch).collect()[0][0] == "1970-01-01 00:00"
+    with pytest.raises(PySparkException, match="CAST_INVALID_INPUT"):
+        session.sql("select cast(concat('x', id) as int) from range(1)").collect()
 
 
 def test_the_probe_says_that_a_folder_is_not_shared(session: SparkSession, tmp_path: Path) -> None:

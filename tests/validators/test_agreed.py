@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from tests.validators.history import History, history, side_by_side
 from tests.validators.test_kinds import rows_of
+from topicproof.backend.judging.fields import each_in_sql
 from topicproof.backend.runs.query import explained
 from topicproof.validators.circumstances import Circumstances
 from topicproof.validators.contract_terms import ContractTerms
@@ -103,6 +105,28 @@ def test_a_value_that_cannot_be_computed_is_not_judged_and_not_quoted(
         spark.sql("select cast(concat('4711', '-secret') as int)").collect()
     for said in (first_line(refused.value), str(explained(refused.value))):
         assert "CAST_INVALID_INPUT" in said and "4711" not in said
+
+
+def test_bytes_that_are_no_text_are_no_replacement_character(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: the field of an output must be the text of its input, and an input's bytes are not
+    UTF-8. The output holds U+FFFD, which JSON makes of such bytes; nothing tells whether that is
+    right."""
+    terms = ContractTerms(
+        value=each_in_sql({"a.x": "value"}), compared=("field:a.x",), sink_fields=("field:a.x",)
+    )
+    text = F.when(F.col("offset") == 0, "\ufffd").otherwise("1")
+    sink = F.struct(F.lit(None).cast("string").alias("reason"), text.alias("field:a.x"))
+    source = F.struct(F.lit(None).cast("string").alias("reason"))
+    made = history("0 1 C", inputs=2)
+    for value, verdict in ((b"\xff", Outcome.UNKNOWN), ("\ufffd".encode(), Outcome.HOLDS)):
+        made.source[:] = [(*row[:4], b"1" if row[1] else value, row[5]) for row in made.source]
+        ledger = made.ledger(spark, tmp_path, agreed=terms, decoded=(source, sink))
+        report, _ = wrong(ledger)
+        assert report.verdict is verdict, report.why
+        (told,) = (one for one in report.findings if one.kind == "wrong_value")
+        assert told.explained_by == (None if verdict is Outcome.HOLDS else "undecodable")
 
 
 def test_values_are_shown_for_people(spark: SparkSession) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.contract_terms import ContractTerms, compared_value, digest
+from topicproof.validators.contract_terms import ContractTerms, broken_text, compared_value, digest
 from topicproof.validators.decoded import path_of, text_of, undecoded
 from topicproof.validators.expected import NUMBERED, outputs_of, record
 from topicproof.validators.facts.balance import Headers
@@ -100,7 +100,7 @@ class Values(NamedTuple):
 
     wanted: DataFrame
     """source_partition, source_offset, wanted (binary), wanted_hash, unknown (whether the input
-    cannot be decoded, so that nothing tells the value)."""
+    cannot be decoded, or gives a text that is not UTF-8, so that nothing tells the value)."""
     records: DataFrame
     """What is compared of the sink's records: partition, offset, value."""
 
@@ -111,8 +111,9 @@ def values_wanted(
     if agreed.value is None:
         return None
     inputs = source.where(between("partition", "offset", bounds, "lso"))
-    wanted = F.expr(agreed.value).cast("string").cast("binary")
-    unknown = undecoded().isNotNull() if agreed.source_fields else F.lit(False)
+    broken = broken_text(agreed)
+    wanted = F.when(~broken, F.expr(agreed.value).cast("string").cast("binary"))
+    unknown = (undecoded().isNotNull() if agreed.source_fields else F.lit(False)) | broken
     told = record(inputs, bounds).select(
         F.col(NUMBERED).alias("source_partition"),
         F.col("offset").alias("source_offset"),

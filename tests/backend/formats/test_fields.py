@@ -102,11 +102,19 @@ def test_different_ids_have_different_texts() -> None:
 
 def test_types_beyond_json() -> None:
     at = datetime(2026, 1, 2, tzinfo=UTC)
-    value = {"at": at, "sum": Decimal("1.50"), "raw": b"\x01", "yes": True, "half": 0.5}
+    value = {
+        "at": at,
+        "sum": Decimal("1.50"),
+        "small": Decimal("0E-8"),
+        "raw": b"\x01",
+        "yes": True,
+        "half": 0.5,
+    }
     said = {name: text_at(value, (name,)) for name in value}
     assert said == {
         "at": "2026-01-02T00:00:00+00:00",
         "sum": "1.50",
+        "small": "0.00000000",
         "raw": "0x01",
         "yes": "true",
         "half": "0.5",
