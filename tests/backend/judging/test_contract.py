@@ -236,6 +236,8 @@ def test_plain_expressions_pass(text: str) -> None:
             "current_user",
             "input_file_name()",
         ),
+        *("unix_timestamp()", "UNIX_TIMESTAMP ( )", "timestamp 'now'", 'date"Today UTC"'),
+        *("to_date(('tomorrow'))", "cast(' yesterday' as date)", "date('today') > date(value)"),
         *("version()", "read_files('/etc')", "kay", "", "a'b"),
     ],
 )
@@ -244,6 +246,17 @@ def test_what_runs_code_or_is_no_plain_expression_never_reaches_spark(text: str)
     refused."""
     with pytest.raises(ValueError, match=r"not allowed|not one plain|not parse|a record has"):
         check_expression(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("unix_timestamp(value)", "timestamp '2026-01-01 00:00:00'", "date(value)"),
+        *("if(value = 'now', date(key), null)", "upper('date today')", "cast('now' as string)"),
+    ],
+)
+def test_times_that_stay_the_same_are_allowed(text: str) -> None:
+    assert check_expression(text) == text
 
 
 @pytest.mark.parametrize(
