@@ -9,6 +9,9 @@ Other markers without data are normal: they belong to empty transactions, or to 
 coordinator that writes its markers again. If offsets are gone, data may have stood between two
 markers, so these are not judged. A transaction without a marker whose records are visible is
 explained by `resurrected`.
+
+A limit: a client that is allowed to commit although all its writes to a partition failed leaves the
+same two markers there, if it aborted its previous transaction. Java's and librdkafka's refuse that.
 """
 
 from __future__ import annotations
