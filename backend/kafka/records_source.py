@@ -31,6 +31,7 @@ from pyspark.sql.types import StructType
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.headers import NotText, headers_in
 from topicproof.backend.kafka.reading import open_consumer, read_range
 from topicproof.validators.finding import Bounds, Witness
 from topicproof.validators.merged_topics import split
@@ -171,12 +172,8 @@ def _rows(messages: list[Message]) -> pa.RecordBatch:
 
 def _headers(message: Message) -> list[dict[str, Any]] | None:
     try:
-        headers = list(message.headers() or ())
-    except SystemError as error:
-        if not isinstance(error.__cause__, UnicodeDecodeError):
-            raise
+        headers = headers_in(message)
+    except NotText as error:
         place = f"partition {message.partition()}, offset {message.offset()}"
-        raise ClusterError(
-            f"{message.topic()}, {place}: the name of a header is not UTF-8, so it cannot be read."
-        ) from error
+        raise ClusterError(f"{message.topic()}, {place}: {error}, so it cannot be read.") from error
     return [{"key": each[0], "value": each[1]} for each in headers] if headers else None

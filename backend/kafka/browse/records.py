@@ -23,6 +23,7 @@ from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.browse.explain import Account, Transaction, fate_of, why
 from topicproof.backend.kafka.browse.unpack import Head, Named, name_packed
+from topicproof.backend.kafka.headers import NotText, headers_in
 from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
 from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.lineage.headers import (
@@ -349,14 +350,8 @@ def headers_of(message: Message | None) -> Headers:
     if message is None:
         return ()
     try:
-        found = message.headers() or []
-    except SystemError as error:
-        if not isinstance(error.__cause__, UnicodeDecodeError):
-            raise
-        # A second question would crash the process: the client keeps half of the list.
+        return tuple((name, as_bytes(value)) for name, value in headers_in(message))
+    except NotText:
+        # It may be asked again.
         message.set_headers([(UNREADABLE, None)])
-        found = [(UNREADABLE, None)]
-    return tuple(
-        (name, as_bytes(value))
-        for name, value in (found.items() if isinstance(found, dict) else found)
-    )
+        return ((UNREADABLE, None),)

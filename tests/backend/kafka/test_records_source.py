@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.backend.kafka.topics import write_header
+from tests.backend.kafka.topics import write_headers
 from topicproof.backend.address import Address
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.judging.capture_store import Question, read_capture
@@ -82,7 +82,7 @@ def test_a_header_whose_name_is_not_text_is_named(
     """Story: librdkafka's client cannot read the headers of a record. Their loss would change the
     verdict, so there is none."""
     topic = new_topic()
-    write_header(bootstrap, topic, b"\xff")
+    write_headers(bootstrap, topic, [b"\xff"])
     register(spark)
     bounds = fetch_bounds(Address(bootstrap), topic)
     with pytest.raises(PySparkException, match="partition 0, offset 0: the name of a header is"):

@@ -66,12 +66,15 @@ class _Name(str):
         return self.written
 
 
-def write_header(bootstrap: str, topic: str, name: bytes) -> None:
-    """One record whose header has any bytes for a name, as clients in C and Go may write it."""
-    given = _Name("x" * len(name))
-    given.written = name
+def write_headers(bootstrap: str, topic: str, names: Sequence[bytes]) -> None:
+    """A record for each name, with a header of that name: any bytes, as clients in C and Go may
+    write it."""
     producer = KafkaProducer(bootstrap_servers=bootstrap)
-    producer.send(topic, b"value", headers=[(given, b"1")]).get(30)
+    for name in names:
+        given = _Name("x" * len(name))
+        given.written = name
+        producer.send(topic, b"value", headers=[(given, b"1")])
+    producer.flush(30)
     producer.close()
 
 
