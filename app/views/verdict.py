@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from topicproof.app import export, signing, tables, way_forward, wording
+from topicproof.app import export, signing, tables, wording
 from topicproof.app.charts.where import where_figure
 from topicproof.app.found import marks_sentence
 from topicproof.app.session.connection import page_settings
@@ -77,7 +77,6 @@ def page() -> None:
     left, right = st.columns([2.5, 1], gap="medium")
     with left:
         outcome(run, report)
-        way_forward.offer(settings, run, report)
         witnesses(run, report)
         findings(run, report)
         uncounted(report)
