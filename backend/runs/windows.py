@@ -39,6 +39,7 @@ from topicproof.backend.kafka.client_configs import (
     consumer_config,
 )
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.headers import headers_in
 from topicproof.backend.runs.totals import PAYMENT, PLACE
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.headers import LINEAGE_HEADER
@@ -123,7 +124,7 @@ def check_values(cluster: Cluster, topics: Mapping[str, str]) -> dict[str, Stage
         due[place] = count_text(one["account"], window, seen[one["account"], window])
     looked_at = wrong = 0
     for message in _read(cluster, topics[BY_EVENT_TIME]):
-        headers: dict[str, Any] = dict(message.headers() or [])
+        headers: dict[str, Any] = dict(headers_in(message))
         place = bytes(headers.get(LINEAGE_HEADER, b"")).decode().rpartition("/")[0]
         looked_at += 1
         wrong += due.get(place) != message.value()
