@@ -1,5 +1,5 @@
 # The two commands a newcomer needs are `make demo` and `make test`; each sets up all it lacks.
-.PHONY: wheel chart lock sbom demo test test-fast check format docs bench bench-scan bench-click bench-pages bench-hostile bench-fields clean
+.PHONY: wheel chart lock sbom demo test test-fast check format docs bench bench-scan bench-click bench-pages bench-hostile bench-fields audit clean
 
 demo:
 	@scripts/setup
@@ -85,6 +85,12 @@ lock:
 sbom:
 	@scripts/setup --dev
 	@.venv/bin/python -m tests.sbom dist/sbom.cdx.json
+
+# Are installed files, jars and licences as they were locked, and does an advisory name a locked version? Without a network:
+# ADVISORIES=FOLDER, a clone of github.com/pypa/advisory-database.
+audit:
+	@scripts/setup --dev
+	@.venv/bin/python -m tests.audit $(ADVISORIES)
 
 clean:
 	rm -rf .venv .jars .topicproof artifacts
