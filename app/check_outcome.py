@@ -25,7 +25,7 @@ def progress(settings: Settings, run_id: str) -> None:
         st.session_state["check_going"] = None
         st.rerun()
     if not run.alive:
-        result(run)
+        result(settings, run)
         return
     st.session_state["check_going"] = run_id
     left, right = st.columns([5, 1], vertical_alignment="center")
@@ -55,7 +55,7 @@ def progress(settings: Settings, run_id: str) -> None:
         st.rerun(scope="fragment")
 
 
-def result(run: Run) -> None:
+def result(settings: Settings, run: Run) -> None:
     """Shows how a check ended, and the way to its verdict."""
     if run.state is State.STOPPED:
         st.info(
@@ -69,7 +69,7 @@ def result(run: Run) -> None:
             title="The check was interrupted",
             icon=":material/error:",
         )
-    live.conclusion(run)
+    live.conclusion(settings, run)
     if run.verdict is not None:
         with st.container(horizontal=True):
             st.page_link(

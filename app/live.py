@@ -9,6 +9,7 @@ from topicproof.app.charts.picture_words import worker_names
 from topicproof.app.charts.withheld import withheld_figure
 from topicproof.app.session.access import may, open_history
 from topicproof.app.session.errors import show_errors
+from topicproof.app.session.masking import shown_error
 from topicproof.backend.commands.show import side_effects
 from topicproof.backend.faults.by_hand import FREEZE_S, Freeze, Kill, Strike
 from topicproof.backend.faults.fault import Side
@@ -247,15 +248,15 @@ def striking(settings: Settings, run: Run, always: bool = False) -> None:
             strike(open_history(settings), run, wanted)
 
 
-def conclusion(run: Run) -> None:
+def conclusion(settings: Settings, run: Run) -> None:
     """Shows the result of a run that has ended."""
     if run.verdict is not None:
         show = {Outcome.HOLDS: st.success, Outcome.VIOLATED: st.error, Outcome.UNKNOWN: st.warning}
         word = wording.run_word(run) or wording.OUTCOME_WORDS[Outcome(run.verdict)]
         said = st.warning if word is wording.IN_PART else show[Outcome(run.verdict)]
         said(wording.plain(run.why or ""), title=word.word, icon=word.symbol)
-    if run.error:
-        st.error(wording.plain(run.error), title="What went wrong", icon=":material/error:")
+    if error := shown_error(settings, run):
+        st.error(wording.plain(error), title="What went wrong", icon=":material/error:")
 
 
 def ways(run: Run) -> None:

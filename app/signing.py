@@ -10,7 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from topicproof.app import wording
 from topicproof.app.session.access import may, open_history, page_identity
-from topicproof.app.session.masking import hidden_fields
+from topicproof.app.session.masking import hides_parts
 from topicproof.app.session.runs import zipped_evidence
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.evidence.folder import evidence_hash, evidence_in, read_report
@@ -74,7 +74,7 @@ def evidence(settings: Settings, run: Run) -> None:
         if not may(Action.EXPORT):
             st.caption("Your role does not allow you to download it.")
             return
-        masked = hidden_fields(settings, run.facts.source, run.facts.sink)
+        masked = hides_parts(settings, run)
         payloads = st.selectbox(
             "Keys and values",
             [Payloads.NONE] if masked else list(Payloads),

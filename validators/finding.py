@@ -99,6 +99,10 @@ class Part:
     """The number that its partition 0 has among all of them."""
 
 
+JOINED_BY = " + "
+"""Between the topics of joined bounds. No name of a topic in Kafka has a space or a plus."""
+
+
 @dataclass(frozen=True)
 class Bounds:
     """The partition ranges of a topic at one moment; or those of several topics as one, with
@@ -108,6 +112,11 @@ class Bounds:
     partitions: tuple[PartitionBounds, ...]
     parts: tuple[Part, ...] = ()
     """The topics, if there are several."""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics, one by one."""
+        return tuple(part.topic for part in self.parts) or (self.topic,)
 
     @property
     def offsets(self) -> int:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.finding import Bounds, Part
+from topicproof.validators.finding import JOINED_BY, Bounds, Part
 
 
 def join(bounds: Sequence[Bounds]) -> Bounds:
@@ -31,7 +31,7 @@ def join(bounds: Sequence[Bounds]) -> Bounds:
         for part, one in zip(parts, bounds, strict=True)
         for p in one.partitions
     )
-    return Bounds(" + ".join(one.topic for one in bounds), tuple(numbered), tuple(parts))
+    return Bounds(JOINED_BY.join(one.topic for one in bounds), tuple(numbered), tuple(parts))
 
 
 def split(bounds: Bounds) -> list[tuple[Bounds, int]]:

@@ -39,7 +39,7 @@ def open_history(settings: Settings) -> History:
 
 
 @st.cache_resource(max_entries=4, show_spinner=False, on_release=lambda held: held.engine.dispose())
-def _history(_url: str, _settings: Settings) -> History:
+def _history(url: str, _settings: Settings) -> History:  # noqa: ARG001 - the key
     return History(_settings)
 
 

@@ -10,7 +10,7 @@ from pyarrow import ArrowInvalid
 
 from topicproof.app.found import Found
 from topicproof.app.found import found_in as findings_in
-from topicproof.app.session.masking import hidden_fields
+from topicproof.app.session.masking import hidden_fields, hides_parts
 from topicproof.app.session.runs import RUNS_SHOWN, newest_runs
 from topicproof.app.wording import plain
 from topicproof.backend.errors import NotPermitted, TopicproofError, UsageError
@@ -41,11 +41,15 @@ def parsed_report(text: str) -> Report:
     return Report.from_json(text)
 
 
-def shown_report(settings: Settings, report: Report) -> Report:
-    """Returns the report without the values in its examples, if parts of its topics are masked for
-    this person; otherwise the same one."""
-    topics = report.source.topic, report.sink.topic
-    return without_values(report) if hidden_fields(settings, *topics) else report
+def shown_report(settings: Settings, run: Run, report: Report) -> Report:
+    """Returns the report without the values in its examples, if parts of the run's topics are
+    masked for this person; otherwise the same one."""
+    return without_values(report) if _hidden(settings, run, report) else report
+
+
+def _hidden(settings: Settings, run: Run, report: Report) -> bool:
+    topics = (*report.source.topics, *report.sink.topics)
+    return bool(hidden_fields(settings, *topics)) or hides_parts(settings, run)
 
 
 def kept_report(settings: Settings, run: Run) -> Report | None:
@@ -53,7 +57,7 @@ def kept_report(settings: Settings, run: Run) -> Report | None:
     person's login has ended."""
     try:
         text = report_text(settings, run)
-        return None if text is None else shown_report(settings, parsed_report(text))
+        return None if text is None else shown_report(settings, run, parsed_report(text))
     except NotPermitted:
         raise
     except (TopicproofError, ValueError, KeyError, TypeError):
@@ -86,7 +90,7 @@ def newest_findings(settings: Settings, topic: str) -> Found | None:
 def findings_of(settings: Settings, run: Run, report: Report, topic: str) -> Found | None:
     """Returns what the run's verdict found in the topic; nothing if parts of its topics are masked
     for this person, whose values it could tell. Shows why if its evidence cannot be read."""
-    if hidden_fields(settings, report.source.topic, report.sink.topic):
+    if _hidden(settings, run, report):
         return None
     try:
         evidence = evidence_in(run.folder(settings))[0]

@@ -29,6 +29,7 @@ from topicproof.app.payload import verbatim
 from topicproof.app.session.access import open_history
 from topicproof.app.session.connection import page_settings, topic_names
 from topicproof.app.session.errors import show_errors
+from topicproof.app.session.masking import shown_error
 from topicproof.app.session.runs import newest_runs
 from topicproof.backend.errors import ContractError, Mistake, TopicproofError
 from topicproof.backend.history.contracts import contracts, keep, versions
@@ -279,13 +280,13 @@ def welcome(topics: bool) -> None:
         left, right = st.columns([1.4, 3], vertical_alignment="center")
         left.page_link(
             "views/check.py",
-            label=f"{run.facts.source} → {run.facts.sink}",
+            label=wording.plain(f"{run.facts.source} → {run.facts.sink}"),
             icon=":material/replay:",
             query_params={"run": run.id},
         )
         right.markdown(
             f"{wording.badge(word)} {wording.moment(run.created_at)}"
-            f" · {wording.plain(run.why or run.error or '')}"
+            f" · {wording.plain(run.why or shown_error(settings, run) or '')}"
         )
 
 

@@ -84,7 +84,7 @@ def scene(title: str, run: Run) -> None:
         tally(run)
         live.sink(run, at_once=True)
     else:
-        live.conclusion(run)
+        live.conclusion(settings, run)
         tally(run)
         with show_errors():
             report = kept_report(settings, run)

@@ -15,6 +15,7 @@ from topicproof.app import export, wording
 from topicproof.app.charts.trend import trend_figure
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.errors import show_errors
+from topicproof.app.session.masking import shown_error
 from topicproof.app.session.reports import kept_report
 from topicproof.app.session.runs import RUNS_SHOWN, newest_runs, signoff_standings
 from topicproof.backend.history import trend
@@ -94,7 +95,7 @@ def listed(runs: Sequence[Run], standings: Mapping[str, str]) -> None:
             "kind": [run.kind for run in runs],
             "state": [wording.run_state(run).word for run in runs],
             "took": pd.Series([trend.took_s(run) for run in runs], dtype=float),
-            "why": [run.why or run.error or "" for run in runs],
+            "why": [run.why or shown_error(settings, run) or "" for run in runs],
         }
     )
     st.dataframe(

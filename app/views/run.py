@@ -18,6 +18,7 @@ from topicproof.app.picture_facts import drawable
 from topicproof.app.session.access import open_history
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.errors import show_error, show_errors
+from topicproof.app.session.masking import hides_parts, shown_error
 from topicproof.app.session.runs import newest_runs, run_of_url
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.faults.kinds import KINDS, choices
@@ -219,7 +220,7 @@ def state(run_id: str) -> None:
                 title="The last look was incomplete",
             )
     live.ending(settings, run)
-    live.conclusion(run)
+    live.conclusion(settings, run)
     live.ways(run)
 
 
@@ -251,7 +252,10 @@ def details(run_id: str) -> None:
         balances.totals(settings, run)
     if not live.young(run) and (text := said(settings, run.id)):
         with st.expander("Output of its process", icon=":material/terminal:"):
-            verbatim(text)
+            if hides_parts(settings, run):
+                st.caption("It may quote payloads that are masked for your role.")
+            else:
+                verbatim(text)
 
 
 def head(run: Run) -> None:
@@ -324,7 +328,7 @@ def recent(found: list[Run]) -> None:
             "verdict": [wording.verdict_short(run) for run in shown],
             "state": [wording.run_state(run).word for run in shown],
             "started (UTC)": [run.created_at for run in shown],
-            "why": [run.why or run.error or "" for run in shown],
+            "why": [run.why or shown_error(settings, run) or "" for run in shown],
         }
     )
 

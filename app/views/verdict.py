@@ -13,6 +13,7 @@ from topicproof.app.charts.where import where_figure
 from topicproof.app.found import marks_sentence
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.errors import show_errors
+from topicproof.app.session.masking import shown_error
 from topicproof.app.session.reports import findings_of, parsed_report, report_text, shown_report
 from topicproof.app.session.runs import newest_runs, run_of_url
 from topicproof.app.url_state import example_position
@@ -60,7 +61,7 @@ def page() -> None:
         return
     try:
         kept = parsed_report(text)
-        report = shown_report(settings, kept)
+        report = shown_report(settings, run, kept)
         text = text if report is kept else report.to_json()
     except (ValueError, KeyError, TypeError) as error:
         st.error(
@@ -206,9 +207,9 @@ def choose_stage(run: Run) -> str | None:
 
 def without(run: Run) -> None:
     """Shows a run that has no report."""
-    if run.error:
+    if error := shown_error(settings, run):
         st.error(
-            wording.plain(run.error),
+            wording.plain(error),
             title=f"{run.id} failed before it could be judged",
             icon=":material/error:",
         )
@@ -294,8 +295,8 @@ def outcome(run: Run, report: Report) -> None:
         )
     for note in report.notes:
         st.info(wording.plain(note), icon=":material/info:")
-    if run.error:
-        st.error(wording.plain(run.error), title="The run itself failed", icon=":material/error:")
+    if error := shown_error(settings, run):
+        st.error(wording.plain(error), title="The run itself failed", icon=":material/error:")
     transactions = report.transactions
     # Not in columns: in a narrow window they wrap, where columns would cut their words.
     row = st.container(horizontal=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -10,15 +11,19 @@ import typer
 
 from topicproof.backend.commands.show import balances, progress_line, report_lines, side_effects
 from topicproof.backend.commands.terminal import emit, err, out, plain
+from topicproof.backend.evidence.copy import without_values
 from topicproof.backend.history.run_state import progress_fields
 from topicproof.backend.history.store import History, Run
+from topicproof.backend.trust.acting import DETACHED
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 from topicproof.validators.report import exit_code as exit_code_of
 
 
 def print_report(report: Report) -> None:
-    for line in report_lines(report):
+    """Print a report; without the values of records if the output is kept for the dashboard."""
+    shown = without_values(report) if os.environ.get(DETACHED) else report
+    for line in report_lines(shown):
         out.print(line, highlight=False)
 
 

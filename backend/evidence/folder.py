@@ -68,13 +68,21 @@ def write_report(folder: Path, report: Report, places: Mapping[Place, int], made
 def evidence_in(folder: Path) -> list[Path]:
     """Find the evidence in a folder: the folder itself, or all evidence in a run's folder, end to
     end before single stages. Raises EvidenceError without any."""
+    folders = _evidence_in(folder)
+    if not folders:
+        raise EvidenceError(f"{folder} holds no evidence: there is no {MANIFEST} in it.")
+    return folders
+
+
+def holds_evidence(folder: Path) -> bool:
+    return bool(_evidence_in(folder))
+
+
+def _evidence_in(folder: Path) -> list[Path]:
     if (folder / MANIFEST).is_file():
         return [folder]
     patterns = (f"{EVIDENCE}/{MANIFEST}", f"*/*/{EVIDENCE}/{MANIFEST}")
-    found = [path.parent for pattern in patterns for path in sorted(folder.glob(pattern))]
-    if not found:
-        raise EvidenceError(f"{folder} holds no evidence: there is no {MANIFEST} in it.")
-    return found
+    return [path.parent for pattern in patterns for path in sorted(folder.glob(pattern))]
 
 
 def evidence_hash(folder: Path) -> str | None:

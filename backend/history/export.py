@@ -8,13 +8,15 @@ from pathlib import Path
 from topicproof.backend.errors import NotPermitted
 from topicproof.backend.evidence.attestation import attest_copy
 from topicproof.backend.evidence.copy import copy_all, zip_evidence
+from topicproof.backend.evidence.folder import evidence_in, holds_evidence, read_report
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.audit import allow, noting_refusal
 from topicproof.backend.history.signoff import signoffs
 from topicproof.backend.history.store import History, Run
-from topicproof.backend.trust.identity import Action
-from topicproof.backend.trust.login import configured_login
-from topicproof.backend.trust.masking import masked_fields
+from topicproof.backend.settings import Settings
+from topicproof.backend.trust.identity import Action, Identity
+from topicproof.backend.trust.login import Login, configured_login
+from topicproof.backend.trust.masking import Field, masked_fields
 
 
 def export_folder(history: History, run: Run, target: Path, payloads: Payloads) -> None:
@@ -34,15 +36,31 @@ def export_zip(history: History, run: Run, target: Path, payloads: Payloads) -> 
     zip_evidence(place, target, payloads, run.id, signed, history.settings)
 
 
+def hidden_of(login: Login, settings: Settings, by: Identity, run: Run) -> tuple[Field, ...]:
+    """Return what a person does not see of all topics that a run or check read. Histories of
+    earlier versions name only the first of several sinks, so its reports are asked as well. Raises
+    EvidenceError for a report that cannot be read."""
+    if not login.masks:
+        return ()
+    folder = run.folder(settings)
+    judged = [read_report(one) for one in evidence_in(folder)] if holds_evidence(folder) else []
+    named = (name for one in judged for name in (*one.source.topics, *one.sink.topics))
+    topics = dict.fromkeys([*run.facts.every_topic, *named])
+    return tuple(field for topic in topics for field in masked_fields(login.masks, topic, by))
+
+
 def _allow(history: History, run: Run, payloads: Payloads) -> None:
     """Ask and note as `allow`. Digests of masked fields could be guessed, so a person who does not
     see them exports no payloads at all."""
     what = f"{run.id} with payloads {payloads}"
-    login = configured_login(history.settings)
-    topics = {run.facts.source, run.facts.sink, *run.facts.topics.values()}
-    hidden = login and any(masked_fields(login.masks, one, history.by) for one in topics)
+    settings = history.settings
+    login = configured_login(settings)
     with noting_refusal(history, Action.EXPORT, what):
-        if hidden and payloads is not Payloads.NONE:
+        if (
+            payloads is not Payloads.NONE
+            and login is not None
+            and hidden_of(login, settings, history.by, run)
+        ):
             raise NotPermitted(
                 f"Parts of the payloads of {run.id} are masked for your role. Export it without"
                 " payloads (none)."

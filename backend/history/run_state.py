@@ -79,6 +79,8 @@ class Facts:
     """Folder of the report, if not the run's own."""
     source: str = ""
     sink: str = ""
+    also: tuple[str, ...] = ()
+    """Further sinks that a check judges together with the first one."""
     journal: str = ""
     group: str = ""
     topics: Mapping[str, str] = field(default_factory=dict)
@@ -111,6 +113,14 @@ class Facts:
     """Cents of error per wrong account, in the scenario totals."""
     launched_by: tuple[Identity, ...] = ()
     """Who launched it, and who resumed it. Empty in histories of earlier versions."""
+
+    @property
+    def every_topic(self) -> tuple[str, ...]:
+        """All topics, those of each stage included. Several sources of a check have a joined
+        name."""
+        of_stages = (name for one in self.stages for name in (*one.sources, *one.sinks))
+        names = (self.source, self.sink, *self.also, *self.topics.values(), *of_stages)
+        return tuple(dict.fromkeys(filter(None, names)))
 
     def of_stage(self, stage: str) -> Mapping[str, Offsets]:
         """Return a stage's start offsets, by source topic."""

@@ -70,7 +70,8 @@ def check(
     entry = history.create("check", "check", plan)
     where = RanOn(settings.bootstrap, settings.brokers, settings.cluster)
     by = (history.by,)
-    history.remember(entry.id, Facts(source=source, sink=sink, cluster=where, launched_by=by))
+    facts = Facts(source=source, sink=sink, also=question.also, cluster=where, launched_by=by)
+    history.remember(entry.id, facts)
     note(history, Action.CHECK, f"{entry.id}: {source} and {sink}")
     history.enter(entry.id, State.JUDGING)
     folder = settings.runs / entry.id

@@ -15,6 +15,9 @@ from topicproof.backend.trust.identity import How, Identity, read_identity, unau
 ACTING = "TOPICPROOF_ACTING"
 """A variable of processes that the dashboard starts: for whom. Anyone who can set it for a process
 of this user has this user's keys too, so it is for the records alone, and never signs."""
+DETACHED = "TOPICPROOF_DETACHED"
+"""A variable of processes that the dashboard starts. Pages show their output, so it quotes no
+record, whoever looks."""
 
 
 def acting(settings: Settings) -> Identity:
@@ -36,8 +39,10 @@ def acting(settings: Settings) -> Identity:
 
 
 def environment_for(by: Identity) -> dict[str, str]:
-    """Return the variable that tells a child process for whom it acts."""
-    return {ACTING: json.dumps(by.as_json())} if by.authenticated else {}
+    """Return the variables that tell a child process for whom it acts, and that its output is
+    kept."""
+    acts = {ACTING: json.dumps(by.as_json())} if by.authenticated else {}
+    return {DETACHED: "yes", **acts}
 
 
 def machine_user(settings: Settings) -> Identity:

@@ -6,7 +6,11 @@
         shown_to: [admin]
 
 `key`, `value` and `headers` are masked as a whole. A field inside is masked in JSON; a key or value
-that is no JSON object, such as Avro, is then masked as a whole, so that nothing slips through.
+that is no JSON object, such as Avro, is then masked as a whole, so that nothing slips through. So
+is a text or number in place of an object that would hold the field. A name with dots counts as a
+path.
+
+Several topics judged as one have a joined name: `orders + payments`. The rules of each topic apply.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from topicproof.backend.trust.identity import Identity, Role
+from topicproof.validators.finding import JOINED_BY
 
 MASKED = b"(masked)"
 WHOLE = ("key", "value", "headers")
@@ -59,31 +64,31 @@ def parse_field(text: str) -> Field:
 
 
 def masked_fields(masks: Sequence[Mask], topic: str, by: Identity) -> tuple[Field, ...]:
-    """Return what a person does not see of a topic."""
+    """Return what a person does not see of a topic, or of several under their joined name."""
+    names = dict.fromkeys([topic, *topic.split(JOINED_BY)])
     return tuple(
         field
         for mask in masks
-        if fnmatchcase(topic, mask.topics) and not mask.shown_to & by.roles
+        if any(fnmatchcase(name, mask.topics) for name in names) and not mask.shown_to & by.roles
         for field in mask.fields
     )
 
 
 def masked_part(part: str, data: bytes | None, fields: Sequence[Field]) -> bytes | None:
     """Return a key or value without what `fields` mask."""
-    paths = [one.path for one in fields if one.part == part]
+    paths = [field.path for field in fields if field.part == part]
     if data is None or not paths:
         return data
     try:
-        found = json.loads(data) if all(paths) else None
+        document = json.loads(data) if all(paths) else None
+        if not isinstance(document, dict | list):
+            return MASKED
+        for path in paths:
+            document = _without(document, path)
+        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict | list):
         return MASKED
-    for path in paths:
-        found = _without(found, path)
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode(
-        errors="surrogatepass"
-    )
+    return text.encode(errors="surrogatepass")
 
 
 def masked_headers(headers: Headers, fields: Sequence[Field]) -> Headers:
@@ -93,13 +98,19 @@ def masked_headers(headers: Headers, fields: Sequence[Field]) -> Headers:
     return tuple((name, MASKED if every or name in names else value) for name, value in headers)
 
 
-def _without(found: Any, path: tuple[str, ...]) -> Any:
-    """Return JSON with the field at a path masked, in each element of a list on the way."""
-    match found:
+def _without(node: Any, path: tuple[str, ...]) -> Any:
+    """Return JSON with the field at a path masked, in each element of a list on the way. What is
+    neither list nor object there may be the field in another spelling, and is masked."""
+    match node:
         case list():
-            return [_without(one, path) for one in found]
-        case dict() if path and path[0] in found:
-            rest = path[1:]
-            inner = _without(found[path[0]], rest) if rest else MASKED.decode()
-            return {**found, path[0]: inner}
-    return found
+            return [_without(element, path) for element in node]
+        case dict():
+            inner = dict(node)
+            for length in range(1, len(path) + 1):
+                name, rest = ".".join(path[:length]), path[length:]
+                if name in inner:
+                    inner[name] = _without(inner[name], rest) if rest else MASKED.decode()
+            return inner
+        case None:
+            return None
+    return MASKED.decode()

@@ -12,22 +12,27 @@ from confluent_kafka import Producer
 
 from tests.app.conftest import OpenPage, texts
 from tests.app.test_history_page import HELD
-from tests.backend.trust.people import ADA, EMMY, ISSUER
+from tests.backend.trust.people import ADA, EMMY, GRACE, ISSUER
 from topicproof.app.session import access
+from topicproof.app.session.masking import shown_error
 from topicproof.app.session.reports import kept_report, shown_report
 from topicproof.app.session.runs import zipped_evidence
 from topicproof.backend.address import Address
+from topicproof.backend.commands.outcome import print_report
 from topicproof.backend.errors import NotPermitted
-from topicproof.backend.evidence.folder import REPORT
-from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.evidence.folder import EVIDENCE, REPORT
+from topicproof.backend.evidence.manifest import MANIFEST, Payloads
 from topicproof.backend.history.audit import audit_entries
-from topicproof.backend.history.run_state import Facts
-from topicproof.backend.history.store import History
+from topicproof.backend.history.run_state import Facts, Names
+from topicproof.backend.history.store import History, State
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
+from topicproof.backend.runs.launch import LOG
 from topicproof.backend.settings import Settings, read_settings
+from topicproof.backend.trust.acting import ACTING, environment_for
 from topicproof.backend.trust.identity import Action, Identity, Role
-from topicproof.validators.finding import Example, Finding, Outcome
+from topicproof.validators.finding import Bounds, Example, Finding, Outcome, PartitionBounds
 from topicproof.validators.kinds.wrong_value import WRONG
+from topicproof.validators.merged_topics import join
 
 SECRET, TOKEN, SEEN = "4111-secret", "hush-token", "seen-by-all"
 RULES = f"""
@@ -116,7 +121,85 @@ def test_evidence_with_masked_payloads_is_not_exported(
     report = replace(HELD, findings=(wrong,))
     for by, shown in ((operator, False), (EMMY, True)):
         monkeypatch.setattr(access, "current_identity", lambda _login, by=by: by)
-        assert (SECRET in shown_report(settings, report).to_json()) is shown
+        assert (SECRET in shown_report(settings, run, report).to_json()) is shown
+
+
+PAYMENTS = "{openid: {issuer: x, client_id: t}, masks: [{topics: 'payments*', fields: [value]}]}"
+STAGED = Names("last", ("orders",), ("invoices", "payments.dead-letters"), "j", "g", "p")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        Facts(source="orders + payments", sink="invoices"),
+        Facts(source="orders", sink="invoices", also=("refunds", "payments-eu")),
+        Facts(source="orders", sink="invoices", topics={"paid": "payments-x1"}),
+        Facts(source="orders", sink="invoices", stages=(STAGED,)),
+        # Of an earlier version: only the report names all sinks.
+        Facts(source="orders", sink="invoices"),
+    ],
+)
+def test_a_rule_for_one_of_several_topics_applies_to_all_that_was_judged_with_it(
+    facts: Facts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: payments are masked, and judged together with topics that are not: as one of several
+    sources or sinks, in a stage, by a scenario. No payloads leave, and no report shows a value."""
+    path = tmp_path / "login.yaml"
+    path.write_text(PAYMENTS.replace("issuer: x", f"issuer: '{ISSUER}'"))
+    monkeypatch.setenv("TOPICPROOF_LOGIN", str(path))
+    history = History(read_settings(home=tmp_path))
+    run = history.create("check", "check", {})
+    history.remember(run.id, facts)
+    history.end(run.id, State.FAILED, None, None, f"No date: {SECRET}")
+    run = history.get(run.id)
+    sinks = [Bounds(name, (PartitionBounds(0, 0, 5, 5),)) for name in ("invoices", "payments-eu")]
+    told = Example(0, 7, None, None, f'{WRONG}: "{SECRET}".')
+    wrong = Finding("wrong_value", Outcome.VIOLATED, 1, 1, None, (told,), "1 is wrong.")
+    old = facts == Facts(source="orders", sink="invoices")
+    report = replace(HELD, findings=(wrong,), sink=join(sinks) if old else HELD.sink)
+    evidence = run.folder(history.settings) / EVIDENCE
+    evidence.mkdir(parents=True)
+    (evidence / REPORT).write_text(report.to_json())
+    (evidence / MANIFEST).write_text("{}")
+    by = history.acted_on_by(GRACE)
+    with pytest.raises(NotPermitted, match="Export it without payloads"):
+        zipped_evidence(by, run, Payloads.ALL)
+    monkeypatch.setattr(access, "current_identity", lambda _login: GRACE)
+    assert SECRET not in shown_report(history.settings, run, report).to_json()
+    assert SECRET not in (shown_error(history.settings, run) or "")
+    history.engine.dispose()
+
+
+def test_the_output_of_a_process_quotes_no_record(
+    masking: Settings,
+    open_page: OpenPage,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Story: the dashboard keeps what a check prints, and shows it to everybody. So it prints no
+    values; and what a process prints nevertheless is kept from people with masked fields."""
+    told = Example(0, 7, None, None, f'{WRONG}: "{SECRET}".')
+    wrong = Finding("wrong_value", Outcome.VIOLATED, 1, 1, None, (told,), "1 is wrong.")
+    report = replace(HELD, findings=(wrong,))
+    print_report(report)
+    assert SECRET in capsys.readouterr().out
+    for name, value in environment_for(GRACE).items():
+        monkeypatch.setenv(name, value)
+    print_report(report)
+    assert SECRET not in capsys.readouterr().out
+    monkeypatch.delenv(ACTING)
+    history = History(masking)
+    run = history.create("check", "check", {})
+    history.remember(run.id, Facts(source="orders", sink="invoices"))
+    history.end(run.id, State.FAILED, None, None, "It failed.")
+    run.folder(masking).mkdir(parents=True)
+    (run.folder(masking) / LOG).write_text(f"Traceback: {SECRET}")
+    for by, shown in ((EMMY, True), (ADA, False)):
+        monkeypatch.setattr(access, "current_identity", lambda _login, by=by: by)
+        app = open_page("run", run=run.id)
+        assert not app.exception
+        assert (SECRET.encode() in b"".join(sent(app._tree))) is shown
+    history.engine.dispose()
 
 
 def test_a_login_that_has_ended_is_not_a_missing_report(

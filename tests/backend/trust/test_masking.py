@@ -70,7 +70,10 @@ def test_a_field_is_masked_wherever_it_is() -> None:
     assert shown([{"card": [{"number": "1"}, {"number": None}]}]) == [
         {"card": [{"number": said}, {"number": said}]}
     ]
-    assert shown({"card": "none"}) == {"card": "none"} and shown({}) == {}
+    # A text in place of the object may hold the number: JSON in JSON.
+    assert shown({"card": json.dumps({"number": "1"})}) == {"card": said} and shown({}) == {}
+    assert shown({"card.number": "1"}) == {"card.number": said}
+    assert shown({"card": None}) == {"card": None} and shown(["1"]) == [said]
     for opaque in (
         b"\x00\x00\x00\x00\x07avro",
         b'{"card": {"num',
