@@ -1,6 +1,7 @@
 FROM python:3.11-slim-bookworm
 RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jre-headless && rm -rf /var/lib/apt/lists/*
-RUN useradd --uid 1000 --create-home topicproof && mkdir -p /home/topicproof/data /storage && chown topicproof /home/topicproof/data /storage
+RUN useradd --uid 1000 --create-home topicproof && mkdir -p /home/topicproof/data /storage && chown topicproof /home/topicproof/data /storage && chmod 700 /home/topicproof/data
+ENV TOPICPROOF_HOME=/home/topicproof/data
 WORKDIR /opt/topicproof
 COPY requirements.lock pyproject.toml ivy.xml jars.sha256 README.md LICENSE ./
 RUN pip install --no-cache-dir --require-hashes -r requirements.lock

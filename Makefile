@@ -92,5 +92,6 @@ audit:
 	@scripts/setup --dev
 	@.venv/bin/python -m tests.audit $(ADVISORIES)
 
+# What setting up and tests have made. Runs, evidence and keys are in the home of the user (docs/CLUSTERS.md), and stay.
 clean:
-	rm -rf .venv .jars .topicproof artifacts
+	rm -rf .venv .jars artifacts

@@ -24,7 +24,7 @@ from topicproof.backend.services.dashboard import (
     require_closed,
     require_peers,
 )
-from topicproof.backend.settings import read_settings
+from topicproof.backend.settings import close_files, read_settings
 from topicproof.backend.trust.keys import cookie_secret
 from topicproof.backend.trust.login import configured_login, dashboard_provider
 
@@ -42,6 +42,7 @@ def _end_with_stdin() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+close_files()
 settings = read_settings()
 require_closed(settings, str(st.get_option("server.address") or "0.0.0.0"))
 login = configured_login(settings)

@@ -19,6 +19,7 @@ from typer._click.exceptions import ClickException  # typer carries its own clic
 from topicproof.backend.characters import require_text
 from topicproof.backend.commands.terminal import err, out, plain
 from topicproof.backend.errors import TopicproofError
+from topicproof.backend.settings import close_files
 
 USAGE = 64
 
@@ -134,4 +135,5 @@ def _with_json_value(arguments: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
+    close_files()
     main()

@@ -30,7 +30,16 @@ ROOT = Path(__file__).resolve().parent.parent
 """The repository, or the installed package `topicproof`."""
 CHECKOUT = (ROOT / "pyproject.toml").exists()
 """Whether this is a repository. An installed package keeps nothing in its own folder."""
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "topicproof"
+
+
+def _user_folder(variable: str, otherwise: str) -> Path:
+    """Return this user's folder for our files of one kind, by the XDG Base Directory Specification:
+    a relative path in the variable is ignored."""
+    base = Path(os.environ.get(variable, ""))
+    return (base if base.is_absolute() else Path(otherwise)) / "topicproof"
+
+
+CACHE = _user_folder("XDG_CACHE_HOME", "~/.cache")
 
 BROKER_START_TIMEOUT_S = 180
 SPARK_START_TIMEOUT_S = 240
@@ -47,7 +56,16 @@ def _storage_url(url: str | None) -> str | None:
     raise ValueError("it is not the URL of a folder, such as s3a://bucket/folder")
 
 
-WholePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+def _whole(path: Path) -> Path:
+    """Return the absolute path. Raises ValueError if the user or the working folder in it does not
+    exist."""
+    try:
+        return path.expanduser().absolute()
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"{path} is not a path here ({error})") from error
+
+
+WholePath = Annotated[Path, AfterValidator(_whole)]
 
 
 class Settings(BaseSettings):
@@ -62,8 +80,9 @@ class Settings(BaseSettings):
         validate_default=True,
     )
 
-    home: WholePath = Path(".topicproof")
-    """Folder of all data: history, runs, evidence, logs, the embedded broker's files."""
+    home: WholePath = Field(default_factory=lambda: _user_folder("XDG_DATA_HOME", "~/.local/share"))
+    """Folder of all data: history, runs, evidence, logs, the embedded broker's files. It is the
+    user's, never the working folder's: its keys are trusted."""
     jars: WholePath = ROOT / ".jars" if CHECKOUT else CACHE / "jars"
     """Folder of the jars of ivy.xml, with one subfolder for each configuration."""
     bootstrap: str | None = None
@@ -247,6 +266,8 @@ def read_settings(
         found = cluster_named(settings.named_clusters, settings.cluster, settings.clusters_file)
         settings = _settings({**given, **asdict(found)})
     writable(settings.home if make_home else nearest(settings.home))
+    if make_home:
+        close_to_others(settings.home)
     return settings
 
 
@@ -276,7 +297,7 @@ def writable(folder: Path) -> None:
     """Create `folder` and check that it is writable. Raises SetupError naming the remedy."""
     probe = folder / f".probe-{os.getpid()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         probe.touch()
         probe.unlink()
     except OSError as error:
@@ -284,6 +305,28 @@ def writable(folder: Path) -> None:
             f"The home folder {folder} cannot be written ({error.strerror}). Set TOPICPROOF_HOME to"
             " a folder that you can write to."
         ) from error
+
+
+def close_to_others(home: Path) -> None:
+    """Take from other users every right to a home. One that belongs to another user, such as a
+    volume of a container, stays as it is; files in it are closed by `close_files`.
+
+    Raises SetupError if the home is a folder that others need.
+    """
+    status, whole = home.stat(), home.resolve()
+    if status.st_mode & stat.S_ISVTX or whole in (Path(whole.anchor), _whole(Path("~"))):
+        raise SetupError(
+            f"The home {home} would be closed to other users and programs, which need it. Set"
+            " TOPICPROOF_HOME to a folder of its own."
+        )
+    if status.st_uid == os.getuid() and status.st_mode & 0o077:
+        home.chmod(stat.S_IMODE(status.st_mode) & ~0o077)
+
+
+def close_files() -> None:
+    """Let this process and its children write files and folders that only their owner can read.
+    Every program of ours calls this first: records have to stay with whoever may read them."""
+    os.umask(0o077)
 
 
 def socket_path(folder: Path) -> Path:

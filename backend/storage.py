@@ -15,6 +15,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -75,6 +77,8 @@ class Storage:
         return f"{self.url}/{ELSEWHERE}/{self.session}"
 
 
+_MAKING = threading.RLock()
+"""Held while a folder is made: until its mode is set, a file in it would get the wrong one."""
 _ATTACHED: WeakKeyDictionary[SparkSession, Storage] = WeakKeyDictionary()
 
 
@@ -286,11 +290,27 @@ def _same(name: str, size: int | None, other: Path) -> bool:
 
 
 def _put(system: fs.FileSystem, path: Path, target: str) -> None:
-    if system.type_name in ("local", "hdfs"):
+    if system.type_name == "local":
+        mode = _make_folder(Path(target).parent)
+    elif system.type_name == "hdfs":
         # In an object store, a folder is there as soon as a file is in it.
         system.create_dir(target.rpartition("/")[0], recursive=True)
     with path.open("rb") as file, system.open_output_stream(target) as written:
         shutil.copyfileobj(file, written, CHUNK_BYTES)
+    if system.type_name == "local":
+        Path(target).chmod(mode & 0o666)
+
+
+def _make_folder(folder: Path) -> int:
+    """Make a folder of a storage that is a local disk. Returns its mode, which is that of the first
+    folder above it: Spark may be another user, whom our umask would shut out."""
+    with _MAKING:
+        if folder.exists():
+            return stat.S_IMODE(folder.stat().st_mode)
+        mode = _make_folder(folder.parent)
+        folder.mkdir()
+        folder.chmod(mode)
+        return mode
 
 
 def _each(do: Callable[[str], None], names: Iterable[str], url: str, what: str) -> None:

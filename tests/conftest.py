@@ -65,6 +65,15 @@ def _cost(item: pytest.Item) -> int:
     return 0
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A folder for the data of a user of this session's own. What forgets to name a home must not
+    write into the home of the person who runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("user")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """Settings with an empty home of this session's own."""

@@ -13,6 +13,7 @@ def main() -> NoReturn:
     """Run the command line. Exits with 3 if its packages are not installed."""
     try:
         from topicproof.backend.cli import main as run
+        from topicproof.backend.settings import close_files
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("topicproof"):
             raise
@@ -21,6 +22,7 @@ def main() -> NoReturn:
             " pip install 'topicproof[cli]', or 'topicproof[dashboard]' for the dashboard too.\n"
         )
         sys.exit(3)
+    close_files()
     run()
 
 

@@ -42,7 +42,7 @@ from topicproof.backend.judging.selftest import before_signoff
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.storage import downloaded, is_url
-from topicproof.backend.trust.keyring import read_keyring
+from topicproof.backend.trust.keyring import keyring_folders, read_keyring
 from topicproof.backend.verifying.verify import Verified, unchanged
 from topicproof.backend.verifying.verify import verify as verify_evidence
 
@@ -151,11 +151,12 @@ def verify(
                 spark_session(up.spark_remote, up.storage) as spark,
             ):
                 found = [verify_evidence(spark, one.folder, address, source, one) for one in found]
-    emit(
-        json_,
-        [_verified_json(one) for one in found] if len(found) > 1 else _verified_json(found[0]),
-    )
+    folders = keyring_folders(settings)
+    answers = [{**_verified_json(one), "keyrings": list(map(str, folders))} for one in found]
+    emit(json_, answers if len(answers) > 1 else answers[0])
     if json_ != "-":
+        trusted = " and ".join(map(str, folders))
+        out.print(plain(f"Trusted keys are those in {trusted}."), highlight=False)
         for one in found:
             _print_verified(one, judged)
     code = worst(one.exit_code if judged else one.trust_code for one in found)

@@ -191,10 +191,10 @@ def _put(fetched: Path, folder: Path) -> None:
 if __name__ == "__main__":
     try:
         if sys.argv[1:] == [REGISTRY]:
-            registry_archive(read_settings())
+            registry_archive(read_settings(make_home=False))
         elif sys.argv[1:] == ["hashes"]:
             rewrite_hashes()
         else:
-            ensure_jars(read_settings())
+            ensure_jars(read_settings(make_home=False))
     except TopicproofError as error:
         sys.exit(str(error))

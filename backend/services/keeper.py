@@ -37,6 +37,7 @@ from topicproof.backend.settings import (
     SPARK_START_TIMEOUT_S,
     STOP_TIMEOUT_S,
     Settings,
+    close_files,
     python_path,
     read_settings,
     socket_path,
@@ -442,6 +443,7 @@ def _runs(pid: int) -> bool:
 
 
 def main() -> None:
+    close_files()
     settings = read_settings()
     settings.services.mkdir(parents=True, exist_ok=True)
     with (settings.services / "keeper.lock").open("w") as lock:

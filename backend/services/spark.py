@@ -240,6 +240,8 @@ class EmbeddedSpark:
                 for kept in ("cache", "fetchedData.cache")
                 for setting, value in (("timeout", "20s"), ("evictorThreadRunInterval", "5s"))
             },
+            # Hadoop does not ask for the umask of its process.
+            "spark.hadoop.fs.permissions.umask-mode": "077",
             "spark.speculation": "false",
             "spark.log.level": "WARN",
             # A verdict needs over a hundred generated classes: with the default of 100 they are

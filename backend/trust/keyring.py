@@ -64,8 +64,7 @@ def read_keyring(settings: Settings) -> Keyring:
         raise UsageError(f"The folder of trusted keys {shared} does not exist.")
     known = [
         Known(key_id(public), path.stem, public)
-        for folder in (shared, trust_folder(settings) / TRUSTED)
-        if folder is not None
+        for folder in keyring_folders(settings)
         for path in sorted(folder.glob("*.pem"))
         for public in [read_public(path)]
     ]
@@ -79,6 +78,12 @@ def read_keyring(settings: Settings) -> Keyring:
         for one in _read_revoked(folder / REVOKED)
     ]
     return {one.id: one for one in (*known, *revoked)}
+
+
+def keyring_folders(settings: Settings) -> tuple[Path, ...]:
+    """Return the folders whose public keys are trusted: the shared one, and the home's."""
+    shared = () if settings.trusted_keys is None else (settings.trusted_keys,)
+    return (*shared, trust_folder(settings) / TRUSTED)
 
 
 def own_key(settings: Settings) -> Known | None:
