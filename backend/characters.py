@@ -1,16 +1,63 @@
-"""Texts from elsewhere that may hold half of a surrogate pair, which no file and no client can
-write.
+"""Texts from elsewhere: characters that nobody sees, and halves of surrogate pairs.
 
-Python makes one of an escape such as `\\ud800` in YAML and in properties, and of each byte that is
-not UTF-8 in an argument or an environment variable. librdkafka's Python client crashes the process
-when such a text names a setting, a group or a topic to subscribe to.
+A terminal obeys control characters, and a browser reorders text at others. So whatever people read
+shows them spelled out, `\\x1b` for an escape: `visible` for a name or one line, `visible_lines` for
+a text of several lines. A replacement character would hide which one it was.
+
+No file and no client can write half of a surrogate pair. Python makes one of an escape such as
+`\\ud800` in YAML and in properties, and of each byte that is not UTF-8 in an argument or an
+environment variable. librdkafka's Python client crashes the process when such a text names a
+setting, a group or a topic to subscribe to.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from topicproof.backend.errors import UsageError
+
+_UNSEEN = (
+    # C0, DEL and C1: a terminal obeys them.
+    "\x00-\x1f\x7f-\x9f"
+    # Unicode's category Cf: they reorder text, join or split words, or tag it, and have no width.
+    "\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\ufeff\ufff0-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    # Letters and marks without a shape (Unicode: Default_Ignorable_Code_Point).
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0"
+    # Line and paragraph separators, and halves of surrogate pairs.
+    "\u2028\u2029\ud800-\udfff"
+)
+_IN_A_LINE = re.compile(f"[{_UNSEEN}]")
+_IN_LINES = re.compile(f"(?![\n\t])[{_UNSEEN}]")
+_IN_JSON = re.compile(f"(?!\n)[{_UNSEEN}]")
+
+
+def visible(text: str) -> str:
+    """Spell out every character that has no shape or that moves others: for a name or one line.
+    Line breaks and tabs too, so no name makes a line of its own."""
+    return _IN_A_LINE.sub(_spelled, text)
+
+
+def visible_lines(text: str) -> str:
+    """Spell out the same characters but line breaks and tabs: for a text of several lines."""
+    return _IN_LINES.sub(_spelled, text)
+
+
+def visible_json(text: str) -> str:
+    """Escape the same characters in a JSON document. It says the same to whoever parses it."""
+    return _IN_JSON.sub(_escaped, text)
+
+
+def _spelled(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
+
+
+def _escaped(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass")
+    pairs = (units[at : at + 2] for at in range(0, len(units), 2))
+    return "".join(f"\\u{pair.hex()}" for pair in pairs)
 
 
 def joined(text: str) -> str:

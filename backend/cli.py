@@ -1,25 +1,34 @@
 """The command line. Every command has `--help` with an example and `--json [FILE]` for machines.
 
 Exit codes: 0 holds; 1 violated; 2 holds, but a contract warns; 3 not judged, or failed; 4 evidence
-could not be written; 64 wrong usage.
+could not be written; 64 wrong usage. Only a verdict ends with 1: whatever else goes wrong, foreseen
+or not, is caught in `main`.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import version
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from typer._click.exceptions import ClickException  # typer carries its own click
 
+# typer carries its own click
+from typer._click.exceptions import ClickException, NoArgsIsHelpError
+from typer._click.exceptions import UsageError as ClickUsageError
+
+from topicproof.backend import log_file
 from topicproof.backend.characters import require_text
-from topicproof.backend.commands.terminal import err, out, plain
+from topicproof.backend.commands.terminal import err, out, silence
 from topicproof.backend.errors import TopicproofError
-from topicproof.backend.settings import close_files
+from topicproof.backend.exit_codes import UNJUDGED
+from topicproof.backend.settings import close_files, read_settings
 
 USAGE = 64
 
@@ -64,7 +73,7 @@ of them take a second to load."""
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        out.print(version("topicproof"), highlight=False)
+        out.line(version("topicproof"))
         raise typer.Exit
 
 
@@ -97,9 +106,28 @@ def command_line(names: Iterable[str]) -> typer.Typer:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run a command. Every error becomes one sentence and an exit code, without a traceback."""
-    out.quiet = False
-    given = _with_json_value(sys.argv[1:] if arguments is None else arguments)
+    """Run a command. Every error becomes one sentence and an exit code. A traceback goes to a log,
+    which the sentence names."""
+    out.quiet = err.quiet = False
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal of another encoding shows an escape instead of ending the command.
+            stream.reconfigure(errors="backslashreplace")
+    with log_file.logged_to(_log_path), log_file.errors_logged():
+        try:
+            code = _run(sys.argv[1:] if arguments is None else arguments)
+        except (KeyboardInterrupt, typer.Abort):
+            err.line("interrupted")
+            code = 130
+        except BaseException as error:
+            # Also SystemExit: a library's exit code is no verdict.
+            code = _unforeseen(error)
+        code = _flushed(code)
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    given = _with_json_value(arguments)
     try:
         require_text((f"The argument {one!a}", one) for one in given)
         require_text(
@@ -109,16 +137,64 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         )
         wanted = given[:1] if given and given[0] in COMMANDS else COMMANDS
         code = command_line(wanted)(args=given, prog_name="topicproof", standalone_mode=False)
-    except ClickException as error:
+    except NoArgsIsHelpError as error:
         error.show()
-        code = USAGE
+        return USAGE
+    except ClickException as error:
+        _print_usage(error)
+        return USAGE
     except TopicproofError as error:
-        err.print(f"[red]{type(error).__name__}[/]: {plain(str(error))}", highlight=False)
-        code = error.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        err.print("interrupted")
-        code = 130
-    sys.exit(code or 0)
+        err.error(error)
+        return error.exit_code
+    return code or 0
+
+
+def _print_usage(error: ClickException) -> None:
+    """Print what click says of a request. It quotes arguments, so it does not print by itself."""
+    if isinstance(error, ClickUsageError) and error.ctx is not None:
+        err.line(" ".join(error.ctx.get_usage().split()))
+        err.line(f"Try '{error.ctx.command_path} --help' for help.")
+    err.failure("Error", error.format_message())
+
+
+def _unforeseen(error: BaseException) -> int:
+    """Say in one sentence that this is a fault of ours, and keep the traceback. What the error says
+    is in the log alone: it may quote a record."""
+    text = log_file.traceback_of(error)
+    path = _log_path()
+    try:
+        log_file.append(path, text)
+    except OSError:
+        path = Path(tempfile.mkdtemp(prefix="topicproof-")) / log_file.NAME
+        log_file.append(path, text)
+    err.failure(
+        type(error).__name__,
+        f"this is a fault of Topicproof, and nothing was judged. The traceback is in {path}.",
+    )
+    return UNJUDGED
+
+
+def _log_path() -> Path:
+    """Return the log of this home."""
+    try:
+        home = read_settings(make_home=False).home
+    except TopicproofError:
+        home = Path(tempfile.gettempdir()) / f"topicproof-{os.getuid()}"
+    return home / log_file.FOLDER / log_file.NAME
+
+
+def _flushed(code: int) -> int:
+    """Write what is still in a buffer. Returns the exit code: the verdict's, unless the disk of the
+    output is full."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence(sys.stdout)
+    except OSError as error:
+        silence(sys.stdout)
+        err.failure("OSError", f"the output cannot be written: {error.strerror}.")
+        return UNJUDGED
+    return code
 
 
 def _with_json_value(arguments: list[str]) -> list[str]:

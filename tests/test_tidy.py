@@ -239,6 +239,47 @@ def test_names_of_security_are_in_one_package() -> None:
     assert wrong == []
 
 
+def test_one_module_writes_to_the_terminal() -> None:
+    """Story: somebody prints a name. Only terminal.py writes what people read there, and it takes
+    no markup: all else hands it pieces of a line. What is printed elsewhere is the log of a
+    process, the standard input of another one, or what pytest shows of a failed test."""
+    home = ROOT / "backend" / "commands" / "terminal.py"
+    prints = {
+        "backend/services/keeper.py",
+        "backend/sink/task_watch.py",
+        "backend/harness/program.py",
+        "topicproof/pytest_plugin.py",
+    }
+    calls = {"StreamHandler", "basicConfig", "echo", "secho", "from_markup"}
+    calls |= {"print_exc", "print_exception"}
+    wrong = []
+    for path in SOURCES:
+        if path == home:
+            continue
+        name = str(path.relative_to(ROOT))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Import(names=names) if any(one.name.startswith("rich") for one in names):
+                    wrong.append(f"{name} imports rich")
+                case ast.ImportFrom(module=str(module)) if module.split(".")[0] == "rich":
+                    wrong.append(f"{name} imports {module}")
+                case ast.Attribute(value=ast.Name(id="sys"), attr="stdout" | "stderr" as stream):
+                    # The last line of `main` and the missing packages: nothing that is data.
+                    if name not in ("backend/cli.py", "topicproof/__main__.py"):
+                        wrong.append(f"{name} uses sys.{stream}")
+                case ast.Call(func=ast.Name(id="print")) if name not in prints:
+                    wrong.append(f"{name} prints")
+                case ast.Call(func=ast.Attribute(attr=called) | ast.Name(id=called)) if (
+                    called in calls or (called == "print" and name not in prints)
+                ):
+                    wrong.append(f"{name} calls {called}")
+                case ast.Constant(value=str(text)) if re.search(
+                    r"\[/?(bold|dim|red|green|yellow|link)?\b[^\]]*\]\S*\[/", text
+                ):
+                    wrong.append(f"{name} has markup: {text}")
+    assert wrong == []
+
+
 def test_every_error_is_in_the_tree_of_the_docstring() -> None:
     """Story: somebody adds an error. The drawn tree must show it."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -34,7 +33,7 @@ from topicproof.backend.commands.run_options import (
     require_sides,
 )
 from topicproof.backend.commands.runs import given
-from topicproof.backend.commands.terminal import give_up, say, write_file
+from topicproof.backend.commands.terminal import give_up, out, say, write_file
 from topicproof.backend.errors import ContractError, EvidenceError, UsageError
 from topicproof.backend.evidence.annotations import markdown, workflow_commands
 from topicproof.backend.evidence.attestation import attest_copy
@@ -231,7 +230,7 @@ def _annotate(reports: Sequence[Report]) -> None:
     EvidenceError."""
     for report in reports:
         for line in workflow_commands(report):
-            sys.stdout.write(f"{line}\n")
+            out.line(line)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         write_file(Path(summary), "\n".join(map(markdown, reports)))

@@ -147,7 +147,7 @@ def _init(
         found = draft(sides.at(running.address), source, sink, *formats)
     if not found.found:
         emit(json_, {"contract": None, "why": found.why, "tried": found.text, "file": None})
-        out.print(found.text, end="", highlight=False, markup=False)
+        out.document(found.text)
         raise UsageError(found.why)
     if file is not None:
         try:
@@ -159,9 +159,10 @@ def _init(
         {"contract": found.text, "why": found.why, "file": None if file is None else str(file)},
     )
     if json_ is None:
-        out.print(
-            found.text if file is None else f"{file}: {found.why}.", highlight=False, markup=False
-        )
+        if file is None:
+            out.document(found.text)
+        else:
+            out.line(f"{file}: {found.why}.")
 
 
 def _preview(file: Path, settings: Settings, source: Settings | None, json_: str | None) -> None:
@@ -180,10 +181,10 @@ def _preview(file: Path, settings: Settings, source: Settings | None, json_: str
         shown.append((one.of.names[0], preview(*pair, one)))
     emit(json_, [{"sink": sink, **asdict(found), "pairs": None} for sink, found in shown])
     for sink, found in shown if json_ is None else ():
-        out.print(f"{sink}: {found.why}", highlight=False, markup=False)
+        out.line(f"{sink}: {found.why}")
         for pair_ in found.pairs[:PAIRS_SHOWN]:
             text = as_text(pair_.identity, PREVIEWED_CHARACTERS)
-            out.print(f"  {text}: {pair_.match}", highlight=False, markup=False)
+            out.line(f"  {text}: {pair_.match}")
 
 
 def _keep(file: Path, name: str | None, json_: str | None) -> None:
@@ -192,23 +193,23 @@ def _keep(file: Path, name: str | None, json_: str | None) -> None:
     kept = keep(History(settings_of()), name or file.stem, text)
     emit(json_, _json(kept))
     if json_ is None:
-        out.print(f"Kept as {kept.label}. Check by it: topicproof check --contract {kept.name}")
+        out.line(f"Kept as {kept.label}. Check by it: topicproof check --contract {kept.name}")
 
 
 def _list(json_: str | None) -> None:
     kept = contracts(History(settings_of()))
     emit(json_, [_json(one) for one in kept])
     for one in kept if json_ is None else ():
-        out.print(f"{one.label}  {one.kept_at:%Y-%m-%d %H:%M:%S} UTC", highlight=False)
+        out.line(f"{one.label}  {one.kept_at:%Y-%m-%d %H:%M:%S} UTC")
     if not kept and json_ is None:
-        out.print("No contract has been kept. Keep one: topicproof contract keep FILE")
+        out.line("No contract has been kept. Keep one: topicproof contract keep FILE")
 
 
 def _export(label: str, json_: str | None) -> None:
     kept = find(History(settings_of()), label)
     emit(json_, _json(kept))
     if json_ is None:
-        out.print(kept.text, end="", highlight=False, markup=False, soft_wrap=True)
+        out.document(kept.text)
 
 
 def _json(kept: KeptContract) -> dict[str, object]:
@@ -231,12 +232,12 @@ def _lint(file: Path, json_: str | None) -> None:
             },
         )
         for one in mistakes:
-            err.print(str(one), highlight=False, markup=False)
+            err.line(str(one))
         raise typer.Exit(UsageError.exit_code)
     found = make_contract(fields)
     emit(json_, {"contract": found.model_dump(mode="json"), "kinds": found.kinds, "errors": []})
     if json_ is None:
-        out.print(f"{file} is a contract. It requires {', '.join(found.kinds)}.")
+        out.line(f"{file} is a contract. It requires {', '.join(found.kinds)}.")
 
 
 @contextmanager

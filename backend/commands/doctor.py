@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from topicproof.backend.commands.options import Bootstrap, ClusterName, Config, Json, settings_of
-from topicproof.backend.commands.terminal import emit, out, plain
+from topicproof.backend.commands.terminal import Style, Styled, emit, out
 from topicproof.backend.doctor.diagnosis import Health, exit_code
 from topicproof.backend.doctor.examine import examine
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.kafka.acls import Task
 from topicproof.backend.settings import Settings
 
-COLOURS = {Health.OK: "green", Health.WARNING: "yellow", Health.FAILED: "red"}
+COLOURS: Mapping[Health, Style] = {
+    Health.OK: "green",
+    Health.WARNING: "yellow",
+    Health.FAILED: "red",
+}
 
 
 def doctor(
@@ -49,8 +54,7 @@ def doctor(
     code = exit_code(found)
     emit(json_, {"exit_code": code, "found": [asdict(each) for each in found]})
     for each in found:
-        colour = COLOURS[each.health]
-        out.print(f"[{colour}]{each.health:8}[/] {each.name}: {plain(each.found)}", highlight=False)
+        out.line(Styled(f"{each.health:8}", COLOURS[each.health]), f" {each.name}: {each.found}")
         if each.remedy:
-            out.print(f"         {plain(each.remedy)}", highlight=False)
+            out.line(f"         {each.remedy}")
     raise typer.Exit(code)

@@ -27,7 +27,7 @@ from topicproof.backend.commands.run_options import (
     PayloadsKept,
     out_folder,
 )
-from topicproof.backend.commands.terminal import emit, out, plain, say
+from topicproof.backend.commands.terminal import Styled, emit, out, say
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.attestation import Trust
 from topicproof.backend.evidence.folder import evidence_hash, evidence_in
@@ -83,8 +83,8 @@ def evidence(
         },
     )
     for name in manifests:
-        out.print(plain(name), highlight=False)
-    out.print(f"{count} files, {size / 1e6:,.1f} MB, manifest {digest}", highlight=False)
+        out.line(name)
+    out.line(f"{count} files, {size / 1e6:,.1f} MB, manifest {digest}")
 
 
 def verify(
@@ -208,8 +208,8 @@ def signoff(
         history, run_id, reports, digest, decision, by, comment, kind, _day(until)
     )
     emit(json_, made.as_json())
-    out.print(plain(made.said), highlight=False)
-    out.print(f"entry {made.number}, evidence {digest}", highlight=False)
+    out.line(made.said)
+    out.line(f"entry {made.number}, evidence {digest}")
 
 
 def _at_hand(place: str) -> AbstractContextManager[Path]:
@@ -250,43 +250,39 @@ def _verified_json(found: Verified) -> dict[str, Any]:
 
 def _print_verified(found: Verified, judged: bool) -> None:
     if found.differences:
-        out.print(f"[bold red]Changed since it was written[/] {plain(str(found.folder))}")
+        out.line(Styled("Changed since it was written", "bold red"), f" {found.folder}")
         for one in found.differences:
-            out.print(f"  {one.how:8} {plain(one.file)}", highlight=False)
+            out.line(f"  {one.how:8} {one.file}")
         return
-    out.print(
-        f"All {len(found.manifest.files)} files match the manifest ({found.hash}).",
-        highlight=False,
-    )
+    out.line(f"All {len(found.manifest.files)} files match the manifest ({found.hash}).")
     _print_vouched(found)
     if not judged or found.refused:
         return
     for sentence in (*found.contradictions, *found.forged):
-        out.print(f"[bold red]contradiction[/] {plain(sentence)}", highlight=False)
+        out.line(Styled("contradiction", "bold red"), f" {sentence}")
     for sentence in found.unsettled:
-        out.print(f"[yellow]not compared[/] {plain(sentence)}", highlight=False)
+        out.line(Styled("not compared", "yellow"), f" {sentence}")
     for sentence in found.notes:
-        out.print(f"note: {plain(sentence)}", highlight=False)
+        out.line(f"note: {sentence}")
     if found.contradictions and found.masked:
-        out.print(
+        out.line(
             f"The copy has payloads {found.manifest.payloads}: missing payloads may explain the"
             " contradiction."
         )
     if found.found is not None:
         doubted = found.contradictions or found.forged or found.unsettled
-        out.print("Judged again:" if doubted else "Judged again, with the same result:")
+        out.line("Judged again:" if doubted else "Judged again, with the same result:")
         print_report(found.found)
 
 
 def _print_vouched(found: Verified) -> None:
     if found.vouched is None:
         return
+    refused = Styled("refused", "bold red")
     words = {
-        Trust.VOUCHED: "[green]signed[/]",
-        Trust.UNSIGNED: "[yellow]not trusted[/]",
-        Trust.STRANGER: "[yellow]not trusted[/]",
+        Trust.VOUCHED: Styled("signed", "green"),
+        Trust.UNSIGNED: Styled("not trusted", "yellow"),
+        Trust.STRANGER: Styled("not trusted", "yellow"),
     }
-    word = words.get(found.vouched.trust, "[bold red]refused[/]")
-    if found.refused:
-        word = "[bold red]refused[/]"
-    out.print(f"{word} {plain(found.vouched.says)}", highlight=False)
+    word = refused if found.refused else words.get(found.vouched.trust, refused)
+    out.line(word, f" {found.vouched.says}")

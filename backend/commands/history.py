@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
+from topicproof.backend.characters import visible
 from topicproof.backend.commands.options import Json, settings_of
-from topicproof.backend.commands.terminal import emit, out, plain
+from topicproof.backend.commands.terminal import Styled, Table, emit, out
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.folder import evidence_hash, read_report
 from topicproof.backend.history.compare import compare as compare_reports
@@ -65,18 +65,16 @@ def compare(
     )
     if json_ is not None:
         return
-    out.print(plain(found.why), highlight=False)
-    table = Table("", before, after, "change", box=None, pad_edge=False)
+    out.line(found.why)
+    table = Table(("", visible(before), visible(after), "change"))
     for figure in found.figures:
-        table.add_row(
-            figure.name, *map(_number, (figure.before, figure.after)), _signed(figure.change)
-        )
+        table.add(figure.name, *map(_number, (figure.before, figure.after)), _signed(figure.change))
     for one in found.kinds:
         sides = [
             f"{side.count:,} {side.outcome}" if side else "–" for side in (one.before, one.after)
         ]
-        table.add_row(one.kind, *sides, one.word)
-    out.print(table)
+        table.add(one.kind, *sides, one.word)
+    out.table(table)
 
 
 def trend(
@@ -107,19 +105,15 @@ def trend(
     if json_ is not None:
         return
     if not said:
-        out.print("No verdicts yet. Start a run: topicproof run")
+        out.line("No verdicts yet. Start a run: topicproof run")
     for name, rows in said.items():
-        out.print(f"[bold]{plain(name)}[/]", highlight=False)
-        table = Table(
-            "run", "started (UTC)", "verdict", *SHORT.values(), "sign-off", box=None, pad_edge=False
-        )
-        for column in table.columns:
-            column.no_wrap = column.header != "sign-off"
+        out.line(Styled(name, "bold"))
+        table = Table(("run", "started (UTC)", "verdict", *SHORT.values(), "sign-off"))
         for row in rows:
             signed = "" if row["sign_off"] == Standing.NONE else row["sign_off"]
             figures = (_number(row["figures"][measure]) for measure in SHORT)
-            table.add_row(row["run"], row["started"][:16], row["verdict"], *figures, signed)
-        out.print(table)
+            table.add(row["run"], row["started"][:16], row["verdict"], *figures, signed)
+        out.table(table)
 
 
 def _rows(settings: Settings, history: History, runs: Sequence[Run]) -> list[dict[str, Any]]:

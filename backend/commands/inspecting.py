@@ -16,7 +16,7 @@ from topicproof.backend.commands.options import (
     kafka_settings,
 )
 from topicproof.backend.commands.show_topic import print_topic, print_transactions
-from topicproof.backend.commands.terminal import emit, out, say
+from topicproof.backend.commands.terminal import Styled, emit, out, say
 from topicproof.backend.history.audit import allow
 from topicproof.backend.history.store import History
 from topicproof.backend.kafka.browse.inspect import inspect_topic
@@ -122,11 +122,13 @@ def abort(
         after = abort_transaction(found.address, plan) if yes else None
     emit(json_, plan.to_json() | {"done": yes, "after": asdict(after) if after else None})
     for sentence in (plan.found.why, plan.lost, plan.gained, plan.means):
-        out.print(sentence, highlight=False, markup=False)
+        out.line(sentence)
     if after is None:
-        out.print("[bold]Nothing was done.[/] To abort it, repeat the command with --yes.")
+        out.line(
+            Styled("Nothing was done.", "bold"), " To abort it, repeat the command with --yes."
+        )
     else:
         where = (
             f"{topic}-{partition}: last stable offset {after.lso:,}, high watermark {after.hw:,}"
         )
-        out.print(f"[bold]Done.[/] {where}.", highlight=False)
+        out.line(Styled("Done.", "bold"), f" {where}.")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from topicproof.backend.commands.options import Json, settings_of
-from topicproof.backend.commands.terminal import changed_entry, emit, out, plain
+from topicproof.backend.commands.terminal import Styled, changed_entry, emit, out
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.exit_codes import FORGED
 from topicproof.backend.history.signoff import broken, signoffs, unanchored
@@ -97,30 +97,31 @@ def _show(settings: Settings, json_: str | None) -> None:
         },
     )
     for one in known:
-        word = "[green]trusted[/]" if one.revoked is None else "[bold red]revoked[/]"
-        out.print(f"{word} {one.id[:16]} {plain(one.name)}", highlight=False)
+        revoked = Styled("revoked", "bold red")
+        word = Styled("trusted", "green") if one.revoked is None else revoked
+        out.line(word, f" {one.id[:16]} {one.name}")
         if one.revoked is not None:
-            out.print(f"        {one.revoked.at}: {plain(one.revoked.reason)}", highlight=False)
-    out.print(f"Signed with {plain(str(key_path(settings)))}", highlight=False)
+            out.line(f"        {one.revoked.at}: {one.revoked.reason}")
+    out.line(f"Signed with {key_path(settings)}")
 
 
 def _export(settings: Settings, what: str | None, json_: str | None) -> None:
     text = public_pem(signing_key(settings).public)
     if what is None:
         emit(json_, {"pem": text})
-        out.print(text, end="", highlight=False, markup=False)
+        out.document(text)
         return
     try:
         Path(what).write_text(text, encoding="utf-8")
     except OSError as error:
         raise EvidenceError(f"{what} cannot be written: {error.strerror}.") from error
     emit(json_, {"pem": text, "file": what})
-    out.print(plain(f"{what}: give it to those who verify your evidence."), highlight=False)
+    out.line(f"{what}: give it to those who verify your evidence.")
 
 
 def _tell(key: Known, says: str, json_: str | None) -> None:
     emit(json_, _json(key))
-    out.print(f"The key {key.id[:16]} ({plain(key.name)}) {says}.", highlight=False)
+    out.line(f"The key {key.id[:16]} ({key.name}) {says}.")
 
 
 def _chain(settings: Settings, json_: str | None) -> None:
@@ -136,14 +137,14 @@ def _chain(settings: Settings, json_: str | None) -> None:
             "not_vouched": [{"number": one.number, "why": one.says} for one in doubted],
         },
     )
-    out.print(f"{len(entries)} sign-offs", highlight=False)
+    out.line(f"{len(entries)} sign-offs")
     if damaged is not None:
-        out.print(f"[bold red]broken[/] {changed_entry(damaged)}", highlight=False)
+        out.line(Styled("broken", "bold red"), f" {changed_entry(damaged)}")
     for one in doubted:
-        out.print(f"[yellow]not trusted[/] entry {one.number}: {plain(one.says)}", highlight=False)
+        out.line(Styled("not trusted", "yellow"), f" entry {one.number}: {one.says}")
     if damaged is not None or doubted:
         raise typer.Exit(FORGED)
-    out.print("No entry was changed or removed, and a trusted key vouches for each.")
+    out.line("No entry was changed or removed, and a trusted key vouches for each.")
 
 
 def _json(key: Known) -> dict[str, Any]:

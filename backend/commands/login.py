@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from topicproof.backend.commands.options import Json, settings_of
-from topicproof.backend.commands.terminal import changed_entry, emit, out, plain, say
+from topicproof.backend.commands.terminal import Styled, changed_entry, emit, out, say
 from topicproof.backend.exit_codes import FORGED
 from topicproof.backend.history.audit import audit_entries, broken_audit
 from topicproof.backend.history.store import History
@@ -37,7 +37,7 @@ def logout(json_: Json = None) -> None:
     """
     gone = device.sign_out(settings_of(), say)
     emit(json_, {"signed_out": gone})
-    out.print("You have signed out." if gone else "Nobody had signed in.")
+    out.line("You have signed out." if gone else "Nobody had signed in.")
 
 
 def whoami(json_: Json = None) -> None:
@@ -82,15 +82,15 @@ def audit(
         },
     )
     for one in shown:
-        out.print(f"{one.number} {plain(one.said)}", highlight=False)
+        out.line(f"{one.number} {one.said}")
     if damaged is not None:
-        out.print(f"[bold red]broken[/] {changed_entry(damaged)}", highlight=False)
+        out.line(Styled("broken", "bold red"), f" {changed_entry(damaged)}")
         raise typer.Exit(FORGED)
-    out.print(f"{len(entries)} entries. None was changed or removed.", highlight=False)
+    out.line(f"{len(entries)} entries. None was changed or removed.")
 
 
 def _tell(by: Identity, json_: str | None) -> None:
     emit(json_, by.as_json())
-    out.print(plain(by.shown), highlight=False)
+    out.line(by.shown)
     if by.authenticated:
-        out.print(f"roles: {by.roles_shown}", highlight=False)
+        out.line(f"roles: {by.roles_shown}")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from topicproof.backend.commands.options import (
     Bootstrap,
@@ -19,11 +18,11 @@ from topicproof.backend.commands.options import (
 )
 from topicproof.backend.commands.show_matrix import heat_map, line, markdown, summary
 from topicproof.backend.commands.terminal import (
+    Styled,
     emit,
-    err,
     give_up,
     out,
-    plain,
+    progress_bar,
     say,
     stopping,
     write_file,
@@ -86,19 +85,12 @@ def matrix(
     done = kept(settings, wanted) if resume else []
     there = {(one.guarantee, one.fault) for one in done}
     left = [cell for cell in wanted if (cell.guarantee, cell.fault) not in there]
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with stopping() as stop, Progress(*columns, console=err) as bar:
-        shown = bar.add_task("cells", total=len(wanted), completed=len(done))
+    with stopping() as stop, progress_bar("cells", len(wanted), len(done)) as advance:
 
         def ended(result: Result) -> None:
             done.append(result)
             say(line(result))
-            bar.advance(shown)
+            advance()
 
         def gone(error: TopicproofError) -> None:
             give_up(
@@ -123,8 +115,8 @@ def matrix(
         },
     )
     for one in surprising:
-        out.print(f"[red]{plain(line(one))}[/]", highlight=False)
-    out.print(summary(done))
+        out.line(Styled(line(one), "red"))
+    out.line(summary(done))
     if surprising:
         raise typer.Exit(1)
     if len(done) < len(wanted):

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import typer
 
 from topicproof.backend.commands.show import balances, progress_line, report_lines, side_effects
-from topicproof.backend.commands.terminal import emit, err, out, plain
+from topicproof.backend.commands.terminal import Styled, emit, err, out
 from topicproof.backend.evidence.copy import without_values
 from topicproof.backend.history.run_state import progress_fields
 from topicproof.backend.history.store import History, Run
@@ -22,9 +22,7 @@ from topicproof.validators.report import exit_code as exit_code_of
 
 def print_report(report: Report) -> None:
     """Print a report; without the values of records if the output is kept for the dashboard."""
-    shown = without_values(report) if os.environ.get(DETACHED) else report
-    for line in report_lines(shown):
-        out.print(line, highlight=False)
+    out.lines(report_lines(without_values(report) if os.environ.get(DETACHED) else report))
 
 
 def conclude_run(history: History, run_id: str, report: Report | None, json_: str | None) -> None:
@@ -32,17 +30,18 @@ def conclude_run(history: History, run_id: str, report: Report | None, json_: st
     run = history.get(run_id)
     if report is None:
         emit(json_, run_json(run))
-        out.print(f"{run_id} is {run.state}: {progress_line(run.progress)}")
+        out.line(f"{run_id} is {run.state}: {progress_line(run.progress)}")
         return
     emit(json_, json.loads(report.to_json()))
     if json_ != "-":
         print_report(report)
         print_stages(run)
         if counted := side_effects(run.progress):
-            out.print(counted)
+            out.line(counted)
         _print_closer(run.id)
         if run.error:
-            err.print(f"[red]{plain(run.error)}[/]", highlight=False)
+            for sentence in run.error.split("\n"):
+                err.line(Styled(sentence, "red"))
     raise typer.Exit(exit_code(run, report))
 
 
@@ -59,7 +58,7 @@ def conclude_check(reports: Sequence[Report], json_: str | None, code: int) -> N
 
 
 def _print_closer(run_id: str) -> None:
-    out.print(f"Look closer: topicproof show {run_id}")
+    out.line(f"Look closer: topicproof show {run_id}")
 
 
 def print_stages(run: Run) -> None:
@@ -67,9 +66,9 @@ def print_stages(run: Run) -> None:
     facts = run.facts
     for kind, verdicts in (("stage", facts.verdicts), ("values of", facts.values)):
         for name, verdict in verdicts.items():
-            out.print(f"{kind} {name}: {verdict.verdict}: {plain(verdict.why)}")
+            out.line(f"{kind} {name}: {verdict.verdict}: {verdict.why}")
     if text := balances(facts):
-        out.print(text)
+        out.line(text)
 
 
 def run_json(run: Run) -> dict[str, Any]:

@@ -81,5 +81,5 @@ def rights(
     commands = [(each, each.command(principal, bootstrap, config)) for each in wanted]
     emit(json_, [asdict(each) | {"command": command} for each, command in commands])
     for each, command in commands:
-        out.print(f"# {each.why}", highlight=False, markup=False, soft_wrap=True)
-        out.print(command, highlight=False, markup=False, soft_wrap=True)
+        out.line(f"# {each.why}")
+        out.document(command)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.table import Table
 
 from topicproof.backend.commands.options import (
     Bootstrap,
@@ -45,7 +44,7 @@ from topicproof.backend.commands.run_options import (
     SourceOption,
 )
 from topicproof.backend.commands.show import progress_line, side_effects
-from topicproof.backend.commands.terminal import emit, give_up, out, plain, say, stopping
+from topicproof.backend.commands.terminal import Table, emit, give_up, out, say, stopping
 from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.faults.by_hand import FREEZE_S, Freeze, Kill
@@ -253,7 +252,7 @@ def stop(
             )
         say(f"{run_id} has stopped and is still being judged.")
     emit(json_, run_json(found))
-    out.print(f"{run_id} is {found.state}.")
+    out.line(f"{run_id} is {found.state}.")
 
 
 def release(run_id: RunId, json_: Json = None) -> None:
@@ -266,7 +265,7 @@ def release(run_id: RunId, json_: Json = None) -> None:
     found = history.get(run_id)
     release_run(history, found)
     emit(json_, run_json(found))
-    out.print(f"{run_id} is released.")
+    out.line(f"{run_id} is released.")
 
 
 def strike(
@@ -296,7 +295,7 @@ def strike(
     wanted = Kill(partition, topic) if what == "kill" else Freeze(seconds)
     strike_run(history, history.get(run_id), wanted)
     emit(json_, run_json(history.get(run_id)))
-    out.print(f"{run_id} will be struck at once, or as soon as the worker is at work.")
+    out.line(f"{run_id} will be struck at once, or as soon as the worker is at work.")
 
 
 def _has_moved(state: str, run: Run) -> bool:
@@ -334,19 +333,19 @@ def list_runs(json_: Json = None) -> None:
     if json_ is not None:
         return
     if not found:
-        out.print("No runs yet. Start one: topicproof run")
+        out.line("No runs yet. Start one: topicproof run")
         return
-    table = Table("run", "started (UTC)", "state", "verdict", "why", box=None, pad_edge=False)
+    table = Table(("run", "started (UTC)", "state", "verdict", "why"))
     for one in found:
         state = one.state if one.alive or one.ended_at else "killed"
-        table.add_row(
+        table.add(
             one.id,
             f"{one.created_at:%Y-%m-%d %H:%M:%S}",
             state,
             one.verdict or "",
-            plain(one.why or one.error or ""),
+            one.why or one.error or "",
         )
-    out.print(table)
+    out.table(table)
 
 
 def show(run_id: RunId, json_: Json = None) -> None:
@@ -374,13 +373,13 @@ def show(run_id: RunId, json_: Json = None) -> None:
     emit(json_, {**said, "signoffs": [one.as_json() for one in signed]})
     if json_ is not None:
         return
-    out.print(f"{found.id}: {found.state}" + (f". {plain(found.error)}" if found.error else ""))
-    out.print(progress_line(found.progress)) if report is None else print_report(report)
+    out.line(f"{found.id}: {found.state}" + (f". {found.error}" if found.error else ""))
+    out.line(progress_line(found.progress)) if report is None else print_report(report)
     print_stages(found)
     if counted := side_effects(found.progress):
-        out.print(counted)
+        out.line(counted)
     for one in signed:
-        out.print(f"signed: {plain(one.said)}", highlight=False)
+        out.line(f"signed: {one.said}")
 
 
 def clean(
@@ -414,9 +413,7 @@ def clean(
     ) as found:
         deleted = clean_run(settings, found, history, run_id)
     emit(json_, {"run": run_id, "deleted": deleted})
-    out.print(
-        f"{run_id} is gone" + (f", with its topics {', '.join(deleted)}." if deleted else ".")
-    )
+    out.line(f"{run_id} is gone" + (f", with its topics {', '.join(deleted)}." if deleted else "."))
 
 
 def execute(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from topicproof.backend.commands.terminal import plain
+from topicproof.backend.commands.terminal import Line, Style, Styled
 from topicproof.backend.history.run_state import Facts, Progress
 from topicproof.validators.finding import Bounds, Finding, Origin, Outcome, Witness
 from topicproof.validators.report import Report
@@ -12,7 +12,11 @@ from topicproof.validators.report import Report
 RANGES_MAX = 8
 """Maximum partitions whose ranges are listed."""
 
-COLOURS = {Outcome.HOLDS: "green", Outcome.VIOLATED: "red", Outcome.UNKNOWN: "yellow"}
+COLOURS: Mapping[Outcome, Style] = {
+    Outcome.HOLDS: "green",
+    Outcome.VIOLATED: "red",
+    Outcome.UNKNOWN: "yellow",
+}
 
 
 def progress_line(progress: Progress) -> str:
@@ -73,10 +77,12 @@ def balances(facts: Facts) -> str:
     )
 
 
-def report_lines(report: Report) -> Iterator[str]:
-    """Yield a report as lines of Rich markup."""
-    colour = COLOURS[report.verdict]
-    yield f"[bold {colour}]{report.verdict}[/] {report.guarantee}: {plain(report.why)}"
+def report_lines(report: Report) -> Iterator[Line]:
+    """Yield a report as lines."""
+    yield (
+        Styled(report.verdict, _bold(COLOURS[report.verdict])),
+        f" {report.guarantee}: {report.why}",
+    )
     fates = {
         name: count
         for name, count in report.fates.items()
@@ -84,12 +90,12 @@ def report_lines(report: Report) -> Iterator[str]:
     }
     yield (
         f"judged: {report.source_records:,} inputs of {report.source.topic},"
-        f" {judged_range(report.source)}"
+        f" {judged_range(report.source)}",
     )
     terms = " + ".join(f"{count:,} {name}" for name, count in fates.items())
     for warning in report.warnings:
-        yield f"[yellow]Warning[/]: {plain(warning)}"
-    yield f"balance of {report.sink.topic}: {report.sink.offsets:,} offsets = {terms}"
+        yield Styled("Warning", "yellow"), f": {warning}"
+    yield (f"balance of {report.sink.topic}: {report.sink.offsets:,} offsets = {terms}",)
     moved = report.transactions
     counted = " (each counted once a partition)" if moved.told_by == Witness.RAW_LOG else ""
     ends = (
@@ -97,12 +103,12 @@ def report_lines(report: Report) -> Iterator[str]:
         " open"
     )
     if report.origin is not None:
-        yield plain(origin_line(report.origin))
+        yield (origin_line(report.origin),)
     if report.source_origin is not None:
-        yield plain(f"source: {origin_line(report.source_origin)}")
+        yield (f"source: {origin_line(report.source_origin)}",)
     for note in report.notes:
-        yield f"note: {plain(note)}"
-    yield f"transactions: {ends}{counted}"
+        yield (f"note: {note}",)
+    yield (f"transactions: {ends}{counted}",)
     uncounted = {one.kind: one.why for one in report.not_checked}
     aside = {finding.kind: finding for finding in report.aside}
     for finding in report.findings:
@@ -112,9 +118,18 @@ def report_lines(report: Report) -> Iterator[str]:
     looked_for = {finding.kind for finding in report.findings}
     for kind, why in uncounted.items():
         if kind not in looked_for:
-            yield f"  not checked {kind}: {plain(why)}"
+            yield (f"  not checked {kind}: {why}",)
     for doubt in report.doubts:
-        yield f"  [yellow]doubt[/] {plain(doubt)}"
+        yield "  ", Styled("doubt", "yellow"), f" {doubt}"
+
+
+def _bold(colour: Style) -> Style:
+    bold: Mapping[Style, Style] = {
+        "green": "bold green",
+        "red": "bold red",
+        "yellow": "bold yellow",
+    }
+    return bold[colour]
 
 
 def judged_range(source: Bounds) -> str:
@@ -137,21 +152,21 @@ def origin_line(origin: Origin) -> str:
     return f"cluster{name} {origin.cluster or 'without an id'}, topic ids: {topics}"
 
 
-def _finding_lines(report: Report, finding: Finding, uncounted: bool) -> Iterator[str]:
-    colour = COLOURS[finding.outcome]
+def _finding_lines(report: Report, finding: Finding, uncounted: bool) -> Iterator[Line]:
     notes = [f"explained by {finding.explained_by}"] if finding.explained_by else []
     notes += ["not counted"] if uncounted else []
     note = f" ({', '.join(notes)})" if notes else ""
-    yield f"  [{colour}]{finding.outcome:8}[/] {finding.kind}: {plain(finding.why)}{note}"
+    outcome = Styled(f"{finding.outcome:8}", COLOURS[finding.outcome])
+    yield "  ", outcome, f" {finding.kind}: {finding.why}{note}"
     for example in finding.examples[:3]:
         where = ""
         if example.partition is not None:
             topic, partition = report.sink.place(example.partition)
             where = f"{topic}-{partition}@{example.offset}: "
-        yield f"           {plain(where + example.why)}"
+        yield (f"           {where}{example.why}",)
 
 
-def _aside_lines(findings: Iterable[Finding]) -> Iterator[str]:
+def _aside_lines(findings: Iterable[Finding]) -> Iterator[Line]:
     """Yield a line for the kinds that do not count but hold, and one for those not judged."""
     for outcome, said in ((Outcome.HOLDS, "holds"), (Outcome.UNKNOWN, "not judged")):
         names = [
@@ -160,4 +175,4 @@ def _aside_lines(findings: Iterable[Finding]) -> Iterator[str]:
             if one.outcome is outcome
         ]
         if names:
-            yield f"  not counted, {said}: {', '.join(names)}"
+            yield (f"  not counted, {said}: {', '.join(names)}",)

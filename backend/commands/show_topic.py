@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
-
-from topicproof.backend.commands.terminal import plain
+from topicproof.backend.commands.terminal import Piece, Styled, Table, Terminal
 from topicproof.backend.kafka.browse.inspect import ProducerView, TopicView
 from topicproof.backend.kafka.coordination.transactions import TransactionsOfCluster
 from topicproof.validators.coordinator import TWO_PHASE_TIMEOUT_MS, OpenTransaction
@@ -32,36 +29,36 @@ TEXTS |= {"share group", "isolation", "client id", "host", "partitions here"}
 """Left-aligned text columns. Text may wrap, numbers never do."""
 
 
-def print_topic(out: Console, view: TopicView, at: str = "") -> None:
+def print_topic(out: Terminal, view: TopicView, at: str = "") -> None:
     """Print a topic for `topicproof inspect`, in 80 columns or more."""
     fates = {fate: count for fate, count in view.fates.items() if count or fate in ALWAYS}
     terms = " + ".join(f"{count:,} {fate.lower()}" for fate, count in fates.items())
-    _say(out, f"[bold]{plain(view.topic)}[/] at {view.taken_at:%Y-%m-%d %H:%M:%S} UTC")
-    _say(out, f"{view.bounds.offsets:,} offsets = {terms}")
+    out.line(Styled(view.topic, "bold"), f" at {view.taken_at:%Y-%m-%d %H:%M:%S} UTC")
+    out.line(f"{view.bounds.offsets:,} offsets = {terms}")
     if view.outside:
-        _say(out, f"{_count(view.outside, 'record')} in no transaction")
+        out.line(f"{_count(view.outside, 'record')} in no transaction")
     _partitions(out, view, list(fates))
     _transactions(out, view)
     _in_the_way(out, view, at)
     _producers(out, view)
     _groups(out, view)
     for question in view.not_heard:
-        _say(out, f"[yellow]no answer[/] {plain(question)}")
+        out.line(Styled("no answer", "yellow"), f" {question}")
 
 
-def print_transactions(out: Console, view: TransactionsOfCluster, at: str) -> None:
+def print_transactions(out: Terminal, view: TransactionsOfCluster, at: str) -> None:
     """Print open transactions and transactional ids for `topicproof transactions`."""
     for topic, opened in view.open.items():
-        _open(out, f"Open on {plain(topic)}", topic, opened, at)
+        _open(out, f"Open on {topic}", topic, opened, at)
     if not view.open:
-        _say(out, "No transaction is open on any topic.")
+        out.line("No transaction is open on any topic.")
     states = Counter(each.state for each in view.ids)
     counts = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
     names = ("transactional id", "state", "producer", "age", "timeout", "partitions", "protocol")
     table = _table(*names)
     for each in view.ids[:IDS_MAX]:
-        table.add_row(
-            plain(each.transactional_id),
+        table.add(
+            each.transactional_id,
             each.state,
             f"{each.producer_id}"
             + ("" if each.producer_epoch is None else f":{each.producer_epoch}"),
@@ -73,50 +70,47 @@ def print_transactions(out: Console, view: TransactionsOfCluster, at: str) -> No
     shown = f", the first {IDS_MAX} here" if len(view.ids) > IDS_MAX else ""
     _section(out, "Transactional ids", table, f": {counts or 'none'}{shown}")
     if any(each.exposed for each in view.ids):
-        _say(out, f"{view.protocols}. {EXPOSED}")
+        out.line(f"{view.protocols}. {EXPOSED}")
 
 
-def _partitions(out: Console, view: TopicView, fates: list[Fate]) -> None:
+def _partitions(out: Terminal, view: TopicView, fates: list[Fate]) -> None:
     table = _table("p", "start", "LSO", "HW", *(fate.lower() for fate in fates))
     for one in view.partitions:
         counts = (one.fates.get(fate, 0) for fate in fates)
-        table.add_row(
-            str(one.partition), *(f"{n:,}" for n in (one.start, one.lso, one.hw, *counts))
-        )
+        table.add(str(one.partition), *(f"{n:,}" for n in (one.start, one.lso, one.hw, *counts)))
     _section(out, "Partitions", table)
 
 
-def _transactions(out: Console, view: TopicView) -> None:
+def _transactions(out: Terminal, view: TopicView) -> None:
     moved = view.transactions
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in moved.aborted_by.items())
     aborted = f"{_count(moved.records_aborted, 'record')}" + (f"; {reasons}" if reasons else "")
-    ends = [
-        f"{moved.committed:,} committed ({_count(moved.records_committed, 'record')})",
-        f"{moved.aborted:,} aborted" + (f" ({aborted})" if moved.aborted else ""),
-        f"{moved.open:,} open",
-    ]
-    if moved.unexplained:
-        ends.append(f"[red]{moved.unexplained:,} without a marker[/]")
+    ends = (
+        f": {moved.committed:,} committed ({_count(moved.records_committed, 'record')}),"
+        f" {moved.aborted:,} aborted{f' ({aborted})' if moved.aborted else ''},"
+        f" {moved.open:,} open"
+    )
+    lost = Styled(f"{moved.unexplained:,} without a marker", "red")
     table = _table(
         "p", "first", "last", "records", "outcome", "marker", "producer", "transactional id"
     )
     for each in moved.last:
-        table.add_row(
+        table.add(
             str(each.partition),
             *(f"{n:,}" for n in (each.first_offset, each.last_offset, each.records)),
             each.outcome + (f", {each.reason}" if each.reason else ""),
             _number(each.marker_offset),
             f"{each.producer_id}:{each.producer_epoch}",
-            plain(each.transactional_id or ""),
+            each.transactional_id or "",
         )
-    _section(out, "Transactions", table, f": {', '.join(ends)}")
+    _section(out, "Transactions", table, ends, *((", ", lost) if moved.unexplained else ()))
 
 
-def _in_the_way(out: Console, view: TopicView, at: str) -> None:
+def _in_the_way(out: Terminal, view: TopicView, at: str) -> None:
     if view.open:
         _open(out, "Blocking read_committed", view.topic, view.open, at)
     for offset in view.unstable:
-        _say(out, f"[{'red' if offset.stuck else 'yellow'}]{plain(offset.why)}[/]")
+        out.line(Styled(offset.why, "red" if offset.stuck else "yellow"))
 
 
 def _timeout(timeout_ms: int | None) -> str:
@@ -125,44 +119,46 @@ def _timeout(timeout_ms: int | None) -> str:
     return "" if timeout_ms is None else brief(timeout_ms)
 
 
-def _open(out: Console, title: str, topic: str, opened: Sequence[OpenTransaction], at: str) -> None:
+def _open(
+    out: Terminal, title: str, topic: str, opened: Sequence[OpenTransaction], at: str
+) -> None:
     table = _table("p", "from", "records", "withheld", "age", "timeout", "state", "who")
     for each in opened:
-        table.add_row(
+        table.add(
             str(each.partition),
             *(f"{n:,}" for n in (each.start_offset, each.records, each.withheld)),
             brief(each.age_ms),
             _timeout(each.timeout_ms),
             _state(each),
-            plain(each.name),
+            each.name,
         )
     _section(out, title, table)
     for each in opened:
         if each.hanging or each.overdue or each.unseen:
-            _say(out, f"[red]{plain(each.why)}[/]")
+            out.line(Styled(each.why, "red"))
         elif each.two_phase:
-            _say(out, f"[yellow]{plain(each.why)}[/]")
+            out.line(Styled(each.why, "yellow"))
         if each.hanging:
             command = f"topicproof abort {topic} {each.partition} {each.start_offset}{at}"
-            _say(out, f"  Dry run of the abort: {plain(command)}")
+            out.line(f"  Dry run of the abort: {command}")
 
 
-def _state(each: OpenTransaction) -> str:
+def _state(each: OpenTransaction) -> Piece:
     if each.hanging:
-        return "[red]hanging[/]"
+        return Styled("hanging", "red")
     if each.unseen:
-        return "[yellow]not known[/]"
+        return Styled("not known", "yellow")
     late = " stuck" if each.stuck else " overdue" if each.overdue else ""
-    return f"{each.state}{late}" if not late else f"[red]{each.state}{late}[/]"
+    return f"{each.state}{late}" if not late else Styled(f"{each.state}{late}", "red")
 
 
-def _producers(out: Console, view: TopicView) -> None:
+def _producers(out: Terminal, view: TopicView) -> None:
     shown = sorted(view.producers, key=lambda each: -each.last_timestamp)[:PRODUCERS_MAX]
     table = _table(
         "p", "producer", "sequence", "last wrote", "open from", "state", "transactional id"
     )
     for each in shown:
-        table.add_row(*_producer(each, view))
+        table.add(*_producer(each, view))
     more = (
         f", the last {len(shown)} of {len(view.producers):,} to write"
         if len(shown) < len(view.producers)
@@ -180,31 +176,32 @@ def _producer(each: ProducerView, view: TopicView) -> tuple[str, ...]:
         f"{brief(ago_ms)} ago",
         _number(each.open_from),
         each.state or "",
-        plain(each.transactional_id or ""),
+        each.transactional_id or "",
     )
 
 
-def _groups(out: Console, view: TopicView) -> None:
+def _groups(out: Terminal, view: TopicView) -> None:
     _mirrored(out, view)
     if not view.lags and not view.shares:
-        _say(out, "\nNo group owns a partition here, or has committed offsets.")
+        out.blank()
+        out.line("No group owns a partition here, or has committed offsets.")
         return
     _group_table(out, view)
     _shares(out, view)
     _members(out, view)
 
 
-def _mirrored(out: Console, view: TopicView) -> None:
+def _mirrored(out: Terminal, view: TopicView) -> None:
     if not view.mirrored:
         return
     table = _table("group", "p", "committed there", "continues here at")
     for one in view.mirrored:
         offsets = (one.source_offset, one.sink_offset)
-        table.add_row(plain(one.group), str(one.partition), *(f"{n:,}" for n in offsets))
+        table.add(one.group, str(one.partition), *(f"{n:,}" for n in offsets))
     _section(out, "Groups of another cluster, as MirrorMaker translates their offsets", table)
 
 
-def _group_table(out: Console, view: TopicView) -> None:
+def _group_table(out: Terminal, view: TopicView) -> None:
     if not view.lags:
         return
     table = _table(
@@ -216,7 +213,7 @@ def _group_table(out: Console, view: TopicView) -> None:
     )
     for lag in view.lags:
         counts = (lag.visible, lag.uncommitted, lag.subtraction)
-        table.add_row(plain(lag.group), lag.state, *(f"{n:,}" for n in counts))
+        table.add(lag.group, lag.state, *(f"{n:,}" for n in counts))
     _section(out, "Groups", table)
     for lag in view.lags:
         for one in lag.partitions:
@@ -226,69 +223,56 @@ def _group_table(out: Console, view: TopicView) -> None:
                 else " (Estimated: the offset lies in a batch that compaction thinned out.)"
             )
             if one.stuck or about or one.committed is None:
-                colour = "yellow" if one.stuck else "default"
-                _say(
-                    out,
-                    f"[{colour}]{plain(lag.group)}, partition {one.partition}:"
-                    f" {plain(one.why)}{about}[/]",
-                )
+                text = f"{lag.group}, partition {one.partition}: {one.why}{about}"
+                out.line(Styled(text, "yellow" if one.stuck else ""))
 
 
-def _members(out: Console, view: TopicView) -> None:
+def _members(out: Terminal, view: TopicView) -> None:
     table = _table("group", "client id", "host", "partitions here")
     of_groups = [(each.group, each.members or ()) for each in view.lags]
     of_groups += [(each.group, each.members) for each in view.shares]
     for group, members in of_groups:
         for one in members:
-            table.add_row(
-                *(plain(text) for text in (group, one.client, one.host)),
+            table.add(
+                *(group, one.client, one.host),
                 one.places(view.topic) or "none",
             )
-    if table.row_count:
+    if table.rows:
         _section(out, "Members", table)
 
 
-def _shares(out: Console, view: TopicView) -> None:
+def _shares(out: Terminal, view: TopicView) -> None:
     table = _table("share group", "state", "isolation", "p", "start", "left", "withheld", "lag")
     for group in view.shares:
         for one in group.partitions:
             counts = (one.start_offset, one.left, one.withheld, one.reported)
-            table.add_row(
-                *(plain(text) for text in (group.group, group.state, group.isolation or "unknown")),
+            table.add(
+                *(group.group, group.state, group.isolation or "unknown"),
                 str(one.partition),
                 *(_number(count) for count in counts),
             )
-    if not table.row_count:
+    if not table.rows:
         return
     rest = ": left is in records, at most; lag is what the coordinator tells, in offsets"
     _section(out, "Share groups", table, rest)
     for group in view.shares:
         if group.trap is not None:
-            _say(out, f"[yellow]{plain(group.trap)}[/]")
+            out.line(Styled(group.trap, "yellow"))
         for one in group.partitions:
             if one.stuck or one.start_offset is None:
-                _say(out, f"{plain(group.group)}, partition {one.partition}: {plain(one.why)}")
+                out.line(f"{group.group}, partition {one.partition}: {one.why}")
 
 
-def _section(out: Console, title: str, table: Table, rest: str = "") -> None:
-    _say(out, f"\n[bold]{title}[/]{rest}")
-    if table.row_count:
-        out.print(table, soft_wrap=False)
-
-
-def _say(out: Console, text: str) -> None:
-    out.print(text, highlight=False, soft_wrap=False)
+def _section(out: Terminal, title: str, table: Table, *rest: Piece) -> None:
+    out.blank()
+    out.line(Styled(title, "bold"), *rest)
+    if table.rows:
+        out.table(table)
 
 
 def _table(*names: str) -> Table:
     """Make a table with left-aligned words and right-aligned numbers."""
-    table = Table(box=None, pad_edge=False)
-    for name in names:
-        words = name in TEXTS
-        table.add_column(
-            name, justify="left" if words else "right", no_wrap=not words, overflow="fold"
-        )
-    return table
+    return Table(names, TEXTS)
 
 
 def _number(value: int | None) -> str:

@@ -1,4 +1,14 @@
-"""Terminal output of commands: lines, JSON, reports, Ctrl-C."""
+"""Terminal output of commands: lines, tables, documents, JSON, errors, Ctrl-C.
+
+Only this module writes to the terminal; a test forbids it everywhere else. Everything on the
+terminal is a sequence of pieces: texts, and texts with a style. A piece is never markup, so no data
+can colour, link or end a line. In each piece, every control character, line break and invisible
+character is spelled out, as `\\x1b` or `\\u202e` (`backend/characters.py`). So a line of ours is
+one line, whatever names are in it, and only this module starts another.
+
+On a terminal, the rest of a long line is indented below it: no name that is long enough to wrap
+looks like a line of ours.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +18,213 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from signal import SIGINT, SIGTERM
-from typing import Any, NoReturn
+from typing import IO, Any, Literal, NamedTuple, NoReturn
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table as RichTable
+from rich.text import Text
 
-from topicproof.backend.errors import EvidenceError, TopicproofError
-
-out = Console(soft_wrap=True)
-err = Console(stderr=True, soft_wrap=True)
+from topicproof.backend.characters import visible, visible_json, visible_lines
+from topicproof.backend.errors import ContractError, EvidenceError, TopicproofError
 
 UNWINDING_S = 5.0
 """How long an interrupted command may take to leave its calls."""
+HANGING_INDENT = 4
+"""Columns by which the rest of a long line is indented, on a terminal."""
+
+Style = Literal[
+    "", "bold", "dim", "green", "red", "yellow", "bold green", "bold red", "bold yellow"
+]
+
+
+class Styled(NamedTuple):
+    """A text with a style. The text is data, never markup."""
+
+    text: str
+    style: Style
+
+
+Piece = str | Styled
+Line = tuple[Piece, ...]
+
+
+@dataclass
+class Table:
+    """Rows of pieces below a line of names."""
+
+    columns: Sequence[str]
+    """Names of ours, which may have two lines."""
+    words: Collection[str] | None = None
+    """The columns of words, which are left-aligned and wrap. All others are numbers, on the right,
+    and never wrap. None: every column is left-aligned, and each row is one line."""
+    rows: list[Sequence[Piece]] = field(default_factory=list)
+
+    def add(self, *cells: Piece) -> None:
+        self.rows.append(cells)
+
+
+class _Console(Console):
+    """A console that goes on in silence when its reader has left, as `head` does. Rich would end
+    the process with exit code 1, which is the code of a violated guarantee."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        silence(sys.stderr if self.stderr else sys.stdout)
+
+
+class Terminal:
+    """One of the two streams that people read."""
+
+    def __init__(
+        self,
+        *,
+        stderr: bool = False,
+        file: IO[str] | None = None,
+        width: int | None = None,
+        is_terminal: bool | None = None,
+    ) -> None:
+        """The last three are for another file than the process's stream: its columns, and whether
+        it takes colours."""
+        self.console = _Console(
+            stderr=stderr,
+            file=file,
+            width=width,
+            force_terminal=is_terminal,
+            markup=False,
+            highlight=False,
+            emoji=False,
+        )
+        self._fixed_width = width is not None
+
+    @property
+    def wraps(self) -> bool:
+        """Whether long lines are wrapped here. In a pipe, a line is a line."""
+        return self._fixed_width or self.console.is_terminal
+
+    @property
+    def quiet(self) -> bool:
+        return self.console.quiet
+
+    @quiet.setter
+    def quiet(self, is_quiet: bool) -> None:
+        self.console.quiet = is_quiet
+
+    def line(self, *pieces: Piece) -> None:
+        """Write one line."""
+        text = _text(pieces)
+        width = self.console.width
+        if self.wraps and text.cell_len > width > 2 * HANGING_INDENT:
+            # A row that begins at the left is always the start of a line.
+            indent = min(_indent(text) + HANGING_INDENT, width // 2)
+            first = text.wrap(self.console, width)[0]
+            rest = text[len(first) :]
+            rest = rest[_indent(rest) :]
+            rows = [first, *rest.wrap(self.console, width - indent)]
+            text = Text(f"\n{' ' * indent}").join(rows)
+        self._print(text)
+
+    def lines(self, lines: Iterable[Line]) -> None:
+        for pieces in lines:
+            self.line(*pieces)
+
+    def blank(self) -> None:
+        """Write an empty line."""
+        self._print(Text())
+
+    def document(self, text: str) -> None:
+        """Write a text of several lines, such as a contract."""
+        self._print(Text(visible_lines(text).removesuffix("\n")))
+
+    def table(self, table: Table) -> None:
+        """Write a table; without rows, its names alone."""
+        grid = RichTable(box=None, pad_edge=False)
+        for name in table.columns:
+            is_left, wraps = (True, False) if table.words is None else (name in table.words,) * 2
+            grid.add_column(
+                Text(visible_lines(name)),
+                justify="left" if is_left else "right",
+                no_wrap=not wraps,
+                overflow="fold",
+            )
+        for row in table.rows:
+            grid.add_row(*(_text((cell,)) for cell in row))
+        self.console.print(grid, soft_wrap=table.words is None)
+
+    def error(self, error: Exception) -> None:
+        """Write an error and the kind of it. Every line but its first is indented."""
+        self.failure(type(error).__name__, *_sentences(error))
+
+    def failure(self, kind: str, *sentences: str) -> None:
+        first, *rest = [line for sentence in sentences for line in sentence.split("\n")] or [""]
+        self.line(Styled(kind, "red"), f": {first}")
+        for line in rest:
+            self.line(f"  {line}")
+
+    def json(self, value: str) -> None:
+        """Write a JSON document."""
+        self._print(Text(visible_json(value)))
+
+    def _print(self, text: Text) -> None:
+        self.console.print(text, soft_wrap=True)
+
+
+out = Terminal()
+err = Terminal(stderr=True)
+
+
+def _text(pieces: Iterable[Piece]) -> Text:
+    """Return the pieces as one line."""
+    text = Text()
+    for piece in pieces:
+        if isinstance(piece, Styled):
+            text.append(visible(piece.text), piece.style)
+        else:
+            text.append(visible(piece))
+    return text
+
+
+def _indent(text: Text) -> int:
+    return len(text.plain) - len(text.plain.lstrip(" "))
+
+
+def plain_text(pieces: Iterable[Piece]) -> str:
+    """Return a line without its styles, for a message."""
+    return _text(pieces).plain
+
+
+def _sentences(error: Exception) -> Sequence[str]:
+    # Each mistake of a contract may name what its author wrote.
+    return error.sentences if isinstance(error, ContractError) else (str(error),)
+
+
+def silence(stream: Any) -> None:
+    """Let a stream whose reader has left go nowhere, so that nothing fails when it is flushed."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, stream.fileno())
+    finally:
+        os.close(nowhere)
+
+
+def as_json(value: Any) -> str:
+    """Return a value as a JSON document without a control character or an invisible one."""
+    return visible_json(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def emit(json_: str | None, value: Any) -> None:
     """Write JSON to a file, or for `-` to the terminal as the only standard output."""
     if json_ is None:
         return
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    text = as_json(value)
     if json_ == "-":
-        sys.stdout.write(text + "\n")
+        out.json(text)
         out.quiet = True
         return
     try:
@@ -43,17 +235,26 @@ def emit(json_: str | None, value: Any) -> None:
 
 def say(text: str) -> None:
     """Print a line of progress, with the time."""
-    err.print(f"[dim]{datetime.now(UTC):%H:%M:%S}[/] {plain(text)}", highlight=False)
+    err.line(Styled(f"{datetime.now(UTC):%H:%M:%S}", "dim"), f" {text}")
+
+
+@contextmanager
+def progress_bar(name: str, total: int, completed: int) -> Iterator[Callable[[], None]]:
+    """Show a bar while the block runs. Yields what moves it on by one."""
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=err.console) as bar:
+        task = bar.add_task(visible(name), total=total, completed=completed)
+        yield lambda: bar.advance(task)
 
 
 def changed_entry(number: int) -> str:
     """Say that a chain of hashes is broken at an entry."""
     return f"entry {number} was changed, or an entry before it was removed"
-
-
-def plain(text: str) -> str:
-    """Escape square brackets, which Rich would treat as markup."""
-    return text.replace("[", r"\[")
 
 
 @contextmanager
@@ -78,7 +279,8 @@ def stopping() -> Iterator[threading.Event]:
             stop.set()
             say("stopping; the current transaction ends first (Ctrl-C again ends at once)")
             if arriving.recv(1) and not over.wait(UNWINDING_S):
-                end_at_once("interrupted", 130)
+                err.line("interrupted")
+                end_at_once(130)
 
     arriving, told = socket.socketpair()
     told.setblocking(False)
@@ -99,12 +301,12 @@ def stopping() -> Iterator[threading.Event]:
 
 def give_up(error: TopicproofError) -> NoReturn:
     """Print an error, and end this process at once with its exit code."""
-    end_at_once(f"[red]{type(error).__name__}[/]: {error}", error.exit_code)
+    err.error(error)
+    end_at_once(error.exit_code)
 
 
-def end_at_once(told: str, code: int) -> NoReturn:
-    """Print a sentence and end this process without waiting for anything, as a kill -9 would."""
-    err.print(told, highlight=False)
+def end_at_once(code: int) -> NoReturn:
+    """End this process without waiting for anything, as a kill -9 would."""
     sys.stdout.flush()
     os._exit(code)
 

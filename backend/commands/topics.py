@@ -60,7 +60,7 @@ def fill(
             )
         count = fill_topic(kafka, topic, None if until_stopped else records, rate, stop.is_set)
     emit(json_, {"topic": topic, "records": count, "bootstrap": found.bootstrap})
-    out.print(f"{topic} holds {count:,} integers.")
+    out.line(f"{topic} holds {count:,} integers.")
 
 
 def floor(
@@ -92,4 +92,4 @@ def floor(
     begins = ", ".join(
         f"{topic}-{partition} at {offset:,}" for partition, offset in offsets.items()
     )
-    out.print(f"Group {group} begins with {begins}.", highlight=False)
+    out.line(f"Group {group} begins with {begins}.")

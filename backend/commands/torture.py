@@ -19,10 +19,10 @@ from topicproof.backend.commands.options import (
 )
 from topicproof.backend.commands.show_torture import line, markdown, summary
 from topicproof.backend.commands.terminal import (
+    Styled,
     emit,
     give_up,
     out,
-    plain,
     say,
     stopping,
     write_file,
@@ -101,9 +101,9 @@ def torture(
             options = {"minutes": minutes, "runs": runs, "seed": seed, "brokers": brokers}
             write_file(markdown_file, _page(options, real_time, tried, len(failures)))
         for one in smallest:
-            out.print(f"[red]{plain(line(one))}[/]", highlight=False)
-            out.print(f"Replay: topicproof torture --schedule '{one.schedule}'", highlight=False)
-        out.print(summary([one.schedule for one in tried], len(failures)))
+            out.line(Styled(line(one), "red"))
+            out.line(f"Replay: topicproof torture --schedule '{one.schedule}'")
+        out.line(summary([one.schedule for one in tried], len(failures)))
         return failures
 
     def gone(error: TopicproofError) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from rich.table import Table
-
 from topicproof.backend.commands.options import (
     Bootstrap,
     ClusterName,
@@ -15,7 +13,7 @@ from topicproof.backend.commands.options import (
     kafka_settings,
 )
 from topicproof.backend.commands.runs import where_it_ran
-from topicproof.backend.commands.terminal import emit, out, say
+from topicproof.backend.commands.terminal import Table, emit, out, say
 from topicproof.backend.errors import UsageError
 from topicproof.backend.history.store import History
 from topicproof.backend.kafka.cluster import Cluster
@@ -47,16 +45,14 @@ def totals(
     emit(json_, [{**asdict(one), "difference_cents": one.difference_cents} for one in known])
     if json_ is not None:
         return
-    table = Table(
-        "account", "total", "payments", "should be", "difference", box=None, pad_edge=False
-    )
+    table = Table(("account", "total", "payments", "should be", "difference"))
     for one in known:
         differs = f"{one.difference_cents / 100:+,.2f}" if one.difference_cents else ""
-        table.add_row(
+        table.add(
             one.account,
             f"{one.cents / 100:,.2f}",
             f"{one.payments:,}",
             f"{one.due_cents / 100:,.2f}",
             differs,
         )
-    out.print(table)
+    out.table(table)

@@ -15,7 +15,7 @@ from topicproof.backend.commands.options import (
     settings_of,
 )
 from topicproof.backend.commands.runs import execute, stop_all
-from topicproof.backend.commands.terminal import emit, out, say, stopping
+from topicproof.backend.commands.terminal import Styled, emit, out, say, stopping
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.dashboard import dashboard, require_closed, require_port
 from topicproof.backend.services.keeper import services
@@ -67,7 +67,9 @@ def up(
             )
             execute(settings, found, plan, stop)
         emit(json_, {"address": address, "bootstrap": found.bootstrap, "spark": spark})
-        out.print(f"\n[bold]The dashboard is at {address}[/]\nCtrl-C stops everything.")
+        out.blank()
+        out.line(Styled(f"The dashboard is at {address}", "bold"))
+        out.line("Ctrl-C stops everything.")
         stop.wait()
         say("stopping")
         stop_all(settings)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from topicproof.backend.characters import visible
 from topicproof.backend.services.processes import end_of_log
 from topicproof.backend.waiting import ask_until
 
@@ -136,7 +137,7 @@ class Program:
             self.start()
 
     def __str__(self) -> str:
-        return f"the program `{' '.join(self.command)[:200]}`"
+        return visible(f"the program `{' '.join(self.command)[:200]}`")
 
     @contextmanager
     def _frozen(self) -> Iterator[None]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.text import Text
-
+from topicproof.backend.characters import visible
 from topicproof.backend.commands.show import report_lines
+from topicproof.backend.commands.terminal import plain_text
 from topicproof.backend.errors import ContractError, UsageError
 from topicproof.backend.evidence.annotations import broken, place
 from topicproof.backend.harness.broker import Broker
@@ -68,15 +68,16 @@ def said(report: Report, folder: Path, by_default: bool = False) -> str:
 def _lines(report: Report) -> Iterator[str]:
     """Yield the lines above the findings."""
     for line in report_lines(report):
-        if line.startswith("  "):
+        text = plain_text(line)
+        if text.startswith("  "):
             return
-        yield Text.from_markup(line).plain
+        yield text
 
 
 def _finding(report: Report, finding: Finding) -> Iterator[str]:
-    yield f"  {finding.outcome:8} {finding.kind}: {finding.why}"
+    yield visible(f"  {finding.outcome:8} {finding.kind}: {finding.why}")
     for example in finding.examples[:EXAMPLES]:
-        yield f"           {place(report, example)}"
+        yield visible(f"           {place(report, example)}")
     if (more := finding.count - EXAMPLES) > 0:
         yield f"           and {more:,} more"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from topicproof.backend.characters import visible_lines
 from topicproof.backend.errors import SetupError
 from topicproof.backend.settings import STOP_TIMEOUT_S
 from topicproof.backend.waiting import ask_until
@@ -49,7 +50,7 @@ def end_of_log(*logs: Path) -> str:
         text = path.read_text(errors="replace") if path.exists() else ""
         lines = [line for line in text.splitlines() if not line.startswith(("\tat ", "\t..."))]
         if lines:
-            shown = "\n".join(lines[-LOG_LINES_SHOWN:])
+            shown = visible_lines("\n".join(lines[-LOG_LINES_SHOWN:]))
             return f"The end of its log ({path}):\n{shown}"
     return "It wrote no log."
 

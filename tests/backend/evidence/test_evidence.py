@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from tests.backend.evidence.evidence import judged, mend
 from tests.validators.history import history
 from topicproof.backend.commands.show import report_lines
+from topicproof.backend.commands.terminal import plain_text
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.copy import copy_evidence, zip_evidence
 from topicproof.backend.evidence.folder import read_report
@@ -121,7 +122,7 @@ def test_a_report_names_its_cluster_and_its_topics(broken: tuple[Path, Report]) 
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "Cluster cluster-1" in page and "AAAAAAAAAAAAAAAAAAAAAQ" in page
     told = "cluster cluster-1, topic ids: numbers AAAAAAAAAAAAAAAAAAAAAQ, squares without an id"
-    assert told in list(report_lines(report))
+    assert told in list(map(plain_text, report_lines(report)))
 
 
 @pytest.mark.parametrize("which", ["healthy", "broken"])

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from kafka.protocol.consumer import JoinGroupRequest
-from rich.console import Console
 
 from tests.backend.kafka.members import member
 from tests.backend.kafka.topics import Writer, ask
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
 from topicproof.backend.commands.show_topic import print_topic
+from topicproof.backend.commands.terminal import Terminal
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.client_configs import READ_COMMITTED, consumer_config
@@ -54,7 +54,7 @@ def test_inspect_names_the_members_of_each_group(
     owned = [each.partitions for each in lag.members or ()]
     assert sorted(owned) == [((topic, 0),), ((topic, 1),)]
     said = io.StringIO()
-    print_topic(Console(file=said, width=width, soft_wrap=True), view)
+    print_topic(Terminal(file=said, width=width), view)
     assert max(map(len, said.getvalue().splitlines())) <= width
     rows = [line.split() for line in said.getvalue().splitlines() if "reader-" in line]
     assert [row[-3:] for row in rows] == [

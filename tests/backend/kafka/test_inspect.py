@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from kafka.errors import ClusterAuthorizationFailedError
-from rich.console import Console
 
 from tests.backend.kafka.hanging import GHOST, hang
 from tests.backend.kafka.topics import Writer
 from topicproof.backend.address import Address
 from topicproof.backend.commands.show_topic import print_topic
+from topicproof.backend.commands.terminal import Terminal
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.browse import inspect as inspection
 from topicproof.backend.kafka.browse.inspect import inspect_topic
@@ -103,7 +103,7 @@ def test_everything_fits_on_a_terminal(bootstrap: str, new_topic: NewTopic, widt
     consumer.close()
     said = io.StringIO()
     view = inspect_topic(Address(bootstrap), topic)
-    print_topic(Console(file=said, width=width, soft_wrap=True), view, " --cluster west")
+    print_topic(Terminal(file=said, width=width), view, " --cluster west")
     text = " ".join(said.getvalue().split())
     assert max(map(len, said.getvalue().splitlines())) <= width
     assert "1 aborted (2 records; 1 declared), 2 open" in text

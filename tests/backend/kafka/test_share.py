@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from confluent_kafka import ShareConsumer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
-from rich.console import Console
 
 from tests.backend.kafka.topics import Writer
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
 from topicproof.backend.commands.show_topic import print_topic
+from topicproof.backend.commands.terminal import Terminal
 from topicproof.backend.kafka.browse.inspect import TopicView, inspect_topic
 from topicproof.backend.kafka.client_configs import admin_config
 from topicproof.backend.kafka.coordination.share import ShareGroup
@@ -102,7 +102,7 @@ def test_a_share_group_is_shown_with_its_start_its_lag_and_the_trap(
     )
     for width in (80, 120):
         said = io.StringIO()
-        print_topic(Console(file=said, width=width, soft_wrap=True), view)
+        print_topic(Terminal(file=said, width=width), view)
         assert max(map(len, said.getvalue().splitlines())) <= width
         text = " ".join(said.getvalue().split())
         assert "Share groups: left is in records, at most" in text

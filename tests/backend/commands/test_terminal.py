@@ -1,0 +1,230 @@
+"""Nothing that is data reaches a terminal as a control code, as markup or as a line of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import unicodedata
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.app.test_history_page import TWICE
+from topicproof.backend import characters, cli
+from topicproof.backend.commands import terminal
+from topicproof.backend.commands.show import report_lines
+from topicproof.backend.commands.show_topic import print_transactions
+from topicproof.backend.commands.terminal import Styled, Table, Terminal, as_json
+from topicproof.backend.errors import ContractError, TopicproofError
+from topicproof.backend.kafka.coordination.transactions import (
+    TransactionalId,
+    TransactionsOfCluster,
+)
+from topicproof.validators.finding import Example
+
+pytestmark = pytest.mark.quick
+
+HOSTILE = st.text(
+    st.one_of(
+        st.characters(),
+        st.sampled_from("\x1b\x07\x08\r\n\t\x7f\x9b\x85\u202e\u2066\u2028\u200b\U000e0041\ufeff"),
+        st.sampled_from("[]/\\:bold red"),
+    )
+)
+OURS = re.compile(r"\x1b\[[0-9;]*m")
+"""What we write to colour a word."""
+
+
+def moves(text: str) -> list[str]:
+    """The characters of an output that a terminal obeys or hides, but line breaks."""
+    return [
+        letter
+        for letter in OURS.sub("", text)
+        if letter != "\n" and unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    ]
+
+
+def coloured(width: int = 80) -> tuple[Terminal, io.StringIO]:
+    """A terminal with colours, and what is written to it."""
+    file = io.StringIO()
+    return Terminal(file=file, width=width, is_terminal=True), file
+
+
+def test_every_character_that_is_not_seen_is_spelled_out() -> None:
+    """Story: Unicode has 170 characters without a shape, and terminals obey 65 more. Each is
+    spelled out, in a line, in a text and in JSON."""
+    for letter in map(chr, range(sys.maxunicode + 1)):
+        if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+            assert characters.visible(letter).isascii(), hex(ord(letter))
+            assert characters.visible_lines(letter).isascii()
+            assert characters.visible_json(letter).isascii()
+    assert characters.visible("naïve 東京 é🙂 [x]\\") == "naïve 東京 é🙂 [x]\\"
+    assert characters.visible("a\x1b[2Jb\nc\u202e\U000e0041") == r"a\x1b[2Jb\nc\u202e\U000e0041"
+
+
+@given(HOSTILE, HOSTILE, st.sampled_from((20, 40, 80)))
+def test_a_line_is_a_line_whatever_is_in_it(first: str, second: str, width: int) -> None:
+    """Story: somebody controls every text of a line. It moves no cursor, and on a narrow terminal
+    no row but the first begins at the left."""
+    screen, file = coloured(width)
+    screen.line(f"x{first}", Styled(second, "red"), second)
+    text = file.getvalue()
+    assert moves(text) == []
+    first_row, *rows = text.removesuffix("\n").split("\n")
+    assert first_row.startswith("x")
+    assert all(OURS.sub("", row).startswith(" ") for row in rows)
+    piped = io.StringIO()
+    Terminal(file=piped).line(first, Styled(second, "red"))
+    assert piped.getvalue() == characters.visible(first + second) + "\n"
+
+
+@given(HOSTILE)
+def test_errors_documents_tables_and_json_obey_nobody(text: str) -> None:
+    """Story: an error quotes a name, a contract has odd characters, a table's cell is hostile. An
+    error's further lines are indented, and JSON still says what it said."""
+    screen, file = coloured()
+    screen.error(TopicproofError(text))
+    screen.error(ContractError(text, text))
+    assert all(
+        row.startswith(("  ", "TopicproofError: ", "ContractError: "))
+        for row in OURS.sub("", file.getvalue()).removesuffix("\n").split("\n")
+    )
+    screen.document(text)
+    table = Table(("a", "b"), {"a"})
+    table.add(text, Styled(text, "red"))
+    screen.table(table)
+    assert [letter for letter in moves(file.getvalue()) if letter != "\t"] == []
+    escaped = as_json({text: [text]})
+    assert moves(escaped) == [] and json.loads(escaped) == {text: [text]}
+
+
+@given(HOSTILE)
+def test_a_report_and_a_cluster_show_names_as_they_are_spelled(text: str) -> None:
+    """Story: topics, findings, notes, doubts and transactional ids of a stranger carry codes. Each
+    line of a report and each row of `transactions` stays where it is."""
+    finding = replace(
+        TWICE.findings[0], why=text, examples=(Example(0, 7, text, text, text),), kind=text
+    )
+    report = replace(
+        TWICE,
+        why=text,
+        source=replace(TWICE.source, topic=text),
+        sink=replace(TWICE.sink, topic=text),
+        findings=(finding,),
+        doubts=(text,),
+        notes=(text,),
+        warnings=(text,),
+    )
+    screen, file = coloured(width=10_000)
+    lines = list(report_lines(report))
+    screen.lines(lines)
+    assert moves(file.getvalue()) == []
+    assert file.getvalue().count("\n") == len(lines)
+    cluster = TransactionsOfCluster({}, (TransactionalId(text, text, 1, 1, None, None, ()),))
+    print_transactions(screen, cluster, "")
+    assert moves(file.getvalue()) == []
+
+
+def test_markup_of_a_name_ends_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Story: a transactional id ends in what Rich reads as the end of a style."""
+    for name in ("bad\\[/]", "[/]", "[link=https://evil.example]x", "[bold]"):
+        terminal.out.line(name)
+        terminal.out.table(Table(("id",), rows=[(name,)]))
+        assert capsys.readouterr().out.count(name) == 2
+
+
+@pytest.mark.parametrize("argument", ["\x1b[2J", "--\u202e", "\x9b2J", "a\nsigned Grace"])
+def test_an_echoed_argument_is_spelled_out(
+    argument: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: click quotes an argument that it does not know."""
+    for arguments in ([argument], ["check", "--guarantee", argument], ["show", "a", argument]):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(arguments)
+        assert ended.value.code == 64
+        text = capsys.readouterr().err
+        assert moves(text) == [] and "\nsigned" not in text
+
+
+@pytest.mark.parametrize("command", list(cli.COMMANDS))
+def test_an_unforeseen_error_is_a_sentence_and_no_verdict(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Story: any command meets a fault of ours, or a library that ends the process. It ends with 3,
+    since 1 means violated, and names the log with the traceback."""
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path))
+    log = tmp_path / "logs" / "topicproof.log"
+    for error in (ZeroDivisionError("\x1b[2J4111-1111"), SystemExit(1), RecursionError("deep")):
+
+        def fail() -> None:
+            raise error  # noqa: B023 (called before the next round)
+
+        app = cli.command_line([command])
+        (info,) = app.registered_commands
+        info.callback = fail
+        with monkeypatch.context() as patch:
+            patch.setattr(cli, "command_line", lambda _names: app)  # noqa: B023
+            with pytest.raises(SystemExit) as ended:
+                cli.main([command])
+        text = capsys.readouterr().err
+        assert ended.value.code == 3
+        assert text.startswith(type(error).__name__) and text.count("\n") == 1
+        assert str(log) in text and "4111" not in text
+        assert f"{type(error).__name__}" in log.read_text() and moves(log.read_text()) == []
+        assert log.stat().st_mode & 0o077 == 0
+
+
+def test_a_reader_that_leaves_changes_no_exit_code(tmp_path: Path) -> None:
+    """Story: `topicproof doctor | head -1`. Rich ends a process with 1 if nobody reads on."""
+    code = (
+        "import os, sys; from topicproof.backend import cli\n"
+        "from topicproof.backend.commands import terminal\n"
+        "def write(names):\n"
+        "    for _ in range(9_999): terminal.out.line('x' * 99)\n"
+        "    return lambda **options: 2\n"
+        "cli.command_line = write; cli.main(['runs'])"
+    )
+    environment = {**os.environ, "TOPICPROOF_HOME": str(tmp_path)}
+    command, pipe = [sys.executable, "-c", code], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 2
+    with Path("/dev/full").open("w") as full:
+        answer = subprocess.run(
+            command, stdout=full, stderr=pipe, env=environment, text=True, check=False
+        )
+    assert answer.returncode == 3 and "Traceback" not in answer.stderr
+
+
+def test_what_libraries_log_goes_to_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: librdkafka reports a transaction's trouble dozens of times, and a thread of a library
+    fails. The terminal has the progress alone."""
+    code = (
+        "import logging, threading, warnings; from topicproof.backend import cli\n"
+        "def write(names):\n"
+        "    logging.getLogger('topicproof.backend.kafka').error('%s', 'GETPID\\x1b[2J')\n"
+        "    thread = threading.Thread(target=lambda: 1 / 0); thread.start(); thread.join()\n"
+        "    warnings.warn('careful')\n"
+        "    return lambda **options: 0\n"
+        "cli.command_line = write; cli.main(['runs'])"
+    )
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path))
+    answer = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, b"", b"")
+    text = (tmp_path / "logs" / "topicproof.log").read_text()
+    assert r"GETPID\x1b[2J" in text and "ZeroDivisionError" in text and "careful" in text
