@@ -156,7 +156,7 @@ def verify(
     emit(json_, answers if len(answers) > 1 else answers[0])
     if json_ != "-":
         trusted = " and ".join(map(str, folders))
-        out.print(plain(f"Trusted keys are those in {trusted}."), highlight=False)
+        out.line(f"Trusted keys are those in {trusted}.")
         for one in found:
             _print_verified(one, judged)
     code = worst(one.exit_code if judged else one.trust_code for one in found)
