@@ -30,8 +30,9 @@ from topicproof.backend.commands.run_options import (
 from topicproof.backend.commands.terminal import Styled, emit, out, say
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.attestation import Trust
-from topicproof.backend.evidence.folder import evidence_hash, evidence_in
+from topicproof.backend.evidence.folder import evidence_hash, evidence_in, original_hash
 from topicproof.backend.evidence.manifest import Payloads, read_manifest, require_unchanged
+from topicproof.backend.evidence.signoff_trust import SignoffTrust
 from topicproof.backend.evidence.unpacking import unpacked
 from topicproof.backend.exit_codes import worst
 from topicproof.backend.history import signoff as signoffs_of
@@ -114,7 +115,8 @@ def verify(
         bool,
         typer.Option(
             "--require-signature",
-            help="Refuse evidence for which no trusted key vouches, also unsigned evidence.",
+            help="Refuse evidence, and sign-offs beside it, for which no trusted key vouches, also"
+            " unsigned ones.",
         ),
     ] = False,
     cluster: ClusterName = None,
@@ -144,7 +146,8 @@ def verify(
         )
     strict = signature_required or settings.require_signature
     with _at_hand(folder) as place:
-        found = [unchanged(one, read_keyring(settings), strict) for one in evidence_in(place)]
+        keyring, whole = read_keyring(settings), original_hash(place)
+        found = [unchanged(one, keyring, strict, whole) for one in evidence_in(place)]
         if judged and not any(one.refused for one in found):
             with (
                 services(settings, kafka=False, say=say) as up,
@@ -239,6 +242,7 @@ def _verified_json(found: Verified) -> dict[str, Any]:
         "files": len(found.manifest.files),
         "differences": [one._asdict() for one in found.differences],
         "vouched": None if found.vouched is None else asdict(found.vouched),
+        "signoffs": [asdict(entry) for entry in found.signoffs],
         "verdict": found.manifest.verdict,
         "judged_again": found.found.verdict if found.found else None,
         "contradictions": [*found.contradictions, *found.forged],
@@ -256,7 +260,10 @@ def _print_verified(found: Verified, judged: bool) -> None:
         return
     out.line(f"All {len(found.manifest.files)} files match the manifest ({found.hash}).")
     _print_vouched(found)
+    _print_signoffs(found)
     if not judged or found.refused:
+        for sentence in found.forged:
+            out.line(Styled("contradiction", "bold red"), f" {sentence}")
         return
     for sentence in (*found.contradictions, *found.forged):
         out.line(Styled("contradiction", "bold red"), f" {sentence}")
@@ -286,3 +293,20 @@ def _print_vouched(found: Verified) -> None:
     }
     word = refused if found.refused else words.get(found.vouched.trust, refused)
     out.line(word, f" {found.vouched.says}")
+
+
+def _print_signoffs(found: Verified) -> None:
+    refused = Styled("refused sign-off", "bold red")
+    words = {
+        SignoffTrust.VOUCHED: Styled("sign-off", "green"),
+        SignoffTrust.REVOKED: refused,
+        SignoffTrust.BROKEN: refused,
+        SignoffTrust.OTHER: Styled("sign-off that does not count", "yellow"),
+    }
+    for entry in found.signoffs:
+        word = words.get(entry.trust, Styled("sign-off that is not trusted", "yellow"))
+        strict = found.signature_required and not entry.trust.by_trusted
+        out.line(refused if strict else word, f" {entry.text}")
+        out.line(f"  {entry.says}")
+    if found.signoffs and found.vouched is not None and found.vouched.trust is not Trust.VOUCHED:
+        out.line("No trusted key vouches for the list of sign-offs: some may have been taken out.")

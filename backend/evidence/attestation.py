@@ -29,6 +29,7 @@ from topicproof.backend.trust.acting import machine_user
 from topicproof.backend.trust.dsse import (
     ENVELOPE_BYTES_MAX,
     PAYLOAD_TYPE,
+    STATEMENT,
     Envelope,
     Signature,
     encoded,
@@ -43,7 +44,6 @@ from topicproof.backend.trust.signing import signing_key
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 
-STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
 ASKED = ("contract.yaml", "plan.json", "taken.json")
 """The files with the question: the configuration of the test."""

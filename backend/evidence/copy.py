@@ -35,7 +35,7 @@ from topicproof.backend.evidence.manifest import (
     write_manifest,
 )
 from topicproof.backend.evidence.page import PAGE, page_time, write_page
-from topicproof.backend.evidence.signed import Entries, write_signoffs
+from topicproof.backend.evidence.signed import ORIGINAL, Entries, write_signoffs
 from topicproof.backend.settings import Settings
 from topicproof.validators.decoded import DECODED
 from topicproof.validators.kinds.wrong_value import without_values as sentence_without
@@ -79,7 +79,7 @@ def copy_evidence(
                 _copy_masked(evidence / name, target / name, mask)
             _tell_again(evidence, target, manifest)
         if signoffs:
-            _add_signoffs(evidence, target, manifest, signoffs)
+            _add_signoffs(evidence, target, manifest, signoffs, payloads)
     except OSError as error:
         raise EvidenceError(
             f"The evidence cannot be copied to {target}: {error.strerror}."
@@ -223,10 +223,15 @@ def _copy_masked(path: Path, target: Path, mask: Mask | None) -> None:
                 writer.write_table(rows.cast(schema))
 
 
-def _add_signoffs(evidence: Path, target: Path, manifest: Manifest, signoffs: Entries) -> None:
-    """Write the sign-offs into a copy, and render its page with them."""
+def _add_signoffs(
+    evidence: Path, target: Path, manifest: Manifest, signoffs: Entries, payloads: Payloads
+) -> None:
+    """Write the sign-offs into a copy with the manifest that they speak of, and render its page
+    with them."""
     judged_at = manifest.judged_at or page_time(evidence / PAGE) or ""
     write_signoffs(target, signoffs)
+    if payloads is Payloads.ALL:
+        shutil.copyfile(evidence / MANIFEST, target / ORIGINAL)
     made_at = f"{judged_at.replace('T', ' ')} UTC"
     write_page(target / PAGE, read_report(target), made_at, signoffs)
 

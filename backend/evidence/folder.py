@@ -25,7 +25,13 @@ from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.findings import Place, gather
 from topicproof.backend.evidence.junit import JUNIT, write_junit
 from topicproof.backend.evidence.limits import read_bytes
-from topicproof.backend.evidence.manifest import MANIFEST, Payloads, manifest_hash, write_manifest
+from topicproof.backend.evidence.manifest import (
+    MANIFEST,
+    Payloads,
+    manifest_hash,
+    read_manifest,
+    write_manifest,
+)
 from topicproof.backend.evidence.page import PAGE, write_page
 from topicproof.validators.report import Report
 
@@ -66,8 +72,8 @@ def write_report(folder: Path, report: Report, places: Mapping[Place, int], made
 
 
 def evidence_in(folder: Path) -> list[Path]:
-    """Find the evidence in a folder: the folder itself, or all evidence in a run's folder, end to
-    end before single stages. Raises EvidenceError without any."""
+    """Find the evidence in a folder: the folder itself, all evidence in a run's folder, end to end
+    before single stages, or that of each sink of a check. Raises EvidenceError without any."""
     folders = _evidence_in(folder)
     if not folders:
         raise EvidenceError(f"{folder} holds no evidence: there is no {MANIFEST} in it.")
@@ -81,7 +87,12 @@ def holds_evidence(folder: Path) -> bool:
 def _evidence_in(folder: Path) -> list[Path]:
     if (folder / MANIFEST).is_file():
         return [folder]
-    patterns = (f"{EVIDENCE}/{MANIFEST}", f"*/*/{EVIDENCE}/{MANIFEST}")
+    of_run = _evidence_at(folder, f"{EVIDENCE}/{MANIFEST}", f"*/*/{EVIDENCE}/{MANIFEST}")
+    # A check of several sinks leaves a folder for each topic, below that of its cluster if named.
+    return of_run or _evidence_at(folder, f"*/{MANIFEST}", f"*/*/{MANIFEST}")
+
+
+def _evidence_at(folder: Path, *patterns: str) -> list[Path]:
     return [path.parent for pattern in patterns for path in sorted(folder.glob(pattern))]
 
 
@@ -95,6 +106,19 @@ def evidence_hash(folder: Path) -> str | None:
     if len(found) == 1:
         return manifest_hash(found[0])
     lines = "".join(f"{manifest_hash(one)}  {one.relative_to(folder)}\n" for one in found)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def original_hash(folder: Path) -> str | None:
+    """Return what `evidence_hash` was before a run's evidence was copied into this folder: that is
+    what sign-offs name. Raises EvidenceError."""
+    hashes = {
+        evidence.relative_to(folder): read_manifest(evidence).of or manifest_hash(evidence)
+        for evidence in evidence_in(folder)
+    }
+    if len(hashes) == 1:
+        return next(iter(hashes.values()))
+    lines = "".join(f"{digest}  {place}\n" for place, digest in hashes.items())
     return hashlib.sha256(lines.encode()).hexdigest()
 
 

@@ -70,11 +70,18 @@ def parse_json(text: bytes | str) -> Any:
     """Parse JSON. Raises ValueError, also for a document that is nested too deeply, and for half of
     a surrogate pair, which cannot be written again."""
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=_once_each)
         json.dumps(found, ensure_ascii=False).encode()
         return found
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("it holds a name twice, and readers may take either")
+    return fields
 
 
 def read_table(path: Path) -> pa.Table:

@@ -98,7 +98,14 @@ def write_manifest(
 
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest. Raises EvidenceError if it is missing or unreadable."""
-    path = folder / MANIFEST
+    try:
+        return parse_manifest(folder / MANIFEST)
+    except FileNotFoundError as error:
+        raise EvidenceError(f"{folder} holds no evidence: there is no {MANIFEST} in it.") from error
+
+
+def parse_manifest(path: Path) -> Manifest:
+    """Read a manifest from a file of any name. Raises EvidenceError, FileNotFoundError."""
     try:
         said = read_json(path)
         if said.pop("schema") != SCHEMA:
@@ -108,8 +115,8 @@ def read_manifest(folder: Path) -> Manifest:
         files = {name: Entry(**entry) for name, entry in said.pop("files").items()}
         found = Manifest(**{**said, "payloads": Payloads(said["payloads"])}, files=files)
         return _CHECKED.validate_python(asdict(found) | {"files": files})
-    except FileNotFoundError as error:
-        raise EvidenceError(f"{folder} holds no evidence: there is no {MANIFEST} in it.") from error
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise EvidenceError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -30,8 +30,11 @@ PAGE_HEAD_MAX = 20_000
 """The time is within this many characters of a page."""
 
 
-def write_page(path: Path, report: Report, made_at: str, signoffs: Entries = ()) -> None:
-    """Write the page, in a copy with the sign-offs. Raises OSError."""
+def write_page(
+    path: Path, report: Report, made_at: str, signoffs: Entries = (), signatures: bool = True
+) -> None:
+    """Write the page, in a copy with the sign-offs; without `signatures`, as earlier versions did.
+    Raises OSError."""
     balance = sorted(report.balance, key=lambda one: one.partition)
     text = (
         _environment()
@@ -39,7 +42,8 @@ def write_page(path: Path, report: Report, made_at: str, signoffs: Entries = ())
         .render(
             report=report,
             made_at=made_at,
-            signoffs=signoff_rows(signoffs),
+            signoffs=signoff_rows(signoffs, signatures),
+            signatures=signatures,
             symbols=SYMBOLS,
             examples_open=EXAMPLES_OPEN,
             fates=tuple(FATES),

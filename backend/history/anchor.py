@@ -19,16 +19,17 @@ from sqlalchemy.engine import make_url
 
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.attestation import (
-    STATEMENT,
     revoked_says,
     sign_statement,
     signer_fields,
     signers_of,
     usable_key,
 )
+from topicproof.backend.evidence.signed import PREDICATE
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.dsse import (
     PAYLOAD_TYPE,
+    STATEMENT,
     format_envelope,
     parse_envelope,
     payload_fields,
@@ -36,7 +37,6 @@ from topicproof.backend.trust.dsse import (
 from topicproof.backend.trust.keyring import Keyring
 from topicproof.backend.trust.keys import trust_folder
 
-PREDICATE = "urn:topicproof:sign-off:v1"
 SIGNED = "signoffs.jsonl"
 """In the home's folder `trust`: the entries that this installation signed, one a line."""
 

@@ -5,35 +5,68 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from topicproof.backend.errors import NotPermitted
+from topicproof.backend.errors import EvidenceError, NotPermitted
 from topicproof.backend.evidence.attestation import attest_copy
 from topicproof.backend.evidence.copy import copy_all, zip_evidence
 from topicproof.backend.evidence.folder import evidence_in, holds_evidence, read_report
 from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.evidence.signed import Entries
 from topicproof.backend.history.audit import allow, noting_refusal
-from topicproof.backend.history.signoff import signoffs
+from topicproof.backend.history.signoff import broken, signoffs, unanchored
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import Action, Identity
+from topicproof.backend.trust.keyring import read_keyring
 from topicproof.backend.trust.login import Login, configured_login
 from topicproof.backend.trust.masking import Field, masked_fields
 
 
 def export_folder(history: History, run: Run, target: Path, payloads: Payloads) -> None:
-    """Copy a run's evidence with its sign-offs. Raises NotPermitted, and as `copy_all`."""
+    """Copy a run's evidence with its sign-offs. Raises NotPermitted, EvidenceError for a
+    sign-off that nobody vouches for, and as `copy_all`."""
     _allow(history, run, payloads)
     place = run.folder(history.settings)
-    signed = [one.as_json() for one in signoffs(history, run.id)]
-    copy_all(place, target, payloads, signed)
+    copy_all(place, target, payloads, _sound_signoffs(history, run))
     attest_copy(history.settings, place, target)
 
 
 def export_zip(history: History, run: Run, target: Path, payloads: Payloads) -> None:
-    """Zip a run's evidence with its sign-offs. Raises NotPermitted, and as `zip_evidence`."""
+    """Zip a run's evidence with its sign-offs. Raises NotPermitted, EvidenceError for a sign-off
+    that nobody vouches for, and as `zip_evidence`."""
     _allow(history, run, payloads)
-    signed = [one.as_json() for one in signoffs(history, run.id)]
     place = run.folder(history.settings)
-    zip_evidence(place, target, payloads, run.id, signed, history.settings)
+    entries = _sound_signoffs(history, run)
+    zip_evidence(place, target, payloads, run.id, entries, history.settings)
+
+
+def _sound_signoffs(history: History, run: Run) -> Entries:
+    """Return the sign-offs of a run. A copy is signed, and its reader believes the signature: so
+    raises EvidenceError for an entry that `topicproof keys chain` rejects."""
+    entries = signoffs(history)
+    ours = [entry for entry in entries if entry.run == run.id]
+    damaged = broken(entries)
+    doubts = {
+        doubt.number: doubt.says for doubt in unanchored(history, read_keyring(history.settings))
+    }
+    for entry in ours:
+        says = doubts.get(entry.number)
+        if entry.hash != entry.hashed():
+            says = "It was changed after it was entered."
+        elif entry.envelope is None and damaged is not None:
+            says = f"It has no signature, and the chain is broken at entry {damaged}."
+        if says is not None:
+            raise EvidenceError(_refusal(run, f"entry {entry.number}", says))
+    gone = sorted(doubts.keys() - {entry.number for entry in entries})
+    if ours and gone:
+        raise EvidenceError(_refusal(run, f"entry {gone[0]}", doubts[gone[0]]))
+    return [entry.as_json() for entry in ours]
+
+
+def _refusal(run: Run, entry: str, says: str) -> str:
+    return (
+        f"The evidence of {run.id} is not exported with its sign-offs, because of {entry}: {says}"
+        " `topicproof keys chain` checks all entries."
+    )
 
 
 def hidden_of(login: Login, settings: Settings, by: Identity, run: Run) -> tuple[Field, ...]:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from topicproof.backend.trust.keys import PublicKey, verifies
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
+STATEMENT = "https://in-toto.io/Statement/v1"
+"""The type of each payload of ours."""
 ENVELOPE_BYTES_MAX = 1_000_000
 """Ours have a few thousand bytes."""
 SIGNATURES_MAX = 16
@@ -82,12 +84,20 @@ def payload_fields(envelope: Envelope) -> dict[str, Any]:
 
 def _fields(text: bytes) -> dict[str, Any]:
     try:
-        said = json.loads(text)
+        said = json.loads(text, object_pairs_hook=_once_each)
     except (ValueError, RecursionError) as error:
         raise ValueError("it is not JSON") from error
     if not isinstance(said, dict):
         raise ValueError("it is no JSON object")
     return said
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a name that is there twice, since two readers may take different ones of the two."""
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a name is there twice")
+    return fields
 
 
 def _decoded(text: object) -> bytes:

@@ -26,6 +26,7 @@ from topicproof.backend.evidence.manifest import (
     read_manifest,
 )
 from topicproof.backend.evidence.signed import read_signoffs, signoff_contradictions
+from topicproof.backend.evidence.signoff_trust import SignoffTrust, SignoffVouching
 from topicproof.backend.exit_codes import FORGED, UNJUDGED, code_of, worst
 from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.judge import judge_capture
@@ -33,12 +34,15 @@ from topicproof.backend.storage import fetch
 from topicproof.backend.trust.keyring import Keyring
 from topicproof.backend.verifying.cluster_check import compare_with_clusters
 from topicproof.backend.verifying.derived import (
+    OLD_PAGE,
     asked_contradictions,
     file_contradictions,
+    has_old_page,
     manifest_contradictions,
     other_versions,
     report_contradictions,
 )
+from topicproof.backend.verifying.signoffs import original_contradictions, signoffs_beside
 from topicproof.validators.ledger.ledger import ReadingsNeeded
 from topicproof.validators.report import Report
 from topicproof.validators.spark_errors import first_line
@@ -75,7 +79,9 @@ class Verified:
     vouched: Vouching | None = None
     """Who vouches for the folder; None if no keyring was given."""
     signature_required: bool = False
-    """Whether the folder is refused if no trusted key vouches for it."""
+    """Whether the folder is refused if no trusted key vouches for it and for its sign-offs."""
+    signoffs: tuple[SignoffVouching, ...] = ()
+    """What each sign-off in the folder is worth."""
 
     @property
     def masked(self) -> bool:
@@ -84,21 +90,40 @@ class Verified:
 
     @property
     def refused(self) -> bool:
-        """Whether the folder is not worth judging again: it was changed, or its signature says that
-        it cannot be trusted."""
+        """Whether the folder is not worth judging again: it was changed, or its signature or a
+        sign-off says that it cannot be trusted."""
         trust = None if self.vouched is None else self.vouched.trust
         wanted = self.signature_required and trust is not Trust.VOUCHED
-        return bool(self.differences) or wanted or (trust is not None and trust.refused)
+        changed = bool(self.differences) or self._refuses_signoffs
+        return changed or wanted or (trust is not None and trust.refused)
+
+    @property
+    def _refuses_signoffs(self) -> bool:
+        return any(
+            entry.trust.refused or (self.signature_required and not entry.trust.by_trusted)
+            for entry in self.signoffs
+        )
+
+    @property
+    def _signoffs_code(self) -> int:
+        """3 if a sign-off is by a key that is not known, or if nobody vouches that one is about
+        this evidence; 0 otherwise. A sign-off without a signature only says so."""
+        if self.vouched is None:
+            return 0
+        doubtful = {SignoffTrust.STRANGER, SignoffTrust.UNPROVEN}
+        if self.vouched.trust is not Trust.VOUCHED:
+            doubtful.add(SignoffTrust.OTHER)
+        return UNJUDGED if any(entry.trust in doubtful for entry in self.signoffs) else 0
 
     @property
     def trust_code(self) -> int:
-        """The exit code of the signature alone: 4 if the folder is refused, 3 if the key is not
+        """The exit code of the signatures alone: 4 if the folder is refused, 3 if a key is not
         known. A folder without a signature, as of earlier versions, has 0 unless one is
         required."""
-        if self.refused:
+        if self.refused or self.forged:
             return FORGED
         stranger = self.vouched is not None and self.vouched.trust is Trust.STRANGER
-        return UNJUDGED if stranger else 0
+        return UNJUDGED if stranger else self._signoffs_code
 
     @property
     def exit_code(self) -> int:
@@ -113,15 +138,30 @@ class Verified:
 
 
 def unchanged(
-    evidence: Path, keyring: Keyring | None = None, signature_required: bool = False
+    evidence: Path,
+    keyring: Keyring | None = None,
+    signature_required: bool = False,
+    whole: str | None = None,
 ) -> Verified:
-    """Compare the files with the manifest, and the manifest with its signature: the first part of
-    `verify`."""
-    found = tuple(differences(evidence))
-    return Verified(
-        *(evidence, read_manifest(evidence), manifest_hash(evidence) or "", found, None, None, ()),
+    """Compare the files with the manifest, and the manifest and the sign-offs with their
+    signatures: the first part of `verify`. `whole`: the hash of all stages of the run, if the
+    folder is one of several. Raises EvidenceError."""
+    changed = tuple(differences(evidence))
+    manifest = read_manifest(evidence)
+    looked = Verified(
+        *(evidence, manifest, manifest_hash(evidence) or "", changed, None, None, ()),
         vouched=None if keyring is None else vouching(evidence, keyring),
         signature_required=signature_required,
+    )
+    if changed:
+        return looked
+    return replace(
+        looked,
+        signoffs=signoffs_beside(evidence, manifest, looked.vouched, keyring or {}, whole),
+        forged=(
+            *signoff_contradictions(read_signoffs(evidence)),
+            *original_contradictions(evidence, manifest),
+        ),
     )
 
 
@@ -165,10 +205,10 @@ def verify(
             ) from error
         text = read_bytes(evidence / REPORT).decode()
         contradictions = report_contradictions(text, said, found)
-        forged = asked_contradictions(evidence, capture.question)
-        forged += signoff_contradictions(read_signoffs(evidence))
+        forged = [*looked.forged, *asked_contradictions(evidence, capture.question)]
         others = other_versions(said)
         rendered: list[str] = []
+        old_page: list[str] = []
         if not contradictions:
             # The files are rendered from the report, so a wrong report says nothing about them.
             forged += manifest_contradictions(manifest, found)
@@ -176,6 +216,7 @@ def verify(
             places = gather(scratch / "ledger", scratch)
             try:
                 rendered = file_contradictions(spark, evidence, manifest, said, places, scratch)
+                old_page = [OLD_PAGE] if has_old_page(evidence, manifest, said, scratch) else []
             except HOSTILE as error:
                 raise EvidenceError(
                     f"The files of {evidence} cannot be rendered again: {first_line(error)}"
@@ -192,6 +233,7 @@ def verify(
     ]
     told = "The report was written with other versions, so its sentences are not compared"
     notes = [f"{told}: {', '.join(others)}."] if others else []
+    notes += old_page
     forged += [] if others else rendered
     return replace(
         looked,

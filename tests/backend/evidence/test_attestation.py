@@ -17,7 +17,6 @@ from tests.app.test_history_page import HELD, TWICE
 from tests.backend.evidence.evidence import mend
 from topicproof.backend.evidence.attestation import (
     PREDICATE,
-    STATEMENT,
     Trust,
     Vouching,
     attest,
@@ -30,6 +29,7 @@ from topicproof.backend.evidence.copy import copy_evidence, zip_evidence
 from topicproof.backend.evidence.folder import EVIDENCE, complete
 from topicproof.backend.evidence.manifest import ATTESTATION, MANIFEST, Payloads, manifest_hash
 from topicproof.backend.settings import Settings
+from topicproof.backend.trust.dsse import STATEMENT
 from topicproof.backend.trust.identity import How, Identity, Role
 from topicproof.backend.trust.keyring import OWN, import_key, read_keyring, revoke
 from topicproof.backend.trust.keys import from_private, key_id, public_pem
