@@ -8,6 +8,7 @@ removes them, together with the downloads of Streamlit's own tables.
 from __future__ import annotations
 
 import base64
+import csv
 import io
 import json
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from topicproof.backend.formats.formats import Formats
 from topicproof.backend.history.audit import allow
 from topicproof.backend.kafka.browse.records import Record
 from topicproof.backend.kafka.browse.search import Row
+from topicproof.backend.spreadsheet import defused
 from topicproof.backend.trust.identity import Action
 
 Chart = Callable[[], go.Figure]
@@ -67,7 +69,18 @@ def record_frame(
 
 
 def as_csv(frame: pd.DataFrame) -> bytes:
-    return frame.to_csv(index=False).encode()
+    """Writes cells that no spreadsheet runs: a formula gets an apostrophe in front. Texts are in
+    quotes, so a spreadsheet that separates cells otherwise does not cut one into a formula."""
+    return as_raw_csv(frame.rename(columns=_safe).apply(lambda column: column.map(_safe)))
+
+
+def as_raw_csv(frame: pd.DataFrame) -> bytes:
+    """Writes cells unchanged: a spreadsheet may run them."""
+    return frame.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC).encode()
+
+
+def _safe(cell: Any) -> Any:
+    return defused(cell) if isinstance(cell, str) else cell
 
 
 def as_json(frame: pd.DataFrame) -> bytes:
@@ -135,7 +148,14 @@ def offer_table(
 
     with st.popover("Export", icon=":material/download:", width="content"):
         st.caption(said)
+        raw = st.checkbox(
+            "CSV with formulas",
+            key=f"raw {name}",
+            help="Keeps cells that a spreadsheet runs as formulas. Without it, an apostrophe in"
+            " front makes a text of each.",
+        )
         for label, ending, mime, write in KINDS:
+            write = as_raw_csv if raw and write is as_csv else write
             _button(label, f"{name}.{ending}", mime, made(write))
         if chart is not None:
             _button("Chart as a page", f"{name}.html", "text/html", lambda: as_page(chart()))

@@ -12,9 +12,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
+from topicproof.backend.spreadsheet import defused
 from topicproof.validators.evidence import COLUMNS
 
 PARQUET, CSV = "findings.parquet", "findings.csv"
+SUSPECT = "^[^A-Za-z0-9]"
+"""A pattern of RE2: every cell that `spreadsheet.is_formula` accepts, and others."""
 TYPES = {"int": pa.int32(), "long": pa.int64(), "string": pa.string()}
 SCHEMA = pa.schema(
     [
@@ -47,19 +50,35 @@ def gather(ledger: Path, evidence: Path) -> Counter[Place]:
                 for batch in file.iter_batches():
                     rows = pa.Table.from_batches([batch]).select(SCHEMA.names).cast(SCHEMA)
                     parquet.write_table(rows)
-                    text.write_table(rows)
+                    text.write_table(_defused(rows))
                     found += _places(rows)
     for folder in folders:
         shutil.rmtree(folder)
     return found
 
 
-def write_csv(parquet: Path, target: Path) -> None:
-    """Write the rows of `findings.parquet`, as `gather` made it, as CSV. Raises OSError,
-    pyarrow.ArrowInvalid."""
+def write_csv(parquet: Path, target: Path, *, raw: bool = False) -> None:
+    """Write the rows of `findings.parquet`, as `gather` made it, as CSV. `raw`: as earlier versions
+    did, with cells that a spreadsheet runs. Raises OSError, pyarrow.ArrowInvalid."""
     with pq.ParquetFile(parquet) as file, csv.CSVWriter(target, SCHEMA) as text:
         for batch in file.iter_batches():
-            text.write_table(pa.Table.from_batches([batch]).select(SCHEMA.names).cast(SCHEMA))
+            rows = pa.Table.from_batches([batch]).select(SCHEMA.names).cast(SCHEMA)
+            text.write_table(rows if raw else _defused(rows))
+
+
+def _defused(rows: pa.Table) -> pa.Table:
+    """Return the rows without cells that a spreadsheet runs. Almost all begin with a letter, which
+    needs no closer look."""
+    for number, column in enumerate(SCHEMA):
+        cells = rows[column.name]
+        if (
+            column.type != pa.string()
+            or not pc.any(pc.match_substring_regex(cells, SUSPECT)).as_py()
+        ):
+            continue
+        safe = [None if text is None else defused(text) for text in cells.to_pylist()]
+        rows = rows.set_column(number, column, pa.array(safe, pa.string()))
+    return rows
 
 
 def count_places(parquet: Path) -> Counter[Place]:

@@ -40,6 +40,7 @@ from topicproof.validators.report import Report
 
 CONTRACT, PLAN = "contract.yaml", "plan.json"
 OLD_PAGE = f"{PAGE} is of an earlier version, so it does not say which sign-offs are signed."
+RAW_CSV = "findings-raw.csv"
 SENTENCES_MAX = 20
 SHOWN_MAX = 80
 
@@ -230,18 +231,20 @@ def file_contradictions(
         sentences.append(f"{PARQUET}: its rows differ from those found again.")
     try:
         write_csv(evidence / PARQUET, scratch / CSV)
+        write_csv(evidence / PARQUET, scratch / RAW_CSV, raw=True)
         write_junit(scratch / JUNIT, said, here, judged_at)
         _render_page(scratch / PAGE, evidence, manifest, said)
-        for name, source in (
-            (CSV, PARQUET),
-            (JUNIT, f"{REPORT} with the rows found again"),
-            (PAGE, REPORT),
+        # Earlier versions wrote cells that a spreadsheet runs as they were.
+        for name, source, renderings in (
+            (CSV, PARQUET, (scratch / CSV, scratch / RAW_CSV)),
+            (JUNIT, f"{REPORT} with the rows found again", (scratch / JUNIT,)),
+            (PAGE, REPORT, (scratch / PAGE,)),
         ):
             if not (evidence / name).is_file():
                 sentences.append(f"{name}: it is missing.")
             elif name == PAGE and has_old_page(evidence, manifest, said, scratch):
                 continue
-            elif not filecmp.cmp(evidence / name, scratch / name, shallow=False):
+            elif not any(filecmp.cmp(evidence / name, one, shallow=False) for one in renderings):
                 sentences.append(f"{name}: it is not what {source} gives.")
     except (OSError, pa.ArrowInvalid) as error:
         raise EvidenceError(f"The files of {evidence} cannot be rendered again: {error}") from error
