@@ -24,6 +24,8 @@ from topicproof.backend.trust.identity import Action, Identity, read_identity, r
 
 FIRST = "0" * 64
 """The first entry's hash of the previous one."""
+WHAT_MAX = 1_000
+"""Characters of `what` in an entry."""
 TRIES = 50
 """Attempts to add an entry. Of several people who act at once, one gets the next number."""
 
@@ -92,12 +94,23 @@ def noting_refusal(history: History, action: Action, what: str = "") -> Iterator
 
 
 def note(history: History, action: Action, what: str = "", *, allowed: bool = True) -> None:
-    """Add an entry. Raises EvidenceError."""
+    """Add an entry. What does not print is spelled in it, and it has a limited length. Raises
+    EvidenceError."""
+    what = _spelled(what)
     who = json.dumps(history.by.as_json(), sort_keys=True, ensure_ascii=False)
     for _ in range(TRIES):
         if _append(history, who, action, what, allowed):
             return
     raise EvidenceError("The audit log cannot be written: too many people act at once. Try again.")
+
+
+def _spelled(what: str) -> str:
+    """Return one line that hides nothing: `\\x1b` for an escape."""
+    line = "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in what[:WHAT_MAX]
+    )
+    return line if len(what) <= WHAT_MAX else f"{line}…"
 
 
 def audit_entries(history: History) -> list[Entry]:

@@ -19,6 +19,7 @@ from topicproof.backend.trust.identity import Action
 TRIES = 10
 """Attempts to keep a version. If two people keep one at once, one gets the next number and the
 other tries again."""
+NAMELESS = "(a name that is not allowed)"
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -55,8 +56,10 @@ def keep(history: History, name: str, text: str) -> KeptContract:
     Raises ContractError for a text that is not a contract, UsageError for a name that Kafka would
     not allow for a topic, EvidenceError, NotPermitted.
     """
-    require_noted(history, Action.KEEP, name)
-    if not _NAME.fullmatch(name) or name in (".", ".."):
+    allowed = _NAME.fullmatch(name) is not None and name not in (".", "..")
+    # What is no name, such as that of an uploaded file, is not noted.
+    require_noted(history, Action.KEEP, name if allowed else NAMELESS)
+    if not allowed:
         raise UsageError(
             f"A contract cannot be named {name!r}. Use 1 to 249 letters, digits, dots, dashes and"
             " underscores."

@@ -14,7 +14,8 @@ from tests.app.test_history_page import HELD, TWICE
 from tests.backend.trust.people import ADA, EMMY, GRACE, KURT, person
 from topicproof.backend.errors import NotPermitted, UsageError
 from topicproof.backend.evidence.signed import entry_hash, signoff_contradictions, signoff_rows
-from topicproof.backend.history.audit import allow, audit_entries, broken_audit
+from topicproof.backend.history.audit import allow, audit_entries, broken_audit, note
+from topicproof.backend.history.contracts import NAMELESS, keep
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.signoff import Decision, broken, sign, signoffs
 from topicproof.backend.history.store import History
@@ -136,3 +137,20 @@ def test_four_eyes(open_history: Open) -> None:
     history.remember(run, Facts(launched_by=(unauthenticated("me@here"),)))
     with pytest.raises(NotPermitted, match="nobody knows who launched it"):
         signed(history, KURT, run)
+
+
+HOSTILE = "x\n2026-11-27 21:00:00 UTC Grace Hopper: abort\x1b[8m\u202e\u200b\x9b1A" + "z" * 9_999
+
+
+def test_a_name_writes_no_line_of_the_log(open_history: Open) -> None:
+    """Story: a viewer uploads a file whose name is a line of the log with terminal codes. The
+    refusal is noted without it; and whatever else is noted is one short line that hides nothing."""
+    history = open_history().acted_on_by(ADA)
+    with pytest.raises(NotPermitted):
+        keep(history, HOSTILE, "")
+    note(history, Action.LOOK, HOSTILE)
+    refusal, look = audit_entries(history)
+    assert (refusal.what, refusal.allowed) == (NAMELESS, False)
+    assert look.what.startswith("x\\n2026") and len(look.what) < 1_100
+    assert "\\x1b[8m\\u202e\\u200b\\x9b1A" in look.what
+    assert look.said.isprintable() and broken_audit([refusal, look]) is None
