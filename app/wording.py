@@ -128,9 +128,16 @@ STAGES = (State.CREATED, State.FILLING, State.PROCESSING, State.JUDGING)
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+\-!|$~:&^=])")
 
 
+_ADDRESS = re.compile(r"(?i)(:(?=//)|www(?=\.)|@(?=[-\w]+\.))")
+"""Inside of what the browser's Markdown makes a link of, whatever is escaped there."""
+_JOINER = "\u2060"
+"""Has no width, and is in no address."""
+
+
 def plain(text: str) -> str:
-    """Escapes text for Markdown, so it cannot become a tag, link, image, formula or directive."""
-    return _SPECIAL.sub(r"\\\1", text).replace("\n", " ")
+    """Escapes text for Markdown, so it cannot become a tag, link, image, formula or directive. In
+    an address is a word joiner: nobody sees it, and no link comes of it."""
+    return _SPECIAL.sub(r"\\\1", _ADDRESS.sub(rf"\1{_JOINER}", text)).replace("\n", " ")
 
 
 def number(value: int | float | None) -> str:

@@ -6,6 +6,7 @@ and return Plotly figures; they know neither Streamlit nor Kafka.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,6 +48,12 @@ class Pointer:
             "border:2.5px solid #111111;box-sizing:border-box;"
             'transform:translate(-50%,-50%) rotate(45deg)"></div></div>'
         )
+
+
+def label(text: object) -> str:
+    """Returns a text from elsewhere as a label, a title or a hover text: letter by letter. Plotly
+    reads tags, entities, `%{...}` and formulas between dollars."""
+    return html.escape(str(text)).replace("$", "&#36;").replace("%{", "&#37;{")
 
 
 def names_px(names: Sequence[str]) -> int:

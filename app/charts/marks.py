@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from topicproof.app.charts.layout import label
+
 MARKS_MAX = 200
 """Marks drawn on one strip, the largest ones."""
 DARK, LIGHT = "#111111", "#FFFFFF"
@@ -129,8 +131,8 @@ def _badges(shown: Sequence[Mark], rows: Mapping[int, int], row_px: int) -> dict
         **_badge([one.badge for one in shown], row_px),
         "x": [one.middle for one in shown],
         "y": [rows[one.partition] for one in shown],
-        "customdata": [[one.partition, one.first, one.last + 1, one.why] for one in shown],
-        "hovertext": [f"{one.title}: {one.count:,}" for one in shown],
+        "customdata": [[one.partition, one.first, one.last + 1, label(one.why)] for one in shown],
+        "hovertext": [f"{label(one.title)}: {one.count:,}" for one in shown],
         "hovertemplate": (
             "%{hovertext}, p%{customdata[0]} from %{customdata[1]:,}"
             "<br>%{customdata[3]}<extra></extra>"

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from topicproof.app.charts.layout import Pointer, colour_steps, names_px
+from topicproof.app.charts.layout import Pointer, colour_steps, label, names_px
 
 CELL_COLOURS: Mapping[str, str] = {
     "exact": "#0072B2",
@@ -36,6 +36,7 @@ def matrix_figure(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
     kind (of CELL_COLOURS), label and hover; its order is that of the rows. Each cell's `customdata`
     is guarantee and fault."""
     faults = list(dict.fromkeys(frame["fault"]))
+    rows, columns = [label(fault) for fault in faults], [label(one) for one in guarantees]
     codes = {kind: code for code, kind in enumerate(CELL_COLOURS)}
     z = np.full((len(faults), len(guarantees)), np.nan)
     for fault, guarantee, kind in zip(
@@ -45,8 +46,8 @@ def matrix_figure(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
     figure = go.Figure()
     figure.add_heatmap(
         z=z,
-        x=list(guarantees),
-        y=faults,
+        x=columns,
+        y=rows,
         zmin=-0.5,
         zmax=len(codes) - 0.5,
         colorscale=colour_steps(list(CELL_COLOURS.values())),
@@ -61,10 +62,11 @@ def matrix_figure(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
         # A cell keeps its text colour when it is selected. A chart can set that only per trace.
         alike = {"marker": {"opacity": 0}, "textfont": {"color": ink}}
         figure.add_scatter(
-            x=own["guarantee"],
-            y=own["fault"],
-            text=own["label"],
-            customdata=own[["guarantee", "fault", "hover"]],
+            x=own["guarantee"].map(label),
+            y=own["fault"].map(label),
+            text=own["label"].map(label),
+            # The first two name the cell that is clicked; only the third is shown.
+            customdata=own[["guarantee", "fault", "hover"]].assign(hover=own["hover"].map(label)),
             mode="markers+text",
             textfont={"color": ink, "size": 11},
             # An invisible point per cell: heat maps cannot be selected.
@@ -84,7 +86,7 @@ def matrix_figure(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
     )
     figure.update_yaxes(
         type="category",
-        categoryarray=faults,
+        categoryarray=rows,
         range=[len(faults) - 0.5, -0.5],
         fixedrange=True,
         automargin=False,
@@ -92,7 +94,7 @@ def matrix_figure(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
     )
     figure.update_xaxes(
         type="category",
-        categoryarray=list(guarantees),
+        categoryarray=columns,
         range=[-0.5, len(guarantees) - 0.5],
         side="top",
         tickangle=HEADS_DEGREES,

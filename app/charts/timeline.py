@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from topicproof.app.charts.layout import FATE_COLOURS, RIGHT_PX, Pointer, names_px
+from topicproof.app.charts.layout import FATE_COLOURS, RIGHT_PX, Pointer, label, names_px
 from topicproof.app.wording import HANGING, TRANSACTION_WORDS
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Fate
@@ -45,6 +45,7 @@ def timeline_figure(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
     (`timeline_pointer`)."""
     figure = go.Figure()
     low, high = _period(rows)
+    rows, names = rows.assign(lane=rows["lane"].map(label)), [label(lane) for lane in lanes]
     for outcome, word in TRANSACTION_WORDS.items():
         # In order of time: if two began together, the later one is not hidden by the earlier.
         own = rows[rows["outcome"] == outcome].sort_values("first_timestamp")
@@ -110,7 +111,7 @@ def timeline_figure(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
         fixedrange=True,
         automargin=False,
         type="category",
-        categoryarray=list(lanes),
+        categoryarray=names,
         showgrid=True,
     )
     period = [_moments(pd.Series([ms])).iloc[0] for ms in (low, high)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 import plotly.graph_objects as go
 
-from topicproof.app.charts.layout import names_px
+from topicproof.app.charts.layout import label, names_px
 from topicproof.validators.finding import Outcome
 
 VERDICT_MARKS: Mapping[str, tuple[str, str]] = {
@@ -41,12 +41,14 @@ def trend_figure(frame: pd.DataFrame, measure: str) -> go.Figure:
             figure.add_scatter(
                 x=own["started"],
                 y=own["figure"],
-                customdata=own["run"],
+                customdata=own["run"].map(label),
                 mode="markers",
-                name=str(verdict),
+                name=label(verdict),
                 marker={"color": colour, "symbol": symbol, "size": 11},
                 cliponaxis=False,
-                hovertemplate="%{customdata}<br>%{x}<br>%{y:,}<extra>" + str(verdict) + "</extra>",
+                hovertemplate="%{customdata}<br>%{x}<br>%{y:,}<extra>"
+                + label(verdict)
+                + "</extra>",
             )
     figure.update_layout(
         height=TREND_PX,
@@ -68,7 +70,7 @@ def trend_figure(frame: pd.DataFrame, measure: str) -> go.Figure:
         title={"text": "started (UTC)", "standoff": 32},
     )
     figure.update_yaxes(
-        fixedrange=True, automargin=False, title=measure, tickformat=",", rangemode="tozero"
+        fixedrange=True, automargin=False, title=label(measure), tickformat=",", rangemode="tozero"
     )
     if _counts(frame["figure"]) and frame["figure"].max() < FEW:
         # Plotly would write halves between counts.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from topicproof.app.charts.layout import names_px
+from topicproof.app.charts.layout import label, names_px
 from topicproof.app.charts.marks import MARKS_MAX, Mark
 from topicproof.validators.finding import PartitionBounds
 
@@ -44,7 +44,7 @@ def where_figure(marks: Sequence[Mark], partitions: Sequence[PartitionBounds]) -
             y=[f"p{one.partition}" for one in own],
             customdata=[(one.first, one.last, one.count) for one in own],
             mode="markers",
-            name=title,
+            name=label(title),
             marker={
                 "symbol": SYMBOLS[number % len(SYMBOLS)],
                 "color": COLOURS[number % len(COLOURS)],
@@ -52,7 +52,7 @@ def where_figure(marks: Sequence[Mark], partitions: Sequence[PartitionBounds]) -
                 "line": {"color": "#111111", "width": 1},
             },
             hovertemplate="offsets %{customdata[0]:,} to %{customdata[1]:,}: %{customdata[2]:,}"
-            f"<extra>{title}</extra>",
+            f"<extra>{label(title)}</extra>",
         )
     figure.update_layout(
         height=90 + ROW_PX * len(names),

@@ -69,7 +69,7 @@ def empty_home(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def texts(app: AppTest) -> str:
     """All sentences of a page, one a line, without the marks that keep Markdown from reading
-    them. A space that does not break is a space."""
+    them. A space that does not break is a space, and a word joiner is nothing."""
     found = [
         *app.title,
         *app.markdown,
@@ -80,7 +80,8 @@ def texts(app: AppTest) -> str:
         *app.success,
     ]
     return "\n".join(
-        str(element.value).replace("\\", "").replace("\u00a0", " ") for element in found
+        str(element.value).replace("\\", "").replace("\u2060", "").replace("\u00a0", " ")
+        for element in found
     )
 
 

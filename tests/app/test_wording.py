@@ -29,7 +29,12 @@ def test_plain_text_stays_plain() -> None:
     are."""
     hostile = "![x](http://127.0.0.1/) <b>_a_</b> $x$ `c` :red[x] # h"
     escaped = wording.plain(hostile)
-    assert escaped.replace("\\", "") == hostile
+    assert escaped.replace("\\", "").replace("\u2060", "") == hostile
+    for link in ("http://a.b", "HTTPS://a.b", "www.a.b", "me@a.b", "xmpp:me@a.b"):
+        # A browser's Markdown makes links of bare addresses, escaped or not.
+        assert wording.plain(link).replace("\\", "") not in (link, "")
+        assert "\u2060" in wording.plain(link)
+    assert "\u2060" not in wording.plain("orders@3: squares-0@12, awww, a:b")
     assert not [n for n, c in enumerate(escaped) if c in "![]()<>_$`:#" and escaped[n - 1] != "\\"]
 
 
