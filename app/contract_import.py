@@ -14,12 +14,20 @@ from topicproof.backend.errors import ContractError, TopicproofError
 from topicproof.backend.history.contracts import keep
 from topicproof.backend.settings import Settings
 
+UPLOAD_MB = 1
+"""Size of a contract, in MB. Larger ones are refused by the server."""
+
 
 def import_contract(settings: Settings, opened: Callable[[str], None]) -> None:
     """Takes a contract as a file, keeps it under the file's name, and calls `opened` with its
     label."""
     with st.popover("Import", width="stretch"):
-        file = st.file_uploader("A contract as YAML", type=["yaml", "yml"], key="check_import")
+        file = st.file_uploader(
+            "A contract as YAML",
+            type=["yaml", "yml"],
+            key="check_import",
+            max_upload_size=UPLOAD_MB,
+        )
         if file is None or st.session_state.get("imported") == file.file_id:
             return
         st.session_state["imported"] = file.file_id

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import streamlit as st
 
 from topicproof.app.session.access import note_look
+from topicproof.app.session.byte_budget import byte_budget
 from topicproof.app.session.connection import decoders
 from topicproof.app.session.masking import hidden_fields, mask_records, require_unmasked
 from topicproof.app.snapshot import Snapshot, fingerprint, same_place
@@ -19,6 +20,8 @@ from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 
 ATTEMPTS_FOLLOWED = 3
+RECORD_BYTES, HEADER_BYTES = 1_000, 200
+"""What Python needs for one besides its payload, roughly."""
 
 
 def records_in_window(
@@ -39,24 +42,26 @@ def unmasked_records(
     """Reads the records of a window once, and again when the fates of its offsets change. Nothing
     is masked."""
     mark = fingerprint(seen, partition, first, first + count)
-    return _window(
-        kafka.bootstrap, seen.bounds.topic, partition, first, count, mark, settings.client, seen
+    topic, address = seen.bounds.topic, Address(kafka.bootstrap, settings.client)
+
+    def read() -> tuple[Record, ...]:
+        facts = seen.bounds, seen.ranges, seen.batches
+        with st.spinner("Reading the records at both levels…"):
+            return tuple(read_window(address, topic, partition, first, count, *facts))
+
+    key = ("window", kafka.bootstrap, topic, partition, first, count, mark)
+    return byte_budget().get(key, read, _size_of)
+
+
+def _size_of(records: Sequence[Record]) -> int:
+    """Returns the bytes of records, of which the payloads are counted exactly."""
+    return sum(
+        RECORD_BYTES
+        + len(record.key or b"")
+        + len(record.value or b"")
+        + sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
+        for record in records
     )
-
-
-@st.cache_resource(max_entries=64, ttl="10m", show_spinner="Reading the records at both levels…")
-def _window(
-    bootstrap: str,
-    topic: str,
-    partition: int,
-    first: int,
-    count: int,
-    mark: str,  # noqa: ARG001 - part of the key
-    _client: Mapping[str, str],
-    _seen: Snapshot,
-) -> tuple[Record, ...]:
-    found = _seen.bounds, _seen.ranges, _seen.batches
-    return tuple(read_window(Address(bootstrap, _client), topic, partition, first, count, *found))
 
 
 def search_results(

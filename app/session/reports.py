@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 
 import streamlit as st
 from pyarrow import ArrowInvalid
 
 from topicproof.app.found import Found
 from topicproof.app.found import found_in as findings_in
+from topicproof.app.session.byte_budget import byte_budget
 from topicproof.app.session.masking import hidden_fields, hides_parts
-from topicproof.app.session.runs import RUNS_SHOWN, newest_runs
+from topicproof.app.session.runs import newest_runs
 from topicproof.app.wording import plain
 from topicproof.backend.errors import NotPermitted, TopicproofError, UsageError
 from topicproof.backend.evidence.copy import without_values
@@ -20,6 +21,10 @@ from topicproof.backend.history.store import Run
 from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.settings import Settings
 from topicproof.validators.report import Report
+
+PARSED = 8
+"""Bytes of a parsed report for each character of its JSON, roughly."""
+MARK_BYTES = 1_000
 
 
 def report_text(settings: Settings, run: Run, stage: str | None = None) -> str | None:
@@ -36,9 +41,10 @@ def report_text(settings: Settings, run: Run, stage: str | None = None) -> str |
         raise UsageError(f"The report {path} cannot be read: {error.strerror}.") from error
 
 
-@st.cache_data(max_entries=RUNS_SHOWN + 16, show_spinner=False)
 def parsed_report(text: str) -> Report:
-    return Report.from_json(text)
+    """Returns the report of a JSON text, parsed once."""
+    key = ("report", hashlib.sha256(text.encode()).hexdigest())
+    return byte_budget().get(key, lambda: Report.from_json(text), lambda _: PARSED * len(text))
 
 
 def shown_report(settings: Settings, run: Run, report: Report) -> Report:
@@ -94,7 +100,10 @@ def findings_of(settings: Settings, run: Run, report: Report, topic: str) -> Fou
         return None
     try:
         evidence = evidence_in(run.folder(settings))[0]
-        return _found_in(evidence_hash(evidence), topic, run.id, evidence, report)
+        key = ("findings", evidence_hash(evidence), topic, run.id)
+        return byte_budget().get(
+            key, lambda: findings_in(evidence, report, run.id, topic), _size_of
+        )
     except (TopicproofError, OSError, ArrowInvalid) as error:
         st.warning(
             plain(f"No findings are drawn: the evidence of {run.id} cannot be read: {error}")
@@ -102,6 +111,5 @@ def findings_of(settings: Settings, run: Run, report: Report, topic: str) -> Fou
         return None
 
 
-@st.cache_data(max_entries=16, show_spinner=False)
-def _found_in(digest: str | None, topic: str, run: str, _evidence: Path, _report: Report) -> Found:  # noqa: ARG001 - the digest is part of the key
-    return findings_in(_evidence, _report, run, topic)
+def _size_of(found: Found) -> int:
+    return int(found.rows.memory_usage(deep=True).sum()) + MARK_BYTES * len(found.marks)
