@@ -88,7 +88,9 @@ def rows_of(path: Path) -> csv.DictReader[str]:
 def test_no_row_of_findings_begins_a_formula(tmp_path: Path) -> None:
     """Story: a producer names its transaction like a formula. The findings in the evidence, as a
     file for spreadsheets, show it as a text; earlier versions wrote it as it was."""
-    columns = {field.name: [None] * (len(FORMULAS) + 1) for field in SCHEMA}
+    columns: dict[str, list[str | None]] = {
+        field.name: [None] * (len(FORMULAS) + 1) for field in SCHEMA
+    }
     columns |= {"kind": ["gap"] * (len(FORMULAS) + 1), "transaction": [*FORMULAS, "a/1/1"]}
     ledger, evidence = tmp_path / "ledger", tmp_path / "evidence"
     (ledger / "findings-gap").mkdir(parents=True)
