@@ -18,6 +18,7 @@ from sqlalchemy import Text, select
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Mapped, mapped_column
 
+from topicproof.backend.characters import visible
 from topicproof.backend.errors import EvidenceError, NotPermitted
 from topicproof.backend.history.store import Base, History
 from topicproof.backend.trust.identity import Action, Identity, read_identity, require
@@ -96,21 +97,12 @@ def noting_refusal(history: History, action: Action, what: str = "") -> Iterator
 def note(history: History, action: Action, what: str = "", *, allowed: bool = True) -> None:
     """Add an entry. What does not print is spelled in it, and it has a limited length. Raises
     EvidenceError."""
-    what = _spelled(what)
+    what = visible(what[:WHAT_MAX]) + ("…" if len(what) > WHAT_MAX else "")
     who = json.dumps(history.by.as_json(), sort_keys=True, ensure_ascii=False)
     for _ in range(TRIES):
         if _append(history, who, action, what, allowed):
             return
     raise EvidenceError("The audit log cannot be written: too many people act at once. Try again.")
-
-
-def _spelled(what: str) -> str:
-    """Return one line that hides nothing: `\\x1b` for an escape."""
-    line = "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in what[:WHAT_MAX]
-    )
-    return line if len(what) <= WHAT_MAX else f"{line}…"
 
 
 def audit_entries(history: History) -> list[Entry]:
