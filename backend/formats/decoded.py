@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -14,8 +14,30 @@ from uuid import UUID
 
 from msgpack import Timestamp
 
+from topicproof.backend.formats.limits import quoted
+
+PARTS_NAMED = 3
 DEPTH_MAX = 100
 """Levels of a value. A page could not show more."""
+
+
+TWICE = "occurs twice in one object"
+DECIMAL_DIGITS_MAX = 10_000
+"""A schema may give a decimal a scale of a billion, and every digit would be written."""
+
+
+class AwkwardPartError(ValueError):
+    """A value is asked for a part that cannot be decoded. The message is a clause that names it."""
+
+
+@dataclass(frozen=True)
+class AwkwardPart:
+    """A part of a decoded value that cannot be decoded, where the rest can."""
+
+    why: str
+    """A clause without its subject, such as `is NaN, which is not a number of JSON`."""
+    shown: Any = None
+    """What a page shows for it, as JSON. None: neither it nor what it belongs to can be shown."""
 
 
 class Format(StrEnum):
@@ -71,6 +93,40 @@ class Decoded:
         return ", ".join(parts)
 
 
+def to_json(value: Any) -> Any:
+    """As `as_json`, and an AwkwardPartError names the part."""
+    try:
+        return as_json(value)
+    except AwkwardPartError as error:
+        named = name_parts(value, lambda part: part.shown is None)
+        raise AwkwardPartError(named or str(error)) from error
+
+
+def name_parts(value: Any, counts: Callable[[AwkwardPart], bool] = lambda _: True) -> str:
+    """Return a clause about the parts of a value that cannot be decoded; empty without any."""
+    clauses: list[str] = []
+    count = 0
+    stack: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
+    while stack:
+        path, part = stack.pop()
+        if isinstance(part, AwkwardPart) and counts(part):
+            count += 1
+            if count <= PARTS_NAMED:
+                clauses.append(f"{spell_path(path)} {part.why}")
+        elif isinstance(part, Mapping):
+            stack += [((*path, str(name)), inner) for name, inner in reversed([*part.items()])]
+        elif isinstance(part, list):
+            stack += [((*path, at), inner) for at, inner in reversed([*enumerate(part)])]
+    more = [f"{count - PARTS_NAMED:,} more"] if count > PARTS_NAMED else []
+    return "; ".join([*clauses, *more])
+
+
+def spell_path(path: Sequence[str | int]) -> str:
+    """Return the name of a part, such as `the field lines[2].price`."""
+    steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return f"the field {quoted(steps.removeprefix('.'))}" if steps else "the value"
+
+
 def as_json(value: Any, depth: int = 0) -> Any:
     """Return the value as JSON has it. Bytes become hexadecimal after `0x`, decimals and numbers
     that JSON lacks become strings, times become ISO 8601.
@@ -94,16 +150,35 @@ def as_json(value: Any, depth: int = 0) -> Any:
         case Timestamp():
             return _moment(value)
         case Mapping():
-            return unique((str(as_json(one)), as_json(value[one], depth + 1)) for one in value)
+            return _object(value, depth)
+        case AwkwardPart():
+            if value.shown is None:
+                raise AwkwardPartError(f"a part {value.why}")
+            return value.shown
         case list() | tuple() | set():
             return [as_json(each, depth + 1) for each in value]
         case Decimal():
             # Never 1E-8: every other format has its digits.
-            return format(value, "f")
+            return _digits(value)
         case UUID():
             return str(value)
         case _:
             return repr(value)
+
+
+def _object(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    named = unique((str(as_json(name)), as_json(value[name], depth + 1)) for name in value)
+    if len(named) < len(value):
+        twice = next(name for name, held in named.items() if isinstance(held, AwkwardPart))
+        raise AwkwardPartError(f"{spell_path([twice])} {named[twice].why}")
+    return named
+
+
+def _digits(value: Decimal) -> str:
+    exponent = value.as_tuple().exponent
+    if isinstance(exponent, int) and abs(exponent) > DECIMAL_DIGITS_MAX:
+        raise ValueError(f"a decimal has more than {DECIMAL_DIGITS_MAX:,} digits")
+    return format(value, "f")
 
 
 def _moment(value: Timestamp) -> str:
@@ -120,11 +195,11 @@ def _moment(value: Timestamp) -> str:
 
 
 def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON. Raises ValueError if a name occurs twice: one of its values would
-    be hidden."""
-    found: dict[str, Any] = {}
+    """Return an object of JSON. A name that occurs twice is an `AwkwardPart`: one of its values
+    would be hidden."""
+    values: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
-            raise ValueError("a name occurs twice in one object")
-        found[name] = value
-    return found
+        if name in values:
+            value = AwkwardPart(TWICE)
+        values[name] = value
+    return values

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from time import monotonic
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from topicproof.backend.formats.decoded import DEPTH_MAX, as_json
+from topicproof.backend.formats.decoded import (
+    DEPTH_MAX,
+    AwkwardPart,
+    AwkwardPartError,
+    as_json,
+    spell_path,
+)
 from topicproof.backend.formats.formats import HEAD_BYTES, Decoder, Part, Plain, Read
+from topicproof.backend.formats.limits import DESCRIPTORS_BYTES_MAX, SCHEMAS_MAX, quoted
 from topicproof.backend.formats.registered import Registered, RegistryFailure
 
 Path = tuple[str | int, ...]
@@ -25,8 +33,8 @@ UNREADABLE = (
     "They are neither a JSON object or array, a map of MessagePack, nor a record of a registry."
 )
 DECODERS_MAX = 16
-SCHEMAS_MAX = 1_000
-"""Broken bytes may look like any schema id. Of more ids, the most frequent are asked for."""
+COMPILE_SECONDS_MAX = 120
+"""For all Protobuf schemas of a check. One takes 0.1 s."""
 
 
 class Number(str):
@@ -65,8 +73,38 @@ class KnownSchemas:
 
     @staticmethod
     def from_json(text: str) -> KnownSchemas:
-        """Raises ValueError."""
-        return _SCHEMAS.validate_python(json.loads(text))
+        """Raises ValueError, also for more schemas than are ever asked for."""
+        schemas = _SCHEMAS.validate_python(json.loads(text))
+        for side in filter(None, (schemas, schemas.source)):
+            if max(len(side.found), len(side.failed), len(side.avro)) > SCHEMAS_MAX:
+                raise ValueError(f"more than {SCHEMAS_MAX:,} schemas are in it")
+        if schemas.source is not None and schemas.source.source is not None:
+            raise ValueError("the schemas of its source have a source themselves")
+        return schemas
+
+    def portable(self) -> KnownSchemas:
+        """Return the schemas in the form that Spark's workers get: each Protobuf schema is compiled
+        once, here. What does not compile is among the failures, and no longer a schema."""
+        from topicproof.backend.formats.protobuf import portable
+
+        schemas: dict[int, Registered] = {}
+        failures = dict(self.failed)
+        end, left = monotonic() + COMPILE_SECONDS_MAX, DESCRIPTORS_BYTES_MAX
+        for schema_id, schema in self.found.items():
+            try:
+                if monotonic() > end:
+                    raise ValueError(
+                        f"compiling the schemas takes longer than {COMPILE_SECONDS_MAX} s"
+                    )
+                compiled = portable(schema)
+                left -= compiled.size
+                if left < 0:
+                    raise ValueError(f"all schemas take over {DESCRIPTORS_BYTES_MAX:,} bytes")
+                schemas[schema_id] = compiled
+            except ValueError as error:
+                failures[schema_id] = f"Schema {schema_id} cannot be used: {error}."
+        source = self.source and self.source.portable()
+        return replace(self, found=schemas, failed=failures, source=source)
 
 
 _SCHEMAS = TypeAdapter(KnownSchemas)
@@ -76,11 +114,18 @@ class FieldReader:
     """Reads the same fields of the keys or the values of any topic."""
 
     def __init__(self, schemas: KnownSchemas, part: Part, paths: Sequence[Path]) -> None:
-        """Raises ValueError for a local Avro schema that cannot be used."""
         from topicproof.backend.formats.avro import AvroSchema
 
         self._part = part
-        avro = {topic: AvroSchema(text) for topic, text in schemas.avro.items()}
+        self._refused: dict[str, str] = {}
+        """Why the local Avro schema of a topic cannot be used."""
+        avro: dict[str, AvroSchema] = {}
+        for topic, text in schemas.avro.items():
+            try:
+                avro[topic] = AvroSchema(text)
+            except (ValueError, RecursionError) as error:
+                why = str(error) or "it is nested too deeply"
+                self._refused[topic] = f"The Avro schema of {quoted(topic)} cannot be used: {why}."
 
         def texts(value: Any) -> tuple[str | None, ...]:
             return tuple([text_at(value, path) for path in paths])
@@ -98,6 +143,8 @@ class FieldReader:
         (None if there is none). No bytes hold no field."""
         if data is None:
             return None, self._nothing
+        if self._refused and self._part == "value" and topic in self._refused:
+            return self._refused[topic], self._nothing
         short = self._short.get(data[1:HEAD_BYTES]) if data[:1] == b"\0" else None
         if short is not None and topic not in self._schemas.avro:
             try:
@@ -122,19 +169,35 @@ def field_reader(schemas: str, part: Part, paths: tuple[Path, ...]) -> FieldRead
 
 def text_at(value: Any, path: Path) -> str | None:
     """Return the text of the element at `path`; None for null or nothing. Raises RecursionError if
-    it is nested too deeply, ValueError for half a surrogate pair."""
-    for step in path:
+    it is nested too deeply, AwkwardPartError if it is, or lies in, a part that is not decoded."""
+    for at, step in enumerate(path):
         if isinstance(value, dict):
             value = value.get(step)
         elif isinstance(value, list) and isinstance(step, int) and step < len(value):
             value = value[step]
+        elif isinstance(value, AwkwardPart):
+            raise AwkwardPartError(f"{spell_path(path[:at])} {value.why}")
         else:
             return None
     if value is None:
         return None
-    if isinstance(value, str):
-        return _whole(value)
-    return str(value) if type(value) is int else _spelled(value)
+    if isinstance(value, AwkwardPart):
+        raise AwkwardPartError(f"{spell_path(path)} {value.why}")
+    try:
+        if isinstance(value, str):
+            return _whole(value)
+        return str(value) if type(value) is int else _spelled(value)
+    except UnicodeEncodeError as error:
+        raise AwkwardPartError(f"{spell_path(path)} {_HALF}") from error
+    except _InnerPartError as error:
+        raise AwkwardPartError(f"in {spell_path(path)}, {error}") from error
+
+
+_HALF = "holds half of a surrogate pair, which UTF-8 cannot write"
+
+
+class _InnerPartError(ValueError):
+    """Something inside of a value cannot be decoded."""
 
 
 def _spelled(value: Any, depth: int = 0) -> str:
@@ -142,6 +205,8 @@ def _spelled(value: Any, depth: int = 0) -> str:
         raise RecursionError
     if isinstance(value, Number):
         return value
+    if isinstance(value, AwkwardPart):
+        raise _InnerPartError(f"a part {value.why}")
     if isinstance(value, dict):
         named = {
             _whole(name) if isinstance(name, str) else str(as_json(name)): one

@@ -16,7 +16,21 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgpack
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.formats.decoded import Decoded, Format, as_json, unique
+from topicproof.backend.formats.decoded import (
+    AwkwardPart,
+    AwkwardPartError,
+    Decoded,
+    Format,
+    to_json,
+    unique,
+)
+from topicproof.backend.formats.limits import (
+    DICT_BYTES,
+    ITEM_BYTES,
+    SCHEMAS_MAX,
+    VALUE_BYTES_MAX,
+    TooLargeError,
+)
 from topicproof.backend.formats.registered import (
     AVRO,
     JSON,
@@ -34,6 +48,11 @@ MAGIC = 0
 HEAD_BYTES = 5
 """The magic byte and the schema id, 4 bytes in network order (Confluent's wire format)."""
 
+PLACES_MAX = 10_000
+_UTF8_MARK = b"\xef\xbb\xbf"
+_COUNTED_BYTES = VALUE_BYTES_MAX // (4 * DICT_BYTES)
+"""Values up to this length cannot exceed the budget, whatever they hold."""
+
 Part = Literal["key", "value"]
 Read = Callable[[bytes], tuple[Any, str | None]]
 """Returns the value and what it leaves out. Raises ValueError, RecursionError."""
@@ -50,7 +69,7 @@ class Schemas(Protocol):
 class Plain:
     """What becomes of a value that a reader of a format returns."""
 
-    finish: Callable[[Any], Any] = as_json
+    finish: Callable[[Any], Any] = to_json
     """Raises ValueError, RecursionError."""
     number: Callable[[str], Any] | None = None
     """Makes a number of its characters in JSON; None: Python's own numbers."""
@@ -73,6 +92,7 @@ class Decoder:
         """The reader of each schema id, or why there is none."""
         self._places: dict[tuple[int, str, Part], tuple[str | None, int | None]] = {}
         self._lock = Lock()
+        """Guards `_readers`, of which the oldest goes when there are many."""
 
     def decode(self, data: bytes, topic: str = "", part: Part = "value") -> Decoded:
         """Decode a key or value; schema files are for values. Bytes, schemas and registries never
@@ -99,12 +119,16 @@ class Decoder:
                 except (ValueError, RecursionError) as error:
                     why = f"Schema {schema.schema_id} cannot be used: {_said(error)}."
                     self._readers[schema.schema_id] = why
+                if len(self._readers) > SCHEMAS_MAX:
+                    del self._readers[next(iter(self._readers))]
             return self._readers[schema.schema_id]
 
     def _place(self, schema: Registered, topic: str, part: Part) -> tuple[str | None, int | None]:
         """Return the schema's subject and version. Kept, because this is asked for each record."""
         where = schema.schema_id, topic, part
         if where not in self._places:
+            if len(self._places) > PLACES_MAX:
+                self._places.clear()
             self._places[where] = schema.place(topic, part)
         return self._places[where]
 
@@ -134,6 +158,8 @@ class Decoder:
         kind, read = reader
         try:
             value, left = read(data[HEAD_BYTES:])
+        except AwkwardPartError as error:
+            return Decoded(None, None, schema_id, subject, version, f"{_capital(error)}.")
         except (ValueError, RecursionError) as error:
             why = f"The bytes are not as {kind} schema {schema_id} has them: {_said(error)}."
             return Decoded(None, None, schema_id, subject, version, why)
@@ -187,40 +213,73 @@ def _reader_of(schema: Registered, plain: Plain) -> tuple[Format, Read]:
         return Format.PROTOBUF, read
     if schema.kind == JSON:
         # Not validated: a schema may refer to any address, which would then be asked.
-        return Format.JSON_SCHEMA, lambda data: (_loads(data, plain), None)
+        return Format.JSON_SCHEMA, lambda data: _loads(data, plain)
     raise ValueError(f"{schema.kind} is neither {AVRO}, {PROTOBUF} nor {JSON}")
 
 
 def _self_described(data: bytes, plain: Plain) -> Decoded:
     """Decode JSON objects and arrays, and MessagePack's maps with names. Other values of both look
     like text or arbitrary bytes."""
-    start = data.lstrip(b" \t\r\n")[:1]
+    start = data.removeprefix(_UTF8_MARK).lstrip(b" \t\r\n")[:1]
     try:
         if start and start in b"{[":
-            return Decoded(_loads(data, plain), Format.JSON)
+            value, left = _loads(data, plain)
+            return Decoded(value, Format.JSON, reason=left)
         if data and (0x80 < data[0] <= 0x8F or data[0] in (0xDE, 0xDF)):
-            value = msgpack.unpackb(data, timestamp=0, strict_map_key=False)
+            value = _unpacked(data)
             if isinstance(value, dict) and value and all(isinstance(one, str) for one in value):
-                return Decoded(plain.finish(as_json(value)), Format.MESSAGEPACK)
+                return Decoded(plain.finish(to_json(value)), Format.MESSAGEPACK)
+    except (AwkwardPartError, TooLargeError) as error:
+        return Decoded(reason=f"{_capital(error)}.")
     except (ValueError, RecursionError, msgpack.UnpackException):
         return Decoded()  # Text or bytes that only begin like it. They are shown as they are.
     return Decoded()
 
 
-def _loads(data: bytes, plain: Plain) -> Any:
-    """Return the value of JSON text. Raises ValueError, RecursionError."""
-
-    def refuse(name: str) -> Any:
-        raise ValueError(f"{name} is not a number of JSON")
-
-    found = json.loads(
-        data.decode(),
-        parse_constant=refuse,
+def _loads(data: bytes, plain: Plain) -> tuple[Any, str | None]:
+    """Return the value of JSON text, and what it leaves out. Raises ValueError, RecursionError."""
+    text = data.removeprefix(_UTF8_MARK)
+    if len(text) > _COUNTED_BYTES:
+        nodes = sum(map(text.count, (b",", b"[", b"{")))
+        if len(text) + nodes * DICT_BYTES > VALUE_BYTES_MAX:
+            raise TooLargeError
+    value = json.loads(
+        text.decode(),
+        parse_constant=_no_number,
         object_pairs_hook=unique,
         parse_int=plain.number,
         parse_float=plain.number,
     )
-    return plain.finish(found)
+    return plain.finish(value), None if text is data or len(text) == len(data) else _MARKED
+
+
+_MARKED = "A byte order mark is in front of it, which JSON does not have."
+
+
+def _no_number(name: str) -> AwkwardPart:
+    return AwkwardPart(f"is {name}, which is not a number of JSON")
+
+
+def _unpacked(data: bytes) -> Any:
+    """Return a value of MessagePack. Raises ValueError, RecursionError, UnpackException."""
+    if len(data) <= _COUNTED_BYTES:
+        return msgpack.unpackb(data, timestamp=0, strict_map_key=False)
+    left = VALUE_BYTES_MAX - len(data)
+
+    def charge(items: list[Any]) -> list[Any]:
+        nonlocal left
+        left -= DICT_BYTES + ITEM_BYTES * len(items)
+        if left < 0:
+            raise TooLargeError
+        return items
+
+    return msgpack.unpackb(
+        data,
+        timestamp=0,
+        strict_map_key=False,
+        list_hook=charge,
+        object_pairs_hook=lambda pairs: dict(charge(pairs)),
+    )
 
 
 def _schema_file(path: Path) -> AvroSchema:
@@ -234,3 +293,7 @@ def _schema_file(path: Path) -> AvroSchema:
 
 def _said(error: Exception) -> str:
     return "they are nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _capital(error: Exception) -> str:
+    return str(error)[:1].upper() + str(error)[1:]

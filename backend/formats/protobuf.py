@@ -1,40 +1,40 @@
 """Protobuf messages in the wire format of Confluent's registry.
 
 A registry holds a schema as the text of a `.proto` file, or as a FileDescriptorProto in Base64, as
-confluent-kafka registers it. Text is compiled with `protoc`, which the package grpcio-tools brings.
+confluent-kafka registers it. `protoc.py` compiles them.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping, MutableMapping, MutableSequence
+from dataclasses import replace
 from typing import Any
 
-import google.type.date_pb2
-import grpc_tools
-from confluent_kafka.schema_registry.confluent import meta_pb2
-from confluent_kafka.schema_registry.confluent.type import decimal_pb2
 from google.protobuf import descriptor_pb2, json_format
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-MAIN = "topicproof-main.proto"
-COMPILE_TIMEOUT_S = 20
+from topicproof.backend.formats.decoded import AwkwardPart, name_parts
+from topicproof.backend.formats.limits import (
+    DICT_BYTES,
+    FIELD_BYTES,
+    ITEM_BYTES,
+    VALUE_BYTES_MAX,
+    TooLargeError,
+    quoted,
+)
+from topicproof.backend.formats.protoc import MAIN, Files, compile_schema
+from topicproof.backend.formats.registered import PROTOBUF, Registered
+
 _MESSAGES_MAX = 100
 _VARINT_BYTES_MAX = 10
-_ROOT = Path(grpc_tools.__file__).parent / "_proto"
-_TYPES = Path(google.type.date_pb2.__file__).parents[2]
-
-_CONFLUENT = (meta_pb2, decimal_pb2)
-"""Imported by schemas without a reference: every registry of Confluent's knows them."""
-
-Files = list[descriptor_pb2.FileDescriptorProto]
+_ANY_LEVELS_MAX = 300
+"""More levels of Any within Any end in a RecursionError. Each holds a copy of what is inside."""
+_ANY = "google.protobuf.Any"
+_BROKEN = (DecodeError, json_format.Error, TypeError, ValueError, KeyError, OverflowError)
 
 
 class ProtobufSchema:
@@ -44,40 +44,95 @@ class ProtobufSchema:
         """`references` are the files that it imports, by the name of the import."""
         self._pool = DescriptorPool()
         self._classes: dict[tuple[int, ...], type[Message]] = {}
-        files = _compiled({**references, MAIN: text})
-        self._main = next(one for one in files if one.name == MAIN)
+        files = compile_schema(text, references)
+        self._main = next(file for file in files if file.name == MAIN)
+        self._sizes = _Sizes(files, self._pool)
         try:
-            for one in files:
-                self._pool.Add(one)
+            for file in files:
+                self._pool.Add(file)
             self._pool.FindFileByName(MAIN)
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"the schema's files do not fit together ({error})") from error
+        except (TypeError, KeyError, DecodeError) as error:
+            raise ValueError(f"the schema's files do not fit together ({quoted(error)})") from error
 
     def read(self, data: bytes) -> tuple[Any, str | None]:
         """Return the message in Protobuf's own JSON mapping (64-bit numbers are strings), and what
-        that leaves out. `data` begins with the message's index.
+        that leaves out. `data` begins with the message's index. A part that has no JSON, such as an
+        Any of an unknown type, is an `AwkwardPart` in the value.
 
-        Raises ValueError for truncated or broken bytes, RecursionError if it is nested too deeply.
+        Raises ValueError for truncated or broken bytes and for values that take too much memory,
+        RecursionError if it is nested too deeply.
         """
         index, payload = read_index(data)
         message = self._class(index)()
         try:
             message.ParseFromString(payload)
-            value = json_format.MessageToDict(
-                message,
-                preserving_proto_field_name=True,
-                always_print_fields_with_no_presence=True,
-                descriptor_pool=self._pool,
-            )
-        except (DecodeError, json_format.Error, TypeError, ValueError) as error:
-            raise ValueError(f"they are no {message.DESCRIPTOR.full_name} ({error})") from error
+        except (DecodeError, ValueError) as error:
+            raise self._unfit(message, error) from error
+        self._sizes.require(message, len(payload))
         size = message.ByteSize()
+        try:
+            value, awkward = self._json(message), None
+        except _BROKEN as error:
+            value, awkward = self._in_parts(message, error)
         message.DiscardUnknownFields()
         unknown = size - message.ByteSize()
         left = (
             f"{unknown:,} bytes are in fields that the schema does not have." if unknown else None
         )
-        return value, left
+        return value, " ".join(filter(None, (awkward, left))) or None
+
+    def _json(self, message: Message) -> Any:
+        return json_format.MessageToDict(
+            message,
+            preserving_proto_field_name=True,
+            always_print_fields_with_no_presence=True,
+            descriptor_pool=self._pool,
+        )
+
+    def _in_parts(self, message: Message, error: Exception) -> tuple[Any, str]:
+        """Return the message with what cannot be written as JSON set apart, and a sentence that
+        names these parts. Raises ValueError if it is the message itself."""
+        value = self._part(message)
+        named = name_parts(value)
+        if isinstance(value, AwkwardPart) or not named:
+            raise self._unfit(message, error) from error
+        return value, f"{named[:1].upper()}{named[1:]}."
+
+    def _part(self, message: Message) -> Any:
+        """Return a message as JSON, field by field where it cannot be written as a whole."""
+        try:
+            return self._json(message)
+        except _BROKEN as error:
+            if message.DESCRIPTOR.full_name.startswith("google.protobuf."):
+                return _set_apart(message, error)
+        rest = type(message)()
+        rest.CopyFrom(message)
+        inner: dict[str, Any] = {}
+        for field, held in message.ListFields():
+            if field.message_type is not None and not field.is_extension:
+                rest.ClearField(field.name)
+                inner[field.name] = self._held(held)
+        try:
+            return {**self._json(rest), **inner}
+        except _BROKEN as error:
+            return _set_apart(message, error)
+
+    def _held(self, held: Any) -> Any:
+        """Return what a field holds: a message, several, or a map."""
+        if isinstance(held, Message):
+            return self._part(held)
+        if isinstance(held, MutableMapping):
+            return {_key_text(key): self._map_value(held[key]) for key in held}
+        return [self._part(each) for each in held]
+
+    def _map_value(self, value: Any) -> Any:
+        if isinstance(value, Message):
+            return self._part(value)
+        return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+    @staticmethod
+    def _unfit(message: Message, error: Exception) -> ValueError:
+        return ValueError(f"they are no {message.DESCRIPTOR.full_name} ({quoted(error)})")
 
     def _class(self, index: tuple[int, ...]) -> type[Message]:
         if index not in self._classes:
@@ -88,9 +143,87 @@ class ProtobufSchema:
                     raise ValueError(f"the schema has no message {'.'.join(map(str, index))}")
                 path.append(there[number].name)
                 there = there[number].nested_type
-            found = self._pool.FindMessageTypeByName(".".join(path))
-            self._classes[index] = GetMessageClass(found)
+            descriptor = self._pool.FindMessageTypeByName(".".join(path))
+            self._classes[index] = GetMessageClass(descriptor)
         return self._classes[index]
+
+
+class _Sizes:
+    """How much memory messages take as JSON: each field without a value is in it, too."""
+
+    def __init__(self, files: Files, pool: DescriptorPool) -> None:
+        self._pool = pool
+        widths, enums = [DICT_BYTES], [0]
+        for file in files:
+            enums += map(_enum_width, file.enum_type)
+            stack = list(file.message_type)
+            while stack:
+                message = stack.pop()
+                widths.append(_width(field.name for field in message.field))
+                enums += map(_enum_width, message.enum_type)
+                stack += message.nested_type
+        self._enum = max(enums)
+        copies = _ANY_LEVELS_MAX if any(f.name == "google/protobuf/any.proto" for f in files) else 1
+        self._per_byte = max(*widths, self._enum + FIELD_BYTES, copies)
+        """No byte of a message stands for more."""
+
+    def require(self, message: Message, payload_bytes: int) -> None:
+        """Raises ValueError if the message takes too much as JSON."""
+        if payload_bytes * self._per_byte > VALUE_BYTES_MAX:
+            self._charge(message, VALUE_BYTES_MAX)
+
+    def _charge(self, message: Message, left: int) -> int:
+        """Return what is left of the budget after this message. Raises ValueError."""
+        left -= _width(field.name for field in message.DESCRIPTOR.fields)
+        for field, held in message.ListFields():
+            if left < 0:
+                raise TooLargeError
+            if isinstance(held, Message):
+                left = self._charge(held, left)
+            elif isinstance(held, MutableMapping):
+                for key in held:
+                    left -= FIELD_BYTES + (2 * len(key) if isinstance(key, str) else 0)
+                    left = self._charge_item(held[key], left)
+            elif isinstance(held, MutableSequence) and field.message_type is None:
+                wide = field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
+                left -= len(held) * (ITEM_BYTES + self._enum) + (
+                    2 * sum(map(len, held)) if wide else 0
+                )
+            elif isinstance(held, MutableSequence):
+                for each in held:
+                    left = self._charge(each, left)
+            else:
+                left = self._charge_item(held, left)
+        if message.DESCRIPTOR.full_name == _ANY:
+            left = self._charge_any(message, left)
+        if left < 0:
+            raise TooLargeError
+        return left
+
+    def _charge_item(self, held: Any, left: int) -> int:
+        if isinstance(held, Message):
+            return self._charge(held, left)
+        return left - ITEM_BYTES - (2 * len(held) if isinstance(held, str | bytes) else self._enum)
+
+    def _charge_any(self, message: Any, left: int) -> int:
+        left -= 2 * len(message.value)
+        try:
+            kind = self._pool.FindMessageTypeByName(message.type_url.rpartition("/")[2])
+            inner = GetMessageClass(kind).FromString(message.value)
+        except (KeyError, DecodeError):
+            return left  # It is shown as bytes.
+        return self._charge(inner, left) if left >= 0 else left
+
+
+def portable(schema: Registered) -> Registered:
+    """Return a Protobuf schema as descriptors, which need no compiler; others unchanged. So one
+    process compiles for all workers. Raises ValueError if it does not compile."""
+    if schema.kind != PROTOBUF:
+        return schema
+    files = compile_schema(schema.text, schema.references)
+    texts = {file.name: _base64(file) for file in files}
+    text = texts.pop(MAIN)
+    return replace(schema, text=text, references=texts)
 
 
 def read_index(data: bytes) -> tuple[tuple[int, ...], bytes]:
@@ -120,88 +253,30 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError("they end within their message index")
 
 
-def _compiled(texts: Mapping[str, str]) -> Files:
-    """Return the descriptors of all files and of Google's own that they import, each after those
-    that it needs."""
-    described = {name: _described(text) for name, text in texts.items()}
-    own = {one.DESCRIPTOR.name: one.DESCRIPTOR for one in _CONFLUENT}
-    with tempfile.TemporaryDirectory(prefix="topicproof-proto-") as place:
-        folder = Path(place)
-        known = descriptor_pb2.FileDescriptorSet()
-        for name, text in texts.items():
-            path = (folder / "files" / name).resolve()
-            if not path.is_relative_to(folder.resolve() / "files"):
-                raise ValueError(f"the schema imports {name}, which is not a relative path")
-            one = described[name]
-            if one is None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, encoding="utf-8")
-            else:
-                one.name = name
-                known.file.append(one)
-        for one in own.values():
-            one.CopyToProto(known.file.add())
-        there = {one.name for one in known.file}
-        wanted = (texts.keys() - there) | (_imports(known.file) - there)
-        return _sorted([*known.file, *_protoc(folder, wanted, known)])
+def _set_apart(message: Any, error: Exception) -> AwkwardPart:
+    """Return a message that has no JSON as its bytes, and why."""
+    name = message.DESCRIPTOR.full_name
+    if name != _ANY:
+        why = f"is a {name} that JSON cannot express ({quoted(error)})"
+        return AwkwardPart(why, "0x" + message.SerializeToString().hex())
+    kind = quoted(message.type_url.rpartition("/")[2] or "no type")
+    is_unknown = "Can not find message descriptor" in str(error)
+    why = "which the schema does not have" if is_unknown else f"which has no JSON ({quoted(error)})"
+    shown = {"@type": quoted(message.type_url), "value": "0x" + message.value.hex()}
+    return AwkwardPart(f"is an Any of {kind}, {why}", shown)
 
 
-def _protoc(folder: Path, names: Iterable[str], known: descriptor_pb2.FileDescriptorSet) -> Files:
-    """Run protoc on the files in the folder and on Google's own."""
-    names = sorted(names)
-    if not names:
-        return []
-    sources, target = folder / "files", folder / "compiled"
-    sources.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{sources}", f"-I{_ROOT}"]
-    command += [f"-I{_TYPES}", "--include_imports", f"--descriptor_set_out={target}"]
-    (folder / "known").write_bytes(known.SerializeToString())
-    command.append(f"--descriptor_set_in={folder / 'known'}")
-    try:
-        answer = subprocess.run(
-            [*command, *names],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=COMPILE_TIMEOUT_S,
-            cwd=folder,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ValueError(f"protoc does not compile it within {COMPILE_TIMEOUT_S} s") from error
-    if answer.returncode != 0:
-        lines = [one for one in answer.stderr.splitlines() if "warning:" not in one]
-        raise ValueError(f"protoc does not compile the schema ({'; '.join(lines[:3])})")
-    found = descriptor_pb2.FileDescriptorSet()
-    found.ParseFromString(target.read_bytes())
-    return list(found.file)
+def _key_text(key: Any) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
 
 
-def _described(text: str) -> descriptor_pb2.FileDescriptorProto | None:
-    """Return the descriptor in a Base64 text; None if the text is no such thing."""
-    found = descriptor_pb2.FileDescriptorProto()
-    try:
-        found.ParseFromString(base64.b64decode(text.strip(), validate=True))
-    except (binascii.Error, DecodeError, ValueError):
-        return None
-    return found
+def _width(names: Iterable[str]) -> int:
+    return DICT_BYTES + sum(FIELD_BYTES + 4 * len(name) for name in names)
 
 
-def _imports(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> set[str]:
-    return {name for one in files for name in one.dependency}
+def _enum_width(enum: descriptor_pb2.EnumDescriptorProto) -> int:
+    return max((4 * len(value.name) for value in enum.value), default=0)
 
 
-def _sorted(files: Files) -> Files:
-    """Return each file once, after those that it imports."""
-    by_name = {one.name: one for one in files}
-    found: dict[str, descriptor_pb2.FileDescriptorProto] = {}
-
-    def put(name: str) -> None:
-        if name in by_name and name not in found:
-            one = by_name.pop(name)
-            for needed in one.dependency:
-                put(needed)
-            found[name] = one
-
-    for name in list(by_name):
-        put(name)
-    return list(found.values())
+def _base64(file: descriptor_pb2.FileDescriptorProto) -> str:
+    return base64.b64encode(file.SerializeToString()).decode()

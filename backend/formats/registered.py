@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -25,6 +26,12 @@ class Registered:
     schema comes after those that it needs."""
     subjects: Mapping[str, int]
     """The schema's version in each subject. Empty if the registry does not say."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the schema in JSON, with all that it refers to."""
+        parts = self.text, dict(self.references), dict(self.subjects)
+        return sum(len(json.dumps(part)) for part in parts)
 
     def place(self, topic: str, part: str) -> tuple[str | None, int | None]:
         """Return the subject that belongs to the topic and the part of its records, key or value,

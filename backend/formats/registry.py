@@ -7,14 +7,25 @@ registry that does not answer, are asked again only after `ASKED_AGAIN_S`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 from confluent_kafka.schema_registry.common._httpx_compat import httpx
 
+from topicproof.backend.formats.limits import (
+    ANSWER_BYTES_MAX,
+    ANSWER_SECONDS_MAX,
+    NAME_CHARACTERS_MAX,
+    REFERENCE_DEPTH_MAX,
+    REFERENCES_MAX,
+    SCHEMA_BYTES_MAX,
+    SCHEMAS_MAX,
+    quoted,
+)
 from topicproof.backend.formats.refused import tls_refusal
 from topicproof.backend.formats.registered import AVRO, Registered, RegistryFailure
 from topicproof.backend.properties.registry import RegistryFacts, registry_config
@@ -41,20 +52,24 @@ class Registry:
         self._facts = facts
         with registry_config(facts) as config:
             self._client = SchemaRegistryClient(config)
+        session = self._client._rest_client.session
+        session.headers["Accept-Encoding"] = "identity"
+        session.event_hooks = {"response": [_limit]}
         self._found: dict[int, Registered] = {}
         self._failed: dict[int | None, tuple[float, str]] = {}
         """When a request for an id failed, in seconds of the monotonic clock, and why. None stands
         for the registry itself."""
         self._lock = RLock()
+        """Guards both, of which the oldest entries go when there are many."""
 
     def close(self) -> None:
         self._client.close()
 
     def schema(self, schema_id: int) -> Registered:
         """Return the schema of an id. Raises RegistryFailure."""
-        found = self._found.get(schema_id)
-        if found is not None:
-            return found
+        schema = self._found.get(schema_id)
+        if schema is not None:
+            return schema
         with self._lock:
             if schema_id not in self._found:
                 self._raise_known(schema_id)
@@ -62,7 +77,9 @@ class Registry:
                     self._found[schema_id] = self._ask(schema_id)
                 except RegistryFailure as failure:
                     self._failed[schema_id] = time.monotonic(), str(failure)
+                    _drop_oldest(self._failed)
                     raise
+                _drop_oldest(self._found)
             return self._found[schema_id]
 
     def _raise_known(self, schema_id: int) -> None:
@@ -74,29 +91,43 @@ class Registry:
     def _ask(self, schema_id: int) -> Registered:
         what = f"schema {schema_id}"
         schema = self._request(lambda: self._client.get_schema(schema_id), what)
-        references: dict[str, str] = {}
-        self._refer(schema, references, set())
+        chain = _Chain()
+        chain.add(schema.schema_str or "")
+        self._refer(schema, chain, 1)
         try:
-            told: Any = self._request(lambda: self._client.get_schema_versions(schema_id), what)
+            versions: Any = self._request(lambda: self._client.get_schema_versions(schema_id), what)
         except RegistryFailure:
-            told = ()  # Some registries lack this request. The record can be decoded all the same.
-        subjects = {one.subject or "": one.version or 0 for one in told}
+            versions = ()  # Some registries lack this request. The record can be decoded.
+        subjects = {one.subject or "": one.version or 0 for one in versions}
         kind = schema.schema_type or AVRO
-        return Registered(schema_id, kind, schema.schema_str or "", references, subjects)
+        return Registered(schema_id, kind, schema.schema_str or "", chain.texts, subjects)
 
-    def _refer(self, schema: Schema, found: dict[str, str], begun: set[str]) -> None:
+    def _refer(self, schema: Schema, chain: _Chain, depth: int) -> None:
+        """Ask for all that a schema refers to. Raises RegistryFailure."""
+        if depth > REFERENCE_DEPTH_MAX:
+            raise RegistryFailure(
+                f"The schema's references are nested deeper than {REFERENCE_DEPTH_MAX} levels."
+            )
         for reference in schema.references or ():
             name, subject, version = reference.name, reference.subject, reference.version
-            if name is None or subject is None or version is None:
-                raise RegistryFailure("A reference of the schema has no name, subject or version.")
-            if name in begun:
+            if not _is_name(name) or not _is_name(subject) or type(version) is not int:
+                raise RegistryFailure(
+                    "A reference of the schema has no name, subject or version, or one of over"
+                    f" {NAME_CHARACTERS_MAX} characters."
+                )
+            if name in chain.begun:
                 continue
-            begun.add(name)
-            what = f"version {version} of {subject}, to which the schema refers"
+            chain.begun.add(name)
+            if len(chain.begun) > REFERENCES_MAX:
+                raise RegistryFailure(
+                    f"The schema refers to more than {REFERENCES_MAX} others; fewer are allowed."
+                )
+            what = f"version {version} of {quoted(subject)}, to which the schema refers"
             ask = partial(self._client.get_version, subject, version, True)
-            there = self._request(ask, what)
-            self._refer(there.schema, found, begun)
-            found[name] = there.schema.schema_str or ""
+            there = self._request(ask, what).schema
+            chain.add(there.schema_str or "")
+            self._refer(there, chain, depth + 1)
+            chain.texts[name] = there.schema_str or ""
 
     def _request(self, ask: Callable[[], Answer], what: str) -> Answer:
         """Ask, and translate each error of the client to a sentence."""
@@ -116,8 +147,69 @@ class Registry:
             said = tls_refusal(self._facts) or silent
             self._failed[None] = time.monotonic(), said
             raise RegistryFailure(said) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RegistryFailure(
                 f"The registry {self.url} gave no readable answer for {what}. Check its address:"
                 " Apicurio's ends in /apis/ccompat/v7."
             ) from error
+
+
+@dataclass
+class _Chain:
+    """What a schema refers to, while it is asked for."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    """By name. A schema comes after those that it needs."""
+    begun: set[str] = field(default_factory=set)
+    size: int = 0
+
+    def add(self, text: str) -> None:
+        """Count the size of a schema. Raises RegistryFailure above the limit."""
+        self.size += len(text)
+        if self.size > SCHEMA_BYTES_MAX:
+            raise RegistryFailure(
+                f"The schema has more than {SCHEMA_BYTES_MAX:,} bytes with all that it refers to."
+            )
+
+
+def _is_name(name: object) -> TypeGuard[str]:
+    return isinstance(name, str) and 0 < len(name) <= NAME_CHARACTERS_MAX
+
+
+def _drop_oldest(entries: dict[Any, Any]) -> None:
+    while len(entries) > SCHEMAS_MAX:
+        del entries[next(iter(entries))]
+
+
+class _LimitedStream(httpx.SyncByteStream):
+    """An answer's body, as it arrives. Raises RegistryFailure if it is too long or slow."""
+
+    def __init__(self, stream: httpx.SyncByteStream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[bytes]:
+        size, end = 0, time.monotonic() + ANSWER_SECONDS_MAX
+        for chunk in self._stream:
+            size += len(chunk)
+            if size > ANSWER_BYTES_MAX:
+                raise RegistryFailure(
+                    f"The registry's answer has more than {ANSWER_BYTES_MAX:,} bytes."
+                )
+            if time.monotonic() > end:
+                raise RegistryFailure(
+                    f"The registry's answer takes longer than {ANSWER_SECONDS_MAX:.0f} s."
+                )
+            yield chunk
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _limit(response: Any) -> None:
+    """Limit the body of an answer before it is read. A compressed one could become any size."""
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise RegistryFailure(
+            "The registry, or a proxy in front of it, compresses its answers although the request"
+            " does not allow it. Switch this off."
+        )
+    response.stream = _LimitedStream(response.stream)

@@ -249,6 +249,11 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
         question = Question(**asked, expected=Expected(Expect(said["expect"]), count))
         sink = TypeAdapter(Bounds).validate_python(said["sink"])
         _require_judgeable(evidence, question, sink)
+        schemas = (
+            KnownSchemas.from_json(read_bytes(evidence / SCHEMAS).decode())
+            if (evidence / SCHEMAS).exists()
+            else None
+        )
         offsets = sink.offsets + question.source.offsets
         return Capture(
             question,
@@ -278,11 +283,7 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             # Evidence of earlier versions has none of these.
             origin=TypeAdapter(Origin | None).validate_python(said.get("origin")),
             notes=tuple(said.get("notes", ())),
-            schemas=(
-                KnownSchemas.from_json((evidence / SCHEMAS).read_text(encoding="utf-8"))
-                if (evidence / SCHEMAS).exists()
-                else None
-            ),
+            schemas=schemas,
             source_origin=TypeAdapter(Origin | None).validate_python(said.get("source_origin")),
         )
     except (

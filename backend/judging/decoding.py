@@ -19,8 +19,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
-from topicproof.backend.formats.fields import SCHEMAS_MAX, KnownSchemas, field_reader
+from topicproof.backend.formats.fields import KnownSchemas, field_reader
 from topicproof.backend.formats.formats import HEAD_BYTES, Formats, Part
+from topicproof.backend.formats.limits import SCHEMAS_BYTES_MAX, SCHEMAS_MAX
 from topicproof.backend.formats.registered import Registered, RegistryFailure
 from topicproof.backend.judging.capture_store import Capture, Readings
 from topicproof.backend.storage import keep_in
@@ -106,7 +107,14 @@ def _ask(ids: Sequence[int], formats: Formats) -> tuple[dict[int, Registered], d
     """Return the schemas, and why others are not known."""
     found: dict[int, Registered] = {}
     failed: dict[int, str] = {}
+    size = 0
     for one in ids:
+        if size > SCHEMAS_BYTES_MAX:
+            failed[one] = (
+                f"Schema {one} was not asked for: the schemas of the records take more than"
+                f" {SCHEMAS_BYTES_MAX:,} bytes."
+            )
+            continue
         if formats.registry is None:
             failed[one] = (
                 f"They begin like records with schema {one} of a registry, and no"
@@ -115,6 +123,7 @@ def _ask(ids: Sequence[int], formats: Formats) -> tuple[dict[int, Registered], d
             continue
         try:
             found[one] = formats.registry.schema(one)
+            size += found[one].size
         except RegistryFailure as failure:
             failed[one] = str(failure)
     return found, failed
@@ -166,7 +175,7 @@ def _sides(capture: Capture) -> tuple[_Wanted, _Wanted]:
 def with_fields(reading: DataFrame, side: _Wanted, schemas: KnownSchemas) -> DataFrame:
     """Add the column `decoded` (validators/decoded.py). Lazy."""
     parts = side.parts
-    decoder = _decoder(schemas.to_json(), parts, side.fields, side.topics)
+    decoder = _decoder(schemas.portable().to_json(), parts, side.fields, side.topics)
     # Its type hints determine the kind of UDF.
     udf = arrow_udf(decoder, decoded_type(side.fields))  # type: ignore[call-overload]
     return reading.withColumn(DECODED, udf("partition", *parts))

@@ -65,7 +65,7 @@ def test_a_field_has_the_same_text_in_every_format() -> None:
         (framed(3)[:-1], "The bytes are not as Avro schema 3 has them"),
         (b"\xff\xfe", UNREADABLE),
         (b"", UNREADABLE),
-        (b'{"id": 1, "id": 2}', UNREADABLE),
+        (b'{"id": 1, "id": 2}', "The field id occurs twice in one object."),
     ],
 )
 def test_broken_bytes_give_a_reason_and_no_field(data: bytes, reason: str) -> None:
@@ -87,7 +87,8 @@ def test_different_ids_have_different_texts() -> None:
     that differ by a nanosecond, or lie beyond the year 9999."""
     reader = FieldReader(KNOWN, "value", (("id",),))
     half = [b'{"id": "a\\ud83d"}', b'{"id": {"a\\ud83d": 1}}', b'{"id": ["a\\ud83d"]}']
-    assert [reader.read(one) for one in half] == [(UNREADABLE, (None,))] * 3
+    why = "The field id holds half of a surrogate pair, which UTF-8 cannot write."
+    assert [reader.read(one) for one in half] == [(why, (None,))] * 3
     assert reader.read(b'{"id": "a?", "x": "\\ud83d"}') == (None, ("a?",))
     times = [(1_700_000_000, 1), (1_700_000_000, 2), (1_700_000_000, 2_000), (2**62, 1), (-1, 1)]
     packed = [msgpack.packb({"id": msgpack.Timestamp(*one)}) for one in times]
