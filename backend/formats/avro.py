@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fastavro import parse_schema, schemaless_reader
+from fastavro.read import LOGICAL_READERS
 
 from topicproof.backend.formats.avro_sizes import AvroSizes
+from topicproof.backend.formats.decoded import AwkwardPart, as_json, name_parts
 from topicproof.backend.formats.limits import quoted, require_size
 
 
@@ -21,41 +23,104 @@ class AvroSchema:
         """`references` are the texts of schemas whose types it names, each after those that it
         needs itself."""
         self.text = text
-        texts = list(references)
-        require_size(text, dict(enumerate(texts)))
+        self._texts = (*references, text)
+        require_size(text, dict(enumerate(self._texts[:-1])))
         named: dict[str, Any] = {}
         try:
-            for reference in texts:
-                parse_schema(_loaded(reference), named_schemas=named)
-            self._parsed = parse_schema(_loaded(text), named_schemas=named)
+            self._parsed = _parsed(self._texts, named)
         except Exception as error:  # fastavro's own errors have no common class
             raise ValueError(f"fastavro does not read the schema ({quoted(error)})") from error
         self._sizes = AvroSizes(self._parsed, named)
+        self._lenient: Any = None
+        """The schema as it reads what its logical types cannot express; None before it is needed"""
         self._bytes = self._parsed == "bytes" or (
             isinstance(self._parsed, dict) and self._parsed.get("type") == "bytes"
         )
         """Confluent's serialisers write a schema of bytes alone as it is, without its length."""
 
-    def read(self, data: bytes) -> Any:
-        """Return the value as fastavro does. Every byte belongs to it.
+    def read(self, data: bytes) -> tuple[Any, str | None]:
+        """Return the value as fastavro does, and what it leaves out. Every byte belongs to it. A
+        part beyond its logical type, such as a time after the year 9999, is an `AwkwardPart`.
 
         Raises ValueError for truncated or broken bytes and for values that take too much memory,
         RecursionError if it is nested too deeply.
         """
         if self._bytes:
-            return data
+            return data, None
         self._sizes.require(data)
         source = io.BytesIO(data)
+        left = None
         try:
             value = schemaless_reader(source, self._parsed, None)
         except RecursionError:
             raise
         except Exception as error:  # broken bytes raise nearly anything
-            raise ValueError(_why(error)) from error
-        left = len(data) - source.tell()
-        if left:
-            raise ValueError(f"{left:,} bytes follow the value")
+            source.seek(0)
+            value = self._in_parts(source, error)
+            named = name_parts(value)
+            left = f"{named[:1].upper()}{named[1:]}."
+        rest = len(data) - source.tell()
+        if rest:
+            raise ValueError(f"{rest:,} bytes follow the value")
+        return value, left
+
+    def _in_parts(self, source: io.BytesIO, why: Exception) -> Any:
+        """Return a value with what is beyond its logical type set apart. Raises ValueError if that
+        is not the reason."""
+        try:
+            if self._lenient is None:
+                texts = [json.dumps(_renamed(_loaded(text))) for text in self._texts]
+                self._lenient = _parsed(texts, {})
+            value = schemaless_reader(source, self._lenient, None)
+        except Exception as error:
+            raise ValueError(_why(why)) from error
+        if not name_parts(value):
+            raise ValueError(_why(why)) from why
         return value
+
+
+def _parsed(texts: Iterable[str], named: dict[str, Any]) -> Any:
+    """Parse schemas in their order, and return the last one."""
+    parsed: Any = None
+    for text in texts:
+        parsed = parse_schema(_loaded(text), named_schemas=named)
+    return parsed
+
+
+_PREFIX = "topicproof-"
+
+
+def _renamed(schema: Any) -> Any:
+    """Return a schema whose logical types are those of `_LENIENT`."""
+    if isinstance(schema, list):
+        return [_renamed(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    renamed = {name: _renamed(value) for name, value in schema.items()}
+    if isinstance(kind := schema.get("logicalType"), str):
+        renamed["logicalType"] = _PREFIX + kind
+    return renamed
+
+
+def _lenient_reader(kind: str, read: Callable[..., Any]) -> Callable[..., Any]:
+    def reader(data: Any, *schemas: Any) -> Any:
+        try:
+            return read(data, *schemas)
+        except Exception as error:
+            shown = as_json(data)
+            return AwkwardPart(f"is {quoted(shown)}, which is no {kind} ({quoted(error)})", shown)
+
+    return reader
+
+
+LOGICAL_READERS.update(
+    {
+        f"{base}-{_PREFIX}{kind}": _lenient_reader(kind, read)
+        for (base, _, kind), read in [
+            (name.partition("-"), read) for name, read in [*LOGICAL_READERS.items()]
+        ]
+    }
+)
 
 
 def _loaded(text: str) -> Any:

@@ -23,7 +23,7 @@ DEPTH_MAX = 100
 
 TWICE = "occurs twice in one object"
 DECIMAL_DIGITS_MAX = 10_000
-"""A schema may give a decimal a scale of a billion, and every digit would be written."""
+"""A schema may give a decimal a scale of a billion. More digits are written as an exponent."""
 
 
 class AwkwardPartError(ValueError):
@@ -177,7 +177,7 @@ def _object(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
 def _digits(value: Decimal) -> str:
     exponent = value.as_tuple().exponent
     if isinstance(exponent, int) and abs(exponent) > DECIMAL_DIGITS_MAX:
-        raise ValueError(f"a decimal has more than {DECIMAL_DIGITS_MAX:,} digits")
+        return str(value)
     return format(value, "f")
 
 

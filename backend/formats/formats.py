@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -100,7 +101,10 @@ class Decoder:
         given = self._avro.get(topic) if part == "value" else None
         if given is not None:
             try:
-                return Decoded(self._plain.finish(given.read(data)), Format.AVRO)
+                value, left = _finished(given.read, self._plain, data)
+                return Decoded(value, Format.AVRO, reason=left)
+            except AwkwardPartError as error:
+                return Decoded(reason=f"{_capital(error)}.")
             except (ValueError, RecursionError) as error:
                 missed = f"They do not fit the schema file of {topic}: {_said(error)}."
                 other = self._decode(data, topic, part)
@@ -200,21 +204,21 @@ def _reader_of(schema: Registered, plain: Plain) -> tuple[Format, Read]:
         from topicproof.backend.formats.avro import AvroSchema
 
         avro = AvroSchema(schema.text, schema.references.values())
-        return Format.AVRO, lambda data: (plain.finish(avro.read(data)), None)
+        return Format.AVRO, partial(_finished, avro.read, plain)
     if schema.kind == PROTOBUF:
         from topicproof.backend.formats.protobuf import ProtobufSchema
 
         protobuf = ProtobufSchema(schema.text, schema.references)
-
-        def read(data: bytes) -> tuple[Any, str | None]:
-            value, left = protobuf.read(data)
-            return plain.finish(value), left
-
-        return Format.PROTOBUF, read
+        return Format.PROTOBUF, partial(_finished, protobuf.read, plain)
     if schema.kind == JSON:
         # Not validated: a schema may refer to any address, which would then be asked.
         return Format.JSON_SCHEMA, lambda data: _loads(data, plain)
     raise ValueError(f"{schema.kind} is neither {AVRO}, {PROTOBUF} nor {JSON}")
+
+
+def _finished(read: Read, plain: Plain, data: bytes) -> tuple[Any, str | None]:
+    value, left = read(data)
+    return plain.finish(value), left
 
 
 def _self_described(data: bytes, plain: Plain) -> Decoded:

@@ -142,12 +142,17 @@ class Registry:
                 f"The registry {self.url} refused the request for {what} with HTTP {status}:"
                 f" {said}."
             ) from error
+        except RecursionError as error:
+            raise RegistryFailure(
+                f"The registry {self.url} gave no readable answer for {what}: it is nested too"
+                " deeply."
+            ) from error
         except (httpx.HTTPError, httpx.InvalidURL, OSError, RuntimeError) as error:
             silent = f"The registry {self.url} does not answer ({type(error).__name__})."
             said = tls_refusal(self._facts) or silent
             self._failed[None] = time.monotonic(), said
             raise RegistryFailure(said) from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RegistryFailure(
                 f"The registry {self.url} gave no readable answer for {what}. Check its address:"
                 " Apicurio's ends in /apis/ccompat/v7."

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from tests.app.test_history_page import TWICE
+from tests.backend.formats import hostile
 from topicproof.app.check_state import read_check, write_check
 from topicproof.app.url_state import (
     read_compare,
@@ -72,6 +73,8 @@ TOKENS = (
         b"reflect(",
         b"\x7f\xff\xff\xff",
     ),
+    *(b"--plugin=protoc-gen-x=/bin/sh", b"@/etc/passwd", b"/etc/passwd", b"\x1b[2J", b"a" * 300),
+    *(b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f", hostile.SEPARATOR),
 )
 """What breaks parsers, put into a text that is otherwise right."""
 
@@ -270,6 +273,15 @@ TARGETS: dict[str, Target] = {
     ),
     "signature": ((ENVELOPE,), _in_file(lambda path: vouching(path.parent, {}), ATTESTATION)),
     "zip": ((_zip(),), _in_file(_unpack)),
+    **{
+        f"{name} schema": (seeds, partial(hostile.decode_joined, kind))
+        for name, (kind, seeds) in hostile.seeds().items()
+    },
+    "value": (
+        (b'{"a": [NaN, 1e999], "a": 1}', b"\x81\xa1a\xdd\xff\xff\xff\xff"),
+        hostile.decode_plain,
+    ),
+    "schemas": ((hostile.SCHEMAS.to_json().encode(),), _text(hostile.read_schemas)),
 }
 """By name: right inputs, and what reads them."""
 

@@ -1,0 +1,428 @@
+"""Schemas and values are data: they run nothing, name no file, and take no more memory than the
+budget. Each ends in a value or in a sentence."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import resource
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import msgpack
+import pytest
+from google.protobuf import descriptor_pb2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.backend.formats import hostile
+from tests.backend.formats.hostile import PROTO, decode, decode_with, field
+from topicproof.backend.formats import protoc
+from topicproof.backend.formats.fields import FieldReader, KnownSchemas
+from topicproof.backend.formats.formats import Formats
+from topicproof.backend.formats.limits import (
+    ANSWER_BYTES_MAX,
+    REFERENCE_DEPTH_MAX,
+    REFERENCES_MAX,
+    SCHEMA_BYTES_MAX,
+    SCHEMAS_MAX,
+    VALUE_BYTES_MAX,
+)
+from topicproof.backend.formats.protobuf import ProtobufSchema, portable
+from topicproof.backend.formats.registered import AVRO, JSON, PROTOBUF, Registered
+from topicproof.backend.properties.registry import RegistryFacts
+from topicproof.validators.decoded import parse_field
+
+TOO_LARGE = f"the value would take more than {VALUE_BYTES_MAX:,} bytes of memory"
+MARK = "zq7"
+"""In every name below. No process, file or module may have it."""
+EVENTS: list[str] = []
+"""What the process has done with `MARK`, while it is watched."""
+WATCHED = ("subprocess.Popen", "os.posix_spawn", "os.exec", "open", "import", "os.mkdir", "os.link")
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in WATCHED and MARK in repr(arguments):
+        EVENTS.append(f"{event} {arguments!r}")
+
+
+sys.addaudithook(_audit)
+
+
+def _descriptor(*imports: str) -> str:
+    file = descriptor_pb2.FileDescriptorProto(name=f"{MARK}.proto", dependency=imports)
+    file.message_type.add(name="M")
+    return base64.b64encode(file.SerializeToString()).decode()
+
+
+@pytest.mark.parametrize("name", hostile.NAMES)
+def test_a_name_that_is_no_import_is_refused(name: str) -> None:
+    """Story: the name of a reference, an import in a text or in a descriptor is an option of
+    protoc, a file with its arguments, an absolute path, or longer than a file's name may be."""
+    message = f'syntax = "proto3"; import "{name}"; message M {{ string a = 1; }}'
+    for schema in (
+        Registered(1, PROTOBUF, PROTO, {name: PROTO.replace("M", "N")}, {}),
+        Registered(1, PROTOBUF, message, {}, {}),
+        Registered(1, PROTOBUF, PROTO, {"a.proto": message}, {}),
+    ):
+        decoded = decode_with(schema, b"\0\n\1x")
+        assert not decoded.known and "Schema 1 cannot be used: " in (decoded.reason or "")
+        assert "root:" not in (decoded.reason or "")
+    if name.isprintable() or "\x1b" in name:
+        decoded = decode(PROTOBUF, _descriptor(name), b"\0")
+        assert "cannot be used" in (decoded.reason or ""), decoded
+
+
+def test_a_reference_runs_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: a program's path, an output and a command for a shell, as names of references."""
+    monkeypatch.chdir(tmp_path)
+    command = "id>./ran;exit #".ljust(32, "a")
+    names = (command, "--plugin=protoc-gen-x=/bin/sh", "--x_out=.")
+    decoded = decode_with(
+        Registered(1, PROTOBUF, PROTO, dict.fromkeys(names, 'syntax = "proto3";'), {}), b"\0\n\1x"
+    )
+    assert "it imports 'id>./ran;exit #" in (decoded.reason or "")
+    assert [*tmp_path.iterdir()] == []
+
+
+def _paths() -> st.SearchStrategy[str]:
+    """Names, most of them none of Protobuf, each with the mark."""
+    start = st.sampled_from(
+        ("", "-", "--", "@", "/", "../", "./", "a/", "google/protobuf/", "~", "\0")
+    )
+    end = st.sampled_from((".proto", "", "/..", "/", "=x", "\n", " ", "/a/b.proto", "x" * 250))
+    return st.builds(lambda first, last: f"{first}{MARK}{last}", start, end)
+
+
+@given(reference=_paths(), imported=_paths(), as_text=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_no_name_reaches_a_process_a_file_or_a_module(
+    reference: str, imported: str, as_text: bool
+) -> None:
+    """Story: anybody who may register a schema chooses its names, also such as Protobuf allows."""
+    EVENTS.clear()
+    text = f"{PROTO} /* {MARK} */" if as_text else _descriptor()
+    main = f'syntax = "proto3"; import "{imported}"; message Main {{ string a = 1; }}'
+    decode_with(Registered(1, PROTOBUF, main, {reference: text}, {}), b"\0\n\1x")
+    decode_with(Registered(1, PROTOBUF, _descriptor(imported), {reference: text}, {}), b"\0")
+    assert EVENTS == []
+
+
+def test_imports_keep_their_meaning_under_other_names() -> None:
+    """Story: comments and texts that look like imports, a name of two strings, public imports, a
+    file and a folder of one name, Google's files, and a reference with the name of one of these."""
+    text = """// import "none.proto";
+    syntax = 'proto3'; package shop; /* import "none.proto"; */
+    import public "a"; import 'a/' "b.proto" ; import "google/type/date.proto";
+    import "google/protobuf/timestamp.proto";
+    message M { A a = 1; B b = 2; google.type.Date day = 3; google.protobuf.Timestamp at = 4;
+      string import = 5 [json_name = "import \\"none.proto\\";"]; }"""
+    references = {
+        "a/b.proto": 'syntax = "proto3"; package shop; import "a"; message B { A a = 1; }',
+        "a": 'syntax = "proto3"; package shop; message A { int32 n = 1; }',
+        "google/protobuf/timestamp.proto": "not this",
+    }
+    value = field(1, b"\x08\x05") + field(2, field(1, b"\x08\x06")) + field(3, b"\x08\x07")
+    expected = {
+        "a": {"n": 5},
+        "b": {"a": {"n": 6}},
+        "day": {"year": 7, "month": 0, "day": 0},
+        "import": "",
+    }
+    schema = Registered(1, PROTOBUF, text, references, {})
+    assert decode_with(schema, b"\0" + value).value == expected
+    assert decode_with(portable(schema), b"\0" + value).value == expected
+
+
+def test_what_protoc_says_is_short_and_plain() -> None:
+    """Story: a name with the codes of a terminal, and a schema with 1,000 errors."""
+    text = 'syntax = "proto3"; message M { ' + "\x1b[31mWrong x = 1; " * 1_000
+    reason = decode(PROTOBUF, text, b"\0").reason or ""
+    assert "protoc does not compile the schema" in reason and len(reason) < 500
+    assert tempfile.gettempdir() not in reason
+    missing = 'syntax = "proto3"; import "gone.proto"; message M {}'
+    assert "gone.proto, which is not among its references" in (
+        decode(PROTOBUF, missing, b"\0").reason or ""
+    )
+
+
+def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: each reader of a schema would start protoc again; one after the first needs none, nor
+    does a worker of Spark, which gets descriptors."""
+    text = PROTO.replace("M", "CompiledOnce")
+    schema = portable(Registered(1, PROTOBUF, text, {}, {}))
+    monkeypatch.setattr(sys, "executable", "/nowhere")
+    assert ProtobufSchema(text, {}).read(b"\0\n\1x") == ({"a": "x"}, None)
+    monkeypatch.setattr(protoc, "_CACHE", protoc._Cache())
+    assert ProtobufSchema(schema.text, schema.references).read(b"\0\n\1x") == ({"a": "x"}, None)
+    reason = decode(PROTOBUF, text, b"\0").reason or ""
+    assert "protoc cannot be run" in reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'syntax = "proto3"; ' + "message M {" * 20_000,
+        'syntax = "proto3"; option (o) = ' + "{a:" * 100_000,
+        'syntax = "proto3"; ' + "/*" * 500_000,
+        'syntax = "proto3"; "' + '\\"' * 500_000,
+        'syntax = "proto3"; import ' + '"a" ' * 200_000,
+        PROTO + " " * SCHEMA_BYTES_MAX,
+    ],
+    ids=["messages", "options", "comments", "quotes", "strings", "blanks"],
+)
+def test_a_schema_without_an_end(text: str) -> None:
+    assert "Schema 1 cannot be used: " in (decode(PROTOBUF, text, b"\0").reason or "")
+
+
+@pytest.mark.parametrize("name", hostile.BOMBS)
+def test_ten_bytes_of_avro_take_no_gigabytes(name: str) -> None:
+    """Story: an array of null has no bytes for its items, so its count may be anything."""
+    schema, value = hostile.BOMBS[name]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    reason = decode(AVRO, json.dumps(schema), value).reason or ""
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert reason.endswith(f"{TOO_LARGE}."), reason
+    assert grown < 100_000, "kB of memory"
+
+
+@pytest.mark.parametrize("name", hostile.ENDLESS)
+def test_avro_of_endless_levels_ends_no_process(name: str) -> None:
+    schema, value = hostile.ENDLESS[name]
+    reason = decode(AVRO, json.dumps(schema), value).reason or ""
+    assert reason.endswith("they are nested too deeply."), reason
+
+
+def test_large_and_nested_values_of_avro_are_decoded() -> None:
+    """Story: what is walked through first is decoded as before: trees, and a million items."""
+    tree = hostile.record("Tree", "int", hostile.array("Tree"))
+    leaf = b"\4\0"
+    assert decode(AVRO, json.dumps(tree), b"\2" + b"\4" + leaf + leaf + b"\0").value == {
+        "f0": 1,
+        "f1": [{"f0": 2, "f1": []}, {"f0": 2, "f1": []}],
+    }
+    items = decode(
+        AVRO,
+        json.dumps(hostile.array("int")),
+        hostile.zigzag(2_000_000) + b"\2" * 2_000_000 + b"\0",
+    )
+    assert items.reason == f"The bytes are not as Avro schema 1 has them: {TOO_LARGE}."
+    items = decode(
+        AVRO, json.dumps(hostile.array("int")), hostile.zigzag(10**6) + b"\2" * 10**6 + b"\0"
+    )
+    assert items.value == [1] * 10**6
+    nulls = decode(AVRO, json.dumps(hostile.ARRAY_OF_NULL), hostile.zigzag(3) + b"\0")
+    assert nulls.value == [None] * 3
+
+
+def test_two_bytes_of_protobuf_are_no_thousand_fields() -> None:
+    """Story: an empty message is written with each of its fields."""
+    fields = " ".join(f"string field_{number} = {number};" for number in range(1, 2_001))
+    text = f'syntax = "proto3"; message M {{ repeated M m = 2500; {fields} }}'
+    few = decode(PROTOBUF, text, b"\0" + field(2_500, b"") * 3)
+    assert len(few.value["m"]) == 3 and len(few.value["m"][2]) == 2_001
+    assert TOO_LARGE in (decode(PROTOBUF, text, b"\0" + field(2_500, b"") * 20_000).reason or "")
+    packed = (
+        'syntax = "proto3"; enum E { ' + "x" * 50_000 + " = 0; } message M { repeated E e = 1; }"
+    )
+    assert TOO_LARGE in (decode(PROTOBUF, packed, b"\0" + field(1, b"\0" * 50_000)).reason or "")
+
+
+def test_protobuf_of_endless_levels() -> None:
+    text = """syntax = "proto3"; import "google/protobuf/any.proto";
+    message M { M m = 1; google.protobuf.Any any = 2; }"""
+    nested = b""
+    for _ in range(300):
+        nested = field(1, nested)
+    assert not decode(PROTOBUF, text, b"\0" + nested).known
+    packed = b""
+    for _ in range(500):
+        packed = field(2, field(1, b"x/M") + field(2, packed))
+    decoded = decode(PROTOBUF, text, b"\0" + packed)
+    assert decoded.reason is not None
+
+
+@pytest.mark.parametrize("kind", [JSON, "plain"])
+def test_json_and_messagepack_within_the_budget(kind: str) -> None:
+    """Story: two bytes of JSON, and one of MessagePack, are an empty object of Python."""
+    head = b"\0\0\0\0\1" if kind == JSON else b""
+    schemas = KnownSchemas({1: Registered(1, JSON, "{}", {}, {})})
+    reader = FieldReader(schemas, "value", (("a",),))
+    bomb = head + b"[" + b"{}," * 600_000 + b"{}]"
+    why, _ = reader.read(bomb)
+    assert TOO_LARGE in (why or "").lower()
+    long = head + b'{"a": "' + b"x" * 5_000_000 + b'"}'
+    assert reader.read(long) == (None, ("x" * 5_000_000,))
+
+
+def test_messagepack_within_the_budget() -> None:
+    plain = Formats()
+    bomb = b"\x81\xa1a\xdd" + (600_000).to_bytes(4, "big") + b"\x80" * 600_000
+    assert TOO_LARGE in (plain.decode(bomb).reason or "").lower()
+    declared = b"\x81\xa1a\xdd\xff\xff\xff\xff"
+    assert not plain.decode(declared).known
+    assert not plain.decode(b"\x81\xa1a" * 50_000 + b"\xc0").known
+    assert not plain.decode(b"\x81\xa1a" + b"\x91" * 50_000).known
+    long = msgpack.packb({"a": "x" * 3_000_000, "b": msgpack.ExtType(5, b"y" * 100)})
+    assert plain.decode(long).value["a"] == "x" * 3_000_000
+
+
+ANY = """syntax = "proto3"; import "google/protobuf/any.proto";
+import "google/protobuf/struct.proto"; message M { string id = 1; google.protobuf.Any extra = 2;
+repeated google.protobuf.Value values = 3; map<string, google.protobuf.Value> named = 4; }"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value", "named"),
+    [
+        (PROTOBUF, ANY, b"\0\n\x017" + field(2, hostile.UNKNOWN_ANY),
+         "field extra is an Any of demo.Unknown, which the schema does not have."),
+        (PROTOBUF, ANY, b"\0\n\x017" + field(3, hostile.NOT_A_NUMBER),
+         "field values[0] is a google.protobuf.Value that JSON cannot express"),
+        (PROTOBUF, ANY, b"\0\n\x017" + field(4, field(1, b"k") + field(2, hostile.NOT_A_NUMBER)),
+         "field named.k is a google.protobuf.Value that JSON cannot express"),
+        (JSON, "{}", b'{"id": "7", "extra": NaN}',
+         "field extra is NaN, which is not a number of JSON."),
+        (JSON, "{}", b'{"id": "7", "extra": {"a": 1, "a": 2}}',
+         "field extra.a occurs twice in one object."),
+        (JSON, "{}", b'\xef\xbb\xbf{"id": "7"}', "A byte order mark is in front of it"),
+        (AVRO, json.dumps({"type": "record", "name": "R", "fields": [
+            {"name": "id", "type": "string"},
+            {"name": "extra", "type": {"type": "long", "logicalType": "timestamp-millis"}}]}),
+         b"\x027" + hostile.zigzag(2**62),
+         "field extra is 4611686018427387904, which is no timestamp-millis"),
+    ],
+)  # fmt: skip
+def test_an_awkward_part_spoils_no_other_field(
+    kind: str, text: str, value: bytes, named: str
+) -> None:
+    """Story: a contract names the id, and another field cannot be expressed. The id is read. A
+    contract that names the other field, and the page, say which part it is."""
+    schemas = KnownSchemas({1: Registered(1, kind, text, {}, {})})
+    reader = FieldReader(schemas, "value", (("id",),))
+    assert reader.read(b"\0\0\0\0\1" + value) == (None, ("7",))
+    assert named in (decode(kind, text, value).reason or "")
+    if kind == JSON:
+        assert reader.read(value) == (None, ("7",))
+    for path in ("extra", "extra.a", "values", "values[0].x", "named", "named.k"):
+        if f"field {path.partition('.')[0].partition('[')[0]}" in named:
+            other = FieldReader(schemas, "value", (("id",), parse_field(path)))
+            why, texts = other.read(b"\0\0\0\0\1" + value)
+            assert why is not None and path.partition(".")[0].partition("[")[0] in why, path
+            assert texts == (None, None)
+
+
+@contextmanager
+def _registry(answer: dict[str, Any] | bytes, *, compressed: bool = False) -> Iterator[Formats]:
+    """A registry that answers each request alike, and each reference with a further one."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body: Any = answer
+            if isinstance(answer, dict):
+                number = int(self.path.split("/")[2][1:]) + 1 if "/subjects/" in self.path else 0
+                name = f"s{number}"
+                own = f"s{number - 1}"
+                body = {"subject": own, "version": 1, "id": number + 1, **answer}
+                if answer.get("references") == "chain":
+                    body["references"] = [{"name": name, "subject": name, "version": 1}]
+                elif number:
+                    body.pop("references", None)
+                body = json.dumps(body).encode()
+            self.send_response(200)
+            if compressed:
+                self.send_header("Content-Encoding", "gzip")
+                body = gzip.compress(body)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            try:
+                self.wfile.write(body)
+            except OSError:
+                self.close_connection = True  # Nobody reads the rest.
+
+        def log_message(self, format: str, *_args: object) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        formats = Formats(RegistryFacts(f"http://127.0.0.1:{server.server_port}"))
+        try:
+            yield formats
+        finally:
+            formats.close()
+            server.shutdown()
+            thread.join()
+
+
+_MANY = [{"name": f"n{n}", "subject": f"s{n}", "version": 1} for n in range(REFERENCES_MAX + 1)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b" " * (ANSWER_BYTES_MAX + 1), f"answer has more than {ANSWER_BYTES_MAX:,} bytes."),
+        (b"[" * 100_000, "gave no readable answer for schema 1"),
+        ({"schema": '"string"', "references": _MANY},
+         f"refers to more than {REFERENCES_MAX} others"),
+        ({"schema": '"string"', "references": "chain"},
+         f"references are nested deeper than {REFERENCE_DEPTH_MAX} levels."),
+        ({"schema": "x" * (SCHEMA_BYTES_MAX + 1)}, f"has more than {SCHEMA_BYTES_MAX:,} bytes"),
+        ({"schema": '"string"', "references": [{"name": "a", "subject": "b", "version": "../.."}]},
+         "has no name, subject or version"),
+        ({"schema": '"string"', "references": [{"name": "a" * 300, "subject": "b", "version": 1}]},
+         "or one of over 255 characters"),
+    ],
+    ids=["long", "deep", "many", "chain", "schema", "version", "name"],
+)  # fmt: skip
+def test_the_answers_of_a_registry_are_limited(answer: dict[str, Any] | bytes, reason: str) -> None:
+    with _registry(answer) as formats:
+        assert reason in (formats.decode(b"\0\0\0\0\1x", "t").reason or "")
+
+
+def test_a_compressed_answer_is_not_unpacked() -> None:
+    with _registry({"schema": '"string"'}, compressed=True) as formats:
+        assert "compresses its answers" in (formats.decode(b"\0\0\0\0\1x", "t").reason or "")
+
+
+def test_ids_of_broken_bytes_are_not_kept_for_ever() -> None:
+    """Story: a million records, each with another id."""
+    with _registry({"schema": '"string"'}) as formats:
+        for schema_id in range(1, SCHEMAS_MAX + 50):
+            assert formats.decode(b"\0" + schema_id.to_bytes(4, "big") + b"\2x", "t").value == "x"
+        assert formats.registry is not None
+        assert len(formats.registry._found) == len(formats._readers) == SCHEMAS_MAX
+
+
+def test_the_schemas_of_a_folder_are_limited() -> None:
+    """Story: a received folder has more schemas than a check asks for, or a source in a source."""
+    one = Registered(1, AVRO, '"string"', {}, {})
+    many = KnownSchemas(dict.fromkeys(range(SCHEMAS_MAX + 1), one))
+    for schemas in (many, KnownSchemas(source=KnownSchemas(source=KnownSchemas()))):
+        with pytest.raises(ValueError, match="schemas"):
+            KnownSchemas.from_json(schemas.to_json())
+    broken = KnownSchemas({1: Registered(1, PROTOBUF, "x", {}, {})}, avro={"t": "{"})
+    compiled = KnownSchemas.from_json(broken.portable().to_json())
+    assert compiled.found == {} and "Schema 1 cannot be used" in compiled.failed[1]
+    why, _ = FieldReader(compiled, "value", (("a",),)).read(b"x", "t")
+    assert why is not None and why.startswith("The Avro schema of t cannot be used")
+
+
+@pytest.mark.parametrize("name", sorted(hostile.seeds()))
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_any_schema_with_any_value_ends_in_a_value_or_a_sentence(
+    name: str, data: st.DataObject
+) -> None:
+    kind, seeds = hostile.seeds()[name]
+    value = data.draw(st.binary(max_size=60))
+    seed = data.draw(st.sampled_from(seeds))
+    text = seed.split(hostile.SEPARATOR)[0]
+    hostile.decode_joined(kind, hostile.joined(text, value.replace(hostile.SEPARATOR, b"")))
