@@ -31,6 +31,7 @@ class AvroSchema:
         except Exception as error:  # fastavro's own errors have no common class
             raise ValueError(f"fastavro does not read the schema ({quoted(error)})") from error
         self._sizes = AvroSizes(self._parsed, named)
+        self._free_bytes = self._sizes.free_bytes
         self._lenient: Any = None
         """The schema as it reads what its logical types cannot express; None before it is needed"""
         self._bytes = self._parsed == "bytes" or (
@@ -47,7 +48,8 @@ class AvroSchema:
         """
         if self._bytes:
             return data, None
-        self._sizes.require(data)
+        if len(data) > self._free_bytes:
+            self._sizes.require(data)
         source = io.BytesIO(data)
         left = None
         try:

@@ -60,12 +60,14 @@ class AvroSizes:
         self._endless = False
         """Whether a type contains itself."""
         self._root = self._shape(schema, 0)
+        free = (VALUE_BYTES_MAX - self._root.whole) // self._per_byte
+        self.free_bytes = -1 if self._walks else free
+        """Values up to this length cannot exceed the budget."""
 
     def require(self, data: bytes) -> None:
         """Raises ValueError if the value takes too much memory or its bytes end within a number,
         RecursionError if it is nested too deeply."""
-        if self._walks or self._root.whole + len(data) * self._per_byte > VALUE_BYTES_MAX:
-            _Walk(data, self._endless).value(self._root, 0)
+        _Walk(data, self._endless).value(self._root, 0)
 
     def _shape(self, schema: Any, depth: int) -> _Shape:
         if depth > DEPTH_MAX:

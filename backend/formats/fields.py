@@ -143,14 +143,14 @@ class FieldReader:
         (None if there is none). No bytes hold no field."""
         if data is None:
             return None, self._nothing
-        if self._refused and self._part == "value" and topic in self._refused:
-            return self._refused[topic], self._nothing
         short = self._short.get(data[1:HEAD_BYTES]) if data[:1] == b"\0" else None
         if short is not None and topic not in self._schemas.avro:
             try:
                 return None, short(data[HEAD_BYTES:])[0]
             except (ValueError, RecursionError):
                 pass  # The long way says why.
+        if self._refused and self._part == "value" and topic in self._refused:
+            return self._refused[topic], self._nothing
         found = self._decoder.decode(data, topic, self._part)
         if found.known and found.schema_id is not None:
             reader = self._decoder.reader(self._schemas.schema(found.schema_id))
@@ -170,27 +170,41 @@ def field_reader(schemas: str, part: Part, paths: tuple[Path, ...]) -> FieldRead
 def text_at(value: Any, path: Path) -> str | None:
     """Return the text of the element at `path`; None for null or nothing. Raises RecursionError if
     it is nested too deeply, AwkwardPartError if it is, or lies in, a part that is not decoded."""
-    for at, step in enumerate(path):
+    root = value
+    for step in path:
         if isinstance(value, dict):
             value = value.get(step)
         elif isinstance(value, list) and isinstance(step, int) and step < len(value):
             value = value[step]
         elif isinstance(value, AwkwardPart):
-            raise AwkwardPartError(f"{spell_path(path[:at])} {value.why}")
+            raise _awkward(root, path)
         else:
             return None
     if value is None:
         return None
+    if type(value) is int:
+        return str(value)
+    return value if isinstance(value, str) and value.isascii() else _text(value, root, path)
+
+
+def _text(value: Any, root: Any, path: Path) -> str:
     if isinstance(value, AwkwardPart):
-        raise AwkwardPartError(f"{spell_path(path)} {value.why}")
+        raise _awkward(root, path)
     try:
-        if isinstance(value, str):
-            return _whole(value)
-        return str(value) if type(value) is int else _spelled(value)
+        return _spelled(value)
     except UnicodeEncodeError as error:
         raise AwkwardPartError(f"{spell_path(path)} {_HALF}") from error
     except _InnerPartError as error:
         raise AwkwardPartError(f"in {spell_path(path)}, {error}") from error
+
+
+def _awkward(root: Any, path: Path) -> AwkwardPartError:
+    """Return why a part on the way along the path is not decoded."""
+    at = 0
+    while not isinstance(root, AwkwardPart):
+        root = root[path[at]]
+        at += 1
+    return AwkwardPartError(f"{spell_path(path[:at])} {root.why}")
 
 
 _HALF = "holds half of a surrogate pair, which UTF-8 cannot write"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -101,8 +100,8 @@ class Decoder:
         given = self._avro.get(topic) if part == "value" else None
         if given is not None:
             try:
-                value, left = _finished(given.read, self._plain, data)
-                return Decoded(value, Format.AVRO, reason=left)
+                value, left = given.read(data)
+                return Decoded(self._plain.finish(value), Format.AVRO, reason=left)
             except AwkwardPartError as error:
                 return Decoded(reason=f"{_capital(error)}.")
             except (ValueError, RecursionError) as error:
@@ -204,21 +203,26 @@ def _reader_of(schema: Registered, plain: Plain) -> tuple[Format, Read]:
         from topicproof.backend.formats.avro import AvroSchema
 
         avro = AvroSchema(schema.text, schema.references.values())
-        return Format.AVRO, partial(_finished, avro.read, plain)
+        return Format.AVRO, _finished(avro.read, plain)
     if schema.kind == PROTOBUF:
         from topicproof.backend.formats.protobuf import ProtobufSchema
 
         protobuf = ProtobufSchema(schema.text, schema.references)
-        return Format.PROTOBUF, partial(_finished, protobuf.read, plain)
+        return Format.PROTOBUF, _finished(protobuf.read, plain)
     if schema.kind == JSON:
         # Not validated: a schema may refer to any address, which would then be asked.
         return Format.JSON_SCHEMA, lambda data: _loads(data, plain)
     raise ValueError(f"{schema.kind} is neither {AVRO}, {PROTOBUF} nor {JSON}")
 
 
-def _finished(read: Read, plain: Plain, data: bytes) -> tuple[Any, str | None]:
-    value, left = read(data)
-    return plain.finish(value), left
+def _finished(read: Read, plain: Plain) -> Read:
+    finish = plain.finish
+
+    def finished(data: bytes) -> tuple[Any, str | None]:
+        value, left = read(data)
+        return finish(value), left
+
+    return finished
 
 
 def _self_described(data: bytes, plain: Plain) -> Decoded:
@@ -266,8 +270,6 @@ def _no_number(name: str) -> AwkwardPart:
 
 def _unpacked(data: bytes) -> Any:
     """Return a value of MessagePack. Raises ValueError, RecursionError, UnpackException."""
-    if len(data) <= _COUNTED_BYTES:
-        return msgpack.unpackb(data, timestamp=0, strict_map_key=False)
     left = VALUE_BYTES_MAX - len(data)
 
     def charge(items: list[Any]) -> list[Any]:
@@ -277,13 +279,13 @@ def _unpacked(data: bytes) -> Any:
             raise TooLargeError
         return items
 
-    return msgpack.unpackb(
-        data,
-        timestamp=0,
-        strict_map_key=False,
-        list_hook=charge,
-        object_pairs_hook=lambda pairs: dict(charge(pairs)),
-    )
+    hooks: dict[str, Any] = {}
+    if len(data) > _COUNTED_BYTES:
+        hooks = {"list_hook": charge, "object_pairs_hook": lambda pairs: dict(charge(pairs))}
+    try:
+        return msgpack.unpackb(data, timestamp=0, strict_map_key=False, **hooks)
+    except TypeError as error:
+        raise ValueError("the name in a map is a map or an array") from error
 
 
 def _schema_file(path: Path) -> AvroSchema:

@@ -7,17 +7,17 @@ confluent-kafka registers it. `protoc.py` compiles them.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, MutableMapping, MutableSequence
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any
 
 from google.protobuf import descriptor_pb2, json_format
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from topicproof.backend.formats.decoded import AwkwardPart, name_parts
+from topicproof.backend.formats.decoded import DEPTH_MAX, AwkwardPart, name_parts
 from topicproof.backend.formats.limits import (
     DICT_BYTES,
     FIELD_BYTES,
@@ -34,6 +34,10 @@ _VARINT_BYTES_MAX = 10
 _ANY_LEVELS_MAX = 300
 """More levels of Any within Any end in a RecursionError. Each holds a copy of what is inside."""
 _ANY = "google.protobuf.Any"
+_VARINT, _LENGTH, _GROUP_BEGIN, _GROUP_END = 0, 2, 3, 4
+_FIXED = {1: 8, 5: 4}
+"""Bytes of the wire types with a fixed length."""
+_LONG = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 _BROKEN = (DecodeError, json_format.Error, TypeError, ValueError, KeyError, OverflowError)
 
 
@@ -64,11 +68,12 @@ class ProtobufSchema:
         """
         index, payload = read_index(data)
         message = self._class(index)()
+        if len(payload) > self._sizes.free_bytes:
+            self._sizes.require(payload, message.DESCRIPTOR)
         try:
             message.ParseFromString(payload)
         except (DecodeError, ValueError) as error:
             raise self._unfit(message, error) from error
-        self._sizes.require(message, len(payload))
         size = message.ByteSize()
         try:
             value, awkward = self._json(message), None
@@ -79,7 +84,9 @@ class ProtobufSchema:
         left = (
             f"{unknown:,} bytes are in fields that the schema does not have." if unknown else None
         )
-        return value, " ".join(filter(None, (awkward, left))) or None
+        if awkward is not None:
+            left = f"{awkward} {left}" if left else awkward
+        return value, left
 
     def _json(self, message: Message) -> Any:
         return json_format.MessageToDict(
@@ -164,55 +171,79 @@ class _Sizes:
                 stack += message.nested_type
         self._enum = max(enums)
         copies = _ANY_LEVELS_MAX if any(f.name == "google/protobuf/any.proto" for f in files) else 1
-        self._per_byte = max(*widths, self._enum + FIELD_BYTES, copies)
-        """No byte of a message stands for more."""
+        # No byte of a message stands for more than the largest of these.
+        self.free_bytes = VALUE_BYTES_MAX // max(*widths, self._enum + FIELD_BYTES, copies)
+        """Messages up to this length cannot exceed the budget."""
 
-    def require(self, message: Message, payload_bytes: int) -> None:
-        """Raises ValueError if the message takes too much as JSON."""
-        if payload_bytes * self._per_byte > VALUE_BYTES_MAX:
-            self._charge(message, VALUE_BYTES_MAX)
+    def require(self, data: bytes, descriptor: Descriptor) -> None:
+        """Check a message before it is parsed: the parser itself takes memory for each field that
+        an empty message does not have. Raises ValueError, RecursionError."""
+        _Walk(self._pool, self._enum).message(memoryview(data), descriptor, 0)
 
-    def _charge(self, message: Message, left: int) -> int:
-        """Return what is left of the budget after this message. Raises ValueError."""
-        left -= _width(field.name for field in message.DESCRIPTOR.fields)
-        for field, held in message.ListFields():
-            if left < 0:
-                raise TooLargeError
-            if isinstance(held, Message):
-                left = self._charge(held, left)
-            elif isinstance(held, MutableMapping):
-                for key in held:
-                    left -= FIELD_BYTES + (2 * len(key) if isinstance(key, str) else 0)
-                    left = self._charge_item(held[key], left)
-            elif isinstance(held, MutableSequence) and field.message_type is None:
-                wide = field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
-                left -= len(held) * (ITEM_BYTES + self._enum) + (
-                    2 * sum(map(len, held)) if wide else 0
-                )
-            elif isinstance(held, MutableSequence):
-                for each in held:
-                    left = self._charge(each, left)
+
+class _Walk:
+    """One way through the bytes of a message."""
+
+    def __init__(self, pool: DescriptorPool, enum_width: int) -> None:
+        self._pool = pool
+        self._enum_width = enum_width
+        self._left = VALUE_BYTES_MAX
+
+    def message(self, data: memoryview, descriptor: Descriptor, depth: int, at: int = 0) -> int:
+        """Walk through a message, and return where it ends: a group ends before its data does."""
+        if depth > DEPTH_MAX:
+            raise RecursionError
+        self._charge(_width(field.name for field in descriptor.fields))
+        packed: list[memoryview] = [memoryview(b""), memoryview(b"")]
+        while at < len(data):
+            tag, at = _unsigned(data, at)
+            number, wire = tag >> 3, tag & 7
+            if wire == _GROUP_END:
+                return at
+            field = self._field(descriptor, number)
+            kind = None if field is None else field.message_type
+            if wire == _LENGTH:
+                size, at = _unsigned(data, at)
+                part, at = data[at : at + size], at + size
+                if kind is not None:
+                    self.message(part, kind, depth + 1)
+                elif field is None or field.type in _LONG:
+                    self._charge(2 * len(part) + ITEM_BYTES)
+                else:
+                    self._charge(len(part) * (ITEM_BYTES + self._enum_width))
+                if number in (1, 2):
+                    packed[number - 1] = part
+            elif wire == _GROUP_BEGIN:
+                at = self.message(data, kind or descriptor, depth + 1, at)
             else:
-                left = self._charge_item(held, left)
-        if message.DESCRIPTOR.full_name == _ANY:
-            left = self._charge_any(message, left)
-        if left < 0:
-            raise TooLargeError
-        return left
+                at = _unsigned(data, at)[1] if wire == _VARINT else at + _FIXED.get(wire, len(data))
+                self._charge(ITEM_BYTES + self._enum_width)
+        if descriptor.full_name == _ANY:
+            self._any(packed[0], packed[1], depth)
+        return at
 
-    def _charge_item(self, held: Any, left: int) -> int:
-        if isinstance(held, Message):
-            return self._charge(held, left)
-        return left - ITEM_BYTES - (2 * len(held) if isinstance(held, str | bytes) else self._enum)
-
-    def _charge_any(self, message: Any, left: int) -> int:
-        left -= 2 * len(message.value)
+    def _any(self, url: memoryview, data: memoryview, depth: int) -> None:
         try:
-            kind = self._pool.FindMessageTypeByName(message.type_url.rpartition("/")[2])
-            inner = GetMessageClass(kind).FromString(message.value)
-        except (KeyError, DecodeError):
-            return left  # It is shown as bytes.
-        return self._charge(inner, left) if left >= 0 else left
+            name = bytes(url).decode().rpartition("/")[2]
+            descriptor = self._pool.FindMessageTypeByName(name)
+        except (KeyError, ValueError):
+            return  # It is shown as bytes.
+        self._charge(2 * len(data))
+        self.message(data, descriptor, depth + 1)
+
+    def _field(self, descriptor: Descriptor, number: int) -> FieldDescriptor | None:
+        field = descriptor.fields_by_number.get(number)
+        if field is None and descriptor.is_extendable:
+            try:
+                field = self._pool.FindExtensionByNumber(descriptor, number)
+            except KeyError:
+                return None
+        return field
+
+    def _charge(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise TooLargeError
 
 
 def portable(schema: Registered) -> Registered:
@@ -243,14 +274,23 @@ def read_index(data: bytes) -> tuple[tuple[int, ...], bytes]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
+    try:
+        number, at = _unsigned(data, at)
+    except ValueError as error:
+        raise ValueError("they end within their message index") from error
+    return (number >> 1) ^ -(number & 1), at
+
+
+def _unsigned(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """Return a number without a sign, and where it ends. Raises ValueError."""
     number = shift = 0
     for byte in data[at : at + _VARINT_BYTES_MAX]:
         at += 1
         number |= (byte & 0x7F) << shift
         shift += 7
         if not byte & 0x80:
-            return (number >> 1) ^ -(number & 1), at
-    raise ValueError("they end within their message index")
+            return number, at
+    raise ValueError("they end too early")
 
 
 def _set_apart(message: Any, error: Exception) -> AwkwardPart:

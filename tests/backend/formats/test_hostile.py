@@ -226,9 +226,14 @@ def test_two_bytes_of_protobuf_are_no_thousand_fields() -> None:
     """Story: an empty message is written with each of its fields."""
     fields = " ".join(f"string field_{number} = {number};" for number in range(1, 2_001))
     text = f'syntax = "proto3"; message M {{ repeated M m = 2500; {fields} }}'
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     few = decode(PROTOBUF, text, b"\0" + field(2_500, b"") * 3)
     assert len(few.value["m"]) == 3 and len(few.value["m"][2]) == 2_001
     assert TOO_LARGE in (decode(PROTOBUF, text, b"\0" + field(2_500, b"") * 20_000).reason or "")
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 100_000, "kB of memory"
+    many = decode(PROTOBUF, text, b"\0" + field(1, b"x") * 300_000 + field(2_500, b"") * 3)
+    assert len(many.value["m"]) == 3, "long, and within the budget"
     packed = (
         'syntax = "proto3"; enum E { ' + "x" * 50_000 + " = 0; } message M { repeated E e = 1; }"
     )
@@ -426,3 +431,8 @@ def test_any_schema_with_any_value_ends_in_a_value_or_a_sentence(
     seed = data.draw(st.sampled_from(seeds))
     text = seed.split(hostile.SEPARATOR)[0]
     hostile.decode_joined(kind, hostile.joined(text, value.replace(hostile.SEPARATOR, b"")))
+
+
+def test_a_map_of_messagepack_whose_name_is_a_map() -> None:
+    for data in (b"\x81\x80\xc0", b"\x81\x90\xc0", b"\x81\x81\xff\x10\xff\x81\x81\xff\xff"):
+        assert not Formats().decode(data).known
