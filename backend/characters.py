@@ -29,6 +29,8 @@ _UNSEEN = (
     # Line and paragraph separators, and halves of surrogate pairs.
     "\u2028\u2029\ud800-\udfff"
 )
+_COMMAND = re.compile(r"^([ \t]*)::", re.MULTILINE)
+_OLDER_COMMAND = re.compile(r"#(?=#\w*\[)")
 _IN_A_LINE = re.compile(f"[{_UNSEEN}]")
 _IN_LINES = re.compile(f"(?![\n\t])[{_UNSEEN}]")
 _IN_JSON = re.compile(f"(?!\n)[{_UNSEEN}]")
@@ -46,8 +48,15 @@ def visible_lines(text: str) -> str:
 
 
 def visible_json(text: str) -> str:
-    """Escape the same characters in a JSON document. It says the same to whoever parses it."""
-    return _IN_JSON.sub(_escaped, text)
+    """Escape the same characters in a JSON document, and what a runner of CI takes for a command.
+    It says the same to whoever parses it."""
+    return _OLDER_COMMAND.sub(r"\\u0023", _IN_JSON.sub(_escaped, text))
+
+
+def without_commands(text: str) -> str:
+    """Spell out what a runner of CI takes for a command: `##[error]`, `##vso[...]` and the like
+    anywhere in a line, and `::` at its beginning."""
+    return _COMMAND.sub(r"\g<1>\\x3a:", _OLDER_COMMAND.sub(r"\\x23", text))
 
 
 def _spelled(match: re.Match[str]) -> str:

@@ -23,8 +23,13 @@ VALUES_MAX = 50_000
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
+def is_topic_name(name: str) -> bool:
+    """Return whether Kafka allows a topic of this name."""
+    return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
+
+
 def _topic(name: str | None) -> str | None:
-    if name is not None and (not _TOPIC.fullmatch(name) or name in {".", ".."}):
+    if name is not None and not is_topic_name(name):
         raise ValueError(
             "a topic's name has 1 to 249 letters, digits, dots, dashes and underscores"
         )

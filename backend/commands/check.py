@@ -37,7 +37,7 @@ from topicproof.backend.commands.terminal import give_up, out, say, write_file
 from topicproof.backend.errors import ContractError, EvidenceError, UsageError
 from topicproof.backend.evidence.annotations import markdown, workflow_commands
 from topicproof.backend.evidence.attestation import attest_copy
-from topicproof.backend.evidence.copy import copy_evidence, require_room
+from topicproof.backend.evidence.copy import copy_evidence, require_room, without_values
 from topicproof.backend.evidence.ctrf import as_ctrf
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
@@ -201,6 +201,9 @@ def check(
                 kept_at = history.get(report.run).folder(settings) / EVIDENCE
                 copy_evidence(kept_at, target, kept)
                 attest_copy(settings, kept_at, target)
+    if payloads is not Payloads.ALL:
+        # Logs, annotations, summaries and files of CI have more readers than the evidence.
+        reports = [without_values(report) for report in reports]
     if annotate:
         _annotate(reports)
     if ctrf is not None:
@@ -230,7 +233,7 @@ def _annotate(reports: Sequence[Report]) -> None:
     EvidenceError."""
     for report in reports:
         for line in workflow_commands(report):
-            out.line(line)
+            out.command(line)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         write_file(Path(summary), "\n".join(map(markdown, reports)))

@@ -31,7 +31,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from topicproof.backend.characters import visible, visible_json, visible_lines
+from topicproof.backend.characters import visible, visible_json, visible_lines, without_commands
 from topicproof.backend.errors import ContractError, EvidenceError, TopicproofError
 
 UNWINDING_S = 5.0
@@ -134,6 +134,10 @@ class Terminal:
         for pieces in lines:
             self.line(*pieces)
 
+    def command(self, line: str) -> None:
+        """Write a command for the runner of a CI job (`backend/evidence/annotations.py`)."""
+        self.console.print(Text(visible(line)), soft_wrap=True)
+
     def blank(self) -> None:
         """Write an empty line."""
         self._print(Text())
@@ -154,7 +158,8 @@ class Terminal:
                 overflow="fold",
             )
         for row in table.rows:
-            grid.add_row(*(_text((cell,)) for cell in row))
+            # A cell is part of a line: no runner takes it for a command.
+            grid.add_row(*(_inert(_text((cell,))) for cell in row))
         self.console.print(grid, soft_wrap=table.words is None)
 
     def error(self, error: Exception) -> None:
@@ -169,10 +174,10 @@ class Terminal:
 
     def json(self, value: str) -> None:
         """Write a JSON document."""
-        self._print(Text(visible_json(value)))
+        self.console.print(Text(visible_json(value)), soft_wrap=True)
 
     def _print(self, text: Text) -> None:
-        self.console.print(text, soft_wrap=True)
+        self.console.print(_inert(text), soft_wrap=True)
 
 
 out = Terminal()
@@ -188,6 +193,13 @@ def _text(pieces: Iterable[Piece]) -> Text:
         else:
             text.append(visible(piece))
     return text
+
+
+def _inert(text: Text) -> Text:
+    """Return a text in which a runner of CI sees no command."""
+    inert = without_commands(text.plain)
+    # Styles have offsets, which a longer text would move. Such a line is worth no colour.
+    return text if inert == text.plain else Text(inert)
 
 
 def _indent(text: Text) -> int:

@@ -1,18 +1,26 @@
 """A verdict as annotations of a GitHub workflow, and as the Markdown of its summary.
 
 The lines are workflow commands, `::error title=...::...`. GitHub shows ten of each kind for a step.
+Names and sentences hold what strangers wrote. So no line of theirs is a command, and no text of
+theirs is a link, a picture, a tag or a cell of the summary.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from topicproof.backend.characters import visible, without_commands
 from topicproof.validators.finding import Example, Finding, Outcome
 from topicproof.validators.lineage.headers import parse_lineage
 from topicproof.validators.report import Report
 
 FINDINGS_MAX = 9
 EXAMPLES_MAX = 5
+_MARKUP = re.compile(r"[\\`*_{}\[\]()<>#!|~&:/@$^=]")
+"""What Markdown, or GitHub's own additions to it, may take for more than a character."""
+_LINKED = re.compile(r"(?<=\\:)(?=\\/\\/)|(?<=www)(?=\.)|(?<=\\@)", re.IGNORECASE)
+"""Where an address or a person's name begins, which GitHub links although it is escaped."""
 
 
 def workflow_commands(report: Report) -> Iterator[str]:
@@ -25,20 +33,22 @@ def workflow_commands(report: Report) -> Iterator[str]:
         yield _command("error", f"{report.verdict} {pair}", report.why)
         for finding in broken(report)[:FINDINGS_MAX]:
             lines = [finding.why, *(place(report, one) for one in finding.examples[:EXAMPLES_MAX])]
-            yield _command("error", f"{finding.kind} in {report.sink.topic}", "\n".join(lines))
+            yield _command("error", f"{finding.kind} in {report.sink.topic}", *lines)
     for warning in report.warnings:
         yield _command("warning", pair, warning)
 
 
 def markdown(report: Report) -> str:
     """Return the summary: the verdict, then a table of what does not hold."""
-    lines = [f"### {report.verdict}: {report.source.topic} → {report.sink.topic}", "", report.why]
+    pair = _text(f"{report.source.topic} → {report.sink.topic}")
+    lines = [f"### {report.verdict}: {pair}", "", _text(report.why)]
     if found := broken(report):
         lines += ["", "| kind | found | for example |", "| --- | --- | --- |"]
         for finding in found:
             example = place(report, finding.examples[0]) if finding.examples else ""
-            lines.append(f"| `{finding.kind}` | {_cell(finding.why)} | {_cell(example)} |")
-    lines += [f"\n⚠ {warning}" for warning in report.warnings]
+            kind = f"`{finding.kind}`" if finding.kind.isidentifier() else _text(finding.kind)
+            lines.append(f"| {kind} | {_text(finding.why)} | {_text(example)} |")
+    lines += [f"\n⚠ {_text(warning)}" for warning in report.warnings]
     return "\n".join(lines) + "\n"
 
 
@@ -64,14 +74,16 @@ def broken(report: Report) -> list[Finding]:
     ]
 
 
-def _command(level: str, title: str, text: str) -> str:
+def _command(level: str, title: str, *lines: str) -> str:
     escaped = _escaped(title).replace(":", "%3A").replace(",", "%2C")
-    return f"::{level} title={escaped}::{_escaped(text)}"
+    return f"::{level} title={escaped}::{'%0A'.join(map(_escaped, lines))}"
 
 
 def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    """Escape a line for a workflow command. GitHub's older commands are read anywhere in a line."""
+    return without_commands(visible(text)).replace("%", "%25")
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def _text(text: str) -> str:
+    """Escape a line for Markdown. A comment breaks what would be linked after escaping."""
+    return _LINKED.sub("<!-- -->", _MARKUP.sub(r"\\\g<0>", visible(text)))

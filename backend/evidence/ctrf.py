@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from topicproof.backend.characters import visible
 from topicproof.backend.evidence.annotations import place
 from topicproof.validators.finding import Finding, Outcome
 from topicproof.validators.report import Report
@@ -41,12 +42,12 @@ def as_ctrf(reports: Sequence[Report], ended_ms: int) -> dict[str, Any]:
 
 def _tests(report: Report) -> list[dict[str, Any]]:
     uncounted = {one.kind: one.why for one in report.not_checked}
-    suite = [f"{report.source.topic} -> {report.sink.topic}"]
+    suite = [visible(f"{report.source.topic} -> {report.sink.topic}")]
     verdict = {
         "name": f"verdict: {report.guarantee}",
         "status": STATUS[report.verdict],
         "duration": round(report.took_s * 1000),
-        "message": report.why,
+        "message": visible(report.why),
         "suite": suite,
     }
     return [verdict, *(_test(report, one, suite, uncounted) for one in report.findings)]
@@ -62,10 +63,10 @@ def _test(
         "status": "skipped" if skipped else STATUS[finding.outcome],
         # All kinds are judged together; the verdict has the time.
         "duration": 0,
-        "message": message,
+        "message": visible(message),
         "suite": suite,
     }
     if test["status"] == "failed":
         shown = finding.examples[:EXAMPLES_MAX]
-        test["trace"] = "\n".join(place(report, one) for one in shown)
+        test["trace"] = "\n".join(visible(place(report, one)) for one in shown)
     return test

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
+from topicproof.backend.characters import visible_lines
 from topicproof.backend.evidence.findings import Place
 from topicproof.validators.expectation import judge_rows
 from topicproof.validators.finding import Example, Finding, Outcome
@@ -141,5 +142,5 @@ def _line(report: Report, example: Example) -> str:
 
 
 def _text(text: str) -> str:
-    """Replace characters that XML cannot hold by question marks: names come from topics."""
-    return _NOT_XML.sub("?", text)
+    """Spell out characters that are not seen, or that XML cannot hold: names come from topics."""
+    return _NOT_XML.sub("?", visible_lines(text))

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 from pyspark.sql import DataFrame, SparkSession
 
+from topicproof.backend.characters import visible
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.folded import keep_folded, read_folded
 from topicproof.backend.evidence.limits import (
@@ -31,6 +32,7 @@ from topicproof.backend.judging.expressions import COLUMNS as RECORD_COLUMNS
 from topicproof.backend.judging.expressions import check_expression
 from topicproof.backend.sink.entries import Entry, decode, encode
 from topicproof.backend.storage import forget, keep_in, sent
+from topicproof.backend.yaml_fields import is_topic_name
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.coordinator import Coordinator
@@ -59,6 +61,8 @@ PACKS, SOURCE_PACKS = "sink-packs", "source-packs"
 SOURCE_BATCHES, ABORTED, POLLED = "source-raw_log.parquet", "source-aborted", "sink-polled.parquet"
 PENDING = "source-pending"
 SCHEMAS = "schemas.json"
+TABLE_NAME_MAX = 249
+"""Characters of a table's name: as many as Kafka gives a topic."""
 
 
 @dataclass(frozen=True)
@@ -254,6 +258,11 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             if (evidence / SCHEMAS).exists()
             else None
         )
+        origins = [
+            TypeAdapter(Origin | None).validate_python(said.get(name))
+            for name in ("origin", "source_origin")
+        ]
+        _require_names(evidence, question, sink, origins, is_topic=said.get("raw_log", True))
         offsets = sink.offsets + question.source.offsets
         return Capture(
             question,
@@ -281,10 +290,10 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             evidence / PACKS if (evidence / PACKS).exists() else None,
             evidence / SOURCE_PACKS if (evidence / SOURCE_PACKS).exists() else None,
             # Evidence of earlier versions has none of these.
-            origin=TypeAdapter(Origin | None).validate_python(said.get("origin")),
+            origin=origins[0],
             notes=tuple(said.get("notes", ())),
             schemas=schemas,
-            source_origin=TypeAdapter(Origin | None).validate_python(said.get("source_origin")),
+            source_origin=origins[1],
         )
     except (
         *(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError),
@@ -328,6 +337,34 @@ def _require_judgeable(evidence: Path, question: Question, sink: Bounds) -> None
                 f"{evidence / TAKEN}: the range of {bounds.topic} has {bounds.offsets:,} offsets;"
                 f" {OFFSETS_MAX:,} are allowed."
             )
+
+
+def _require_names(
+    evidence: Path,
+    question: Question,
+    sink: Bounds,
+    origins: Sequence[Origin | None],
+    *,
+    is_topic: bool,
+) -> None:
+    """Refuse names that Kafka gives no topic: people read them beside a verdict. `is_topic`: the
+    sink is no table, whose name may be any text that can be seen. Raises EvidenceError."""
+    sources, sinks = _names(question.source), {*_names(sink), question.sink, *question.also}
+    topics = sources | {name for one in origins if one is not None for name in one.topics}
+    for name in sorted(topics | sinks):
+        allowed = (name in sinks and name not in topics and not is_topic) and (
+            0 < len(name) <= TABLE_NAME_MAX and visible(name) == name
+        )
+        if not allowed and not is_topic_name(name):
+            raise EvidenceError(
+                f"{evidence / TAKEN}: {visible(name[:TABLE_NAME_MAX])!r} is no name of a topic."
+            )
+
+
+def _names(bounds: Bounds) -> set[str]:
+    """Return the topics of bounds. Several have their names in one."""
+    names = [part.topic for part in bounds.parts]
+    return {*names} if names and bounds.topic == " + ".join(names) else {bounds.topic, *names}
 
 
 def _kept(spark: SparkSession, reading: Path, offsets: int) -> DataFrame:
