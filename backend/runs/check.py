@@ -20,6 +20,7 @@ from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.log_file import RUN_LOG, logged_to
 from topicproof.backend.runs.lifeline import check_lifeline, kafka_service, spark_service
 from topicproof.backend.runs.sides import Chosen
 from topicproof.backend.runs.watched import watched
@@ -86,6 +87,7 @@ def check(
 
     try:
         with (
+            logged_to(lambda: folder / RUN_LOG),
             check_lifeline(history, entry.id, asked, without if give_up else None),
             spark_session(services.spark_remote, services.storage) as spark,
             watched(history, entry.id, spark) as watch,

@@ -24,6 +24,7 @@ from topicproof.backend.evidence.attestation import attest_all
 from topicproof.backend.evidence.folder import evidence_in
 from topicproof.backend.history.run_state import StageVerdict
 from topicproof.backend.history.store import State
+from topicproof.backend.log_file import RUN_LOG, logged_to
 from topicproof.backend.runs.by_hand import FOLDER as STRIKES
 from topicproof.backend.runs.context import Context
 from topicproof.backend.runs.fault_director import Director, Struck
@@ -54,7 +55,8 @@ def execute(context: Context) -> Report | None:
     pipeline that fails later is still judged, and the history keeps its error beside the verdict.
     """
     try:
-        return _execute(context)
+        with logged_to(lambda: context.folder / RUN_LOG):
+            return _execute(context)
     except PySparkException as error:
         failure = explained(error)
         context.history.end(context.run.id, State.FAILED, None, None, str(failure))
