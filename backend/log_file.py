@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from topicproof.backend.characters import visible, visible_lines
 
@@ -52,12 +53,17 @@ class LogFile(logging.Handler):
 
 def append(path: Path, text: str) -> None:
     """Append to a log. Raises OSError."""
+    with opened(path) as file:
+        file.write(text)
+
+
+def opened(path: Path) -> IO[str]:
+    """Open a log to append to it. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > BYTES_MAX:
         path.replace(path.with_name(f"{path.name}.1"))
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    with os.fdopen(os.open(path, flags, 0o600), "a", encoding="utf-8") as file:
-        file.write(text)
+    return os.fdopen(os.open(path, flags, 0o600), "a", encoding="utf-8")
 
 
 @contextmanager
@@ -70,6 +76,18 @@ def logged_to(path: Callable[[], Path]) -> Iterator[None]:
     finally:
         root.removeHandler(handler)
         handler.close()
+
+
+@contextmanager
+def error_output() -> Iterator[IO[str] | None]:
+    """Yield where a child process writes its errors: the log of what runs here. None, so this
+    process's own errors, if it has no log, as a worker of Spark. Raises OSError."""
+    handlers = [one for one in logging.getLogger().handlers if isinstance(one, LogFile)]
+    if not handlers:
+        yield None
+        return
+    with opened(handlers[-1].path()) as file:
+        yield file
 
 
 @contextmanager

@@ -12,15 +12,20 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from topicproof.backend.log_file import error_output
+
 
 def start(module: str, **told: Any) -> subprocess.Popen[bytes]:
     """Run `module` in a process that outlives this one."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", module],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    with error_output() as log:
+        # Its Kafka client logs what a fault does to it: the terminal is for the run's progress.
+        process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+        )
     assert process.stdin is not None
     process.stdin.write(json.dumps(told).encode())
     process.stdin.close()
