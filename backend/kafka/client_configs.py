@@ -7,6 +7,7 @@ only the core dependencies.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,9 +24,11 @@ REQUEST_TIMEOUT_MS = 10_000
 TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka's own default: the coordinator aborts an abandoned transaction after this long."""
 _ALWAYS = {
-    # librdkafka logs each retry to the terminal, even while a broker is down. Errors reach the
-    # caller anyway.
+    # librdkafka logs each retry, even while a broker is down. Errors reach the caller anyway.
     "log_level": 2,
+    # Python's log has what is left, or what the user's properties ask for. Otherwise librdkafka
+    # writes to the terminal, with names from the cluster in it.
+    "logger": logging.getLogger("librdkafka"),
     # A new client waits half of this between its first two connections: its first answer takes 14
     # ms instead of 55. For a broker that is down, the wait still grows to ten seconds.
     "reconnect.backoff.ms": 20,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import re
 import subprocess
@@ -13,16 +14,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.test_history_page import TWICE
 from topicproof.backend import characters, cli
+from topicproof.backend.address import Address
 from topicproof.backend.commands import terminal
 from topicproof.backend.commands.show import report_lines
 from topicproof.backend.commands.show_topic import print_transactions
 from topicproof.backend.commands.terminal import Styled, Table, Terminal, as_json
 from topicproof.backend.errors import ContractError, TopicproofError
+from topicproof.backend.kafka.client_configs import (
+    READ_COMMITTED,
+    admin_config,
+    consumer_config,
+    journal_producer_config,
+)
 from topicproof.backend.kafka.coordination.transactions import (
     TransactionalId,
     TransactionsOfCluster,
@@ -207,6 +217,22 @@ def test_a_reader_that_leaves_changes_no_exit_code(tmp_path: Path) -> None:
             command, stdout=full, stderr=pipe, env=environment, text=True, check=False
         )
     assert answer.returncode == 3 and "Traceback" not in answer.stderr
+
+
+def test_no_kafka_client_writes_to_the_terminal(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Story: somebody's client properties ask librdkafka for its debug log. It goes where Python's
+    log goes."""
+    address = Address("127.0.0.1:1", {"debug": "broker", "log_level": "7"})
+    with caplog.at_level(logging.DEBUG):
+        Producer(journal_producer_config(address)).poll(0.2)
+        consumer = Consumer(consumer_config(address, "group", READ_COMMITTED))
+        consumer.poll(0.2)
+        consumer.close()
+        AdminClient(admin_config(address)).poll(0.2)
+    assert {one.name for one in caplog.records} == {"librdkafka"}
+    assert capfd.readouterr().err == ""
 
 
 def test_what_libraries_log_goes_to_the_log(
