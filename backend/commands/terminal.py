@@ -6,8 +6,8 @@ can colour, link or end a line. In each piece, every control character, line bre
 character is spelled out, as `\\x1b` or `\\u202e` (`backend/characters.py`). So a line of ours is
 one line, whatever names are in it, and only this module starts another.
 
-On a terminal, the rest of a long line is indented below it: no name that is long enough to wrap
-looks like a line of ours.
+On a terminal, the rest of a long line is indented below it, and so are tables whose cells wrap: no
+name that is long enough to wrap looks like a line of ours.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from signal import SIGINT, SIGTERM
 from typing import IO, Any, Literal, NamedTuple, NoReturn
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -36,6 +37,7 @@ from topicproof.backend.errors import ContractError, EvidenceError, TopicproofEr
 
 UNWINDING_S = 5.0
 """How long an interrupted command may take to leave its calls."""
+TABLE_INDENT = 1
 HANGING_INDENT = 4
 """Columns by which the rest of a long line is indented, on a terminal."""
 
@@ -160,7 +162,11 @@ class Terminal:
         for row in table.rows:
             # A cell is part of a line: no runner takes it for a command.
             grid.add_row(*(_inert(_text((cell,))) for cell in row))
-        self.console.print(grid, soft_wrap=table.words is None)
+        if table.words is None:
+            self.console.print(grid, soft_wrap=True)
+        else:
+            # Cells wrap here, and no row of one may look like a line.
+            self.console.print(Padding(grid, (0, 0, 0, TABLE_INDENT), expand=False))
 
     def error(self, error: Exception) -> None:
         """Write an error and the kind of it. Every line but its first is indented."""

@@ -107,9 +107,12 @@ def test_errors_documents_tables_and_json_obey_nobody(text: str) -> None:
         for row in OURS.sub("", file.getvalue()).removesuffix("\n").split("\n")
     )
     screen.document(text)
-    table = Table(("a", "b"), {"a"})
-    table.add(text, Styled(text, "red"))
+    table = Table(("a", "b"), {"a", "b"})
+    table.add(text, Styled(text * 20, "red"))
+    before = file.tell()
     screen.table(table)
+    rows = OURS.sub("", file.getvalue()[before:]).removesuffix("\n").split("\n")
+    assert all(row.startswith(" ") for row in rows)
     assert [letter for letter in moves(file.getvalue()) if letter != "\t"] == []
     escaped = as_json({text: [text]})
     assert moves(escaped) == [] and json.loads(escaped) == {text: [text]}
