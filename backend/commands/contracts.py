@@ -38,7 +38,7 @@ from topicproof.backend.judging.contract_preview import preview
 from topicproof.backend.judging.sample import samples
 from topicproof.backend.kafka.browse.records import as_text
 from topicproof.backend.runs.sides import Chosen, chosen
-from topicproof.backend.services.keeper import services
+from topicproof.backend.services.keeper import require_topics, services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
 
@@ -108,6 +108,7 @@ def contract(
         case Action.INIT:
             other = source_settings(source_bootstrap, source_config, source_cluster)
             own = kafka_settings(bootstrap, config, cluster=cluster)
+            require_topics(own)
             _init(path, source, sink, Chosen(own, other), json_)
         case Action.LIST:
             _list(json_)
@@ -120,6 +121,7 @@ def contract(
         case Action.PREVIEW:
             other = source_settings(source_bootstrap, source_config, source_cluster)
             own = settings_of(bootstrap, config, cluster=cluster)
+            require_topics(own)
             _preview(Path(_required(action, file)), own, other, json_)
 
 

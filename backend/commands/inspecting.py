@@ -23,7 +23,7 @@ from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.coordination.abort import abort as abort_transaction
 from topicproof.backend.kafka.coordination.abort import plan_abort
 from topicproof.backend.kafka.coordination.transactions import cluster_transactions
-from topicproof.backend.services.keeper import services
+from topicproof.backend.services.keeper import require_topics, services
 from topicproof.backend.trust.identity import Action
 
 
@@ -44,6 +44,7 @@ def inspect(
     Example: `topicproof inspect squares --bootstrap localhost:9092`
     """
     settings = kafka_settings(bootstrap, config, brokers, cluster)
+    require_topics(settings)
     with services(settings, spark=False, say=say) as found:
         view = inspect_topic(found.address, topic, check_crc)
     emit(json_, view.to_json())
@@ -64,6 +65,7 @@ def transactions(
     Example: `topicproof transactions --bootstrap broker:9092`
     """
     settings = kafka_settings(bootstrap, config, brokers, cluster)
+    require_topics(settings)
     with services(settings, spark=False, say=say) as found:
         view = cluster_transactions(found.address)
     emit(json_, view.to_json())
@@ -113,6 +115,7 @@ def abort(
     Example: `topicproof abort invoices 0 12345 --bootstrap broker:9092`
     """
     settings = kafka_settings(bootstrap, config, brokers, cluster)
+    require_topics(settings)
     with services(settings, spark=False, say=say) as found:
         plan = plan_abort(
             *(found.address, topic, partition, offset, producer_id, open_too, two_phase_too)

@@ -16,6 +16,7 @@ from topicproof.backend.faults.kinds import KINDS
 from topicproof.backend.kafka.log.client import require_reachable
 from topicproof.backend.runs.scenarios import SCENARIOS
 from topicproof.backend.runs.sides import Chosen
+from topicproof.backend.services.keeper import require_topics
 from topicproof.backend.storage import is_url, uploading
 
 Scenario = Annotated[
@@ -110,9 +111,13 @@ PayloadsKept = Annotated[
 
 
 def require_sides(sides: Chosen) -> Chosen:
-    """Return the same. Raises ClusterError if a given Kafka of them cannot be reached."""
+    """Return the same. Raises ClusterError if a given Kafka of them cannot be reached, UsageError
+    if none is given and the embedded one is empty."""
     for side in (sides.sink, sides.source):
-        if side is not None and side.bootstrap is not None:
+        if side is None:
+            continue
+        require_topics(side)
+        if side.bootstrap is not None:
             require_reachable(side.address)
     return sides
 

@@ -40,7 +40,7 @@ def examine(
 def _brokers(
     settings: Settings, task: Task, topics: Sequence[str], groups: Sequence[str]
 ) -> tuple[Diagnosis, ...]:
-    broker = services.broker(settings)
+    broker = services.broker(settings, task)
     if settings.bootstrap is None or broker.health is Health.FAILED:
         return (broker,)
     try:

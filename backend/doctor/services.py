@@ -17,6 +17,7 @@ from topicproof.backend.kafka.acls import Resource, Right, Task, rights_for
 from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
 from topicproof.backend.kafka.cluster import Cluster, cluster_error
 from topicproof.backend.kafka.coordination.coordinator import sees_every_id
+from topicproof.backend.kafka.coordinator_logs import require_coordinator_logs
 from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.log.client import require_reachable
 from topicproof.backend.services.spark import connect, without_token
@@ -31,14 +32,17 @@ PROBE_GROUP = "topicproof-doctor"
 """A group that nobody uses. An ACL on all groups covers it."""
 
 
-def broker(settings: Settings) -> Diagnosis:
-    """Ask the given brokers for their version. Takes at most some seconds."""
+def broker(settings: Settings, task: Task) -> Diagnosis:
+    """Ask the given brokers for their version, and for a run whether transactions can begin. Takes
+    at most some seconds."""
     if settings.bootstrap is None:
         return ok("broker", "none is given; an embedded Apache Kafka is started when one is needed")
     try:
         require_reachable(settings.address)
         cluster = Cluster(settings.address)
         cluster.check()
+        if task is Task.RUN:
+            require_coordinator_logs(cluster)
         brokers = len(
             bounded(cluster.admin.describe_cluster(request_timeout=TIMEOUT_S).result).nodes
         )

@@ -7,16 +7,19 @@ whether a port speaks TLS at all) is found out by a TLS handshake of our own.
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._metadata import BrokerMetadata
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, UsageError
@@ -28,7 +31,9 @@ from topicproof.backend.properties.spelling import tls_context
 LIMIT_S = 3.0
 """A cluster that has not answered by then is left to the caller's own timeout. After a first error,
 the cause may take as long again."""
-ASK_S = 0.25
+ASK_S, SECOND_ASK_S = 0.25, 1.0
+ADVERTISED_AT_ONCE = 16
+"""How many advertised addresses are tried at the same time."""
 HANDSHAKE_S = 1.5
 _EXPIRED, _NOT_YET, _HOST, _IP = 10, 9, 62, 64
 """OpenSSL's X509_V_ERR codes."""
@@ -43,8 +48,9 @@ _admitted: set[int] = set()
 def require_admitted(address: Address) -> None:
     """Open one connection, log in, and ask for metadata.
 
-    Raises ClusterError naming the cause, or UsageError, if the cluster refuses. Returns if it lets
-    us in, and if it does not answer at all.
+    Raises ClusterError naming the cause, or UsageError, if the cluster refuses, and ClusterError if
+    none of the addresses that its brokers advertise can be reached. Returns if it lets us in, and
+    if it does not answer at all.
     """
     key = hash((address.bootstrap, frozenset(address.client.items())))
     if key in _admitted:
@@ -56,14 +62,21 @@ def require_admitted(address: Address) -> None:
     admin = open_admin(address, error_cb=seen.append)
     hosts = [_with_port(host.strip()) for host in address.bootstrap.split(",")]
     began = time.monotonic()
+    patience_s = ASK_S
     while time.monotonic() < began + LIMIT_S * (2 if seen else 1):
         try:
-            admin.list_topics(timeout=ASK_S)
+            metadata = admin.list_topics(timeout=patience_s)
         except KafkaException as error:
             admin.poll(0)
             # Without a login librdkafka has no broker to ask. With one, a large answer may be late.
-            let_in = error.args[0].code() == KafkaError._TIMED_OUT
+            # Or librdkafka has left the bootstrap address for an advertised one, in vain: it
+            # returns there, so the next answer has all advertised addresses.
+            is_late = error.args[0].code() == KafkaError._TIMED_OUT and not _names_a_node(seen)
+            # On a busy machine the first answer may be late for no other reason.
+            let_in = is_late and patience_s > ASK_S
+            patience_s = SECOND_ASK_S
         else:
+            _require_advertised(address, metadata.brokers.values())
             let_in = True
         if let_in:
             _admitted.add(key)
@@ -73,6 +86,53 @@ def require_admitted(address: Address) -> None:
         refusal = _refusal(address, hosts, facts, seen)
         if refusal is not None:
             raise refusal
+
+
+def _require_advertised(address: Address, brokers: Iterable[BrokerMetadata]) -> None:
+    """Raises ClusterError if none of the addresses that the brokers advertise can be reached.
+
+    A client uses the bootstrap address only to ask for these addresses, and everything after that
+    goes to them. One that is down is an outage, which clients survive.
+    """
+    advertised = {f"{broker.host}:{broker.port}" for broker in brokers}
+    if not advertised:
+        return
+    with ThreadPoolExecutor(ADVERTISED_AT_ONCE) as pool:
+        failures = {pool.submit(_unreachable, host): host for host in sorted(advertised)}
+        reasons = []
+        for future in as_completed(failures):
+            reason = future.result()
+            if reason is None:
+                pool.shutdown(wait=False, cancel_futures=True)
+                return
+            reasons.append(f"{failures[future]}, {reason}")
+    reasons.sort()
+    more = f" and {len(reasons) - 3} more" if len(reasons) > 3 else ""
+    raise ClusterError(
+        f"Kafka at {address.bootstrap} answers, and says: reach me at {'; '.join(reasons[:3])}"
+        f"{more}. Set advertised.listeners of its brokers to addresses that this machine reaches,"
+        " or run this where they can be reached."
+    )
+
+
+def _names_a_node(errors: Iterable[KafkaError]) -> bool:
+    """Whether a connection to an address from the cluster's metadata failed: `HOST:PORT/ID: …`. A
+    bootstrap address has no id."""
+    return any(re.search(r"/\d+: ", error.str()) for error in errors)
+
+
+def _unreachable(host: str) -> str | None:
+    """Return why no connection to an advertised address opens; None if one does."""
+    try:
+        with _connection(host):
+            return None
+    except socket.gaierror:
+        return "which this machine cannot resolve"
+    except ConnectionRefusedError:
+        local = host.rpartition(":")[0] in ("localhost", "127.0.0.1", "::1")
+        return "where nothing listens" + (" on this machine" if local else "")
+    except OSError as error:
+        return f"which cannot be reached ({error.strerror or error})"
 
 
 def open_admin(address: Address, **settings: Any) -> AdminClient:

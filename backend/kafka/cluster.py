@@ -265,10 +265,16 @@ class Cluster:
 
     def fence_and_abort(self, transactional_ids: Iterable[str]) -> None:
         """Fence the last holder of every id and abort its open transaction, so that no last stable
-        offset waits for it."""
+        offset waits for it. Raises ClusterError if the coordinator does not let this client."""
 
         def take_over(transactional_id: str) -> None:
-            with TransactionalProducer(self.address, transactional_id):
+            with (
+                self._translated(
+                    f"taking over transactional id {transactional_id}",
+                    f"Write on transactional id {transactional_id}",
+                ),
+                TransactionalProducer(self.address, transactional_id),
+            ):
                 pass  # Entering calls init_transactions, which fences and aborts.
 
         with ThreadPoolExecutor(8) as pool:

@@ -10,9 +10,10 @@ from topicproof.backend.history.audit import note, require_noted
 from topicproof.backend.history.run_state import DEAD_LETTERS, Facts, Names, RanOn
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.kafka.cluster import Cluster, require_records
+from topicproof.backend.kafka.coordinator_logs import require_coordinator_logs
 from topicproof.backend.runs.file_server import HOST
 from topicproof.backend.runs.plan import RunPlan
-from topicproof.backend.runs.query import require_expressions
+from topicproof.backend.runs.query import require_expressions, transactional_ids
 from topicproof.backend.runs.scenarios import Scenario, Stage, scenario
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.processes import free_ports
@@ -33,6 +34,7 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
     require_noted(history, Action.LAUNCH, plan.scenario)
     cluster = Cluster(services.address)
     cluster.check()
+    require_coordinator_logs(cluster)
     chosen = scenario(plan.scenario)
     if plan.source.topic is not None and not plan.until_stopped:
         require_records(cluster.bounds(plan.source.topic))
@@ -80,6 +82,10 @@ def _make(
     if plan.sink.dead_letters:
         stages = [_with_dead_letters(cluster, names, made) for names in stages]
     sinks = [] if database else [sink for names in stages for sink in names.sinks]
+    if settings.bootstrap is not None and Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE:
+        # A coordinator that lets nobody begin is named now. On Spark's workers each try would wait
+        # for it again, for minutes.
+        cluster.fence_and_abort(transactional_ids(cluster, chosen.stages[0], stages[0])[:1])
     return Facts(
         source=topics[chosen.sources[0]],
         sink=topics[chosen.sinks[0]],

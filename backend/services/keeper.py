@@ -117,6 +117,22 @@ def services(
         connection.close()
 
 
+def require_topics(settings: Settings) -> None:
+    """Raises UsageError if no Kafka is given and the embedded one was never filled. A command that
+    only reads would start it, and find nothing."""
+    if settings.bootstrap is None and not embedded_kafka(settings, settings.brokers).exists():
+        raise UsageError(
+            "No Kafka is given, and there is no embedded one with topics yet. Name yours with"
+            " --bootstrap HOST:PORT, with --cluster NAME, or in TOPICPROOF_BOOTSTRAP. The embedded"
+            " one begins with `topicproof run` or `topicproof up`."
+        )
+
+
+def embedded_kafka(settings: Settings, brokers: int) -> Path:
+    """Return the folder of an embedded Kafka; it exists once that has been started."""
+    return settings.services / f"kafka-{brokers}"
+
+
 def storage_of(settings: Settings) -> Storage | None:
     """Return the storage that the settings name. Raises UsageError without a given Spark: the
     embedded one works on this machine's disk."""
@@ -357,7 +373,7 @@ class Keeper:
                 end_rest(self.kafka)
                 count = wanted.brokers
                 say(f"starting Apache Kafka ({count} broker{'s' if count > 1 else ''}). {OPEN}")
-                folder = self.settings.services / f"kafka-{count}"
+                folder = embedded_kafka(self.settings, count)
                 self.kafka = EmbeddedKafka(folder, jar_files(self.settings, BROKER), count)
                 waiting.append(pool.submit(self.kafka.start))
             if wanted.spark and not _alive(self.spark):

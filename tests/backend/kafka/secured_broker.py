@@ -61,11 +61,18 @@ LISTENERS = {
     "sasl_only_scram": "SASL_PLAINTEXT",
     "expired": "SSL",
     "elsewhere": "SSL",
+    "unresolved": "PLAINTEXT",
+    "closed": "PLAINTEXT",
 }
+ADVERTISED = {"unresolved": "kafka.invalid:29092", "closed": "127.0.0.1:1"}
+"""What some listeners tell clients instead of their own address."""
 
 
 def _overrides(ports: Mapping[str, int], folder: Path, tokens: str) -> dict[str, str]:
     listeners = ",".join(f"{name.upper()}://127.0.0.1:{ports[name]}" for name in LISTENERS)
+    advertised = ",".join(
+        f"{name.upper()}://{ADVERTISED.get(name, f'127.0.0.1:{ports[name]}')}" for name in LISTENERS
+    )
     controller = f"CONTROLLER://127.0.0.1:{ports['controller']}"
     protocols = ",".join(f"{name.upper()}:{protocol}" for name, protocol in LISTENERS.items())
     known = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
@@ -75,7 +82,7 @@ def _overrides(ports: Mapping[str, int], folder: Path, tokens: str) -> dict[str,
     ).replace("\\", "\\\\")
     given = {
         "listeners": f"{listeners},{controller}",
-        "advertised.listeners": f"{listeners},{controller}",
+        "advertised.listeners": f"{advertised},{controller}",
         "listener.security.protocol.map": f"{protocols},CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "OPEN",
         "controller.quorum.voters": f"1@127.0.0.1:{ports['controller']}",

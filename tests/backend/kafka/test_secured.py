@@ -114,6 +114,29 @@ def test_a_refusal_is_named(
     assert "hidden" not in str(told.value) and PASSWORD not in str(told.value)
 
 
+@pytest.mark.parametrize(
+    ("listener", "says"),
+    [
+        ("unresolved", "says: reach me at kafka.invalid:29092, which this machine cannot resolve"),
+        ("closed", "says: reach me at 127.0.0.1:1, where nothing listens on this machine"),
+    ],
+)
+def test_an_advertised_address_that_cannot_be_reached_is_named(
+    secured: Secured, listener: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: the broker answers, and sends clients to an address that is not theirs to reach
+    (kafka-ui 2021, metrictank 1286). The healthy twins are all other listeners of this broker."""
+    address = secured.address(listener, {})
+    for asking in (fetch_bounds, lambda at, _: Cluster(at).topics()):
+        with pytest.raises(ClusterError, match=re.escape(says)) as error:
+            asking(address, TOPIC)
+        assert "advertised.listeners" in str(error.value)
+    for command in (("inspect", TOPIC), ("transactions",), ("doctor",)):
+        assert call(*command, "--bootstrap", address.bootstrap) == 3
+        output = capsys.readouterr()
+        assert says in " ".join((output.out + output.err).split())
+
+
 def test_one_address_of_several_is_enough(client: Client) -> None:
     """Story: the first address of the list is dead. A right password gets in by the second; a wrong
     one is named."""

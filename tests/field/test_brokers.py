@@ -1,0 +1,117 @@
+"""Brokers that answer, but not as needed: what people report, and the sentence that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.test_cli import call
+from topicproof.backend.address import Address
+from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.coordinator_logs import require_coordinator_logs
+from topicproof.backend.services.jars import BROKER, jar_files
+from topicproof.backend.services.kafka import EmbeddedKafka
+from topicproof.backend.settings import Settings
+
+pytestmark = pytest.mark.services
+
+BrokerWith = Callable[[dict[str, str]], AbstractContextManager[str]]
+
+
+@pytest.fixture(scope="module")
+def broker_with(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> BrokerWith:
+    """Start one broker with these settings; it ends with the block."""
+
+    @contextmanager
+    def start(overrides: dict[str, str]) -> Iterator[str]:
+        folder = tmp_path_factory.mktemp("broker") / "kafka"
+        kafka = EmbeddedKafka(folder, jar_files(settings, BROKER), overrides=overrides)
+        kafka.start()
+        try:
+            yield kafka.bootstrap
+        finally:
+            kafka.stop()
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("overrides", "names"),
+    [
+        (
+            # Kafka's defaults, on a single broker: cp-docker-images 706, testcontainers-java 1816.
+            {
+                "transaction.state.log.replication.factor": "3",
+                "transaction.state.log.min.isr": "2",
+            },
+            "transaction.state.log.replication.factor=3, and the cluster has 1 broker.",
+        ),
+        (
+            # apicurio-registry 1147.
+            {
+                "transaction.state.log.replication.factor": "1",
+                "transaction.state.log.min.isr": "2",
+            },
+            "transaction.state.log.min.isr=2 needs more",
+        ),
+    ],
+    ids=["replicas", "in-sync"],
+)
+def test_a_cluster_where_no_transaction_can_begin_is_named(
+    broker_with: BrokerWith,
+    overrides: dict[str, str],
+    names: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Story: init_transactions hangs on such a broker for ever. `run` and `doctor` name the
+    setting before anything is written, and reading commands work."""
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
+    with broker_with(overrides) as bootstrap:
+        cluster = Cluster(Address(bootstrap))
+        cluster.create_topic("orders", 1)
+        with pytest.raises(ClusterError, match="no transaction can begin") as error:
+            require_coordinator_logs(cluster)
+        assert names in str(error.value)
+        assert call("doctor", "--for", "run", "--bootstrap", bootstrap) == 3
+        assert names in " ".join(capsys.readouterr().out.split())
+        assert call("inspect", "orders", "--bootstrap", bootstrap) == 0
+        assert cluster.topics() == ["orders"]
+
+
+def test_a_cluster_that_can_write_its_logs_is_ready(bootstrap: str) -> None:
+    """Story: the healthy twin, before and after the first transaction made the log."""
+    cluster = Cluster(Address(bootstrap))
+    require_coordinator_logs(cluster)
+    cluster.fence_and_abort(["ready-probe"])
+    require_coordinator_logs(cluster)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("inspect", "orders"),
+        ("transactions",),
+        ("abort", "orders", "0", "1"),
+        ("check", "--source", "a", "--sink", "b", "--identity", "key"),
+        ("contract", "init", "--source", "a", "--sink", "b"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_command_that_reads_starts_no_kafka_of_its_own(
+    command: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Story: somebody forgets --bootstrap. An empty Kafka would have no topics to read."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("TOPICPROOF_HOME", str(home))
+    assert call(*command) == 64
+    assert "Name yours with --bootstrap" in " ".join(capsys.readouterr().err.split())
+    assert not (home / "services").exists()
