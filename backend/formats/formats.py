@@ -30,6 +30,7 @@ from topicproof.backend.formats.limits import (
     SCHEMAS_MAX,
     VALUE_BYTES_MAX,
     TooLargeError,
+    quoted,
 )
 from topicproof.backend.formats.registered import (
     AVRO,
@@ -132,7 +133,8 @@ class Decoder:
         if where not in self._places:
             if len(self._places) > PLACES_MAX:
                 self._places.clear()
-            self._places[where] = schema.place(topic, part)
+            subject, version = schema.place(topic, part)
+            self._places[where] = None if subject is None else quoted(subject), version
         return self._places[where]
 
     def _decode(self, data: bytes, topic: str, part: Part) -> Decoded:
@@ -212,7 +214,7 @@ def _reader_of(schema: Registered, plain: Plain) -> tuple[Format, Read]:
     if schema.kind == JSON:
         # Not validated: a schema may refer to any address, which would then be asked.
         return Format.JSON_SCHEMA, lambda data: _loads(data, plain)
-    raise ValueError(f"{schema.kind} is neither {AVRO}, {PROTOBUF} nor {JSON}")
+    raise ValueError(f"{quoted(schema.kind)} is neither {AVRO}, {PROTOBUF} nor {JSON}")
 
 
 def _finished(read: Read, plain: Plain) -> Read:

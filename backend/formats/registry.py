@@ -92,15 +92,18 @@ class Registry:
         what = f"schema {schema_id}"
         schema = self._request(lambda: self._client.get_schema(schema_id), what)
         chain = _Chain()
-        chain.add(schema.schema_str or "")
+        text = chain.add(schema.schema_str)
         self._refer(schema, chain, 1)
         try:
             versions: Any = self._request(lambda: self._client.get_schema_versions(schema_id), what)
         except RegistryFailure:
             versions = ()  # Some registries lack this request. The record can be decoded.
-        subjects = {one.subject or "": one.version or 0 for one in versions}
-        kind = schema.schema_type or AVRO
-        return Registered(schema_id, kind, schema.schema_str or "", chain.texts, subjects)
+        subjects = {
+            version.subject: version.version
+            for version in versions
+            if _is_name(version.subject) and type(version.version) is int
+        }
+        return Registered(schema_id, str(schema.schema_type or AVRO), text, chain.texts, subjects)
 
     def _refer(self, schema: Schema, chain: _Chain, depth: int) -> None:
         """Ask for all that a schema refers to. Raises RegistryFailure."""
@@ -125,9 +128,9 @@ class Registry:
             what = f"version {version} of {quoted(subject)}, to which the schema refers"
             ask = partial(self._client.get_version, subject, version, True)
             there = self._request(ask, what).schema
-            chain.add(there.schema_str or "")
+            text = chain.add(there.schema_str)
             self._refer(there, chain, depth + 1)
-            chain.texts[name] = there.schema_str or ""
+            chain.texts[name] = text
 
     def _request(self, ask: Callable[[], Answer], what: str) -> Answer:
         """Ask, and translate each error of the client to a sentence."""
@@ -168,13 +171,18 @@ class _Chain:
     begun: set[str] = field(default_factory=set)
     size: int = 0
 
-    def add(self, text: str) -> None:
-        """Count the size of a schema. Raises RegistryFailure above the limit."""
+    def add(self, text: object) -> str:
+        """Count the size of a schema, and return it. Raises RegistryFailure above the limit, and if
+        it is no text."""
+        if not isinstance(text, str | None):
+            raise RegistryFailure("The registry's answer has a schema that is no text.")
+        text = text or ""
         self.size += len(text)
         if self.size > SCHEMA_BYTES_MAX:
             raise RegistryFailure(
                 f"The schema has more than {SCHEMA_BYTES_MAX:,} bytes with all that it refers to."
             )
+        return text
 
 
 def _is_name(name: object) -> TypeGuard[str]:

@@ -9,7 +9,7 @@ import json
 import resource
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -325,26 +325,14 @@ def test_an_awkward_part_spoils_no_other_field(
 
 
 @contextmanager
-def _registry(answer: dict[str, Any] | bytes, *, compressed: bool = False) -> Iterator[Formats]:
-    """A registry that answers each request alike, and each reference with a further one."""
+def _answers(answer: Callable[[str], bytes], encoding: str = "identity") -> Iterator[str]:
+    """Serve an answer for each path. Gives the address."""
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body: Any = answer
-            if isinstance(answer, dict):
-                number = int(self.path.split("/")[2][1:]) + 1 if "/subjects/" in self.path else 0
-                name = f"s{number}"
-                own = f"s{number - 1}"
-                body = {"subject": own, "version": 1, "id": number + 1, **answer}
-                if answer.get("references") == "chain":
-                    body["references"] = [{"name": name, "subject": name, "version": 1}]
-                elif number:
-                    body.pop("references", None)
-                body = json.dumps(body).encode()
+            body = answer(self.path.partition("?")[0])
             self.send_response(200)
-            if compressed:
-                self.send_header("Content-Encoding", "gzip")
-                body = gzip.compress(body)
+            self.send_header("Content-Encoding", encoding)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             try:
@@ -358,13 +346,36 @@ def _registry(answer: dict[str, Any] | bytes, *, compressed: bool = False) -> It
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
-        formats = Formats(RegistryFacts(f"http://127.0.0.1:{server.server_port}"))
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def _registry(answer: dict[str, Any] | bytes, *, compressed: bool = False) -> Iterator[Formats]:
+    """A registry that answers each request alike, and each reference with a further one."""
+
+    def body(path: str) -> bytes:
+        if isinstance(answer, bytes):
+            return answer
+        number = int(path.split("/")[2][1:]) + 1 if "/subjects/" in path else 0
+        name = f"s{number}"
+        document = {"subject": f"s{number - 1}", "version": 1, "id": number + 1, **answer}
+        if answer.get("references") == "chain":
+            document["references"] = [{"name": name, "subject": name, "version": 1}]
+        elif number:
+            document.pop("references", None)
+        text = json.dumps(document).encode()
+        return gzip.compress(text) if compressed else text
+
+    with _answers(body, "gzip" if compressed else "identity") as url:
+        formats = Formats(RegistryFacts(url))
         try:
             yield formats
         finally:
             formats.close()
-            server.shutdown()
-            thread.join()
 
 
 _MANY = [{"name": f"n{n}", "subject": f"s{n}", "version": 1} for n in range(REFERENCES_MAX + 1)]
@@ -390,6 +401,37 @@ _MANY = [{"name": f"n{n}", "subject": f"s{n}", "version": 1} for n in range(REFE
 def test_the_answers_of_a_registry_are_limited(answer: dict[str, Any] | bytes, reason: str) -> None:
     with _registry(answer) as formats:
         assert reason in (formats.decode(b"\0\0\0\0\1x", "t").reason or "")
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(("schema", "schemaType", "references", "subject", "version", "name")),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+def test_any_answer_of_a_registry_ends_in_a_sentence() -> None:
+    """Story: numbers and arrays where texts belong, at each place of an answer."""
+    answers: list[Any] = [{}]
+
+    @given(JSON_VALUES)
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    def ask(answer: Any) -> None:
+        answers[0] = answer
+        formats = Formats(RegistryFacts(url))
+        decoded = formats.decode(b"\0\0\0\0\1\2x", "t")
+        formats.close()
+        assert decoded.known or decoded.reason
+
+    with _answers(lambda _: json.dumps(answers[0]).encode()) as url:
+        ask()
 
 
 def test_a_compressed_answer_is_not_unpacked() -> None:
