@@ -10,6 +10,7 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from topicproof.backend.characters import visible
 from topicproof.validators.finding import Fate
 
 FATE_COLOURS: Mapping[Fate, str] = {
@@ -51,9 +52,12 @@ class Pointer:
 
 
 def label(text: object) -> str:
-    """Returns a text from elsewhere as a label, a title or a hover text: letter by letter. Plotly
-    reads tags, entities, `%{...}` and formulas between dollars."""
-    return html.escape(str(text)).replace("$", "&#36;").replace("%{", "&#37;{")
+    """Returns a text from elsewhere as a label, a title or a hover text: letter by letter, and what
+    has no shape spelled. Plotly reads tags, entities, `%{...}` and formulas between dollars."""
+    # Plotly knows no &quot;, and a quote is markup in a tag alone.
+    return (
+        html.escape(visible(str(text)), quote=False).replace("$", "&#36;").replace("%{", "&#37;{")
+    )
 
 
 def names_px(names: Sequence[str]) -> int:

@@ -25,6 +25,7 @@ from topicproof.app.charts.timeline import timeline_figure
 from topicproof.app.charts.trend import trend_figure
 from topicproof.app.charts.where import where_figure
 from topicproof.app.charts.withheld import withheld_figure
+from topicproof.backend.characters import visible
 from topicproof.backend.kafka.log.fates import bins
 from topicproof.backend.settings import ROOT
 
@@ -145,9 +146,10 @@ def test_every_chart_is_tried() -> None:
 
 
 @settings(max_examples=50)
-@given(some.text("<>&$%{}[]\"'/=ab;#\n"))
+@given(some.text("<>&$%{}[]\"'/=ab;#\n\u202e\x1b"))
 def test_a_label_is_its_text(text: str) -> None:
     """Story: any text, read by Plotly, is shown as it is."""
     shown = label(text)
-    assert html.unescape(shown) == text
-    assert not set("<>$\"'") & set(shown) and "%{" not in shown
+    assert html.unescape(shown) == visible(text)
+    assert not set("<>$") & set(shown) and "%{" not in shown
+    assert set(re.findall(r"&(#?\w*)", shown)) <= {"amp", "lt", "gt", "#36", "#37"}
