@@ -180,6 +180,36 @@ def test_each_file_of_the_sink_is_read_in_one_sitting() -> None:
     assert {name: count for name, count in lines.items() if count > 300} == {}
 
 
+def test_received_folders_are_read_within_limits() -> None:
+    """Story: a file of a received folder may be anything. It is opened in limits.py, which bounds
+    it, or by what is named here: hashes, copies of our own evidence, and what the gate passed."""
+    readers = {"read_table", "read_text", "read_bytes", "read_metadata", "read_schema", "loads"}
+    readers |= {"ParquetFile", "open"}
+    allowed = {
+        ("attestation.py", "open"),  # bounded there
+        ("manifest.py", "open"),  # hashes
+        ("unpacking.py", "open"),  # unpacks within limits
+        ("page.py", "open"),  # bounded there
+        ("page.py", "read_text"),  # files of this program
+        ("copy.py", "ParquetFile"),  # our own evidence, by batches
+        ("findings.py", "ParquetFile"),  # by batches, after the gate
+        ("findings.py", "read_table"),  # our own evidence
+        ("derived.py", "loads"),  # a report that was parsed
+        ("derived.py", "read_schema"),  # after the gate
+        ("derived.py", "read_metadata"),  # after the gate
+    }
+    rooms = [*(ROOT / "backend/evidence").glob("*.py"), *(ROOT / "backend/verifying").glob("*.py")]
+    calls = {
+        (path.name, node.func.attr)
+        for path in (*rooms, ROOT / "backend/judging/capture_store.py")
+        if path.name != "limits.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if node.func.attr in readers
+    }
+    assert calls == allowed
+
+
 def test_no_modules_import_each_other() -> None:
     """Story: the same within a room: there is no circle of imports, late ones included."""
     sorter: TopologicalSorter[str] = TopologicalSorter()

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pydantic import TypeAdapter
 
 from topicproof.backend.errors import EvidenceError
-from topicproof.backend.evidence.limits import plain_file, read_json
+from topicproof.backend.evidence.limits import plain_file, plain_name, read_bytes, read_json
 
 MANIFEST = "manifest.json"
 ATTESTATION = "attestation.intoto.json"
@@ -124,9 +124,9 @@ def parse_manifest(path: Path) -> Manifest:
 
 
 def manifest_hash(folder: Path) -> str | None:
-    """Return the SHA-256 of the folder's manifest; None without one."""
+    """Return the SHA-256 of the folder's manifest; None without one. Raises EvidenceError."""
     try:
-        return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
+        return hashlib.sha256(read_bytes(folder / MANIFEST)).hexdigest()
     except OSError:
         return None
 
@@ -154,7 +154,7 @@ def require_unchanged(folder: Path) -> str:
     """Return the manifest's hash. Raises EvidenceError naming the files that differ."""
     found = differences(folder)
     if found:
-        named = ", ".join(f"{one.file} ({one.how})" for one in found[:5])
+        named = ", ".join(f"{plain_name(one.file)} ({one.how})" for one in found[:5])
         more = f" and {len(found) - 5:,} more" if len(found) > 5 else ""
         raise EvidenceError(f"The evidence in {folder} is not what was written: {named}{more}.")
     return manifest_hash(folder) or ""
@@ -169,8 +169,9 @@ def _files(folder: Path) -> list[str]:
 
 
 def _same(path: Path, said: Entry) -> bool:
-    found = _entry(path)
-    return found == said and found != NO_FILE
+    if not plain_file(path) or path.stat().st_size != said.bytes:
+        return False
+    return _entry(path) == said
 
 
 def _entry(path: Path) -> Entry:

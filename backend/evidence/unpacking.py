@@ -6,8 +6,10 @@ unpacked. Python's `extractall` bounds only the first.
 
 from __future__ import annotations
 
+import lzma
 import shutil
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -16,11 +18,20 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from topicproof.backend.errors import EvidenceError
-from topicproof.backend.evidence.limits import FILES_MAX, UNPACKED_BYTES_MAX
+from topicproof.backend.evidence.limits import FILES_MAX, UNPACKED_BYTES_MAX, plain_name
 from topicproof.backend.evidence.manifest import MANIFEST
 from topicproof.backend.settings import DISK_FREE_BYTES_MIN
 
 CHUNK_BYTES = 1 << 20
+DAMAGED = (
+    *(zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(EOFError, RuntimeError, MemoryError, LookupError, TypeError, AttributeError),
+    *(ArithmeticError, AssertionError),
+)
+"""What Python's zip files and decompressors raise for what no program packs, beside OSError and
+ValueError."""
+NAME_BYTES_MAX = 255
+"""The longest name of a file on most disks."""
 
 
 @contextmanager
@@ -45,10 +56,12 @@ def unpack(packed: Path, folder: Path) -> None:
             left = UNPACKED_BYTES_MAX
             for entry in entries:
                 left -= _unpack_one(archive, entry, folder, left)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise EvidenceError(f"{packed} is not a zip file that can be unpacked: {error}.") from error
+    except DAMAGED as error:
+        why = plain_name(str(error).partition("\n")[0]) or type(error).__name__
+        raise EvidenceError(f"{packed} is not a zip file that can be unpacked: {why}.") from error
     except (OSError, ValueError) as error:
-        raise EvidenceError(f"{packed} cannot be unpacked: {error}.") from error
+        why = plain_name(str(error).partition("\n")[0])
+        raise EvidenceError(f"{packed} cannot be unpacked: {why}.") from error
 
 
 def _require_sound(packed: Path, entries: list[zipfile.ZipInfo], free: int) -> None:
@@ -58,12 +71,19 @@ def _require_sound(packed: Path, entries: list[zipfile.ZipInfo], free: int) -> N
     for entry in entries:
         parts = PurePosixPath(entry.filename).parts
         if not parts or entry.filename.startswith("/") or ".." in parts or "\\" in entry.filename:
-            raise EvidenceError(f"{packed} names {entry.filename!r}, which lies outside of it.")
+            name = plain_name(entry.filename)
+            raise EvidenceError(f"{packed} names {name!r}, which lies outside of it.")
+        if not entry.filename.isprintable() or max(map(_length, parts)) > NAME_BYTES_MAX:
+            raise EvidenceError(
+                f"{packed} names {plain_name(entry.filename)}, which is no name of a file of"
+                " evidence."
+            )
         kind = stat.S_IFMT(entry.external_attr >> 16)
         if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise EvidenceError(f"{packed} holds {entry.filename!r}, which is not a plain file.")
+            name = plain_name(entry.filename)
+            raise EvidenceError(f"{packed} holds {name!r}, which is not a plain file.")
         if parts in seen:
-            raise EvidenceError(f"{packed} holds {entry.filename!r} twice.")
+            raise EvidenceError(f"{packed} holds {plain_name(entry.filename)!r} twice.")
         seen.add(parts)
     size = sum(entry.file_size for entry in entries)
     if size > UNPACKED_BYTES_MAX:
@@ -75,6 +95,10 @@ def _require_sound(packed: Path, entries: list[zipfile.ZipInfo], free: int) -> N
             f"{packed} has {size:,} bytes unpacked, and the disk has {free:,} left. Set TMPDIR to a"
             " larger one."
         )
+
+
+def _length(name: str) -> int:
+    return len(name.encode(errors="surrogatepass"))
 
 
 def _unpack_one(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path, left: int) -> int:

@@ -19,10 +19,10 @@ from topicproof.backend.characters import visible
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.folded import keep_folded, read_folded
 from topicproof.backend.evidence.limits import (
-    JOURNAL_BYTES_MAX,
     OFFSETS_MAX,
-    read_bytes,
     read_json,
+    read_json_text,
+    read_lines,
     read_table,
     require_inside,
     require_rows,
@@ -243,8 +243,7 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
         }
         journal = evidence / JOURNAL
         if journal.exists():
-            lines = read_bytes(journal, JOURNAL_BYTES_MAX).splitlines()
-            asked["journal"] = [decode(line) for line in lines]
+            asked["journal"] = [decode(line) for line in read_lines(journal)]
         if (evidence / POLLED).exists():
             asked["polled"] = read_table(evidence / POLLED)
         count = said["count"]
@@ -254,7 +253,7 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
         sink = TypeAdapter(Bounds).validate_python(said["sink"])
         _require_judgeable(evidence, question, sink)
         schemas = (
-            KnownSchemas.from_json(read_bytes(evidence / SCHEMAS).decode())
+            KnownSchemas.from_json(read_json_text(evidence / SCHEMAS))
             if (evidence / SCHEMAS).exists()
             else None
         )

@@ -16,7 +16,7 @@ from topicproof.backend.errors import EvidenceError, SparkError
 from topicproof.backend.evidence.attestation import Trust, Vouching, vouching
 from topicproof.backend.evidence.findings import gather
 from topicproof.backend.evidence.folder import REPORT, read_report
-from topicproof.backend.evidence.limits import read_bytes
+from topicproof.backend.evidence.limits import read_bytes, require_readable, require_size
 from topicproof.backend.evidence.manifest import (
     Difference,
     Manifest,
@@ -143,9 +143,10 @@ def unchanged(
     signature_required: bool = False,
     whole: str | None = None,
 ) -> Verified:
-    """Compare the files with the manifest, and the manifest and the sign-offs with their
-    signatures: the first part of `verify`. `whole`: the hash of all stages of the run, if the
-    folder is one of several. Raises EvidenceError."""
+    """Compare the files with the manifest, look at each of them within limits, and compare the
+    manifest and the sign-offs with their signatures: the first part of `verify`. `whole`: the hash
+    of all stages of the run, if the folder is one of several. Raises EvidenceError."""
+    require_size(evidence)
     changed = tuple(differences(evidence))
     manifest = read_manifest(evidence)
     looked = Verified(
@@ -153,8 +154,9 @@ def unchanged(
         vouched=None if keyring is None else vouching(evidence, keyring),
         signature_required=signature_required,
     )
-    if changed:
+    if changed or looked.refused:
         return looked
+    require_readable(evidence)
     return replace(
         looked,
         signoffs=signoffs_beside(evidence, manifest, looked.vouched, keyring or {}, whole),

@@ -32,7 +32,14 @@ from topicproof.backend.clusters import read_clusters
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.evidence.attestation import vouching
 from topicproof.backend.evidence.folder import read_report
-from topicproof.backend.evidence.manifest import ATTESTATION, MANIFEST, read_manifest
+from topicproof.backend.evidence.limits import require_readable
+from topicproof.backend.evidence.manifest import (
+    ATTESTATION,
+    MANIFEST,
+    read_manifest,
+    write_manifest,
+)
+from topicproof.backend.evidence.signed import read_signoffs
 from topicproof.backend.evidence.unpacking import unpack
 from topicproof.backend.faults.kinds import parse_fault
 from topicproof.backend.judging.capture_store import TAKEN, read_capture
@@ -49,6 +56,7 @@ from topicproof.backend.properties.facts import facts_of
 from topicproof.backend.properties.reading import read_properties
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.sink.entries import decode
+from topicproof.backend.verifying.verify import unchanged
 from topicproof.backend.yaml_fields import read_yaml
 from topicproof.validators.finding import Bounds, PartitionBounds
 from topicproof.validators.json_path import parse_path
@@ -143,6 +151,36 @@ def _zip() -> bytes:
         return path.read_bytes()
 
 
+def _folder(data: bytes) -> None:
+    """A zip file as the stranger sent it, unpacked and looked at as `verify` does."""
+    with TemporaryDirectory(prefix="topicproof-fuzz-") as name:
+        path = Path(name) / "sent.zip"
+        path.write_bytes(data)
+        target = Path(name) / "unpacked"
+        target.mkdir()
+        _told(partial(_looked, path), target)
+        assert sorted(one.name for one in Path(name).iterdir()) == ["sent.zip", "unpacked"]
+
+
+def _looked(path: Path, target: Path) -> None:
+    unpack(path, target)
+    write_manifest(target, "a", "HOLDS")
+    unchanged(target, {})
+    require_readable(target)
+    read_signoffs(target)
+
+
+def _packed(*names: str, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "a.zip"
+        with zipfile.ZipFile(path, "w", method) as packed:
+            for name in names:
+                packed.writestr(
+                    name, INNER if name.endswith((".zip", ".json", ".parquet")) else "x"
+                )
+        return path.read_bytes()
+
+
 def _capture(path: Path) -> None:
     # A folded question reads its tables before it needs Spark, and there are none.
     read_capture(cast(SparkSession, None), path.parent)
@@ -230,6 +268,15 @@ ENVELOPE = (
     b' "signatures": [{"sig": "eA=="}]}'
 )
 
+INNER = _zip()
+"""An archive in an archive."""
+FOLDERS = (
+    _packed("signoffs.json", "sink-read_committed/part-0.parquet", "nested.zip"),
+    _packed("a\\[/]", "\x1b[2K", "--plugin=x", "@/etc/passwd", "\u202e.json", method=12),
+    _packed("../x", "/x", "a//x", "C:\\x", "con", "x" * 300, ".", method=14),
+    _packed("signoffs.json", "source-packs/heads.parquet", "ledger/a/b.parquet", method=0),
+)
+
 Target = tuple[tuple[bytes, ...], Callable[[bytes], None]]
 TARGETS: dict[str, Target] = {
     "batches": (
@@ -272,6 +319,7 @@ TARGETS: dict[str, Target] = {
         ),
     ),
     "signature": ((ENVELOPE,), _in_file(lambda path: vouching(path.parent, {}), ATTESTATION)),
+    "folder": (FOLDERS, _folder),
     "zip": ((_zip(),), _in_file(_unpack)),
     **{
         f"{name} schema": (seeds, partial(hostile.decode_joined, kind))

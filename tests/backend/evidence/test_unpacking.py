@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import zipfile
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence import unpacking
@@ -78,3 +84,45 @@ def test_what_is_no_zip_file_is_said(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(data)
     with pytest.raises(EvidenceError, match="not a zip file"):
         unpack(tmp_path / "a.zip", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+)
+@hypothesis_settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(at=st.integers(0, 10_000), change=st.integers(1, 255), length=st.integers(1, 4))
+def test_a_damaged_zip_file_ends_in_a_sentence(
+    method: int, at: int, change: int, length: int, tmp_path: Path
+) -> None:
+    """Story: some bytes of an archive are changed, whatever packed it. It is unpacked, or one
+    sentence says why not."""
+    made = tmp_path / f"{method}.zip"
+    with zipfile.ZipFile(made, "w", method) as archive:
+        archive.writestr("manifest.json", b"{}" * 90)
+    data = bytearray(made.read_bytes())
+    for place in range(at, at + length):
+        data[place % len(data)] ^= change
+    made.write_bytes(data)
+    with TemporaryDirectory() as target, suppress(EvidenceError):
+        unpack(made, Path(target))
+
+
+def test_damaged_lzma_is_said(tmp_path: Path) -> None:
+    made = tmp_path / "a.zip"
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("manifest.json", os.urandom(5_000))
+    data = bytearray(made.read_bytes())
+    at = data.index(b"manifest.json") + len(b"manifest.json")
+    data[at + 4] = 0xFF
+    made.write_bytes(data)
+    with pytest.raises(EvidenceError, match="not a zip file that can be unpacked"):
+        unpack(made, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2K", "a\u202ez", "x" * 300, "a\n"])
+def test_a_name_that_no_file_has_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(EvidenceError, match="no name of a file of evidence") as error:
+        unpack(packed(tmp_path / "a.zip", name), tmp_path)
+    assert str(error.value).isprintable()

@@ -1,0 +1,259 @@
+"""Limits on received folders, without Spark: each is reached, and what it refuses is said in one
+sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.backend.evidence.evidence import mend
+from tests.backend.evidence.test_attestation import made
+from topicproof.backend.errors import EvidenceError
+from topicproof.backend.evidence import limits
+from topicproof.backend.evidence.limits import (
+    Budget,
+    decoded_bytes,
+    parse_json,
+    plain_name,
+    read_lines,
+    read_table,
+    require_readable,
+    require_rows,
+)
+from topicproof.backend.verifying.verify import unchanged
+
+READING = "sink-read_uncommitted"
+PART = "part-00000-0.snappy.parquet"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return made(tmp_path / "evidence")
+
+
+def _rows(path: Path, rows: int = 100) -> None:
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"partition": [0] * rows, "offset": list(range(rows))}), path)
+
+
+def _texts(path: Path, mb: int = 4, rows: int = 300, compression: str = "zstd") -> None:
+    """A few hundred bytes that are more than a gigabyte as decoded."""
+    path.parent.mkdir(exist_ok=True)
+    table = pa.table(
+        {
+            "control": pa.DictionaryArray.from_arrays(
+                pa.array([0] * rows, pa.int32()), pa.array(["x" * (mb << 20)])
+            )
+        }
+    )
+    size = 1 << 30
+    pq.write_table(
+        table,
+        path,
+        compression=compression,
+        store_schema=False,
+        dictionary_pagesize_limit=size,
+        data_page_size=size,
+    )
+
+
+def _in_lists(path: Path) -> None:
+    """The same below the headers of a record."""
+    path.parent.mkdir(exist_ok=True)
+    names = pa.DictionaryArray.from_arrays(
+        pa.array([0] * 300, pa.int32()), pa.array(["x" * (4 << 20)])
+    )
+    headers = pa.StructArray.from_arrays([names], ["key"])
+    lists = pa.ListArray.from_arrays(pa.array([0, 300], pa.int32()), headers)
+    pq.write_table(
+        pa.table({"headers": lists}), path, compression="zstd", store_schema=False,
+        dictionary_pagesize_limit=1 << 30, data_page_size=1 << 30,
+    )  # fmt: skip
+
+
+def _shared_beginnings(path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(
+        pa.table({"value": ["x" * 1_000] * 9}),
+        path,
+        use_dictionary=False,
+        column_encoding={"value": "DELTA_BYTE_ARRAY"},
+    )
+
+
+def _sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(200_000_000_000)
+
+
+def _text(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+NO_FILE = "which is no file of evidence"
+DENSE = "Evidence is not so dense"
+HARM: Mapping[str, tuple[Callable[[Path], object], str]] = {
+    "rows in a file of another name": (
+        lambda at: _rows(at / READING / "part-bomb.bin"),
+        f"holds {READING}/part-bomb.bin, {NO_FILE}",
+    ),
+    "rows in a file without an ending": (lambda at: _rows(at / READING / "more"), NO_FILE),
+    "rows in a folder of a reading": (
+        lambda at: (
+            _rows(at / READING / "partition=9" / PART) if (at / READING).mkdir() is None else None
+        ),
+        NO_FILE,
+    ),
+    "rows in upper case": (lambda at: _rows(at / READING / "PART-0.PARQUET"), NO_FILE),
+    "an archive in the folder": (lambda at: _text(at / "inner.zip", "PK"), NO_FILE),
+    "an archive in a reading": (lambda at: _text(at / READING / "part-0.zip", "PK"), NO_FILE),
+    "a compressed table": (lambda at: _text(at / READING / "part-0.parquet.gz", "x"), NO_FILE),
+    "another page": (lambda at: _text(at / "index.html", "<script>"), NO_FILE),
+    "a module": (lambda at: _text(at / "psutil.py", "raise SystemExit(0)"), NO_FILE),
+    "Rich's markup": (lambda at: _text(at / "a\\[" / "]", "x"), r"a\[/], which is no file"),
+    "a control character": (lambda at: _text(at / "a\x1b[2K", "x"), r"'a\x1b[2K', which"),
+    "texts in a dictionary": (lambda at: _texts(at / "sink-raw_log.parquet"), DENSE),
+    "texts in a dictionary by gzip": (
+        lambda at: _texts(at / "sink-polled.parquet", compression="gzip"),
+        DENSE,
+    ),
+    "texts in a dictionary by brotli": (
+        lambda at: _texts(at / "findings.parquet", compression="brotli"),
+        DENSE,
+    ),
+    "texts in a dictionary of a reading": (lambda at: _texts(at / READING / PART), DENSE),
+    "texts in a dictionary of an intermediate result": (
+        lambda at: _texts(at / "ledger" / "x.parquet"),
+        DENSE,
+    ),
+    "texts in the lists of a reading": (lambda at: _in_lists(at / READING / PART), DENSE),
+    "texts that share their beginnings": (
+        lambda at: _shared_beginnings(at / READING / PART),
+        "the encoding DELTA_BYTE_ARRAY, which evidence never has",
+    ),
+    "a table that is none": (lambda at: _text(at / READING / PART, "PAR1" * 9), "cannot be read"),
+    "many columns": (
+        lambda at: pq.write_table(
+            pa.table({str(number): [1] for number in range(101)}), at / "sink-raw_log.parquet"
+        ),
+        "101 columns; 100 are allowed",
+    ),
+    "schemas without end": (
+        lambda at: _text(at / "schemas.json", "x" * (limits.TEXT_BYTES_MAX + 1)),
+        "50,000,001 bytes; 50,000,000 are allowed",
+    ),
+    "a sparse file": (lambda at: _sparse(at / "journal.jsonl"), "100,000,000,000 are allowed"),
+    "a link": (lambda at: (at / "schemas.json").symlink_to("/etc/passwd"), "schemas.json"),
+    "a pipe": (lambda at: os.mkfifo(at / "schemas.json"), "schemas.json"),
+}
+
+
+@pytest.mark.parametrize("what", HARM)
+def test_a_folder_over_a_limit_is_refused_before_it_is_decoded(what: str, folder: Path) -> None:
+    """Story: a folder from a stranger, whose manifest lists all that is in it. One sentence names
+    the file, and no row is decoded."""
+    harm, says = HARM[what]
+    harm(folder)
+    if what != "a sparse file":
+        mend(folder)
+    if what in ("a link", "a pipe"):
+        answer = unchanged(folder)
+        assert [one.file for one in answer.differences] == [says] and answer.exit_code == 4
+        return
+    with pytest.raises(EvidenceError) as error:
+        unchanged(folder)
+    assert says in str(error.value) and str(error.value).isprintable()
+
+
+def test_what_topicproof_writes_is_within_the_limits(folder: Path) -> None:
+    for name in (f"{READING}/{PART}", "ledger/sink/part-0.parquet", "source-packs/heads.parquet"):
+        (folder / name).parent.mkdir(parents=True)
+        _rows(folder / name)
+    _text(folder / READING / "_SUCCESS", "")
+    _text(folder / READING / "._SUCCESS.crc", "crc")
+    _text(folder / READING / f".{PART}.crc", "crc")
+    mend(folder)
+    require_readable(folder)
+    assert unchanged(folder).differences == ()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 70_000])
+def test_the_size_as_decoded_is_that_in_memory(rows: int, tmp_path: Path) -> None:
+    """Story: texts in dictionaries, in lists and without either. What is counted is at least what
+    the table takes, and not much more."""
+    texts = [f"text {number % 7}" * 9 if number % 3 else None for number in range(rows)]
+    lists = [[{"key": text, "value": b"v"}] if text else None for text in texts]
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    table = pa.table({"a": pa.array(texts, pa.string()), "b": pa.array(lists, kind)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    counted = decoded_bytes(tmp_path / "a.parquet")
+    texts_bytes = sum(len(text or "") for text in texts) * 2
+    assert texts_bytes <= counted <= 2 * texts_bytes + 40 * rows + 1_000
+    assert read_table(tmp_path / "a.parquet").num_rows == rows
+
+
+def test_rows_are_counted_in_every_file_that_spark_reads(tmp_path: Path) -> None:
+    """Story: Spark reads each file whose name begins with neither `_` nor `.`, whatever its end."""
+    _rows(tmp_path / READING / PART, 1_500)
+    require_rows(tmp_path / READING, 250)
+    with pytest.raises(EvidenceError, match="has 1,500 rows, and its range has 249 offsets"):
+        require_rows(tmp_path / READING, 249)
+    _rows(tmp_path / READING / "part-bomb.bin", 1)
+    with pytest.raises(EvidenceError, match=r"holds part-bomb\.bin, which is no file of evidence"):
+        require_rows(tmp_path / READING, 250)
+
+
+def test_one_budget_is_spent_by_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = Budget(tmp_path, 10)
+    budget.spend(tmp_path / "a", 6)
+    with pytest.raises(EvidenceError, match="as decoded, with b"):
+        budget.spend(tmp_path / "b", 6)
+    folder = made(tmp_path / "evidence")
+    monkeypatch.setattr(limits, "FILES_MAX", 2)
+    with pytest.raises(EvidenceError, match="more than 2 files"):
+        require_readable(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"a": 1, "a": 2}', "a name twice"),
+        ('{"b": [{"a": 1, "a": 1}]}', "a name twice"),
+        ('"\\ud800"', "surrogates"),
+    ],
+)
+def test_json_that_no_two_readers_agree_on_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse_json(text)
+
+
+def test_the_values_of_a_document_are_counted_before_it_is_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "JSON_VALUES_MAX", 9)
+    assert parse_json(json.dumps([0] * 9)) == [0] * 9
+    with pytest.raises(ValueError, match="10 values; 9 are allowed"):
+        parse_json(json.dumps([0] * 10).encode())
+
+
+def test_a_journal_is_read_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b"a\n\nb")
+    assert list(read_lines(path)) == [b"a", b"", b"b"]
+    monkeypatch.setattr(limits, "JOURNAL_LINES_MAX", 2)
+    with pytest.raises(EvidenceError, match="more than 2 lines"):
+        list(read_lines(path))
+
+
+def test_names_are_shown_plainly() -> None:
+    assert plain_name("a\\[/]") == "a\\[/]"
+    assert plain_name("a\x1b[2K\u202e") == "'a\\x1b[2K\\u202e'"
+    assert len(plain_name("x" * 1_000)) == 80
