@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict
 from datetime import UTC, date, datetime
@@ -46,6 +47,7 @@ from topicproof.backend.storage import downloaded, is_url
 from topicproof.backend.trust.keyring import keyring_folders, read_keyring
 from topicproof.backend.verifying.verify import Verified, unchanged
 from topicproof.backend.verifying.verify import verify as verify_evidence
+from topicproof.validators.expectation import merge
 
 
 def evidence(
@@ -161,7 +163,10 @@ def verify(
         trusted = " and ".join(map(str, folders))
         out.line(f"Trusted keys are those in {trusted}.")
         for one in found:
+            if len(found) > 1:
+                out.line(f"{one.folder.relative_to(place)}:")
             _print_verified(one, judged)
+        _print_whole(found)
     code = worst(one.exit_code if judged else one.trust_code for one in found)
     if judged or code:
         raise typer.Exit(code)
@@ -280,6 +285,17 @@ def _print_verified(found: Verified, judged: bool) -> None:
         doubted = found.contradictions or found.forged or found.unsettled
         out.line("Judged again:" if doubted else "Judged again, with the same result:")
         print_report(found.found)
+
+
+def _print_whole(found: Sequence[Verified]) -> None:
+    """Say the verdict of several folders as one."""
+    again = [one.found.verdict for one in found if one.found is not None]
+    if len(found) > 1 and len(again) == len(found):
+        genuine = sum(not one.contradictions and not one.forged for one in found)
+        out.line(
+            f"Judged again as a whole: {merge(again)}. {genuine} of {len(found)} folders have the"
+            " same result."
+        )
 
 
 def _print_vouched(found: Verified) -> None:

@@ -224,8 +224,8 @@ def read_json_text(path: Path) -> str:
 def parse_json(text: bytes | str) -> Any:
     """Parse JSON. Raises ValueError, also for a document that is nested too deeply, holds too many
     values or a name twice, and for half of a surrogate pair, which cannot be written again."""
-    marks = (b",", b"[", b"{") if isinstance(text, bytes) else (",", "[", "{")
-    values = sum(text.count(mark) for mark in marks)  # type: ignore[arg-type]
+    data = text.encode(errors="replace") if isinstance(text, str) else text
+    values = sum(data.count(mark) for mark in (b",", b"[", b"{"))
     if values > JSON_VALUES_MAX:
         raise ValueError(f"it holds {values:,} values; {JSON_VALUES_MAX:,} are allowed")
     try:

@@ -26,7 +26,7 @@ from topicproof.backend.evidence.attestation import (
     write_attestation,
 )
 from topicproof.backend.evidence.copy import copy_evidence, zip_evidence
-from topicproof.backend.evidence.folder import EVIDENCE, complete
+from topicproof.backend.evidence.folder import EVIDENCE, complete, evidence_in
 from topicproof.backend.evidence.manifest import ATTESTATION, MANIFEST, Payloads, manifest_hash
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.dsse import STATEMENT
@@ -226,3 +226,12 @@ def test_a_download_is_signed(settings: Settings, signed: Path, tmp_path: Path) 
         packed.extractall(tmp_path / "unpacked")
     found, vouched = looked(settings, tmp_path / "unpacked" / "run", required=True)
     assert vouched.trust is Trust.VOUCHED and found.trust_code == 0
+
+
+def test_the_folder_of_several_sinks_holds_evidence_of_each(tmp_path: Path) -> None:
+    """Story: a check of two sinks wrote one folder for each topic, one of them on a named cluster.
+    Verifying the whole finds both; a run's folder is still that of its own evidence."""
+    places = [made(tmp_path / "proof" / "squares"), made(tmp_path / "proof" / "west" / "cubes")]
+    assert evidence_in(tmp_path / "proof") == places
+    made(tmp_path / "proof" / EVIDENCE)
+    assert evidence_in(tmp_path / "proof") == [tmp_path / "proof" / EVIDENCE]
