@@ -99,13 +99,15 @@ def _vouched(
     if problem is not None:
         return _answer(entry, SignoffTrust.BROKEN, text, sentence_on(entry, problem))
     fields = statement_fields(entry) or entry
-    if fields.get("run") != subject.run:
+    # The hash covers the manifest, which names the run that was judged, so it decides.
+    about_this = fields.get("evidence") in subject.evidence
+    if fields.get("run") != subject.run and not about_this:
         problem = "speaks of another run than this evidence."
         return _answer(entry, SignoffTrust.BROKEN, text, sentence_on(entry, problem))
     if entry.get("envelope") is None:
         says = "It is not signed: anyone who had this copy may have written it."
         return _answer(entry, SignoffTrust.UNSIGNED, text, says)
-    return _by_key(entry, text, fields.get("evidence") in subject.evidence, subject, keyring)
+    return _by_key(entry, text, about_this, subject, keyring)
 
 
 def _by_key(
