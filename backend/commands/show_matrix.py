@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from topicproof.backend.evidence.annotations import as_markdown
 from topicproof.backend.matrix.cells import Result
 from topicproof.backend.matrix.promises import PROMISES
 from topicproof.backend.matrix.table import TABLE, Trouble
@@ -51,7 +52,7 @@ def markdown(results: Sequence[Result], planned: int | None = None) -> str:
         for one in surprising:
             lines.append(
                 f"- `{one.guarantee}` under `{one.fault}` (run {one.run}):"
-                f" {'; '.join(one.surprises)}"
+                f" {as_markdown('; '.join(one.surprises))}"
             )
     lines += ["", "## What proves that each fault fired", ""]
     lines += [

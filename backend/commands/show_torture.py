@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from topicproof.backend.characters import visible
 from topicproof.backend.matrix.table import TABLE
 from topicproof.backend.torture.run import Tried
 from topicproof.backend.torture.schedule import Schedule
@@ -69,7 +70,7 @@ def markdown(
             " *hidden* does no harm: records of aborted transactions.",
             "",
             "```text",
-            *lines,
+            *(visible(text).replace("```", "'''") for text in lines),
             "```",
             "",
         ]

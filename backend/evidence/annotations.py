@@ -40,21 +40,21 @@ def workflow_commands(report: Report) -> Iterator[str]:
 
 def markdown(report: Report) -> str:
     """Return the summary: the verdict, then a table of what does not hold."""
-    pair = _text(f"{report.source.topic} → {report.sink.topic}")
-    lines = [f"### {report.verdict}: {pair}", "", _text(report.why)]
+    pair = as_markdown(f"{report.source.topic} → {report.sink.topic}")
+    lines = [f"### {report.verdict}: {pair}", "", as_markdown(report.why)]
     if found := broken(report):
         lines += ["", "| kind | found | for example |", "| --- | --- | --- |"]
         for finding in found:
             example = place(report, finding.examples[0]) if finding.examples else ""
-            kind = f"`{finding.kind}`" if finding.kind.isidentifier() else _text(finding.kind)
-            lines.append(f"| {kind} | {_text(finding.why)} | {_text(example)} |")
-    lines += [f"\n⚠ {_text(warning)}" for warning in report.warnings]
+            kind = f"`{finding.kind}`" if finding.kind.isidentifier() else as_markdown(finding.kind)
+            lines.append(f"| {kind} | {as_markdown(finding.why)} | {as_markdown(example)} |")
+    lines += [f"\n⚠ {as_markdown(warning)}" for warning in report.warnings]
     return "\n".join(lines) + "\n"
 
 
 def place(report: Report, example: Example) -> str:
     """Return where an example lies, why it is one, and the input behind it if that is known."""
-    origin = parse_lineage((example.lineage or "").encode())
+    origin = parse_lineage((example.lineage or "").encode(errors="replace"))
     read = None if origin is None else f"{origin.topic}-{origin.partition}@{origin.offset}"
     if example.partition is None:
         return f"{read or example.lineage or 'no place'}: {example.why}"
@@ -74,6 +74,11 @@ def broken(report: Report) -> list[Finding]:
     ]
 
 
+def as_markdown(text: str) -> str:
+    """Escape a line for Markdown. A comment breaks what would be linked after escaping."""
+    return _LINKED.sub("<!-- -->", _MARKUP.sub(r"\\\g<0>", visible(text)))
+
+
 def _command(level: str, title: str, *lines: str) -> str:
     escaped = _escaped(title).replace(":", "%3A").replace(",", "%2C")
     return f"::{level} title={escaped}::{'%0A'.join(map(_escaped, lines))}"
@@ -82,8 +87,3 @@ def _command(level: str, title: str, *lines: str) -> str:
 def _escaped(text: str) -> str:
     """Escape a line for a workflow command. GitHub's older commands are read anywhere in a line."""
     return without_commands(visible(text)).replace("%", "%25")
-
-
-def _text(text: str) -> str:
-    """Escape a line for Markdown. A comment breaks what would be linked after escaping."""
-    return _LINKED.sub("<!-- -->", _MARKUP.sub(r"\\\g<0>", visible(text)))

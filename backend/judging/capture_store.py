@@ -356,7 +356,7 @@ def _require_names(
         )
         if not allowed and not is_topic_name(name):
             raise EvidenceError(
-                f"{evidence / TAKEN}: {visible(name[:TABLE_NAME_MAX])!r} is no name of a topic."
+                f"{evidence / TAKEN}: '{visible(name[:TABLE_NAME_MAX])}' is no name of a topic."
             )
 
 

@@ -68,6 +68,7 @@ def every(tokens: list[Token]) -> list[Token]:
 @given(TEXTS)
 @example(LINK)
 @example(COMMANDS)
+@example("\ud8ce")
 @example("www.evil.example https://evil.example a@b.example @grace #12")
 def test_a_summary_is_text(text: str) -> None:
     """Story: a topic is called like a link that says *Approve the release*. The summary shows the
@@ -87,6 +88,7 @@ def test_a_summary_is_text(text: str) -> None:
 @given(TEXTS)
 @example(LINK)
 @example(COMMANDS)
+@example("\ud8ce")
 def test_an_annotation_is_one_command(text: str) -> None:
     """Story: a value holds a command of GitHub, in its new form or in the older one, which a runner
     reads anywhere in a line. Each line is the one command that we wrote."""
@@ -109,6 +111,7 @@ def test_a_line_of_ours_is_no_command(text: str) -> None:
 
 @given(TEXTS)
 @example(COMMANDS)
+@example("\ud8ce")
 def test_files_for_ci_hold_characters_that_are_seen(text: str) -> None:
     """Story: the same names are in a CTRF document, as a CI server shows it."""
     document = as_ctrf([hostile(text)], 0)

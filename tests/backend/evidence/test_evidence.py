@@ -279,11 +279,11 @@ HOSTILE: Mapping[str, tuple[Callable[[Path], object], str]] = {
     ),
     "sink that clears the screen": (
         _ask(lambda said: said["question"].update(sink="squares\x1b[2J")),
-        r"'squares\\x1b[2J' is no name of a topic",
+        r"'squares\x1b[2J' is no name of a topic",
     ),
     "source of two lines": (
         _ask(lambda said: said["question"]["source"].update(topic="numbers\nsigned Grace Hopper")),
-        r"'numbers\\nsigned Grace Hopper' is no name of a topic",
+        r"'numbers\nsigned Grace Hopper' is no name of a topic",
     ),
     "bounds of another name": (
         _ask(lambda said: said["sink"].update(topic="..")),
@@ -292,10 +292,11 @@ HOSTILE: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "several topics in one": (
         _ask(
             lambda said: said["sink"].update(
-                topic="squares + \u202ex", parts=[{"topic": "\u202ex", "first": 0}]
+                topic="squares + \u202ex",
+                parts=[{"topic": "squares", "first": 0}, {"topic": "\u202ex", "first": 1}],
             )
         ),
-        r"'\\u202ex' is no name of a topic",
+        r"'\u202ex' is no name of a topic",
     ),
     "id of a topic that cannot be": (
         _ask(lambda said: said["origin"]["topics"].update({"a" * 250: None})),
