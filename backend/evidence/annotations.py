@@ -19,6 +19,8 @@ FINDINGS_MAX = 9
 EXAMPLES_MAX = 5
 _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#!|~&:/@$^=]")
 """What Markdown, or GitHub's own additions to it, may take for more than a character."""
+_BULLET = re.compile(r"^([0-9]*)([-+.])")
+"""What makes a list, a rule or a heading of a line that begins with it."""
 _LINKED = re.compile(r"(?<=\\:)(?=\\/\\/)|(?<=www)(?=\.)|(?<=\\@)", re.IGNORECASE)
 """Where an address or a person's name begins, which GitHub links although it is escaped."""
 
@@ -76,7 +78,8 @@ def broken(report: Report) -> list[Finding]:
 
 def as_markdown(text: str) -> str:
     """Escape a line for Markdown. A comment breaks what would be linked after escaping."""
-    return _LINKED.sub("<!-- -->", _MARKUP.sub(r"\\\g<0>", visible(text)))
+    escaped = _MARKUP.sub(r"\\\g<0>", visible(text).strip(" "))
+    return _LINKED.sub("<!-- -->", _BULLET.sub(r"\g<1>\\\g<2>", escaped))
 
 
 def _command(level: str, title: str, *lines: str) -> str:

@@ -69,6 +69,9 @@ def every(tokens: list[Token]) -> list[Token]:
 @example(LINK)
 @example(COMMANDS)
 @example("\ud8ce")
+@example("- a")
+@example("    1. a")
+@example("---")
 @example("www.evil.example https://evil.example a@b.example @grace #12")
 def test_a_summary_is_text(text: str) -> None:
     """Story: a topic is called like a link that says *Approve the release*. The summary shows the
