@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
@@ -28,15 +28,15 @@ from topicproof.backend.evidence.limits import (
     require_rows,
 )
 from topicproof.backend.formats.fields import KnownSchemas
-from topicproof.backend.judging.expressions import COLUMNS as RECORD_COLUMNS
-from topicproof.backend.judging.expressions import check_expression
+from topicproof.backend.judging.expressions import stored_sql
+from topicproof.backend.judging.fields import is_of_fields
 from topicproof.backend.sink.entries import Entry, decode, encode
 from topicproof.backend.storage import forget, keep_in, sent
 from topicproof.backend.yaml_fields import is_topic_name
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.coordinator import Coordinator
-from topicproof.validators.decoded import DECODED, KEY_FIELD, VALUE_FIELD, parse_field
+from topicproof.validators.decoded import KEY_FIELD, VALUE_FIELD, parse_field
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order, Origin
 from topicproof.validators.folded.fold import Folded
@@ -251,7 +251,7 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             count = spark.read.parquet(sent(spark, evidence / COUNTS))
         question = Question(**asked, expected=Expected(Expect(said["expect"]), count))
         sink = TypeAdapter(Bounds).validate_python(said["sink"])
-        _require_judgeable(evidence, question, sink)
+        question = _judgeable(evidence, question, sink)
         schemas = (
             KnownSchemas.from_json(read_json_text(evidence / SCHEMAS))
             if (evidence / SCHEMAS).exists()
@@ -303,18 +303,31 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
         ) from error
 
 
-def _require_judgeable(evidence: Path, question: Question, sink: Bounds) -> None:
-    """Check a question from elsewhere as a contract is checked. Spark runs what an expression
-    names, so one that no contract may hold is never handed to it. Raises EvidenceError."""
-    expressions = {"value": question.agreed.value, "count": question.expected.count}
-    for name, text in expressions.items():
-        if isinstance(text, str):
-            try:
-                check_expression(text, (*RECORD_COLUMNS, DECODED))
-            except ValueError as error:
-                raise EvidenceError(
-                    f"{evidence / TAKEN}: {name} is not evaluated: {error}."
-                ) from error
+def _judgeable(evidence: Path, question: Question, sink: Bounds) -> Question:
+    """Check a question from elsewhere as a contract is checked, and return it with its expressions
+    written again. Spark runs what an expression names, so one that no contract may hold is never
+    handed to it. Raises EvidenceError."""
+
+    def rewritten(name: str, text: str) -> str:
+        try:
+            return stored_sql(text)
+        except ValueError as error:
+            raise EvidenceError(f"{evidence / TAKEN}: {name} is not evaluated: {error}.") from error
+
+    value, count = question.agreed.value, question.expected.count
+    if value is not None:
+        value = rewritten("value", value)
+    if isinstance(count, str):
+        count = rewritten("count", count)
+    if question.agreed.compared and value is not None and not is_of_fields(value):
+        raise EvidenceError(
+            f"{evidence / TAKEN}: value is not evaluated: it gives no text for each field."
+        )
+    question = replace(
+        question,
+        agreed=replace(question.agreed, value=value),
+        expected=replace(question.expected, count=count),
+    )
     for side in (question.agreed.match.source, question.agreed.match.sink):
         how, _, what = side.partition(":")
         if how == "json":
@@ -336,6 +349,7 @@ def _require_judgeable(evidence: Path, question: Question, sink: Bounds) -> None
                 f"{evidence / TAKEN}: the range of {bounds.topic} has {bounds.offsets:,} offsets;"
                 f" {OFFSETS_MAX:,} are allowed."
             )
+    return question
 
 
 def _require_names(

@@ -16,8 +16,7 @@ from pyspark.sql.types import NullType, NumericType
 
 from topicproof.backend.errors import ContractError, Mistake
 from topicproof.backend.judging.contract import in_order, make_contract, mistake
-from topicproof.backend.judging.expression_limits import patterns_of
-from topicproof.backend.judging.expressions import parse_expression
+from topicproof.backend.judging.expressions import parse_expression, patterns_of
 from topicproof.backend.judging.fields import fields_of, in_sql
 from topicproof.backend.yaml_fields import Place, YamlFields
 from topicproof.validators.decoded import DECODED, decoded_type

@@ -1,135 +1,497 @@
-"""Regular expressions of contracts, in Java's syntax: refused if malformed, long, or slow on some
-text.
+"""Regular expressions of contracts, in Java's syntax: refused if malformed, or if some text makes
+Java slow or ends it.
 
-An unlimited quantifier inside another one, such as `(a+)+`, makes Java try every way to split a
-text. One record of a few dozen characters can then keep a core busy for hours.
+Java matches by trying. A repeated group with a choice in it takes a step of Java's stack for each
+repetition, so `(\\w|-)+` ends Spark on a text of 20,000 characters. Repetitions that can share
+characters are tried in all combinations: `.*a.*b` takes quadratic time, `(a+)+` exponential. So a
+pattern is parsed here, and `Cost` bounds its steps from above. Repetitions of one character, and
+possessive ones of groups (`(...)*+`), run in a loop without stack.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 LENGTH_MAX = 1_000
+STEPS_MAX = 4_000_000_000
+"""Maximum steps on one text: some seconds of a core."""
+REPEATS_MAX = 500
+"""Maximum repetitions of a group that is not possessive: each takes some of Java's stack."""
+UNROLLED_MAX = 10_000
+"""Maximum repetitions within repetitions, multiplied."""
+LOOKBEHIND_MAX = 100
 _UNKNOWN_ESCAPES = frozenset("CFgiIjJKlLmMoOqTUyY")
 _QUANTIFIER = re.compile(
     r"(?:[*+?]|\{(?P<least>[0-9]+)(?P<comma>,(?P<most>[0-9]+)?)?\})(?P<kind>[?+]?)"
 )
 _GROUP = re.compile(
-    r"\(\?(?:[:=!>]|<[=!]|<[A-Za-z][A-Za-z0-9]*>|[a-zA-Z-]*:|(?P<flags>[a-zA-Z-]+)\))"
+    r"\(\?(?:[:=!>]|<[=!]|<[A-Za-z][A-Za-z0-9]*>|(?P<local>[imsu-]*):|(?P<flags>[imsu-]+)\))"
 )
+_OTHER = 128
+"""Stands for all characters beyond ASCII in a set."""
+_ALL = frozenset(range(_OTHER + 1))
+_WORD = frozenset(map(ord, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"))
+_CLASSES = {
+    "d": frozenset(range(48, 58)),
+    "w": _WORD,
+    "s": frozenset(map(ord, " \t\n\x0b\f\r")),
+    "h": frozenset({9, 32, _OTHER}),
+    "v": frozenset({10, 11, 12, 13, _OTHER}),
+}
+_SIGNS = {"t": 9, "n": 10, "r": 13, "f": 12, "a": 7, "e": 27}
+_ANCHORS = "bBAGZz"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """An upper bound of the steps on a text of n characters: `factor` * n ** `degree`."""
+
+    degree: int
+    factor: int
+
+    def longest(self) -> int:
+        """Return the length of text that may be matched within `STEPS_MAX`."""
+        if not self.degree:
+            return STEPS_MAX
+        return int((STEPS_MAX / self.factor) ** (1 / self.degree))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A piece of a pattern. Its choices are what Java may come back to."""
+
+    choices: Cost = Cost(0, 1)
+    work: Cost = Cost(0, 1)
+    """Of one attempt, without coming back to what precedes."""
+    first: frozenset[int] = _ALL
+    """The characters with which it can begin; all, if it can be empty."""
+    is_empty: bool = False
+    """Whether it can match nothing."""
+    loop: frozenset[int] | None = None
+    """The characters of a repetition without end that may give some back; None for others."""
+    is_end: bool = False
+    """`$`, or another end of the text."""
+    is_start: bool = False
+    is_single: bool = False
+    """Whether it is one character."""
+    is_straight: bool = False
+    """Whether a match consumes each character that Java has looked at."""
+    has_capture: bool = False
+    unrolled: int = 1
+    minimum: int = 0
 
 
 @dataclass
 class _Group:
     """An open group."""
 
-    atomic: bool = False
-    """Java never backtracks into it, so its content costs nothing outside."""
-    unbounded: bool = False
-    """Whether it holds an unlimited quantifier that Java backtracks into."""
+    opening: str = ""
+    branches: list[list[_Part]] = field(default_factory=lambda: [[]])
+    ignores_case: bool = False
 
 
-def check_pattern(pattern: str) -> str:
-    """Return `pattern` if Spark may match records with it. Raises ValueError with the reason as a
+def pattern_cost(pattern: str) -> Cost:
+    """Return the cost of searching a text for a pattern. Raises ValueError with the reason as a
     clause."""
     if len(pattern) > LENGTH_MAX:
         raise ValueError(
             f"a regular expression has {len(pattern):,} characters; {LENGTH_MAX:,} are allowed"
         )
-    groups = [_Group()]
-    held: bool | None = None
-    """Whether the preceding repeatable part holds an unlimited quantifier; None without such a
-    part."""
-    at = 0
-    while at < len(pattern):
-        sign = pattern[at]
-        if sign == "\\":
-            at, held = _after_escape(pattern, at), False
-        elif sign == "[":
-            at, held = _after_class(pattern, at), False
-        elif sign == "(":
-            opened = _GROUP.match(pattern, at)
-            if opened is None and pattern[at + 1 : at + 2] == "?":
-                raise _invalid(pattern, "a group begins with (? and an unknown character")
-            at = opened.end() if opened is not None else at + 1
-            if opened is None or opened["flags"] is None:
-                groups.append(_Group(atomic=opened is not None and opened[0] == "(?>"))
-                held = None
-        elif sign == ")":
-            if len(groups) == 1:
-                raise _invalid(pattern, "a ) has no (")
-            closed = groups.pop()
-            held = closed.unbounded and not closed.atomic
-            groups[-1].unbounded |= held
-            at += 1
-        elif sign in "*+?{":
-            at = _after_quantifier(pattern, at, held, groups[-1])
-            held = None
-        else:
-            held = None if sign == "|" else False
-            at += 1
-    if len(groups) > 1:
-        raise _invalid(pattern, "a ( has no )")
-    return pattern
+    return _Parser(pattern).cost()
 
 
-def _after_quantifier(pattern: str, at: int, held: bool | None, group: _Group) -> int:
-    found = _QUANTIFIER.match(pattern, at)
-    if found is None or held is None:
-        raise _invalid(
-            pattern,
-            f"nothing precedes {pattern[at]}"
-            if held is None
-            else "a { is not followed by a number",
-        )
-    if found["most"] is not None and int(found["most"]) < int(found["least"]):
-        raise _invalid(pattern, f"{found[0]} ends before it begins")
-    unlimited = found[0][0] in "*+" or (found["comma"] is not None and found["most"] is None)
-    if unlimited and held:
+def like_cost(pattern: str, escape: str = "\\") -> Cost:
+    """Return the cost of LIKE, which Spark translates to a regular expression. Raises ValueError
+    with the reason as a clause."""
+    if len(pattern) > LENGTH_MAX:
         raise ValueError(
-            f"the regular expression {pattern!r} repeats a repetition, which can take exponential"
-            " time. Make the inner one possessive (a++ for a+)"
+            f"a pattern of LIKE has {len(pattern):,} characters; {LENGTH_MAX:,} are allowed"
         )
-    if unlimited and found["kind"] != "+":
-        group.unbounded = True
-    return found.end()
+    signs = re.sub(f"{re.escape(escape)}(.)", "x", pattern, flags=re.DOTALL)
+    # The last % takes the rest, and a % beside another one takes nothing.
+    degree = len(re.findall("%+", signs.rstrip("%")))
+    return Cost(max(degree, 1), len(signs) + 1)
 
 
-def _after_escape(pattern: str, at: int) -> int:
-    sign = pattern[at + 1 : at + 2]
-    if not sign:
-        raise _invalid(pattern, "it ends with a backslash")
-    if sign in _UNKNOWN_ESCAPES:
-        raise _invalid(pattern, f"there is no \\{sign}")
-    if sign == "Q":
-        end = pattern.find("\\E", at)
-        return len(pattern) if end < 0 else end + 2
-    if pattern[at + 2 : at + 3] in ("{", "<") and sign in "pPxNbk":
-        end = pattern.find("}" if pattern[at + 2] == "{" else ">", at)
-        if end < 0:
-            raise _invalid(pattern, f"\\{sign}{pattern[at + 2]} does not end")
-        return end + 1
-    return at + 2
+class _Parser:
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self.groups = [_Group()]
+        self.has_lines = False
+        """Whether ^ and $ match at each line."""
 
+    def cost(self) -> Cost:
+        pattern, at = self.pattern, 0
+        while at < len(pattern):
+            sign = pattern[at]
+            if sign == "(":
+                at = self._open(at)
+            elif sign == ")":
+                if len(self.groups) == 1:
+                    raise self._invalid("a ) has no (")
+                part = self._closed(self.groups.pop())
+                at = self._quantified(at + 1, part)
+            elif sign == "|":
+                self.groups[-1].branches.append([])
+                at += 1
+            elif sign in "*+?{":
+                following = _QUANTIFIER.match(pattern, at)
+                if sign == "{" and following is None:
+                    raise self._invalid("a { is not followed by a number")
+                raise self._invalid(f"nothing precedes {sign}")
+            elif pattern.startswith(r"\Q", at):
+                end = pattern.find(r"\E", at)
+                text = pattern[at + 2 : end if end >= 0 else None]
+                at = len(pattern) if end < 0 else end + 2
+                for each in text[:-1]:
+                    self._add(self._character(each))
+                if text:
+                    at = self._quantified(at, self._character(text[-1]))
+            else:
+                part, at = self._atom(at)
+                at = self._quantified(at, part)
+        if len(self.groups) > 1:
+            raise self._invalid("a ( has no )")
+        branches = [_sequence(parts, is_last=True) for parts in self.groups[0].branches]
+        degree = max(part.work.degree for part in branches)
+        factor = sum(part.work.factor for part in branches)
+        if self.has_lines or not all(
+            parts and parts[0].is_start for parts in self.groups[0].branches
+        ):
+            # Java searches from every character. A last repetition cannot fail, so the search goes
+            # on after it.
+            before = (
+                _sequence(parts[:-1] if parts and parts[-1].loop is not None else parts, True)
+                for parts in self.groups[0].branches
+            )
+            degree = max(degree, *(1 + part.work.degree for part in before), 1)
+        return Cost(max(degree, 1), factor)
 
-def _after_class(pattern: str, at: int) -> int:
-    """Return the position after a class such as `[^a-z&&[^b]]`."""
-    depth = 0
-    while at < len(pattern):
-        if pattern[at] == "[":
-            depth += 1
-            at += 2 if pattern[at + 1 : at + 2] == "^" else 1
-            at += pattern[at : at + 1] == "]"
-        elif pattern[at] == "\\":
-            at = _after_escape(pattern, at)
-        else:
-            depth -= pattern[at] == "]"
-            at += 1
-        if depth == 0:
+    def _add(self, part: _Part) -> None:
+        self.groups[-1].branches[-1].append(part)
+
+    def _open(self, at: int) -> int:
+        pattern = self.pattern
+        opening = _GROUP.match(pattern, at)
+        if opening is None and pattern[at + 1 : at + 2] == "?":
+            raise self._invalid("a group begins with (? and an unknown character")
+        ignores = self.groups[-1].ignores_case
+        flags = "" if opening is None else (opening["local"] or opening["flags"] or "")
+        self.has_lines |= "m" in flags.partition("-")[0]
+        ignores = "i" in flags.partition("-")[0] or (ignores and "i" not in flags.partition("-")[2])
+        if opening is not None and opening["flags"] is not None:
+            self.groups[-1].ignores_case = ignores
+            return opening.end()
+        self.groups.append(_Group("(" if opening is None else opening[0], ignores_case=ignores))
+        return at + 1 if opening is None else opening.end()
+
+    def _closed(self, group: _Group) -> _Part:
+        opening = group.opening
+        is_capture = opening == "(" or (opening[:3] == "(?<" and opening[3:4] not in "=!")
+        is_around = opening in ("(?=", "(?!", "(?<=", "(?<!")
+        branches = [
+            _sequence(parts, is_last=opening == "(?>" or is_around) for parts in group.branches
+        ]
+        has_capture = is_capture or any(part.has_capture for part in branches)
+        work = Cost(
+            max(part.work.degree for part in branches),
+            sum(part.work.factor for part in branches),
+        )
+        if is_around:
+            if has_capture:
+                raise ValueError(
+                    f"the regular expression {self.pattern!r} captures a group beside the match"
+                    " (in a lookahead or lookbehind); write (?:...) there"
+                )
+            if opening.startswith("(?<") and work.degree:
+                raise ValueError(
+                    f"the regular expression {self.pattern!r} looks behind without an end"
+                )
+            return _Part(work=work, is_empty=True)
+        first = frozenset().union(*(part.first for part in branches))
+        is_empty = any(part.is_empty for part in branches)
+        choices = Cost(0, 1)
+        if opening != "(?>":
+            firsts = [part.first for part in branches]
+            is_apart = sum(map(len, firsts)) == len(frozenset().union(*firsts)) and not is_empty
+            factors = [part.choices.factor for part in branches]
+            degree = max(part.choices.degree for part in branches)
+            choices = Cost(degree, max(factors) if is_apart else sum(factors))
+        return _Part(
+            choices=choices,
+            work=work,
+            first=_ALL if is_empty else first,
+            is_empty=is_empty,
+            loop=(branches[0].loop if opening != "(?>" and len(branches) == 1 else None),
+            is_start=all(parts and parts[0].is_start for parts in group.branches),
+            has_capture=has_capture,
+            is_straight=opening != "(?>" and len(branches) == 1 and branches[0].is_straight,
+            unrolled=max(part.unrolled for part in branches),
+            minimum=min(part.minimum for part in branches),
+        )
+
+    def _quantified(self, at: int, part: _Part) -> int:
+        """Add the part with the quantifier that follows it. Return the position after both."""
+        quantifier = _QUANTIFIER.match(self.pattern, at)
+        if quantifier is None:
+            if self.pattern[at : at + 1] == "{":
+                raise self._invalid("a { is not followed by a number")
+            self._add(part)
             return at
-    raise _invalid(pattern, "a [ has no ]")
+        sign = quantifier[0][0]
+        digits = quantifier["least"], quantifier["most"]
+        if any(len(text or "") > 6 for text in digits):
+            raise self._invalid(f"{quantifier[0]} is more than Java counts")
+        least = int(digits[0] or 0) if sign == "{" else int(sign == "+")
+        most: int | None = None
+        if sign == "?":
+            most = 1
+        elif sign == "{" and (quantifier["comma"] is None or digits[1] is not None):
+            most = int(digits[1] or least)
+        if most is not None and most < least:
+            raise self._invalid(f"{quantifier[0]} ends before it begins")
+        is_possessive = quantifier["kind"] == "+"
+        repeat = self._single if part.is_single else self._repeated
+        self._add(repeat(part, least, most, is_possessive))
+        return quantifier.end()
+
+    def _single(self, part: _Part, least: int, most: int | None, is_possessive: bool) -> _Part:
+        """Repeat one character: Java does it in a loop."""
+        spread = 1 if most is None else most - least + 1
+        is_open = most is None and not is_possessive
+        return _Part(
+            choices=Cost(0, 1) if is_possessive else Cost(int(most is None), spread),
+            work=Cost(int(most is None), max(least if most is None else most, 1)),
+            first=_ALL if least == 0 else part.first,
+            is_empty=least == 0,
+            loop=part.first if is_open or (not is_possessive and most != least) else None,
+            is_straight=True,
+            minimum=least,
+        )
+
+    def _repeated(self, part: _Part, least: int, most: int | None, is_possessive: bool) -> _Part:
+        """Repeat a group. Raises ValueError if the repetitions can be combined, or need stack."""
+        has_choice = part.choices != Cost(0, 1)
+        unrolled = part.unrolled * (most or max(least, 1))
+        if unrolled > UNROLLED_MAX:
+            raise ValueError(
+                f"the regular expression {self.pattern!r} repeats repetitions more than"
+                f" {UNROLLED_MAX:,} times"
+            )
+        if not is_possessive and most != 1:
+            if most is None or most > REPEATS_MAX:
+                what = "repeats a repetition" if part.work.degree else "repeats a group"
+                raise ValueError(
+                    f"the regular expression {self.pattern!r} {what} without an end, which can take"
+                    " exponential time, or all of Java's stack on a long text. Make it possessive,"
+                    " so that it gives nothing back: (...)*+ for (...)*. Or use a class:"
+                    r" [\w-]+ for (\w|-)+"
+                )
+            if has_choice:
+                raise ValueError(
+                    f"the regular expression {self.pattern!r} repeats a choice, which can take"
+                    " exponential time. Make the repetition possessive: (...){3}+ for (...){3}"
+                )
+        spread = 1 if most is None else most - least + 1
+        if is_possessive:
+            choices = Cost(0, 1)
+        else:
+            choices = Cost(part.choices.degree, part.choices.factor * spread)
+        degree = part.work.degree
+        if most is None:
+            # All but the last attempt consume what they look at, or else each may look at all.
+            is_linear = part.is_straight and not has_choice
+            degree = max(degree, 1) if is_linear else degree + 1
+        return _Part(
+            choices=choices,
+            work=Cost(degree, part.work.factor * (most or max(least, 1))),
+            first=_ALL if least == 0 else part.first,
+            is_empty=part.is_empty or least == 0,
+            has_capture=part.has_capture,
+            unrolled=unrolled,
+            minimum=part.minimum * least,
+        )
+
+    def _character(self, sign: str) -> _Part:
+        return self._of({min(ord(sign), _OTHER)})
+
+    def _of(self, signs: set[int] | frozenset[int]) -> _Part:
+        if self.groups[-1].ignores_case:
+            both = {ord(x) for s in signs if s < _OTHER for x in chr(s).swapcase()}
+            signs = frozenset(signs) | both | {_OTHER}
+        return _Part(
+            first=frozenset(min(s, _OTHER) for s in signs),
+            is_single=True,
+            is_straight=True,
+            minimum=1,
+        )
+
+    def _atom(self, at: int) -> tuple[_Part, int]:
+        sign = self.pattern[at]
+        if sign == "\\":
+            return self._escape(at)
+        if sign == "[":
+            end = self._class_end(at)
+            return self._of(self._class_signs(at, end)), end
+        if sign == ".":
+            return self._of(_ALL), at + 1
+        if sign == "^":
+            return _Part(is_empty=True, is_start=True), at + 1
+        if sign == "$":
+            return _Part(is_empty=True, is_end=not self.has_lines), at + 1
+        return self._character(sign), at + 1
+
+    def _escape(self, at: int) -> tuple[_Part, int]:
+        sign = self.pattern[at + 1 : at + 2]
+        end = self._escape_end(at)
+        if sign in _ANCHORS:
+            return _Part(is_empty=True, is_start=sign in "AG", is_end=sign in "Zz"), end
+        if (sign.isdigit() and sign != "0") or sign == "k":
+            raise ValueError(
+                f"the regular expression {self.pattern!r} refers back to a group, which can take"
+                " exponential time. Compare the groups with regexp_extract instead"
+            )
+        if sign in "RX":
+            return _Part(choices=Cost(0, 2), is_empty=False), end
+        signs = self._escape_signs(at)
+        return self._of(signs), end
+
+    def _escape_signs(self, at: int) -> frozenset[int]:
+        sign = self.pattern[at + 1]
+        if sign.lower() in _CLASSES:
+            signs = _CLASSES[sign.lower()]
+            return signs if sign.islower() else (_ALL - signs) | {_OTHER}
+        if sign in "pPN0xuc":
+            return _ALL
+        return frozenset({_SIGNS.get(sign, min(ord(sign), _OTHER))})
+
+    def _escape_end(self, at: int) -> int:
+        sign = self.pattern[at + 1 : at + 2]
+        if not sign:
+            raise self._invalid("it ends with a backslash")
+        if sign in _UNKNOWN_ESCAPES:
+            raise self._invalid(f"there is no \\{sign}")
+        following = self.pattern[at + 2 : at + 3]
+        if following in ("{", "<") and sign in "pPxNbk":
+            end = self.pattern.find("}" if following == "{" else ">", at)
+            if end < 0:
+                raise self._invalid(f"\\{sign}{following} does not end")
+            return end + 1
+        if sign in "xu":
+            digits = "[0-9a-fA-F]" * (2 if sign == "x" else 4)
+            hexadecimal = re.compile(digits).match(self.pattern, at + 2)
+            if hexadecimal is None:
+                raise self._invalid(f"\\{sign} is not followed by its digits")
+            return hexadecimal.end()
+        if sign == "0":
+            octal = re.compile("[0-3]?[0-7]{1,2}").match(self.pattern, at + 2)
+            if octal is None:
+                raise self._invalid("\\0 is not followed by its digits")
+            return octal.end()
+        return at + (3 if sign in "cpP" else 2)
+
+    def _class_signs(self, at: int, end: int) -> frozenset[int]:
+        """Return at least the characters of a class. Intersections and classes within are taken as
+        all characters."""
+        inner = self.pattern[at + 1 : end - 1]
+        is_negated = inner.startswith("^")
+        start = at + 1 + is_negated
+        if "[" in inner or "&&" in inner or r"\Q" in inner:
+            return _ALL
+        signs: set[int] = set()
+        is_exact = True
+        while start < end - 1:
+            sign = self.pattern[start]
+            if sign == "\\":
+                after = self._escape_end(start)
+                part = self._escape_signs(start)
+                is_exact &= self.pattern[start + 1] not in "pPN0xuc"
+            else:
+                part, after = frozenset({min(ord(sign), _OTHER)}), start + 1
+            if self.pattern[after] == "-" and after + 1 < end - 1 and len(part) == 1:
+                last = self.pattern[after + 1]
+                if last == "\\":
+                    return _ALL
+                low, high = min(part), min(ord(last), _OTHER)
+                if ord(last) < low:
+                    raise self._invalid(f"{sign}-{last} ends before it begins")
+                part, after = frozenset(range(low, high + 1)), after + 2
+            signs |= part
+            start = after
+        if is_negated:
+            return ((_ALL - signs) | {_OTHER}) if is_exact else _ALL
+        return frozenset(signs)
+
+    def _class_end(self, at: int) -> int:
+        """Return the position after a class such as `[^a-z&&[^b]]`."""
+        depth = 0
+        while at < len(self.pattern):
+            if self.pattern[at] == "[":
+                depth += 1
+                at += 2 if self.pattern[at + 1 : at + 2] == "^" else 1
+                at += self.pattern[at : at + 1] == "]"
+            elif self.pattern.startswith(r"\Q", at):
+                end = self.pattern.find(r"\E", at)
+                at = len(self.pattern) if end < 0 else end + 2
+            elif self.pattern[at] == "\\":
+                at = self._escape_end(at)
+            else:
+                depth -= self.pattern[at] == "]"
+                at += 1
+            if depth == 0:
+                return at
+        raise self._invalid("a [ has no ]")
+
+    def _invalid(self, why: str) -> ValueError:
+        return ValueError(f"{self.pattern!r} is not a valid regular expression: {why}")
 
 
-def _invalid(pattern: str, why: str) -> ValueError:
-    return ValueError(f"{pattern!r} is not a valid regular expression: {why}")
+def _sequence(parts: list[_Part], is_last: bool) -> _Part:
+    """Put parts in a row. `is_last`: nothing follows that could make Java come back."""
+    choices, work, first, is_empty = Cost(0, 1), Cost(0, 1), frozenset[int](), True
+    loop: frozenset[int] | None = None
+    for at, part in enumerate(parts):
+        if is_empty:
+            first |= part.first if not part.is_empty or part.loop is None else part.loop
+        is_empty &= part.is_empty
+        loop = part.loop
+        work = Cost(
+            max(work.degree, choices.degree + part.work.degree),
+            max(work.factor, choices.factor * part.work.factor),
+        )
+        own = part.choices
+        if part.loop is not None and (
+            _gives_nothing_back(part.loop, parts[at + 1 :]) or (is_last and at == len(parts) - 1)
+        ):
+            own = Cost(0, 1)
+        elif is_last and at == len(parts) - 1:
+            own = Cost(0, own.factor)
+        # Characters and anchors have one way to match.
+        choices = Cost(choices.degree + own.degree, choices.factor * own.factor)
+    return _Part(
+        choices=choices,
+        work=Cost(
+            max(work.degree, choices.degree), max(work.factor, choices.factor) * max(len(parts), 1)
+        ),
+        first=_ALL if is_empty else first,
+        is_empty=is_empty,
+        loop=loop if len(parts) == 1 else None,
+        has_capture=any(part.has_capture for part in parts),
+        is_straight=all(part.is_straight for part in parts),
+        unrolled=max((part.unrolled for part in parts), default=1),
+        minimum=sum(part.minimum for part in parts),
+    )
+
+
+def _gives_nothing_back(loop: frozenset[int], following: list[_Part]) -> bool:
+    """Whether what follows a repetition cannot begin with a character of it. Then a shorter
+    repetition fails at once."""
+    for part in following:
+        if part.is_end:
+            return True
+        if not part.is_empty:
+            return not loop & part.first
+        if part.loop is None or loop & part.loop:
+            return False
+    return False

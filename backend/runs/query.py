@@ -34,6 +34,7 @@ from topicproof.backend.faults.injecting import (
 )
 from topicproof.backend.faults.injecting_table import InjectingDatabaseSink
 from topicproof.backend.history.run_state import Names
+from topicproof.backend.judging.expressions import spark_sql
 from topicproof.backend.kafka.client_configs import spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.records_source import OVERFLOW
@@ -367,7 +368,9 @@ def require_expressions(spark: SparkSession, plan: RunPlan) -> None:
         if text is None:
             continue
         try:
-            kind = rows.select("offset", F.expr(text).alias(field)).schema[field].dataType
+            kind = (
+                rows.select("offset", F.expr(spark_sql(text)).alias(field)).schema[field].dataType
+            )
         except PySparkException as error:
             said = re.sub(r"^\w+: |\[[\w.]+\] | ?SQLSTATE: \w+.*", "", first_line(error)).rstrip(
                 "."

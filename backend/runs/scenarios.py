@@ -207,8 +207,14 @@ def as_text(rows: DataFrame) -> DataFrame:
 
 
 def _evaluated(rows: DataFrame, work: Work) -> DataFrame:
+    # Imported late: most plans have no expression.
+    from topicproof.backend.judging.expressions import spark_sql
+
     # Cast to text first: a number has no bytes of its own.
-    made = (F.expr(text).cast("string") for text in (work.key or "key", work.value or "value"))
+    made = (
+        F.expr(spark_sql(text)).cast("string")
+        for text in (work.key or "key", work.value or "value")
+    )
     return as_text(rows).select(*place(), *single(*made))
 
 

@@ -31,6 +31,7 @@ from topicproof.backend.evidence.manifest import MANIFEST, Manifest
 from topicproof.backend.evidence.page import PAGE, page_time, write_page
 from topicproof.backend.evidence.signed import read_signoffs
 from topicproof.backend.judging.capture_store import Question
+from topicproof.backend.judging.expressions import stored_sql
 from topicproof.backend.storage import sent
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.expected import Expected
@@ -139,6 +140,11 @@ def _judged(question: Question) -> dict[str, Any]:
     return {"source": _names(question.source), "sink": sinks, "first sink": question.sink, **terms}
 
 
+def _as_spark_gets_it(text: str | None) -> str | None:
+    """Spell an expression in one way. Evidence of earlier versions keeps it as it was written."""
+    return None if text is None else stored_sql(text)
+
+
 def _terms(
     guarantee: Guarantee,
     identity: Identity,
@@ -153,8 +159,8 @@ def _terms(
         "identity.source": agreed.match.source,
         "identity.sink": agreed.match.sink,
         "expect": str(expected.kind),
-        "count": expected.count if isinstance(expected.count, str) else None,
-        "value": agreed.value,
+        "count": _as_spark_gets_it(expected.count if isinstance(expected.count, str) else None),
+        "value": _as_spark_gets_it(agreed.value),
         "fields of the source": agreed.source_fields,
         "fields of the sink": agreed.sink_fields,
         "order": str(order),

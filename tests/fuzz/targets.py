@@ -44,7 +44,7 @@ from topicproof.backend.evidence.unpacking import unpack
 from topicproof.backend.faults.kinds import parse_fault
 from topicproof.backend.judging.capture_store import TAKEN, read_capture
 from topicproof.backend.judging.contract import read_contract
-from topicproof.backend.judging.expressions import check_expression
+from topicproof.backend.judging.expressions import spark_sql, stored_sql
 from topicproof.backend.kafka.log.batches import (
     HEADER,
     batch_positions,
@@ -123,6 +123,13 @@ def _told(read: Callable[[Any], object], given: Any, *errors: type[Exception]) -
 
 def _text(read: Callable[[str], object]) -> Callable[[bytes], None]:
     return lambda data: _told(read, data.decode(errors="replace"), ValueError)
+
+
+def _expression(text: str) -> None:
+    """What Spark gets is accepted again, as it is, and Spark puts no variable into it."""
+    sql = spark_sql(text)
+    assert "${" not in sql
+    assert stored_sql(sql) == sql
 
 
 def _batches(data: bytes) -> None:
@@ -295,8 +302,11 @@ TARGETS: dict[str, Target] = {
         (
             b"repeat(upper(value), 3)",
             b"format_string('%9d', 1)",
+            b"case key when '7' then transform(headers, (h, i) -> h.key || i)[0] else '${a}' end",
+            b"cast(regexp_extract(value, '^(?:a|b)*+[^,]{2,}$', 1) as decimal(9, 2)) is not null",
+            b"from_json(value, 'a array<int>').a[0] in (-1, 2) or timestamp > '2026-01-31'",
         ),
-        _text(check_expression),
+        _text(_expression),
     ),
     "path": ((b"$.a[0]['b']",), _text(parse_path)),
     "fault": ((b"crash@transaction=2,partition=0",), _text(parse_fault)),

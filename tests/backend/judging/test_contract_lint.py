@@ -24,7 +24,7 @@ TOPICS = "source: {topic: a}\nsink: {topic: b}\n"
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("value: substring(value)", "value: Spark refuses 'substring(value)': "),
+        ("value: headers + 1", "value: Spark refuses 'headers + 1': "),
         ("value: upper(headers)", "value: Spark refuses 'upper(headers)': Cannot resolve"),
         (
             r"value: regexp_extract(value, '\\p{Nothing}', 0)",

@@ -32,8 +32,8 @@ def test_fields_of_either_side() -> None:
     assert terms.source_fields == ("field:order.id", "field:price", "key_field:id")
     assert terms.sink_fields == ("key_field:id", *terms.compared)
     assert terms.value == (
-        "to_json(named_struct('sum.total', cast((decoded.`field:price` * 2) as string),"
-        " '[\\'odd name\\']', cast((decoded.`key_field:id`) as string)),"
+        "to_json(named_struct('sum.total', cast((`decoded`.`field:price` * 2) as string),"
+        " '[\\'odd name\\']', cast(`decoded`.`key_field:id` as string)),"
         " map('ignoreNullFields', 'false'))"
     )
     assert "wrong_value" in made.kinds
@@ -42,7 +42,7 @@ def test_fields_of_either_side() -> None:
         expect="one_to_many",
         count="json_array_length(field('items'))",
     )
-    assert counted.expected.count == "json_array_length(decoded.`field:items`)"
+    assert counted.expected.count == "json_array_length(`decoded`.`field:items`)"
     assert counted.terms(None).sink_fields == ("field:id",)
     assert contract(value="upper(value)").terms(None).source_fields == ()
 
@@ -86,4 +86,4 @@ def test_paths_are_spelled_as_they_are_read() -> None:
     for path in ("order.id", "items[0].sku", "['odd name'].x", "[3]"):
         assert spell_field(parse_field(path)) == path
     text = "concat('field(\\'a\\')', field('a`b'), value)"
-    assert in_sql(text) == "concat('field(\\'a\\')', decoded.`field:a``b`, value)"
+    assert in_sql(text) == "concat('field(\\'a\\')', `decoded`.`field:a``b`, `value`)"
