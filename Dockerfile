@@ -1,7 +1,8 @@
 FROM python:3.11-slim-bookworm
 RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jre-headless && rm -rf /var/lib/apt/lists/*
 RUN useradd --uid 1000 --create-home topicproof && mkdir -p /home/topicproof/data /storage && chown topicproof /home/topicproof/data /storage && chmod 700 /home/topicproof/data
-ENV TOPICPROOF_HOME=/home/topicproof/data
+# Python searches no working folder, also where Spark starts it.
+ENV TOPICPROOF_HOME=/home/topicproof/data PYTHONSAFEPATH=1
 WORKDIR /opt/topicproof
 COPY requirements.lock pyproject.toml ivy.xml jars.sha256 README.md LICENSE ./
 RUN pip install --no-cache-dir --require-hashes -r requirements.lock
@@ -10,7 +11,7 @@ COPY backend ./backend
 COPY validators ./validators
 COPY topicproof ./topicproof
 COPY .streamlit ./.streamlit
-RUN pip install --no-cache-dir --no-deps -e . && python -m topicproof.backend.services.jars && chmod -R a+rX .
+RUN pip install --no-cache-dir --no-deps -e . && python -P -m topicproof.backend.services.jars && chmod -R a+rX .
 USER topicproof
 EXPOSE 8501
 # It listens on loopback, which nothing outside the container reaches: see docker-compose.yml.

@@ -10,17 +10,17 @@ demo:
 JOBS ?= $(or $(shell awk '/^MemTotal/ { print ($$2 > 16000000 ? 2 : 1) }' /proc/meminfo 2>/dev/null),1)
 test:
 	@scripts/setup --dev
-	@.venv/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+	@.venv/bin/python -P -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # Every test that needs no Kafka, Spark or browser: a minute.
 test-fast:
 	@scripts/setup --dev
-	@.venv/bin/python -m pytest -m quick --numprocesses $(JOBS) --dist loadfile
+	@.venv/bin/python -P -m pytest -m quick --numprocesses $(JOBS) --dist loadfile
 
 # Only the house rules, without a broker: a minute instead of the whole of `make test`.
 check:
 	@scripts/setup --dev
-	@.venv/bin/python -m pytest tests/test_tidy.py
+	@.venv/bin/python -P -m pytest tests/test_tidy.py
 
 format:
 	@.venv/bin/ruff check --fix .
@@ -29,38 +29,38 @@ format:
 # The table of kinds, made from the catalogue and its tests.
 docs:
 	@scripts/setup --dev
-	@.venv/bin/python -m tests.validators.kinds_table
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m tests.validators.kinds_table
 
 # How fast runs and verdicts are: about an hour, or three minutes with ARGS=--quick. Beside other programs with
 # ARGS="--peers DIR".
 bench:
 	@scripts/setup
-	@.venv/bin/python -m benchmarks.speed $(ARGS)
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m benchmarks.speed $(ARGS)
 
 # How fast batch headers are scanned, and in how much memory: 20 million records, a few minutes.
 bench-scan:
 	@scripts/setup
-	@.venv/bin/python -m benchmarks.scan
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m benchmarks.scan
 
 # From a click in a browser to the verdict of 10,000 records, warm: two minutes.
 bench-click:
 	@scripts/setup --dev
-	@.venv/bin/python -m benchmarks.click
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m benchmarks.click
 
 # How soon each page shows its frame and its content and answers a click, at 10 million offsets: five minutes.
 bench-pages:
 	@scripts/setup --dev
-	@.venv/bin/python -m benchmarks.pages $(ARGS)
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m benchmarks.pages $(ARGS)
 
 # Is judging exact on hostile data: odd bytes, 10 MB records, a million keys, 5 million records: some minutes.
 bench-hostile:
 	@scripts/setup
-	@.venv/bin/python -m benchmarks.hostile
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m benchmarks.hostile
 
 # A check by a nested Avro field beside the same check by key, 1 million records on each side: some minutes.
 bench-fields:
 	@scripts/setup --dev
-	@.venv/bin/python -m benchmarks.fields $(ARGS)
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m benchmarks.fields $(ARGS)
 
 # The wheel, into dist/. TAG=v1.2.3 must agree with pyproject.toml.
 wheel:
@@ -71,26 +71,26 @@ wheel:
 # minutes. CRDS=FOLDER also checks the resources of both operators against their definitions.
 chart:
 	@scripts/setup --dev
-	@.venv/bin/python -m tests.chart $(CRDS)
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m tests.chart $(CRDS)
 
 # After a change of requirements*.txt, ivy.xml or tests/s3.py: what is installed, each file with its hash.
 lock:
 	@scripts/setup --dev
 	@for name in requirements requirements-dev requirements-s3; do .venv/bin/uv pip compile $$name.txt --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-header --quiet --output-file $$name.lock; done
-	@.venv/bin/python -m topicproof.backend.services.jars hashes
-	@.venv/bin/python -m tests.s3 hashes
+	@.venv/bin/python -P -m topicproof.backend.services.jars hashes
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m tests.s3 hashes
 
 # Every part of a release with hash and licence, as CycloneDX: dist/sbom.cdx.json.
 sbom:
 	@scripts/setup --dev
-	@.venv/bin/python -m tests.sbom dist/sbom.cdx.json
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m tests.sbom dist/sbom.cdx.json
 
 # Are installed files, jars and licences as they were locked, and does an advisory name a locked version? Without a network:
 # ADVISORIES=FOLDER, a clone of github.com/pypa/advisory-database.
 audit:
 	@scripts/setup --dev
-	@.venv/bin/python -m tests.audit $(ADVISORIES)
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m tests.audit $(ADVISORIES)
 
 # What setting up and tests have made. Runs, evidence and keys are in the home of the user (docs/CLUSTERS.md), and stay.
 clean:

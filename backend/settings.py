@@ -21,15 +21,12 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from topicproof.backend.address import Address
 from topicproof.backend.clusters import DEFAULT_FILE, NamedCluster, cluster_named, read_clusters
 from topicproof.backend.errors import SetupError, UsageError
+from topicproof.backend.interpreter import CHECKOUT
+from topicproof.backend.interpreter import ROOT as ROOT
 from topicproof.backend.properties.facts import facts_of
 from topicproof.backend.properties.reading import Properties, read_properties
 from topicproof.backend.properties.registry import RegistryFacts, take_registry
 from topicproof.backend.properties.spelling import for_librdkafka, tls_context
-
-ROOT = Path(__file__).resolve().parent.parent
-"""The repository, or the installed package `topicproof`."""
-CHECKOUT = (ROOT / "pyproject.toml").exists()
-"""Whether this is a repository. An installed package keeps nothing in its own folder."""
 
 
 def _user_folder(variable: str, otherwise: str) -> Path:
@@ -269,13 +266,6 @@ def read_settings(
     if make_home:
         close_to_others(settings.home)
     return settings
-
-
-def python_path() -> str:
-    """Return the PYTHONPATH with which child processes find this project. An installed package is
-    found without it."""
-    paths = [str(ROOT) if CHECKOUT else "", os.environ.get("PYTHONPATH", "")]
-    return os.pathsep.join(path for path in paths if path)
 
 
 def _settings(given: dict[str, Any]) -> Settings:

@@ -1,4 +1,4 @@
-"""What a transaction costs a broker, by what its client speaks. Run as `python -m
+"""What a transaction costs a broker, by what its client speaks. Run as `python -P -m
 benchmarks.clients`: four minutes.
 
 The sink's client, librdkafka, speaks the first version of transactions, and each of its requests

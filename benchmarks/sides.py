@@ -337,7 +337,7 @@ def streaming(
     """Kafka Streams at work, into `<source>-streams`, which is there until the end of the block."""
     assert bench.peers is not None
     jars = [*jar_files(bench.settings, BROKER), *jar_files(bench.settings, STREAMS)]
-    program = next((bench.peers / "kafka-streams").rglob("Square.java"))
+    program = next((bench.peers.absolute() / "kafka-streams").rglob("Square.java"))
     sink = f"{source}-streams"
     bench.cluster.create_topic(sink, PARTITIONS)
     command = [
@@ -350,7 +350,7 @@ def streaming(
     ]
     command += [str(records), guarantee, str(THREADS), str(commit_ms)]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=program.parent
     )
     try:
         yield process
@@ -381,9 +381,14 @@ def duckdb_check(bench: Bench, topic: str) -> float:
 def _peer(bench: Bench, script: str, *arguments: str) -> str:
     """What a peer in Python prints. Raises SetupError."""
     assert bench.peers is not None
-    command = [bench.peers_python, str(bench.peers / script), bench.services.bootstrap, *arguments]
+    words = (bench.services.bootstrap, *arguments)
     answer = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=PEER_TIMEOUT_S
+        [bench.peers_python, "-P", str((bench.peers / script).absolute()), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PEER_TIMEOUT_S,
+        cwd=bench.peers,
     )
     if answer.returncode:
         last = (answer.stderr.strip().splitlines() or ["no word"])[-1]

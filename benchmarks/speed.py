@@ -95,8 +95,10 @@ def write(found: Sequence[Line], folder: Path, records: int) -> None:
 
 
 def _commit() -> str:
-    asked = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(
+        asked, capture_output=True, text=True, check=False, cwd=ROOT
+    ).stdout.strip()
 
 
 def main() -> None:

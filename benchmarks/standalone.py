@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -16,10 +15,11 @@ from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from benchmarks.sides import Bench
 from topicproof.backend.errors import SetupError
+from topicproof.backend.interpreter import python_environment
 from topicproof.backend.services.jars import SPARK, jar_files
 from topicproof.backend.services.processes import end_process, free_ports, listens
 from topicproof.backend.services.spark import EmbeddedSpark
-from topicproof.backend.settings import ROOT, SPARK_START_TIMEOUT_S
+from topicproof.backend.settings import SPARK_START_TIMEOUT_S
 
 EXECUTOR_MEMORY = "2g"
 
@@ -57,12 +57,10 @@ def standalone(bench: Bench, executors: int) -> Iterator[Bench]:
             ended.enter_context(tempfile.TemporaryDirectory(prefix="topicproof-standalone-"))
         )
         environment = {
-            **os.environ,
+            **python_environment(),
             "SPARK_HOME": str(spark_home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_WORKER_DIR": str(folder / "work"),
-            # What a worker starts finds this project where the worker does.
-            "PYTHONPATH": str(ROOT),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
 
@@ -78,6 +76,7 @@ def standalone(bench: Bench, executors: int) -> Iterator[Bench]:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env=environment,
+                    cwd=folder,
                     start_new_session=True,
                 )
             ended.callback(end_process, process)

@@ -1,17 +1,25 @@
-"""The command `topicproof`, also as `python -m topicproof`.
+"""The command `topicproof`, also as `python -P -m topicproof`.
 
 The package's core is what Spark's workers need. The command line needs more, and says so.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    # `-m` without `-P` searches the working folder first. What was imported until now may be from
+    # there, but nothing after it is.
+    del sys.path[0]
+
 from typing import NoReturn
 
 
 def main() -> NoReturn:
     """Run the command line. Exits with 3 if it cannot be loaded: 1 would mean a violated
     guarantee."""
+    _search_no_relative_folder()
     try:
         from topicproof.backend.cli import main as run
         from topicproof.backend.settings import close_files
@@ -32,6 +40,14 @@ def main() -> NoReturn:
         sys.exit(3)
     close_files()
     run()
+
+
+def _search_no_relative_folder() -> None:
+    """Import nothing more from folders that PYTHONPATH names relative to the working folder."""
+    named = os.environ.get("PYTHONPATH", "")
+    for path in named.split(os.pathsep) if named else ():
+        if not os.path.isabs(path) and (folder := os.path.abspath(path)) in sys.path:  # noqa: PTH100, PTH117
+            sys.path.remove(folder)
 
 
 if __name__ == "__main__":

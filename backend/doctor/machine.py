@@ -120,5 +120,5 @@ def jars(settings: Settings, embedded: bool) -> Diagnosis:
         "jars",
         f"The jars of Kafka and Spark are not in {settings.jars} yet.",
         "The first command that starts them fetches 150 MB from the Maven registry. To do it now:"
-        " python -m topicproof.backend.services.jars",
+        " python -P -m topicproof.backend.services.jars",
     )

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from topicproof.backend.interpreter import ROOT, python_environment
 from topicproof.backend.log_file import error_output
 
 
@@ -20,11 +21,13 @@ def start(module: str, **told: Any) -> subprocess.Popen[bytes]:
     with error_output() as log:
         # Its Kafka client logs what a fault does to it: the terminal is for the run's progress.
         process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=log,
             start_new_session=True,
+            cwd=ROOT,
+            env=python_environment(),
         )
     assert process.stdin is not None
     process.stdin.write(json.dumps(told).encode())

@@ -21,11 +21,11 @@ import yaml
 from topicproof.backend.errors import EvidenceError, SetupError
 from topicproof.backend.history.audit import require_noted
 from topicproof.backend.history.store import History
+from topicproof.backend.interpreter import ROOT, python_environment
 from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.services.prefork_client import ask
 from topicproof.backend.settings import (
     BROKER_START_TIMEOUT_S,
-    ROOT,
     SPARK_START_TIMEOUT_S,
     Settings,
     socket_path,
@@ -125,7 +125,11 @@ def said(settings: Settings, run_id: str) -> str:
 def _start(history: History, arguments: list[str], log: Path, say: Callable[[str], None]) -> str:
     """Start the command line detached, and wait until it owns a run. Returns the run's id."""
     settings = history.settings
-    environment = {**os.environ, **settings.environment(), **environment_for(history.by)}
+    environment = {
+        **python_environment(),
+        **settings.environment(),
+        **environment_for(history.by),
+    }
     with log.open("ab") as output:
         said_before = output.tell()
         process = _fork(settings, arguments, output, environment) or _spawn(
@@ -170,7 +174,7 @@ def _fork(
 def _spawn(arguments: list[str], output: IO[bytes], environment: Mapping[str, str]) -> _Started:
     _STARTED[:] = [one for one in _STARTED if one.poll() is None]
     process = subprocess.Popen(
-        [sys.executable, "-m", MODULE, *arguments],
+        [sys.executable, "-P", "-m", MODULE, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,

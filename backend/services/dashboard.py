@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from topicproof.backend.errors import SetupError, UsageError
+from topicproof.backend.interpreter import python_environment
 from topicproof.backend.services.processes import await_start, end_process, listens
 from topicproof.backend.settings import ROOT, Settings
 from topicproof.backend.trust.login import Login, configured_login, dashboard_provider
@@ -31,11 +32,8 @@ def dashboard(settings: Settings, port: int) -> Iterator[str]:
     require_closed(settings, settings.dashboard_address)
     log = settings.home / "dashboard.log"
     command = [
-        sys.executable,
-        "-m",
-        "streamlit",
-        "run",
-        "app/server.py",
+        *(sys.executable, "-P", "-m"),
+        *("streamlit", "run", str(ROOT / "app" / "server.py")),
         "--server.port",
         str(port),
     ]
@@ -47,9 +45,10 @@ def dashboard(settings: Settings, port: int) -> Iterator[str]:
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
+            # Streamlit reads `.streamlit` of its working folder.
             cwd=ROOT,
             start_new_session=True,
-            env={**os.environ, **settings.environment(), STDIN_HELD: "1", FORWARDED: ""},
+            env={**python_environment(), **settings.environment(), STDIN_HELD: "1", FORWARDED: ""},
         )
     try:
         await_start("The dashboard", child, lambda: listens(port), START_TIMEOUT_S, log)

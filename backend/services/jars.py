@@ -1,6 +1,6 @@
 """The jars of ivy.xml, fetched once with the Apache Ivy in PySpark, and compared with jars.sha256.
 
-Run as `python -m topicproof.backend.services.jars`; with the argument `registry` it fetches the
+Run as `python -P -m topicproof.backend.services.jars`; with the argument `registry` it fetches the
 schema registry of the tests. After a change of ivy.xml, the argument `hashes` fetches all of it
 and rewrites jars.sha256.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -158,9 +157,7 @@ def _retrieve(
         ]
         command += ["-confs", *configurations, "-types", "jar", "bundle", "tar.gz"]
         command += ["-retrieve", str(Path(fetched) / "[conf]" / "[artifact]-[revision].[ext]")]
-        answer = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=os.environ
-        )
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd=fetched)
         if answer.returncode != 0:
             lines = [line for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
             tail = "\n".join(lines[-15:])

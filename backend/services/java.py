@@ -23,6 +23,7 @@ def java() -> str:
     command = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if command is None:
         raise SetupError(f"No Java was found{' under JAVA_HOME' if home else ''}. {REMEDY}")
+    command = str(Path(command).absolute())
     version = java_version(command)
     if version < JAVA_VERSION_MIN:
         raise SetupError(f"Java {version} is too old for Apache Kafka 4 and Spark 4. {REMEDY}")
@@ -32,7 +33,9 @@ def java() -> str:
 def java_version(command: str) -> int:
     """Return the feature version of a java command: 8, 17, 21. Raises SetupError if it prints
     none."""
-    answer = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        [command, "-version"], capture_output=True, text=True, check=False, cwd="/"
+    )
     found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if found is None:
         raise SetupError(f"{command} does not print its version. {REMEDY}")

@@ -255,6 +255,7 @@ class EmbeddedKafka:
             capture_output=True,
             text=True,
             check=False,
+            cwd=node.folder,
         )
         if answer.returncode != 0:
             told = [

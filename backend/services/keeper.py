@@ -27,6 +27,7 @@ import psutil
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import SetupError, TopicproofError, UsageError
+from topicproof.backend.interpreter import python_environment
 from topicproof.backend.services.jars import BROKER, SPARK, ensure_jars, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.services.peers import is_own, stopped_process
@@ -38,7 +39,6 @@ from topicproof.backend.settings import (
     STOP_TIMEOUT_S,
     Settings,
     close_files,
-    python_path,
     read_settings,
     socket_path,
 )
@@ -264,12 +264,8 @@ def _start_keeper(settings: Settings) -> int:
     # Not subprocess: its handle warns if it is dropped while the process lives.
     return os.posix_spawn(
         sys.executable,
-        [sys.executable, "-m", "topicproof.backend.services.keeper"],
-        {
-            **os.environ,
-            **settings.environment(),
-            "PYTHONPATH": python_path(),
-        },
+        [sys.executable, "-P", "-m", "topicproof.backend.services.keeper"],
+        {**python_environment(), **settings.environment()},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
@@ -462,6 +458,8 @@ def main() -> None:
     close_files()
     settings = read_settings()
     settings.services.mkdir(parents=True, exist_ok=True)
+    # posix_spawn leaves a process in the folder of its parent, which may be anybody's.
+    os.chdir(settings.services)
     with (settings.services / "keeper.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

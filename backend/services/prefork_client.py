@@ -57,7 +57,7 @@ def main(address: str, python: str, arguments: list[str]) -> None:
             raise OSError
         connection, _ = ask(address, arguments[1:], os.environ, os.getcwd(), [0, 1, 2])  # noqa: PTH109  slow to import
     except OSError:
-        os.execv(python, [python, *arguments])
+        os.execv(python, [python, "-P", *arguments])
     for stream in range(3):
         os.close(stream)
     connection.recv(1)

@@ -18,6 +18,7 @@ import json
 import os
 import runpy
 import select
+import shlex
 import signal
 import socket
 import sys
@@ -47,7 +48,7 @@ BACKLOG = 64
 IDLE_TICK_S = 30.0
 
 EXECUTABLE = """#!/bin/sh
-exec "{python}" -I -S "{client}" "{address}" "{python}" "$@"
+exec {python} -I -S {client} {address} {python} "$@"
 """
 """The script that Spark starts as its Python."""
 
@@ -55,7 +56,9 @@ exec "{python}" -I -S "{client}" "{address}" "{python}" "$@"
 def write_executable(path: Path, address: Path) -> None:
     """Write the PYSPARK_PYTHON file of a server whose forks are served at `address`."""
     client = Path(__file__).with_name("prefork_client.py")
-    path.write_text(EXECUTABLE.format(python=sys.executable, client=client, address=address))
+    words = {"python": sys.executable, "client": str(client), "address": str(address)}
+    quoted = {name: shlex.quote(word) for name, word in words.items()}
+    path.write_text(EXECUTABLE.format(**quoted))
     path.chmod(0o700)
 
 
@@ -104,7 +107,8 @@ def _become(connection: socket.socket) -> Never:
     os.environ.update(asked["environment"])
     os.chdir(asked["folder"])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path += [path for path in paths if path and path not in sys.path]
+    # Nothing is searched in the working folder, which an empty or a relative path would name.
+    sys.path += [path for path in paths if os.path.isabs(path) and path not in sys.path]  # noqa: PTH117
     sys.argv = asked["arguments"]
     if not asked["detached"]:
         _end_when_idle()

@@ -31,6 +31,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from topicproof.backend.errors import SetupError, ShellFailed, SparkError
+from topicproof.backend.interpreter import python_environment
 from topicproof.backend.services.java import java
 from topicproof.backend.services.kafka import require_disk_space
 from topicproof.backend.services.prefork_server import write_executable
@@ -42,7 +43,7 @@ from topicproof.backend.services.processes import (
     java_temporary,
     listens,
 )
-from topicproof.backend.settings import SPARK_START_TIMEOUT_S, python_path, socket_path
+from topicproof.backend.settings import SPARK_START_TIMEOUT_S, socket_path
 from topicproof.backend.storage import Storage, attach
 from topicproof.validators.spark_errors import first_line
 
@@ -186,7 +187,10 @@ class EmbeddedSpark:
         write_executable(self.python, address)
         with self.log.open("wb") as output:
             self.forks = subprocess.Popen(
-                [sys.executable, "-m", "topicproof.backend.services.prefork_server", str(address)],
+                [
+                    *(sys.executable, "-P", "-m"),
+                    *("topicproof.backend.services.prefork_server", str(address)),
+                ],
                 # Never written to. It closes when this process ends, however that happens.
                 stdin=subprocess.PIPE,
                 stdout=output,
@@ -196,8 +200,7 @@ class EmbeddedSpark:
                 # Spark sets the seed for its workers too, and hashes must agree. No thread may
                 # start before the fork.
                 env={
-                    **os.environ,
-                    "PYTHONPATH": python_path(),
+                    **python_environment(),
                     "PYTHONHASHSEED": "0",
                     "OPENBLAS_NUM_THREADS": "1",
                 },
@@ -251,13 +254,12 @@ class EmbeddedSpark:
 
     def _environment(self, spark_home: Path) -> dict[str, str]:
         return {
-            **os.environ,
+            **python_environment(),
             "SPARK_HOME": str(spark_home),
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": str(self.python),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYTHONPATH": python_path(),
         }
 
 

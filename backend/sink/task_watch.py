@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from topicproof.backend import errors
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, SparkError, TopicproofError
+from topicproof.backend.interpreter import ROOT, python_environment
 from topicproof.backend.sink.entries import TaskFailed
 from topicproof.backend.sink.journal import JournalReader, append_to_journal
 from topicproof.backend.sink.options import SinkOptions
@@ -32,7 +33,7 @@ LOOK_S = 0.2
 
 _WATCHER = """
 read -r told
-read -r ended || printf "%s" "$told" | "$0" -m topicproof.backend.sink.task_watch
+read -r ended || printf "%s" "$told" | "$0" -P -m topicproof.backend.sink.task_watch
 """
 """A shell is much smaller than a Python process. What it is told may hold a password, so that goes
 through pipes, which other users cannot read."""
@@ -61,6 +62,8 @@ def watched(sink: SinkOptions, where: str) -> Iterator[None]:
         stdout=subprocess.DEVNULL,
         start_new_session=True,
         text=True,
+        cwd=ROOT,
+        env=python_environment(),
     )
     with watcher:
         assert watcher.stdin is not None

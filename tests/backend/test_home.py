@@ -16,7 +16,8 @@ from tests.backend.evidence.test_attestation import made
 from tests.test_cli import call
 from topicproof.backend.errors import SetupError, UsageError
 from topicproof.backend.evidence.attestation import attest
-from topicproof.backend.settings import Settings, close_to_others, python_path, read_settings
+from topicproof.backend.interpreter import python_path
+from topicproof.backend.settings import Settings, close_to_others, read_settings
 from topicproof.backend.storage import Storage, publish
 from topicproof.backend.trust.keyring import read_keyring
 from topicproof.backend.trust.keys import public_pem

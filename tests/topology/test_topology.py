@@ -30,12 +30,13 @@ from topicproof.backend.doctor.workers import places, require_shared, require_ve
 from topicproof.backend.errors import SparkError
 from topicproof.backend.evidence.manifest import Manifest, read_manifest
 from topicproof.backend.history.store import History, Run
+from topicproof.backend.interpreter import python_path
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.dashboard import dashboard
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.processes import free_ports
 from topicproof.backend.services.spark import spark_session
-from topicproof.backend.settings import Settings, python_path, read_settings
+from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.storage import Storage, attach, downloaded
 
 pytestmark = pytest.mark.services

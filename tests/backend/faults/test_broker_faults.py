@@ -25,6 +25,7 @@ from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.faults.brokers import OWN_TOPICS, leader, own_partition
 from topicproof.backend.history.store import ENDED, History
+from topicproof.backend.interpreter import python_path
 from topicproof.backend.judging.contract import make_contract, question_of
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.cluster import Cluster
@@ -34,7 +35,7 @@ from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.runs.launch import said, start_resume, start_run
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services, brokers, services
-from topicproof.backend.settings import Settings, python_path
+from topicproof.backend.settings import Settings
 from topicproof.backend.sink.entries import FaultTold, Told
 from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.finding import Outcome

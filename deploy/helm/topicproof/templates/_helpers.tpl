@@ -78,6 +78,7 @@ capabilities:
 exec:
   command:
     - python
+    - -I
     - -c
     - "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8501, timeout=4); c.request('GET', '/_stcore/health'); assert c.getresponse().status in (200, 401)"
 timeoutSeconds: 5
