@@ -4,7 +4,9 @@ Without a login, the dashboard must be reachable from this machine only. Two way
 listener on loopback. Another web site in the same browser sends requests here (cross-site), or lets
 its own name resolve to 127.0.0.1 (DNS rebinding). So the `Host` must be a known name, and the
 `Origin`, if a browser sends one, the same server. Streamlit's own check accepts every port of
-`localhost`, which any other local program may own.
+`localhost`, which any other local program may own. A browser sends no `Origin` with most GET
+requests, but says in `Sec-Fetch-Site` where they come from. A link from another site may open a
+page, as a person follows it. Nothing else of ours is for another site, also not inside a frame.
 """
 
 from __future__ import annotations
@@ -36,6 +38,10 @@ HEADERS = {
     "x-frame-options": "DENY",
 }
 REFUSED = 403
+FOREIGN = "Requests from other web sites are refused.\n"
+OWN_SITES = ("same-origin", "none")
+"""Values of `Sec-Fetch-Site`: a page of ours, or the person alone, as from a bookmark. `same-site`
+is another port of this machine, which any other local program may own."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +79,16 @@ def refusal(headers: Mapping[str, str], hosts: frozenset[str]) -> str | None:
         )
     origin = headers.get("origin")
     if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-        return "Requests from other web sites are refused.\n"
+        return FOREIGN
+    if headers.get("sec-fetch-site", "none") not in OWN_SITES and not _is_link(headers):
+        return FOREIGN
     return None
+
+
+def _is_link(headers: Mapping[str, str]) -> bool:
+    """Return whether a browser asks for a page that a person opens in a tab."""
+    navigates = headers.get("sec-fetch-mode") == "navigate"
+    return navigates and headers.get("sec-fetch-dest") == "document"
 
 
 def _name(url: str) -> str:

@@ -17,6 +17,7 @@ from topicproof.backend.services.dashboard import host_names, is_loopback, requi
 from topicproof.backend.settings import Settings
 
 HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+LINK = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
 OWN = {"host": "127.0.0.1:8501", "origin": "http://127.0.0.1:8501"}
 
 
@@ -33,6 +34,23 @@ OWN = {"host": "127.0.0.1:8501", "origin": "http://127.0.0.1:8501"}
         ({**OWN, "origin": "http://evil.example"}, "other web sites"),
         ({**OWN, "origin": "http://127.0.0.1:3000"}, "other web sites"),
         ({**OWN, "origin": "null"}, "other web sites"),
+        *(
+            ({"host": "127.0.0.1:8501", "sec-fetch-site": site, **further}, says)
+            for site, further, says in (
+                ("none", {}, None),
+                ("same-origin", {"sec-fetch-mode": "no-cors", "sec-fetch-dest": "script"}, None),
+                ("cross-site", {}, "other web sites"),
+                ("same-site", {}, "other web sites"),
+                ("SAME-ORIGIN", {}, "other web sites"),
+                ("cross-site", {"sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}, "other"),
+                ("cross-site", {"sec-fetch-mode": "websocket"}, "other web sites"),
+                ("cross-site", LINK | {"sec-fetch-dest": "iframe"}, "other web sites"),
+                ("cross-site", LINK | {"sec-fetch-dest": "object"}, "other web sites"),
+                ("cross-site", LINK | {"origin": "null"}, "other web sites"),
+                ("cross-site", LINK, None),
+                ("same-site", LINK, None),
+            )
+        ),
     ],
 )
 def test_a_request_needs_a_known_name_and_its_own_origin(
@@ -66,9 +84,10 @@ def answered(kind: str, headers: Mapping[str, str]) -> list[dict[str, Any]]:
 def test_the_doors_refuse_requests_and_websockets() -> None:
     (start,) = answered("http", OWN)
     assert {name.decode() for name, _ in start["headers"]} == set(HEADERS)
-    foreign = {**OWN, "origin": "http://evil.example"}
-    assert answered("http", foreign)[0]["status"] == 403
-    assert [one["type"] for one in answered("websocket", foreign)] == ["websocket.close"]
+    embedded = {"host": OWN["host"], "sec-fetch-site": "cross-site"}
+    for foreign in ({**OWN, "origin": "http://evil.example"}, embedded):
+        assert answered("http", foreign)[0]["status"] == 403
+        assert [one["type"] for one in answered("websocket", foreign)] == ["websocket.close"]
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.168.1.5", "dashboard.example", ""])
