@@ -297,11 +297,17 @@ def _environment() -> dict[str, str]:
 
 
 def _complaint(complaints: Path, sources: Path) -> str:
-    """Return the first lines of protoc about this schema, without names of our folder."""
+    """Return the first errors of protoc about this schema, without names of our folder. Its own log
+    and its warnings are left out."""
     with complaints.open(encoding="utf-8", errors="replace") as lines:
         text = lines.read(100_000)
-    own = [line.removeprefix(f"{sources}/") for line in text.splitlines() if "warning:" not in line]
-    return quoted("; ".join(own[:_MESSAGE_LINES]).replace(str(sources), "").replace(f"{MAIN}:", ""))
+    errors = [
+        line.removeprefix(f"{sources}/").removeprefix(f"{MAIN}:")
+        for line in text.splitlines()
+        if line.startswith(str(sources)) and "warning:" not in line
+    ]
+    clause = "; ".join(errors[:_MESSAGE_LINES]).replace(f"{sources}/", "")
+    return quoted(clause or "it names no line")
 
 
 def _described(text: str) -> descriptor_pb2.FileDescriptorProto | None:

@@ -147,6 +147,8 @@ def test_what_protoc_says_is_short_and_plain() -> None:
     reason = decode(PROTOBUF, text, b"\0").reason or ""
     assert "protoc does not compile the schema" in reason and len(reason) < 500
     assert tempfile.gettempdir() not in reason
+    nothing = decode(PROTOBUF, "x", b"\0").reason or ""
+    assert "(1:1: Expected top-level statement" in nothing and "absl" not in nothing
     missing = 'syntax = "proto3"; import "gone.proto"; message M {}'
     assert "gone.proto, which is not among its references" in (
         decode(PROTOBUF, missing, b"\0").reason or ""
