@@ -14,16 +14,19 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 import pytest
 from google.protobuf import descriptor_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from tests.backend.formats import hostile
 from tests.backend.formats.hostile import PROTO, decode, decode_with, field
+from tests.fuzz.targets import QUESTION
+from topicproof.backend.errors import EvidenceError
 from topicproof.backend.formats import protoc
 from topicproof.backend.formats.fields import FieldReader, KnownSchemas
 from topicproof.backend.formats.formats import Formats
@@ -37,6 +40,7 @@ from topicproof.backend.formats.limits import (
 )
 from topicproof.backend.formats.protobuf import ProtobufSchema, portable
 from topicproof.backend.formats.registered import AVRO, JSON, PROTOBUF, Registered
+from topicproof.backend.judging.capture_store import SCHEMAS, TAKEN, read_capture
 from topicproof.backend.properties.registry import RegistryFacts
 from topicproof.validators.decoded import parse_field
 
@@ -462,6 +466,14 @@ def test_the_schemas_of_a_folder_are_limited() -> None:
     assert compiled.found == {} and "Schema 1 cannot be used" in compiled.failed[1]
     why, _ = FieldReader(compiled, "value", (("a",),)).read(b"x", "t")
     assert why is not None and why.startswith("The Avro schema of t cannot be used")
+
+
+def test_the_schemas_of_a_folder_are_not_read_without_a_limit(tmp_path: Path) -> None:
+    (tmp_path / TAKEN).write_bytes(QUESTION)
+    with (tmp_path / SCHEMAS).open("wb") as file:
+        file.truncate(60_000_000)
+    with pytest.raises(EvidenceError, match=r"schemas\.json has 60,000,000 bytes"):
+        read_capture(cast(SparkSession, None), tmp_path)
 
 
 @pytest.mark.parametrize("name", sorted(hostile.seeds()))
