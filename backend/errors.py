@@ -11,6 +11,7 @@ TopicproofError            exit code 3: an operation or a judgement failed
 ├── SetupError             the machine lacks Java, Python, a port, disk space, a writable home
 ├── ClusterError           Kafka is unreachable, too old, or refused the request
 │   └── TopicError         a topic that is missing, empty or unusable
+│       └── RecordTooLarge a record that would exhaust the memory of a shared server
 ├── SparkError             Spark is unreachable, or a query failed for its own reasons
 │   └── ShellFailed        a shell command of Hadoop was killed; the verdict is computed again
 └── SinkError              the exactly-once sink refused to continue; nothing was lost silently
@@ -100,6 +101,10 @@ class ClusterError(TopicproofError):
 
 
 class TopicError(ClusterError):
+    pass
+
+
+class RecordTooLarge(TopicError):
     pass
 
 

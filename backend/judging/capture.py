@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from topicproof.backend.address import Address, Sides
-from topicproof.backend.errors import ClusterError, EvidenceError
+from topicproof.backend.errors import ClusterError, EvidenceError, RecordTooLarge
 from topicproof.backend.judging.capture_store import (
     ABORTED,
     COMMITTED,
@@ -33,14 +33,14 @@ from topicproof.backend.judging.capture_store import (
     Readings,
 )
 from topicproof.backend.judging.circumstances import with_circumstances
-from topicproof.backend.judging.log_scan import scan_log
+from topicproof.backend.judging.log_scan import scan_log, source_options
 from topicproof.backend.judging.mirrored import mirror_notes
 from topicproof.backend.judging.spark_tuning import tune
-from topicproof.backend.kafka.client_configs import READ_COMMITTED, spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 from topicproof.backend.kafka.log import fates, rawlog
+from topicproof.backend.kafka.log.inflation import largest_ratio
 from topicproof.backend.kafka.origin import fetch_origin, topic_names
 from topicproof.backend.kafka.records_source import OVERFLOW, beyond_spark, read_clamped, register
 from topicproof.backend.services.spark import failed
@@ -105,7 +105,9 @@ def _capture(
     """Capture the topics. `clamped`: topics whose timestamps are moved into Spark's range. Raises
     TimestampsBeyond if another topic needs that."""
     source = question.source
-    read_source, read_sink = (_reader(spark, one, clamped) for one in (sides.source, sides.sink))
+    logs = _scan_logs(spark, sides, sink, source)
+    read_source = _reader(spark, sides.source, logs.source, clamped)
+    read_sink = _reader(spark, sides.sink, logs.sink, clamped)
     offsets = sink.offsets + source.offsets
 
     def reading(reader: Reader, bounds: Bounds, level: Witness, name: str) -> DataFrame:
@@ -117,7 +119,7 @@ def _capture(
         committed = pool.submit(reading, read_sink, sink, Witness.READ_COMMITTED, COMMITTED)
         uncommitted = pool.submit(reading, read_sink, sink, Witness.READ_UNCOMMITTED, UNCOMMITTED)
         inputs = pool.submit(reading, read_source, source, Witness.READ_COMMITTED, INPUTS)
-        answers = pool.submit(_ask_kafka, spark, sides, sink, source)
+        answers = pool.submit(_ask_kafka, sides, sink, source, logs)
     kafka = answers.result()
     try:
         readings = Readings(committed.result(), uncommitted.result(), inputs.result())
@@ -146,14 +148,16 @@ def _capture(
         raise failed(f"Spark could not read {question.sink}", error) from error
 
 
-def _reader(spark: SparkSession, address: Address, clamped: frozenset[str]) -> Reader:
-    options = spark_source_options(address, READ_COMMITTED)
+def _reader(
+    spark: SparkSession, address: Address, batches: pa.Table, clamped: frozenset[str]
+) -> Reader:
+    options = source_options(address, batches)
     if clamped:
         register(spark)
 
     def reader(bounds: Bounds, level: Witness) -> DataFrame:
         if bounds.topic in clamped:
-            return read_clamped(spark, address, bounds, level)
+            return read_clamped(spark, address, bounds, level, largest_ratio(batches))
         return read(spark, options, bounds, level)
 
     return reader
@@ -178,14 +182,16 @@ def capture_folded(spark: SparkSession, address: Address, question: Question) ->
     arrival. Also raises ReadingsNeeded if folded readings are not enough."""
     before, sides = question.source, Sides(address)
     question, sink, group = _bounded(sides, question)
-    options = spark_source_options(address, READ_COMMITTED)
+    logs = _scan_logs(spark, sides, sink, question.source)
+    options = source_options(address, logs.sink)
     offsets = sink.offsets + question.source.offsets
-    source = read(spark, options, question.source, Witness.READ_COMMITTED)
+    of_source = source_options(address, logs.source)
+    source = read(spark, of_source, question.source, Witness.READ_COMMITTED)
     committed = read(spark, options, sink, Witness.READ_COMMITTED)
     uncommitted = read(spark, options, sink, Witness.READ_UNCOMMITTED)
     tune(spark, offsets, folding=True)
     with ThreadPoolExecutor(1) as pool:
-        answers = pool.submit(_ask_kafka, spark, sides, sink, question.source)
+        answers = pool.submit(_ask_kafka, sides, sink, question.source, logs)
         try:
             # One job after the other: each has a task per partition, so parallel jobs only contend.
             inputs = words_of(source, F.lit(0).cast("long"), offsets)
@@ -223,15 +229,33 @@ class _Answers:
     source_origin: Origin | None
 
 
-def _ask_kafka(spark: SparkSession, sides: Sides, sink: Bounds, source: Bounds) -> _Answers:
-    with ThreadPoolExecutor(4) as pool:
-        batches = pool.submit(scan_log, spark, sides.sink, sink)
-        source_batches = pool.submit(scan_log, spark, sides.source, source)
+@dataclass(frozen=True)
+class _Logs:
+    """The raw logs of both sides (`batches.SCHEMA`)."""
+
+    sink: pa.Table
+    source: pa.Table
+
+
+def _scan_logs(spark: SparkSession, sides: Sides, sink: Bounds, source: Bounds) -> _Logs:
+    """Scan both raw logs. This comes before Spark reads a record: a batch of a few kB may hold a
+    record that would end the server. Raises RecordTooLarge naming it."""
+    with ThreadPoolExecutor(2) as pool:
+        of_sink = pool.submit(scan_log, spark, sides.sink, sink)
+        of_source = pool.submit(scan_log, spark, sides.source, source)
+    try:
+        return _Logs(of_sink.result(), of_source.result())
+    except RecordTooLarge as error:
+        raise RecordTooLarge(f"{error} No record was read: the verdict is UNKNOWN.") from error
+
+
+def _ask_kafka(sides: Sides, sink: Bounds, source: Bounds, logs: _Logs) -> _Answers:
+    with ThreadPoolExecutor(2) as pool:
         coordinator = pool.submit(_ask_coordinator, sides, sink, source)
         origins = pool.submit(_origins, sides, sink, source)
-    return _Answers(
-        batches.result(), source_batches.result(), coordinator.result(), *origins.result()
-    )
+    # Only readers need to know how large a batch becomes; evidence has the log's own columns.
+    batches, source_batches = (log.drop_columns("inflated") for log in (logs.sink, logs.source))
+    return _Answers(batches, source_batches, coordinator.result(), *origins.result())
 
 
 def _origins(sides: Sides, sink: Bounds, source: Bounds) -> tuple[Origin, Origin | None]:

@@ -29,7 +29,7 @@ from topicproof.backend.judging.capture_store import (
     empty,
 )
 from topicproof.backend.judging.judge import conclude
-from topicproof.backend.kafka.client_configs import READ_COMMITTED, spark_source_options
+from topicproof.backend.judging.log_scan import scan_log, source_options
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.origin import fetch_origin, topic_names
 from topicproof.backend.sink.table import LINEAGE, connect_database, rows_of, shown
@@ -73,7 +73,7 @@ def judge_table(
     committed, uncommitted = (
         keep_in(reading, evidence / name, offsets) for name in (COMMITTED, UNCOMMITTED)
     )
-    options = spark_source_options(cluster.address, READ_COMMITTED)
+    options = source_options(cluster.address, scan_log(spark, cluster.address, source))
     inputs = keep_in(
         read(spark, options, source, Witness.READ_COMMITTED), evidence / INPUTS, offsets
     )

@@ -23,6 +23,9 @@ REQUEST_TIMEOUT_MS = 10_000
 """How long a request may take before its broker counts as unreachable."""
 TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka's own default: the coordinator aborts an abandoned transaction after this long."""
+SPARK_FETCH_BYTES = 8_000_000
+READER_FETCH_BYTES = 1_048_576
+"""librdkafka's default."""
 _ALWAYS = {
     # librdkafka logs each retry, even while a broker is down. Errors reach the caller anyway.
     "log_level": 2,
@@ -57,6 +60,18 @@ def consumer_config(address: Address, group: str, isolation: str) -> dict[str, A
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "fetch.wait.max.ms": 100,
+    }
+
+
+def fetch_settings(fetch_bytes: int) -> dict[str, Any]:
+    """Let a consumer fetch little at once, and nothing ahead. For records that become much larger
+    when they are decompressed."""
+    if fetch_bytes >= READER_FETCH_BYTES:
+        return {}
+    return {
+        "fetch.message.max.bytes": fetch_bytes,
+        "queued.min.messages": 1,
+        "queued.max.messages.kbytes": 1,
     }
 
 
@@ -165,14 +180,17 @@ def spark_options_of_address(address: Address) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in client.items()}
 
 
-def spark_source_options(address: Address, isolation: str) -> dict[str, str]:
-    """Return the options of Spark's Kafka source. The fetch sizes double its speed."""
+def spark_source_options(
+    address: Address, isolation: str, fetch_bytes: int = SPARK_FETCH_BYTES
+) -> dict[str, str]:
+    """Return the options of Spark's Kafka source. The fetch sizes double its speed. `fetch_bytes`:
+    how much of a partition it may fetch at once, before decompression."""
     return {
         **{f"kafka.{name}": value for name, value in java_client(address.client).items()},
         "kafka.bootstrap.servers": address.bootstrap,
         "kafka.isolation.level": isolation,
         "kafka.max.poll.records": "50000",
-        "kafka.max.partition.fetch.bytes": "8000000",
+        "kafka.max.partition.fetch.bytes": str(fetch_bytes),
         # A read that ends in markers fetches once more at the log's end, where a broker waits 0.5 s
         # by default.
         "kafka.fetch.max.wait.ms": "20",

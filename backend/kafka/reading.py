@@ -20,7 +20,7 @@ POLL_S = 0.1
 
 @contextmanager
 def open_consumer(
-    address: Address, topic: str, isolation: str, settings: Mapping[str, str] | None = None
+    address: Address, topic: str, isolation: str, settings: Mapping[str, str | int] | None = None
 ) -> Iterator[Consumer]:
     """Open a consumer for `read_range`. Raises ClusterError, also for errors inside the block."""
     consumer = Consumer({**consumer_config(address, GROUP, isolation), **(settings or {})})

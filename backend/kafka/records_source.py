@@ -31,7 +31,9 @@ from pyspark.sql.types import StructType
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.client_configs import READER_FETCH_BYTES, fetch_settings
 from topicproof.backend.kafka.headers import NotText, headers_in
+from topicproof.backend.kafka.log.inflation import fetch_bytes
 from topicproof.backend.kafka.reading import open_consumer, read_range
 from topicproof.validators.finding import Bounds, Witness
 from topicproof.validators.merged_topics import split
@@ -74,14 +76,16 @@ def register(spark: SparkSession) -> None:
 
 
 def read_clamped(
-    spark: SparkSession, address: Address, bounds: Bounds, level: Witness
+    spark: SparkSession, address: Address, bounds: Bounds, level: Witness, ratio: float = 1.0
 ) -> DataFrame:
     """Return the records of `bounds` that are visible at `level`, as `COLUMNS`. Lazy: every use
-    reads them again. The source must be registered."""
+    reads them again. The source must be registered. `ratio`: how many times larger a batch becomes
+    at most."""
     options = {
         "bootstrap": address.bootstrap,
         "client": json.dumps(dict(address.client)),
         "level": level.value,
+        "fetch": str(fetch_bytes(ratio, READER_FETCH_BYTES)),
     }
     frames = []
     for own, first in split(bounds):
@@ -122,6 +126,7 @@ class RecordsReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str]) -> None:
         self.address = Address(options["bootstrap"], json.loads(options["client"]))
         self.topic, self.level = options["topic"], options["level"]
+        self.settings = fetch_settings(int(options["fetch"]))
         self.spans: dict[str, tuple[int, int]] = json.loads(options["spans"])
 
     def partitions(self) -> list[InputPartition]:
@@ -138,7 +143,7 @@ class RecordsReader(DataSourceReader):
         span = {partition.partition: (partition.first, partition.end)}
         waiting: list[Message] = []
         size, heard = 0, time.monotonic()
-        with open_consumer(self.address, self.topic, self.level) as consumer:
+        with open_consumer(self.address, self.topic, self.level, self.settings) as consumer:
             for message in read_range(consumer, self.topic, span):
                 if message is None:
                     if time.monotonic() - heard > SILENCE_S:

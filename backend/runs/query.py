@@ -9,7 +9,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -22,6 +22,7 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 from topicproof.backend.errors import (
     Fenced,
     OffsetMissing,
+    RecordTooLarge,
     ShuffledInput,
     SourceGap,
     SparkError,
@@ -37,6 +38,7 @@ from topicproof.backend.history.run_state import Names
 from topicproof.backend.judging.expressions import spark_sql
 from topicproof.backend.kafka.client_configs import spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.records_source import OVERFLOW
 from topicproof.backend.runs.plan import RunPlan, refused
 from topicproof.backend.runs.real_time import SourceEnds, seen
@@ -51,8 +53,8 @@ from topicproof.backend.sink.stateful import batches_topic
 from topicproof.backend.sink.table import committed_offsets, set_generation
 from topicproof.backend.sink.task_watch import RealTimeQuery, error_named
 from topicproof.backend.storage import in_storage, listed, remove
-from topicproof.validators.finding import Guarantee
-from topicproof.validators.spark_errors import data_error, first_line
+from topicproof.validators.finding import Bounds, Guarantee
+from topicproof.validators.spark_errors import OUT_OF_MEMORY, data_error, exhausted, first_line
 
 POLL_S = 0.2
 TRIGGER = "100 milliseconds"
@@ -164,7 +166,8 @@ def _process(
         failure = error
         raise
     except PySparkException as error:
-        failure = explained(error)
+        failure = _too_large(stages, cluster) if OUT_OF_MEMORY in str(error) else None
+        failure = failure or explained(error)
         raise failure from error
     finally:
         for end in ends:
@@ -178,6 +181,19 @@ def _process(
         fenced = [one for one in stages if exactly_once or one.stage.table]
         if fenced and not settled:
             _settle(fenced, cluster, failure)
+
+
+def _too_large(stages: Sequence[Prepared], cluster: Cluster) -> TopicproofError | None:
+    """Return the sentence that names a record which no stage can read; None without such a
+    record."""
+    try:
+        for stage in stages:
+            for source in stage.names.sources:
+                committed = committed_of(cluster, stage.names, source)
+                _require_readable(cluster, cluster.bounds(source), committed)
+    except RecordTooLarge as error:
+        return error
+    return None
 
 
 def _settle(stages: Sequence[Prepared], cluster: Cluster, failure: TopicproofError | None) -> None:
@@ -320,8 +336,9 @@ def require_offsets(
     log.
 
     Raises OffsetMissing if an offset is absent, OffsetsMoved if it is below the journal's last
-    transaction, and SourceGap if the source was trimmed beyond it. All this happens before anything
-    is written. `forced`: an absent offset comes from the journal, and a moved one is accepted.
+    transaction, SourceGap if the source was trimmed beyond it, and RecordTooLarge for a record that
+    would exhaust Spark's memory. All this happens before anything is written. `forced`: an absent
+    offset comes from the journal, and a moved one is accepted.
     """
     entries = read_journal(cluster.address, names.journal)
     found = {}
@@ -337,8 +354,26 @@ def require_offsets(
             _require_offset(names.group, where, offset, partition.start)
             if offset is not None and known is not None and offset < known.offset and not forced:
                 raise moved(names.group, where, offset, known)
+        _require_readable(cluster, bounds, committed)
         found[source] = committed
     return found
+
+
+def _require_readable(cluster: Cluster, bounds: Bounds, committed: Mapping[int, int]) -> None:
+    """Raises RecordTooLarge for a record beyond the committed offsets that a task cannot hold."""
+    partitions = [
+        replace(p, start=max(p.start, committed.get(p.partition, p.start)))
+        for p in bounds.partitions
+    ]
+    waiting = tuple(p for p in partitions if p.start < p.hw)
+    if not waiting:
+        return
+    try:
+        rawlog.scan(cluster.address, bounds.topic, Bounds(bounds.topic, waiting), readable=True)
+    except RecordTooLarge as error:
+        raise RecordTooLarge(
+            f"{error} The run cannot pass it: start a new one with what is left after that."
+        ) from error
 
 
 def _require_offset(group: str, where: str, offset: int | None, start: int) -> None:
@@ -430,6 +465,8 @@ def explained(error: PySparkException) -> TopicproofError:
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     if "PYTHON_EXCEPTION" in text and raised:
         return SparkError(f"The Spark query failed in a Python worker: {raised[0][:500]}")
+    if (clause := exhausted(text)) is not None:
+        return SparkError(f"The Spark query failed: {clause}.")
     said = data_error(text) or (lines[0][:500] if lines else type(error).__name__)
     return SparkError(f"The Spark query failed: {said}")
 

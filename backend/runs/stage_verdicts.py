@@ -27,9 +27,8 @@ from topicproof.backend.judging.capture_store import (
     read_capture,
 )
 from topicproof.backend.judging.judge import conclude, judge_topics, with_headers
+from topicproof.backend.judging.log_scan import scan_log, source_options
 from topicproof.backend.judging.table import judge_table
-from topicproof.backend.kafka.client_configs import READ_COMMITTED, spark_source_options
-from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.origin import topic_names
 from topicproof.backend.runs.context import Context
 from topicproof.backend.runs.query import committed_of
@@ -243,11 +242,12 @@ def _with_lineage(
     """Read a topic between two stages as read_committed, or a `part` of it, which may begin inside
     a pack."""
     address = context.cluster.address
-    options = spark_source_options(address, READ_COMMITTED)
+    batches = scan_log(spark, address, bounds)
+    options = source_options(address, batches)
     if context.plan.lineage != PACKED:
         return read(spark, options, part or bounds, Witness.READ_COMMITTED)
     whole, folder = read(spark, options, bounds, Witness.READ_COMMITTED), scratch / bounds.topic
-    if keep_packs(whole, rawlog.scan(address, bounds.topic, bounds), folder):
+    if keep_packs(whole, batches, folder):
         whole = unpacked(whole, folder)
     return whole.where(F.col("offset") >= bound("partition", part or bounds, "start"))
 
@@ -355,7 +355,8 @@ def _reached(context: Context, names: Names, source: Bounds, until: Until) -> Ma
 def _expected(context: Context, spark: SparkSession, stage: Stage, source: Bounds) -> Expected:
     if stage.count is None or isinstance(stage.count, str):
         return Expected(stage.expect, stage.count)
-    options = spark_source_options(context.cluster.address, READ_COMMITTED)
+    address = context.cluster.address
+    options = source_options(address, scan_log(spark, address, source))
     reading = read(spark, options, source, Witness.READ_COMMITTED)
     counted = stage.count(reading, context.work)
     return Expected() if counted is None else Expected(stage.expect, counted)

@@ -45,7 +45,7 @@ from topicproof.backend.services.processes import (
 )
 from topicproof.backend.settings import SPARK_START_TIMEOUT_S, socket_path
 from topicproof.backend.storage import Storage, attach
-from topicproof.validators.spark_errors import first_line
+from topicproof.validators.spark_errors import ENDED, first_line, server_ended
 
 SESSION_TIMEOUT_S = 60
 """A killed client's session, and its queries, end after this long."""
@@ -245,6 +245,9 @@ class EmbeddedSpark:
             },
             # Hadoop does not ask for the umask of its process.
             "spark.hadoop.fs.permissions.umask-mode": "077",
+            # A task that meets an endless recursion or a record beyond the memory fails alone. By
+            # default the executor, which is the server, ends itself, and everybody's work with it.
+            "spark.executor.killOnFatalError.depth": "0",
             "spark.speculation": "false",
             "spark.log.level": "WARN",
             # A verdict needs over a hundred generated classes: with the default of 100 they are
@@ -372,12 +375,7 @@ def kept_alive(ask: Callable[[], object], every_s: float = SESSION_TIMEOUT_S / 4
 
 def server_gone(error: PySparkException) -> SparkError | None:
     """Return the sentence for an error that means that the server itself is gone, else None."""
-    if any(mark in str(error) for mark in ("StatusCode.UNAVAILABLE", "RETRIES_EXCEEDED")):
-        return SparkError(
-            "The Spark server has ended or can no longer be reached. Start it, then resume the run"
-            " or repeat the command."
-        )
-    return None
+    return SparkError(ENDED) if server_ended(str(error)) else None
 
 
 def failed(doing: str, error: PySparkException) -> SparkError:

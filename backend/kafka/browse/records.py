@@ -22,6 +22,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.browse.explain import Account, Transaction, fate_of, why
+from topicproof.backend.kafka.browse.readable import reader_settings, require_readable_spans
 from topicproof.backend.kafka.browse.unpack import Head, Named, name_packed
 from topicproof.backend.kafka.headers import NotText, headers_in
 from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
@@ -106,6 +107,8 @@ def read_window(
         return []
     own = ranges[ranges["partition"] == partition]
     accounts = _accounts(own, low, end)
+    require_readable_spans(address, topic, ranges, {partition: (low, end)})
+    settings = reader_settings(ranges)
 
     def at_level(isolation: str, stop: int) -> dict[int, Message]:
         everything = isolation == client_configs.READ_UNCOMMITTED
@@ -114,7 +117,7 @@ def read_window(
             for o, account in accounts.items()
             if account.held and (everything or account.fate == Fate.COMMITTED)
         }
-        return _read(address, topic, isolation, partition, (low, stop), due)
+        return _read(address, topic, isolation, partition, (low, stop), due, settings)
 
     with ThreadPoolExecutor(2) as pool:
         # At the same time: each mostly waits for the brokers.
@@ -126,7 +129,8 @@ def read_window(
 
         def read_head(offset: int) -> Head | None:
             level, span = client_configs.READ_UNCOMMITTED, (offset, offset + 1)
-            there = _read(address, topic, level, partition, span, set())
+            require_readable_spans(address, topic, ranges, {partition: span})
+            there = _read(address, topic, level, partition, span, set(), settings)
             return _head(headers_of(there.get(offset)))
 
         named = _named(
@@ -257,6 +261,7 @@ def _read(
     partition: int,
     span: tuple[int, int],
     due: set[int],
+    settings: Mapping[str, int],
 ) -> dict[int, Message]:
     """Read the records of [first, end), by offset. `due` are the offsets that must arrive.
 
@@ -266,7 +271,7 @@ def _read(
     found: dict[int, Message] = {}
     missing = set(due)
     deadline = time.monotonic() + client_configs.REQUEST_TIMEOUT_MS / 1000
-    with open_consumer(address, topic, isolation) as consumer:
+    with open_consumer(address, topic, isolation, settings) as consumer:
         for message in read_range(consumer, topic, {partition: span}):
             if message is not None:
                 offset = message.offset() or 0

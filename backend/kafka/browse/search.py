@@ -10,16 +10,22 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 import pandas as pd
 import pyarrow as pa
 from confluent_kafka import OFFSET_END, Consumer, Message, TopicPartition
 
 from topicproof.backend.address import Address
-from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.errors import ClusterError, RecordTooLarge, TopicError
 from topicproof.backend.kafka import client_configs
+from topicproof.backend.kafka.browse.readable import (
+    first_unreadable,
+    reader_settings,
+    require_readable_spans,
+)
 from topicproof.backend.kafka.browse.records import Headers, headers_of
 from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.backend.kafka.partitioner import partitions_of
@@ -156,10 +162,13 @@ def search(
     low, high = (p.start, first) if newest else (first, p.hw)
     end = (low if newest else high) if end is None else min(max(end, low), high)
     text = text if wanted.value else None
-    given = _Given(bounds.topic, partition, _Fates(ranges, partition), wanted, told, text)
+    unreadable = partial(first_unreadable, address, bounds.topic, ranges, partition)
+    fates = _Fates(ranges, partition)
+    given = _Given(bounds.topic, partition, fates, wanted, told, unreadable, text)
     deadline = time.monotonic() + SCAN_S_MAX
     found_max = FOUND_MAX if found_max is None else found_max
-    with open_consumer(address, bounds.topic, client_configs.READ_UNCOMMITTED) as consumer:
+    level, settings = client_configs.READ_UNCOMMITTED, reader_settings(ranges)
+    with open_consumer(address, bounds.topic, level, settings) as consumer:
         if not newest:
             return _upwards(consumer, given, first, end, found_max, deadline)
         return _downwards(consumer, given, first, end, found_max, deadline)
@@ -226,6 +235,8 @@ class _Given:
     fates: _Fates
     wanted: RecordQuery
     told: Callable[[int, int], None]
+    unreadable: Callable[[int, int], tuple[int, RecordTooLarge] | None]
+    """Where the first batch of a span begins that is too large to read."""
     text: Text | None = None
 
     def fits(self, message: Message) -> bool:
@@ -236,8 +247,15 @@ class _Given:
 def _upwards(
     consumer: Consumer, given: _Given, first: int, end: int, found_max: int, deadline: float
 ) -> Search:
-    """Search from `first` up to `end`."""
+    """Search from `first` up to `end`, or to a batch that is too large to read. Raises
+    RecordTooLarge if it begins with that batch."""
     topic, partition, at = given.topic, given.partition, first
+    if (too_large := given.unreadable(first, end)) is not None:
+        if too_large[0] <= first:
+            raise too_large[1]
+        before = _upwards(consumer, given, first, too_large[0], found_max, deadline)
+        stop = Stop.OFFSETS if before.stop is Stop.END else before.stop
+        return replace(before, end=end, stop=stop)
     spans, last = _bounded(given.fates.spans(first, end, given.wanted.fates), end)
     rows: list[Row] = []
     size = read = 0
@@ -277,7 +295,12 @@ def _downwards(
     size = WINDOW_OFFSETS if given.text is None else DECODED_WINDOW_OFFSETS
     while reached > end and stop is Stop.END:
         low = max(end, reached - size)
-        window = _upwards(consumer, given, low, reached, size + 1, deadline)
+        try:
+            window = _upwards(consumer, given, low, reached, size + 1, deadline)
+        except RecordTooLarge:
+            if reached == first:
+                raise
+            return Search(tuple(rows), first, reached, end, Stop.OFFSETS)
         if window.reached < reached:
             if window.stop is Stop.TIME or size == 1:
                 return Search(tuple(rows), first, reached, end, window.stop)
@@ -354,23 +377,24 @@ def latest(
         low = by_partition[p.partition].last(readable, count)
         if low is not None and low < end:
             spans[p.partition] = low, end
-    read: list[tuple[int, Message]] = []
+    read: list[tuple[int, int, Row | None]] = []
     deadline = time.monotonic() + seconds
-    with open_consumer(address, bounds.topic, isolation) as consumer:
+    require_readable_spans(address, bounds.topic, ranges, spans)
+    with open_consumer(address, bounds.topic, isolation, reader_settings(ranges)) as consumer:
         for message in read_range(consumer, bounds.topic, spans):
             if message is not None:
-                read.append((message.timestamp()[1], message))
+                # Cut at once: thousands of whole records may not fit into memory.
+                row = _row(message, by_partition[message.partition() or 0], kept)
+                read.append(
+                    (row.timestamp_ms, row.offset, row if wanted.fits(message, text) else None)
+                )
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"The newest records of {bounds.topic} did not come within {seconds:.0f} s."
                     " Check that its brokers answer."
                 )
-    read.sort(key=lambda one: (one[0], one[1].offset() or 0), reverse=True)
-    return tuple(
-        _row(message, by_partition[message.partition() or 0], kept)
-        for _at, message in read[:count]
-        if wanted.fits(message, text)
-    )
+    read.sort(key=lambda one: one[:2], reverse=True)
+    return tuple(row for _at, _offset, row in read[:count] if row is not None)
 
 
 class _Fates:

@@ -34,8 +34,10 @@ SCHEMA = pa.schema(
         ("size", pa.int32()),
         ("compression", pa.string()),
         ("leader_epoch", pa.int32()),
+        ("inflated", pa.int64()),
     ]
 )
+"""`inflated`: the most bytes that the batch may take after decompression (inflation.py)."""
 
 HEADER = np.dtype(
     [
@@ -69,7 +71,7 @@ _LENGTH_AT = 8
 _MAGIC_AT = 16
 _AFTER_LENGTH = 12
 _AFTER_CRC = 21
-_COMPRESSION_BITS = 0x07
+COMPRESSION_BITS = 0x07
 _LOG_APPEND_TIME_BIT = 0x08
 _TRANSACTIONAL_BIT = 0x10
 _CONTROL_BIT = 0x20
@@ -80,7 +82,7 @@ _XERIAL_HEADER = 16
 Headers = npt.NDArray[Any]
 
 
-DECOMPRESSED_BYTES_MAX = 2**30
+DECOMPRESSED_BYTES_MAX = 2**27
 """One batch after decompression. Brokers accept batches of 1 MB (message.max.bytes)."""
 SNAPPY_RATIO_MAX = 64
 """Snappy copies at most 64 bytes for each two of its own."""
@@ -160,7 +162,7 @@ def batch_rows(data: memoryview, positions: Sequence[int], partition: int) -> He
     replaced = (attributes & (_LOG_APPEND_TIME_BIT | _DELETE_HORIZON_BIT)) != 0
     rows["first_timestamp"] = np.where(replaced, found["max_timestamp"], found["first_timestamp"])
     rows["size"] = found["length"] + _AFTER_LENGTH
-    rows["compression"] = attributes & _COMPRESSION_BITS
+    rows["compression"] = attributes & COMPRESSION_BITS
     for index in np.flatnonzero(attributes & _CONTROL_BIT).tolist():
         try:
             kind = control_of(data[positions[index] :], int(rows["count"][index]))
@@ -217,7 +219,7 @@ def record_positions(batch: memoryview) -> tuple[npt.NDArray[np.int64], npt.NDAr
     """Return offset and timestamp (ms) of every record of one batch."""
     header = np.frombuffer(batch[: HEADER.itemsize], HEADER)[0]
     records = memoryview(
-        decompress(batch[HEADER.itemsize :], int(header["attributes"]) & _COMPRESSION_BITS)
+        decompress(batch[HEADER.itemsize :], int(header["attributes"]) & COMPRESSION_BITS)
     )
     appended = bool(header["attributes"] & _LOG_APPEND_TIME_BIT)
     offsets, timestamps = [], []
@@ -249,7 +251,7 @@ def decompress(data: memoryview, compression: int) -> bytes:
     if name == "none":
         return bytes(data)
     if name == "snappy":
-        return b"".join(_snappy(block) for block in _snappy_blocks(data))
+        return b"".join(_snappy(block) for block in snappy_blocks(data))
     with pa.CompressedInputStream(pa.BufferReader(data), name) as stream:
         # Not `read`, which never frees its memory when the data is broken (pyarrow 26.0.1).
         text: bytes = stream.read_buffer(DECOMPRESSED_BYTES_MAX + 1).to_pybytes()
@@ -270,7 +272,7 @@ def varint(data: memoryview, at: int) -> tuple[int, int]:
             return (value >> 1) ^ -(value & 1), at
 
 
-def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
+def snappy_blocks(data: memoryview) -> Iterator[memoryview]:
     """Yield the compressed blocks. Java clients write several after a xerial header, others one
     bare block."""
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
@@ -285,14 +287,19 @@ def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
         at += 4 + length
 
 
-def _snappy(block: memoryview) -> bytes:
+def snappy_size(block: memoryview) -> int:
+    """Return the size after decompression that a compressed block begins with."""
     size, shift, at = 0, 0, 0
     while True:
         size |= (block[at] & 0x7F) << shift
         shift += 7
         at += 1
         if block[at - 1] < 0x80:
-            break
+            return size
+
+
+def _snappy(block: memoryview) -> bytes:
+    size = snappy_size(block)
     if size > min(DECOMPRESSED_BYTES_MAX, len(block) * SNAPPY_RATIO_MAX):
         # The memory is taken before the first byte is decompressed.
         raise ValueError(f"{size:,} bytes in a compressed block of {len(block):,}")

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from topicproof.backend.kafka.log.inflation import RECORD_BYTES_MAX
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, attributed, lso_of
 from topicproof.validators.finding import Bounds, Fate
 
@@ -41,6 +42,8 @@ RANGE_COLUMNS = (
     "transactional",
     "control",
     "transaction",
+    "inflated",
+    "ratio",
 )
 
 _NONE = -1
@@ -70,6 +73,9 @@ def fate_ranges(batches: pa.Table, bounds: Bounds) -> pd.DataFrame:
     show which of its offsets remain; `balance` counts the rest as gone. `producer_id` is null
     without a producer. `control` is COMMIT, ABORT or OTHER for a control batch, even a pending one,
     else null. `transaction` is the row of `transactions` for data and the final marker, else null.
+    `inflated` is the most bytes that a batch of the range may take after decompression; a batch
+    that may be too large to read is a range of its own. `ratio`: how many times larger a batch of
+    the range becomes at most.
     """
     rows, ended = attributed(batches, bounds)
     return _merged(_ranges(rows, ended, bounds))
@@ -197,6 +203,9 @@ def _codes(fates: pd.Series[Any]) -> npt.NDArray[np.int8]:
 def _ranges(rows: pd.DataFrame, found: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
     """Return batches and the gaps between them, cut at the last stable offset, each with its
     fate."""
+    # Evidence has no such column, and nobody reads records by it.
+    inflated = rows["inflated"].fillna(0) if "inflated" in rows else rows["count"] * 0
+    inflated = inflated.astype(np.int64)
     own = pd.DataFrame(
         {
             "partition": rows["partition"].astype(np.int64),
@@ -208,6 +217,8 @@ def _ranges(rows: pd.DataFrame, found: pd.DataFrame, bounds: Bounds) -> pd.DataF
             "control": rows["control"],
             "transaction": rows["transaction"].astype("Int64").mask(rows["transaction"] < 0),
             "empty": rows["count"] == 0,
+            "inflated": inflated,
+            "ratio": inflated / rows["size"].clip(lower=1),
         }
     )
     ranges = _cut_at_lso(pd.concat([own, _gaps(own, bounds)], ignore_index=True), bounds)
@@ -259,6 +270,8 @@ def _gaps(own: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
             "control": pd.Series([None] * int(gap.sum()), dtype=object),
             "transaction": pd.array([pd.NA] * int(gap.sum()), dtype="Int64"),
             "empty": True,
+            "inflated": 0,
+            "ratio": 0.0,
         }
     )
 
@@ -282,6 +295,7 @@ def _merged(ranges: pd.DataFrame) -> pd.DataFrame:
     spread."""
     whole = (ranges["last_offset"] - ranges["first_offset"] + 1) == ranges["records"]
     alone = ranges["control"].notna() | (~whole & (ranges["records"] > 0))
+    alone |= ranges["inflated"] > RECORD_BYTES_MAX
     begins = alone.to_numpy(bool).copy()
     begins[1:] |= begins[:-1]
     begins[:1] = True
@@ -291,6 +305,8 @@ def _merged(ranges: pd.DataFrame) -> pd.DataFrame:
     begins[1:] |= whole.to_numpy(bool)[1:] != whole.to_numpy(bool)[:-1]
     group = np.cumsum(begins)
     merged = ranges.groupby(group, sort=False).agg(
-        dict.fromkeys(RANGE_COLUMNS, "first") | {"last_offset": "last", "records": "sum"}
+        dict.fromkeys(RANGE_COLUMNS, "first")
+        | {"last_offset": "last", "records": "sum"}
+        | dict.fromkeys(("inflated", "ratio"), "max")
     )
     return merged.reset_index(drop=True)[list(RANGE_COLUMNS)]

@@ -43,6 +43,7 @@ from topicproof.backend.kafka.log.batches import (
     table,
 )
 from topicproof.backend.kafka.log.client import open_client
+from topicproof.backend.kafka.log.inflation import inflated_sizes, require_readable
 from topicproof.backend.kafka.log.spans import missing_spans
 from topicproof.backend.waiting import ask_until
 from topicproof.validators.finding import Bounds, PartitionBounds
@@ -89,6 +90,7 @@ def scan(
     bounds: Bounds,
     since: pa.Table | None = None,
     check_crc: bool = False,
+    readable: bool = False,
 ) -> pa.Table:
     """Return one row (`batches.SCHEMA`) per record batch within the bounds, by partition and
     offset. Timestamps are in ms.
@@ -97,13 +99,14 @@ def scan(
     returned. A batch that crosses the bounds is cut: after DeleteRecords the log may start inside a
     batch. Then `base_offset`, `count` and `first_timestamp` describe only the records inside, but
     `size` the stored batch. `check_crc` verifies the checksum of every batch read
-    (`batches.require_crc` has the cost).
+    (`batches.require_crc` has the cost). `readable`: refuse what would exhaust a reader's memory
+    (inflation.py).
 
     Raises TopicError for a missing topic, for more than `BATCHES_MAX` batches, or for records in a
     format older than Kafka 0.11's, ClusterError otherwise.
     """
     with connect(address) as kafka:
-        return kafka.scan(topic, bounds, since, check_crc)
+        return kafka.scan(topic, bounds, since, check_crc, readable=readable)
 
 
 @contextmanager
@@ -173,6 +176,7 @@ class Connection:
         since: pa.Table | None = None,
         check_crc: bool = False,
         part_of: Bounds | None = None,
+        readable: bool = False,
     ) -> pa.Table:
         """See `scan`. With `part_of`, `bounds` are a part of it. Then only batches that begin in
         `bounds` are returned, and they are cut only at the edges of `part_of`."""
@@ -186,7 +190,8 @@ class Connection:
             for partition, answer in got.items():
                 span = spans[partition][0]
                 rows, reached = self._read(
-                    topic, partition, span, edges.get(partition, span), answer, check_crc
+                    *(topic, partition, span, edges.get(partition, span), answer, check_crc),
+                    readable=readable,
                 )
                 if reached is None:
                     continue
@@ -370,6 +375,7 @@ class Connection:
         edges: tuple[int, int],
         answer: Any,
         check_crc: bool,
+        readable: bool,
     ) -> tuple[Headers, int | None]:
         """Return the rows of one response that begin within the span, and the next offset to fetch
         (None if nothing was served).
@@ -391,6 +397,9 @@ class Connection:
         low, high = edges
         begins = np.maximum(rows["base_offset"], low)
         inside = np.flatnonzero((begins >= first) & (begins < end) & (rows["last_offset"] >= low))
+        rows["inflated"] = inflated_sizes(data, positions, rows)
+        if readable:
+            require_readable(rows[inside], data, [positions[index] for index in inside], topic)
         for index in inside.tolist():
             if rows["base_offset"][index] < low or rows["last_offset"][index] >= high:
                 rows[index] = cut(rows[index], data[positions[index] :], low, high, where)

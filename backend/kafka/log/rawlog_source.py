@@ -3,10 +3,9 @@
     spark.dataSource.register(KafkaRawLog)
     batches = spark.read.format("kafka-raw-log").options(**options).load()
 
-Its rows are those of `rawlog.scan`, unsorted, with the columns
-`topicproof.validators.facts.log_facts.BATCH_COLUMNS`. A task reads a range of one partition's
-offsets. A batch belongs to the range that it begins in, so it arrives whole and once, however the
-topic is split.
+Its rows are those of `rawlog.scan`, unsorted, with the columns `COLUMNS`. A task reads a range of
+one partition's offsets. A batch belongs to the range that it begins in, so it arrives whole and
+once, however the topic is split.
 
 Options:
 
@@ -17,6 +16,7 @@ Options:
   topic.
 - `offsetsPerTask` (1000000): offsets per task. Its rows stay in memory until it ends.
 - `checkCrc` (false): verify every batch's checksum (`batches.require_crc`)
+- `readable` (false): refuse batches that would exhaust a reader's memory (inflation.py)
 
 Spark's Python workers import this module by name: on a cluster this project must be on their
 PYTHONPATH.
@@ -41,6 +41,7 @@ from topicproof.validators.finding import Bounds, PartitionBounds
 
 FORMAT = "kafka-raw-log"
 OFFSETS_PER_TASK = 1_000_000
+COLUMNS = f"{BATCH_COLUMNS}, inflated long"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class SourceOptions:
     bounds: Bounds | None
     offsets_per_task: int
     check_crc: bool
+    readable: bool
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -70,14 +72,17 @@ class SourceOptions:
             raise UsageError(
                 f"{FORMAT}: offsetsPerTask is {per_task}; it must be a number of at least 1."
             )
-        check_crc = given.get("checkcrc", "false").lower()
-        if check_crc not in ("true", "false"):
-            raise UsageError(f"{FORMAT}: checkCrc is {check_crc}; it must be true or false.")
+        flags = {name: given.get(name.lower(), "false").lower() for name in _FLAGS}
+        for name, flag in flags.items():
+            if flag not in ("true", "false"):
+                raise UsageError(f"{FORMAT}: {name} is {flag}; it must be true or false.")
         bounds = _parse_bounds(given["topic"], given["bounds"]) if "bounds" in given else None
-        return cls(address, given["topic"], bounds, int(per_task), check_crc == "true")
+        check_crc, readable = (flags[name] == "true" for name in _FLAGS)
+        return cls(address, given["topic"], bounds, int(per_task), check_crc, readable)
 
 
-_OPTIONS = ("topic", "bounds", "offsetsPerTask", "checkCrc")
+_FLAGS = ("checkCrc", "readable")
+_OPTIONS = ("topic", "bounds", "offsetsPerTask", *_FLAGS)
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ class KafkaRawLog(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        return BATCH_COLUMNS
+        return COLUMNS
 
     def reader(self, schema: StructType) -> RawLogReader:  # noqa: ARG002
         return RawLogReader(SourceOptions.parse(self.options))
@@ -131,6 +136,7 @@ class RawLogReader(DataSourceReader):
                 Bounds(source.topic, (part,)),
                 check_crc=source.check_crc,
                 part_of=Bounds(source.topic, (whole,)),
+                readable=source.readable,
             )
         yield from rows.to_batches()
 

@@ -15,8 +15,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
 from topicproof.backend.kafka.log.batches import SCHEMA
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
-from topicproof.backend.kafka.log.rawlog_source import FORMAT, KafkaRawLog, SourceOptions
-from topicproof.validators.facts.log_facts import BATCH_COLUMNS
+from topicproof.backend.kafka.log.rawlog_source import COLUMNS, FORMAT, KafkaRawLog, SourceOptions
 from topicproof.validators.finding import Bounds, PartitionBounds
 
 NewTopic = Callable[..., str]
@@ -51,7 +50,7 @@ def test_spark_reads_what_one_process_reads(
         .options(**{"kafka.bootstrap.servers": bootstrap, "topic": topic})
         .load()
     )
-    assert frame.schema == spark.createDataFrame([], BATCH_COLUMNS).schema
+    assert frame.schema == spark.createDataFrame([], COLUMNS).schema
     expected = scan(Address(bootstrap), topic, bounds)
     assert expected["base_offset"][0].as_py() == 9 and expected.num_rows > 20
     assert rows(spark, bootstrap, topic, offsetsPerTask=per_task, checkCrc="true").equals(expected)

@@ -1,0 +1,272 @@
+"""How many bytes record batches take after decompression, before anybody decompresses them.
+
+A batch of 16 kB may hold one record of 500 MB: zstd stores 128 KiB of zeros in four bytes. Brokers
+limit the stored size alone (message.max.bytes), and readers take a record into memory whole.
+
+The bound follows from the frames of the codec, without decompression: zstd and lz4 have blocks of a
+largest size (RFC 8878, the LZ4 frame format), and snappy begins with the size. gzip says it only at
+its end, and not reliably, because several members may follow each other (RFC 1952). So for gzip it
+is the largest ratio of deflate.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from topicproof.backend.errors import RecordTooLarge
+from topicproof.backend.kafka.log.batches import (
+    COMPRESSION_BITS,
+    COMPRESSIONS,
+    DECOMPRESSED_BYTES_MAX,
+    HEADER,
+    SNAPPY_RATIO_MAX,
+    Headers,
+    decompress,
+    snappy_blocks,
+    snappy_size,
+    varint,
+)
+
+RECORD_BYTES_MAX = 2**25
+"""The largest record that is read, with key, value and headers. A task of Spark holds some four
+copies. Brokers accept 1 MB by default, and records of 10 MB are in use."""
+BATCH_BYTES_MAX = DECOMPRESSED_BYTES_MAX
+"""The largest batch that is read. A reader may hold all of its records."""
+GZIP_RATIO_MAX = 1_032
+"""Deflate writes at most 258 bytes for two bits."""
+LZ4_RATIO_MAX = 255
+ZSTD_BLOCK_BYTES_MAX = 2**17
+BEYOND = 2**40
+_RATIOS = {1: GZIP_RATIO_MAX, 2: SNAPPY_RATIO_MAX, 3: LZ4_RATIO_MAX}
+"""By the codec's number. A snappy block that names a larger size is broken, and brokers refuse
+it."""
+_ZSTD_HEADER_BYTES_MAX, _ZSTD_BLOCK_HEADER_BYTES = 18, 3
+_CHUNK_BYTES = 2**22
+_ZSTD_MAGIC, _LZ4_MAGIC = 0xFD2FB528, 0x184D2204
+_SKIPPABLE, _SKIPPABLE_MASK = 0x184D2A50, 0xFFFFFFF0
+_STORED_BIT = 0x80000000
+_LZ4_BLOCK_BYTES_MAX = {4: 2**16, 5: 2**18, 6: 2**20, 7: 2**22}
+_WINDOW_BYTES = 1
+_UINT = struct.Struct("<I").unpack_from
+
+Sizes = npt.NDArray[np.int64]
+
+
+def fetch_bytes(ratio: float, default: int) -> int:
+    """Return how many bytes a reader may fetch of a partition at once, so that they take at most
+    `BATCH_BYTES_MAX` after decompression. Brokers always send one whole batch (KIP-74). `ratio`:
+    the largest one of the topic's batches."""
+    return max(1, min(default, int(BATCH_BYTES_MAX / max(ratio, 1.0))))
+
+
+def largest_ratio(batches: pa.Table) -> float:
+    """Return how many times larger a batch becomes at most (`batches.SCHEMA`)."""
+    sizes = np.maximum(np.asarray(batches["size"]), 1)
+    return float((np.asarray(batches["inflated"]) / sizes).max(initial=1.0))
+
+
+def inflated_sizes(data: memoryview, positions: Sequence[int], rows: Headers) -> Sizes:
+    """Return the largest number of bytes that each batch may take after decompression. Nothing is
+    decompressed.
+
+    The codec's largest ratio is enough for most batches. zstd's is 32,768, so its frames are
+    walked: those of one block all at once, as most small batches are.
+    """
+    sizes = rows["size"].astype(np.int64)
+    codecs = rows["compression"]
+    at = np.asarray(positions, np.int64) + HEADER.itemsize
+    records = sizes - HEADER.itemsize
+    bounds = sizes.copy()
+    for codec, ratio in _RATIOS.items():
+        bounds = np.where(codecs == codec, HEADER.itemsize + records * ratio, bounds)
+    zstd = np.flatnonzero(codecs == COMPRESSIONS.index("zstd"))
+    bounds[zstd] += _single_blocks(data, at[zstd], records[zstd])
+    walked = (bounds > RECORD_BYTES_MAX) & (codecs != 0) & (codecs != COMPRESSIONS.index("gzip"))
+    for index in np.flatnonzero(walked).tolist():
+        first, end = int(at[index]), int(at[index] + records[index])
+        bounds[index] = HEADER.itemsize + size_bound(data[first:end], int(codecs[index]))
+    return np.maximum(bounds, sizes)
+
+
+def _single_blocks(data: memoryview, at: Sizes, sizes: Sizes) -> Sizes:
+    """Return the bound of each zstd frame that is one block; of any other, a number beyond every
+    limit. `at` and `sizes`: where the compressed records begin, and how long they are."""
+    content = np.frombuffer(data, np.uint8)
+    columns = np.arange(_ZSTD_HEADER_BYTES_MAX + _ZSTD_BLOCK_HEADER_BYTES)
+    heads = content[np.minimum(at[:, None] + columns, len(content) - 1)].astype(np.int64)
+    what = heads[:, 4]
+    single = what >> 5 & 1
+    header = 6 - single + np.array([0, 1, 2, 4])[what & 3]
+    header += np.where(what >> 6, 1 << (what >> 6), single)
+    block = sum(
+        np.take_along_axis(heads, header[:, None] + byte, 1)[:, 0] << 8 * byte for byte in range(3)
+    )
+    last, kind, size = block & 1, block >> 1 & 3, block >> 3
+    end = header + _ZSTD_BLOCK_HEADER_BYTES + np.where(kind == 1, 1, size) + (what & 4)
+    magic = (heads[:, :4] << np.array([0, 8, 16, 24])).sum(axis=1)
+    whole = (magic == _ZSTD_MAGIC) & (last == 1) & (kind < 3) & (end == sizes)
+    return np.where(whole, np.where(kind == 2, ZSTD_BLOCK_BYTES_MAX, size), BEYOND)
+
+
+def size_bound(data: memoryview, compression: int) -> int:
+    """Return the largest number of bytes that compressed records may take. Where the frames are
+    broken, they count as decompressed up to the limit: the codec refuses them somewhere."""
+    codec = COMPRESSIONS[compression] if compression < len(COMPRESSIONS) else ""
+    try:
+        if codec == "zstd":
+            return _zstd_bound(data)
+        if codec == "lz4":
+            return _lz4_bound(data)
+        if codec == "snappy":
+            return _snappy_bound(data)
+    except (IndexError, ValueError, struct.error):
+        return counted_size(data, compression)
+    return len(data) * (GZIP_RATIO_MAX if codec == "gzip" else 1)
+
+
+def counted_size(data: memoryview, compression: int, most: int = BATCH_BYTES_MAX) -> int:
+    """Decompress and discard. Returns the number of bytes; one beyond `most` means: more. Of broken
+    data, it counts what comes before the break."""
+    codec = COMPRESSIONS[compression] if compression < len(COMPRESSIONS) else ""
+    if codec == "gzip":
+        return _gzip_size(data, most)
+    if codec in ("none", ""):
+        return len(data)
+    total = 0
+    try:
+        if codec == "snappy":
+            return min(_snappy_bound(data), most + 1)
+        with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
+            while total <= most and (size := stream.read_buffer(_CHUNK_BYTES).size):
+                total += size
+    except (OSError, IndexError, ValueError, struct.error):
+        pass
+    return min(total, most + 1)
+
+
+def require_readable(rows: Headers, data: memoryview, positions: Sequence[int], topic: str) -> None:
+    """Raise RecordTooLarge for a batch or a record that would exhaust a reader's memory.
+
+    `rows` have the bounds of `inflated_sizes`; only what these do not settle is decompressed.
+    """
+    for index in np.flatnonzero(rows["inflated"] > RECORD_BYTES_MAX).tolist():
+        row, at = rows[index], positions[index]
+        batch = data[at : at + int(row["size"])]
+        records, codec = batch[HEADER.itemsize :], int(row["compression"])
+        size = counted_size(records, codec)
+        first = int(row["base_offset"])
+        where = f"{topic}-{int(row['partition'])}, offset {first:,}"
+        if size > BATCH_BYTES_MAX:
+            what = "The record" if row["count"] == 1 else f"The batch of {row['count']:,} records"
+            raise too_large(f"{what} at {where}", int(row["size"]), BATCH_BYTES_MAX, codec)
+        if size > RECORD_BYTES_MAX:
+            offset, largest = largest_record(batch)
+            if largest > RECORD_BYTES_MAX:
+                where = f"{topic}-{int(row['partition'])}, offset {offset:,}"
+                raise too_large(
+                    f"The record at {where}", int(row["size"]), RECORD_BYTES_MAX, codec, largest
+                )
+
+
+def too_large(
+    what: str, stored: int, most: int, codec: int, size: int | None = None
+) -> RecordTooLarge:
+    """Return the sentence for a record or batch beyond a limit. `size`: its bytes, if counted."""
+    taken = f"more than {most:,} bytes" if size is None else f"{size:,} bytes"
+    packed = f", {COMPRESSIONS[codec]} in {stored:,} bytes of the log" if codec else ""
+    return RecordTooLarge(
+        f"{what} takes {taken} of memory{packed}. At most {RECORD_BYTES_MAX:,} bytes of a record"
+        f" and {BATCH_BYTES_MAX:,} of a batch are read, so that nobody else's work ends for lack of"
+        " memory. Remove what is up to there (kafka-delete-records.sh), or use a copy of the topic"
+        " without it."
+    )
+
+
+def largest_record(batch: memoryview) -> tuple[int, int]:
+    """Return offset and size of the largest record of a batch. The caller has limited its size.
+    What cannot be decoded counts as no record: readers refuse it."""
+    header: Any = np.frombuffer(batch[: HEADER.itemsize], HEADER)[0]
+    codec = int(header["attributes"]) & COMPRESSION_BITS
+    base, at = int(header["base_offset"]), 0
+    offset, largest = base, 0
+    try:
+        records = memoryview(decompress(batch[HEADER.itemsize :], codec))
+        for _ in range(int(header["count"])):
+            length, at = varint(records, at)
+            if length > largest:
+                _, inner = varint(records, at + 1)
+                offset, largest = base + varint(records, inner)[0], length
+            at += max(length, 0)
+    except (OSError, IndexError, ValueError, struct.error):
+        pass
+    return offset, largest
+
+
+def _snappy_bound(data: memoryview) -> int:
+    """Readers take the memory that each block names before they decompress it."""
+    return sum(max(len(block), snappy_size(block)) for block in snappy_blocks(data))
+
+
+def _zstd_bound(data: memoryview) -> int:
+    at = total = 0
+    while at < len(data):
+        (magic,) = _UINT(data, at)
+        if magic & _SKIPPABLE_MASK == _SKIPPABLE:
+            at += 8 + _UINT(data, at + 4)[0]
+            continue
+        if magic != _ZSTD_MAGIC:
+            raise ValueError(f"{magic:#x} begins no frame of zstd")
+        what = data[at + 4]
+        single = what >> 5 & 1
+        at += 5 + (0 if single else _WINDOW_BYTES)
+        at += (0, 1, 2, 4)[what & 3] + (single, 2, 4, 8)[what >> 6]
+        last = 0
+        while not last:
+            block = data[at] | data[at + 1] << 8 | data[at + 2] << 16
+            last, kind, size = block & 1, block >> 1 & 3, block >> 3
+            at += 3 + (1 if kind == 1 else size)
+            total += ZSTD_BLOCK_BYTES_MAX if kind == 2 else size
+        if what & 4:
+            at += 4
+    return total
+
+
+def _lz4_bound(data: memoryview) -> int:
+    at = total = 0
+    while at < len(data):
+        (magic,) = _UINT(data, at)
+        if magic & _SKIPPABLE_MASK == _SKIPPABLE:
+            at += 8 + _UINT(data, at + 4)[0]
+            continue
+        flags = data[at + 4]
+        largest = _LZ4_BLOCK_BYTES_MAX.get(data[at + 5] >> 4 & 7)
+        if magic != _LZ4_MAGIC or largest is None:
+            raise ValueError(f"{magic:#x} begins no frame of lz4")
+        at += 7 + (8 if flags & 8 else 0) + (4 if flags & 1 else 0)
+        while size := _UINT(data, at)[0]:
+            stored = size & ~_STORED_BIT
+            total += stored if size & _STORED_BIT else min(largest, stored * LZ4_RATIO_MAX)
+            at += 4 + stored + (4 if flags & 16 else 0)
+        at += 4 + (4 if flags & 4 else 0)
+    return total
+
+
+def _gzip_size(data: memoryview, most: int) -> int:
+    total, rest = 0, bytes(data)
+    try:
+        while rest and total <= most:
+            member = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            while not member.eof and rest and total <= most:
+                total += len(member.decompress(rest, _CHUNK_BYTES))
+                rest = member.unconsumed_tail
+            rest = member.unused_data
+    except zlib.error:
+        pass
+    return min(total, most + 1)

@@ -1,0 +1,150 @@
+"""How large a batch becomes is bounded before it is decompressed, for every codec of Kafka."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topicproof.backend.errors import RecordTooLarge
+from topicproof.backend.kafka.log.batches import COMPRESSIONS, HEADER, ROW
+from topicproof.backend.kafka.log.inflation import (
+    BATCH_BYTES_MAX,
+    RECORD_BYTES_MAX,
+    counted_size,
+    fetch_bytes,
+    inflated_sizes,
+    require_readable,
+    size_bound,
+)
+
+CODECS = ("gzip", "snappy", "lz4", "zstd")
+CONTENTS = st.one_of(
+    st.binary(max_size=2_000),
+    st.builds(
+        lambda byte, times: byte * times, st.binary(min_size=1, max_size=40), st.integers(0, 40_000)
+    ),
+)
+
+
+def compressed(codec: str, content: bytes) -> bytes:
+    if codec == "gzip":
+        return gzip.compress(content)
+    if codec == "snappy":
+        return bytes(pa.Codec("snappy").compress(content, asbytes=True))
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, codec) as stream:
+        stream.write(content)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def varint(number: int) -> bytes:
+    zigzag, encoded = number << 1, b""
+    while zigzag > 0x7F:
+        encoded += bytes([zigzag & 0x7F | 0x80])
+        zigzag >>= 7
+    return encoded + bytes([zigzag])
+
+
+def batch(codec: str, *values: bytes) -> tuple[memoryview, list[int], np.ndarray]:
+    """A batch of records with these values, from offset 7 on, and its row."""
+    records = b""
+    for number, value in enumerate(values):
+        body = b"\0\0" + varint(number) + b"\x01" + varint(len(value)) + value + b"\0"
+        records += varint(len(body)) + body
+    stored = records if codec == "none" else compressed(codec, records)
+    header = np.zeros(1, HEADER)
+    header["base_offset"], header["count"] = 7, len(values)
+    header["attributes"] = COMPRESSIONS.index(codec)
+    rows = np.zeros(1, ROW)
+    rows["base_offset"], rows["count"], rows["compression"] = (
+        7,
+        len(values),
+        COMPRESSIONS.index(codec),
+    )
+    rows["size"] = HEADER.itemsize + len(stored)
+    data = memoryview(header.tobytes() + stored)
+    rows["inflated"] = inflated_sizes(data, [0], rows)
+    return data, [0], rows
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(
+    contents=st.lists(CONTENTS, min_size=1, max_size=3),
+    broken=st.integers(0, 200),
+    cut=st.booleans(),
+)
+@settings(max_examples=30, deadline=None)
+def test_no_batch_takes_more_than_its_bound(
+    codec: str, contents: list[bytes], broken: int, cut: bool
+) -> None:
+    """Frames may follow each other, be skippable, or break off: a reader gets at most the bound."""
+    frames = [compressed(codec, one) for one in contents]
+    if codec == "snappy":
+        blocks = b"".join(struct.pack(">i", len(one)) + one for one in frames)
+        stored = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + blocks
+        assert size_bound(memoryview(stored), 2) >= sum(map(len, contents))
+        return
+    if codec == "zstd":
+        frames.insert(0, struct.pack("<II", 0x184D2A53, 5) + b"noise")
+    stored = b"".join(frames)
+    if cut:
+        stored = stored[: max(0, len(stored) - broken)]
+    index = COMPRESSIONS.index(codec)
+    taken = counted_size(memoryview(stored), index)
+    assert size_bound(memoryview(stored), index) >= taken
+    rows = np.zeros(1, ROW)
+    rows["compression"], rows["size"] = index, HEADER.itemsize + len(stored)
+    assert inflated_sizes(memoryview(bytes(HEADER.itemsize) + stored), [0], rows)[0] >= taken
+    if not cut:
+        assert taken == sum(map(len, contents))
+
+
+@pytest.mark.parametrize("codec", ["lz4", "snappy", "zstd"])
+def test_ordinary_batches_are_far_below_the_limits(codec: str) -> None:
+    """One MB that compresses ten times: nothing is decompressed to know that it is harmless."""
+    rng = np.random.default_rng(7)
+    text = rng.integers(0, 256, 100_000, np.uint8).tobytes() + bytes(900_000)
+    stored = compressed(codec, text)
+    assert size_bound(memoryview(stored), COMPRESSIONS.index(codec)) < RECORD_BYTES_MAX
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_large_record_is_named_with_its_offset(codec: str) -> None:
+    """The second record of three is beyond the limit of a record, and the batch is not."""
+    large = batch(codec, b"a", bytes(RECORD_BYTES_MAX), b"c")
+    with pytest.raises(
+        RecordTooLarge, match=r"The record at orders-0, offset 8 takes 33,55\d,\d+ bytes"
+    ):
+        require_readable(large[2], large[0], large[1], "orders")
+    fits = batch(codec, *[bytes(RECORD_BYTES_MAX // 2)] * 3)
+    require_readable(fits[2], fits[0], fits[1], "orders")
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_large_batch_is_refused(codec: str) -> None:
+    """Nobody can hold its records at once, though each is small."""
+    data, positions, rows = batch(codec, *[bytes(2**24)] * (BATCH_BYTES_MAX // 2**24))
+    with pytest.raises(
+        RecordTooLarge,
+        match="The batch of 8 records at orders-0, offset 7 takes more than 134,217,728",
+    ):
+        require_readable(rows, data, positions, "orders")
+
+
+def test_two_gzip_members_count_together() -> None:
+    """The size at the end of gzip is that of its last member: a small one may follow a bomb."""
+    stored = gzip.compress(bytes(2**20)) + gzip.compress(b"small")
+    assert counted_size(memoryview(stored), 1) == 2**20 + 5
+
+
+def test_a_reader_fetches_less_where_batches_grow() -> None:
+    """Batches that become 32,768 times larger are fetched one at a time; others as ever."""
+    assert fetch_bytes(5.0, 8_000_000) == 8_000_000
+    assert fetch_bytes(32_768.0, 8_000_000) == 4_096
+    assert fetch_bytes(float("inf"), 8_000_000) == 1
