@@ -27,7 +27,7 @@ from topicproof.backend.judging.capture import committed_offsets
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.expressions import check_expression
 from topicproof.backend.judging.fields import FUNCTIONS, each_in_sql, fields_of, in_sql
-from topicproof.backend.kafka.cluster import Cluster, require_records
+from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.origin import fetch_origin
 from topicproof.backend.yaml_fields import Place, TopicName, YamlFields, parse_yaml, read_yaml
 from topicproof.validators.contract_terms import ContractTerms, Thresholds
@@ -516,8 +516,6 @@ def question_of(
     )
     if source_cluster is not None:
         _require_apart(fields, (source_cluster, source), (cluster, sinks))
-    for own in source:
-        require_records(own)
     offsets = (
         None
         if contract.group is None

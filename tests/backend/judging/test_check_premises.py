@@ -188,3 +188,25 @@ def test_several_sinks_are_judged_each_by_itself(
         for report in reports
     ]
     assert violated == [["duplicate", "order"], ["gap"]]
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_source_without_records_is_judged_like_any_other(
+    bootstrap: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path, removed: bool
+) -> None:
+    """Story: retention has removed all six inputs, and the sink still has their outputs. Or there
+    never was an input, and somebody wrote outputs. Both end in a report with evidence."""
+    source, sink = new_topic(), new_topic()
+    if removed:
+        write(bootstrap, source, range(6))
+        trim(bootstrap, source, 6)
+    write(bootstrap, sink, range(6))
+    (report,) = check(spark, bootstrap, tmp_path, source={"topic": source}, sink={"topic": sink})
+    outcomes = {finding.kind: finding.outcome for finding in report.findings}
+    if removed:
+        assert report.verdict is Outcome.UNKNOWN and "removed" in report.why
+        assert outcomes["source_removed"] is Outcome.UNKNOWN
+    else:
+        assert report.verdict is Outcome.VIOLATED
+        assert outcomes["phantom"] is Outcome.VIOLATED
+    assert (tmp_path / "0" / "evidence" / "manifest.json").is_file()

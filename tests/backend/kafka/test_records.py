@@ -144,6 +144,8 @@ def test_a_hole_is_a_row(bootstrap: str, new_topic: NewTopic) -> None:
             "transactional": [False, False],
             "control": pd.Series([None, None], dtype=object),
             "transaction": pd.array([None, None], dtype="Int64"),
+            "inflated": [0, 0],
+            "ratio": [1.0, 0.0],
         }
     )
     rows = read_window(Address(bootstrap), topic, 0, 0, 10, bounds, thinned)
