@@ -105,14 +105,14 @@ def test_records_around_it_are_read_and_it_is_not(bootstrap: str, new_topic: New
     ("expression", "why"),
     [
         (r"repeat(cast(id as string), 20000) rlike '^(\\w|-)+$'", "recurses too deeply"),
-        ("length(repeat(cast(id as string), 2147483000))", "more memory than Spark has"),
+        ("length(repeat(cast(id as string), 2147483647))", "more memory than Spark has"),
     ],
     ids=["stack", "heap"],
 )
 def test_a_task_that_exhausts_the_machine_fails_alone(
     spark: SparkSession, expression: str, why: str
 ) -> None:
-    """An endless recursion, and a text of 2 GB: the task fails, says why in plain words, and the
+    """An endless recursion, and a text longer than Java can hold: the task fails, says why in plain words, and the
     same session goes on."""
     rows = spark.range(1).selectExpr(f"{expression} as value")
     with pytest.raises(PySparkException) as failure:
