@@ -19,6 +19,7 @@ from topicproof.backend.kafka.client_configs import (
     idempotent_producer_config,
 )
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.log import rawlog
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 TICK_S = 0.02
@@ -86,10 +87,12 @@ def numbers_in(
 ) -> set[int]:
     """Return the integers in a topic that a run filled. `number` gives a message's integer as text.
 
-    Raises TopicError for any other record.
+    Raises TopicError for any other record, RecordTooLarge for one that cannot be read.
     """
     bounds = cluster.bounds(topic)
     ends = {p.partition: p.hw for p in bounds.partitions if p.hw > p.start}
+    if ends:
+        rawlog.scan(cluster.address, topic, bounds, readable=True)
     consumer = Consumer(consumer_config(cluster.address, f"{topic}-fill", READ_UNCOMMITTED))
     consumer.assign(
         [
