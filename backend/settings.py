@@ -144,7 +144,10 @@ class Settings(BaseSettings):
     @classmethod
     def _read_config(cls, given: dict[str, Any]) -> dict[str, Any]:
         config = given.get("config")
-        client = read_properties(Path(config).expanduser()) if config else Properties({}, {})
+        try:
+            client = read_properties(_whole(Path(config))) if config else Properties({}, {})
+        except ValueError as error:
+            raise UsageError(f"The setting TOPICPROOF_CONFIG is wrong: {error}.") from error
         named = [client.pop(name, None) for name in ("bootstrap.servers", "metadata.broker.list")]
         registry = take_registry(client, given.get("schema_registry"))
         told = {"client": _usable(client), "registry": registry}
@@ -175,7 +178,12 @@ class Settings(BaseSettings):
                 raise UsageError(
                     f"The setting TOPICPROOF_AVRO_SCHEMAS is wrong: {one} is not topic=file.avsc."
                 )
-            found[topic.strip()] = Path(path.strip()).expanduser()
+            try:
+                found[topic.strip()] = _whole(Path(path.strip()))
+            except ValueError as error:
+                raise UsageError(
+                    f"The setting TOPICPROOF_AVRO_SCHEMAS is wrong: {error}."
+                ) from error
         return found
 
     @property
@@ -274,8 +282,9 @@ def _settings(given: dict[str, Any]) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = "_".join(map(str, first["loc"])).upper()
+        name = name if name == "SPARK_REMOTE" else f"TOPICPROOF_{name}"
         why = first["msg"].removeprefix("Value error, ")
-        raise UsageError(f"The setting TOPICPROOF_{name} is wrong: {why}.") from error
+        raise UsageError(f"The setting {name} is wrong: {why}.") from error
 
 
 def nearest(folder: Path) -> Path:

@@ -24,11 +24,12 @@ from typing import Any
 
 import psutil
 from sqlalchemy import Engine, Text, create_engine, event, or_, select, text, update
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
 
-from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.errors import EvidenceError, SetupError, UsageError
 from topicproof.backend.history.run_state import (
     Facts,
     Progress,
@@ -311,6 +312,7 @@ class _Translated:
 
 
 def _engine(url: str) -> Engine:
+    _require_usable(url)
     try:
         engine = create_engine(url)
         if engine.dialect.name == "sqlite":
@@ -326,6 +328,37 @@ def _engine(url: str) -> Engine:
     except SQLAlchemyError as error:
         raise EvidenceError(_cannot(error)) from error
     return engine
+
+
+def _require_usable(url: str) -> None:
+    """Raises SetupError for an address that no history can have. It is quoted in no message,
+    because it may hold a password."""
+    try:
+        address = make_url(url)
+        if address.get_backend_name() not in ("sqlite", "postgresql"):
+            raise SetupError(
+                f"{_WRONG} a history is kept in PostgreSQL (postgresql+psycopg://) or SQLite, and"
+                " the address is of another database."
+            )
+        # Drivers fail in their own ways on what they cannot read.
+        engine = create_engine(address)
+        engine.connect().close()
+        engine.dispose()
+    except ImportError as error:
+        raise SetupError(
+            f"{_WRONG} the package {error.name}, which its driver needs, is not installed. For"
+            " PostgreSQL, begin the address with postgresql+psycopg://."
+        ) from error
+    except (ValueError, TypeError, AttributeError, OSError) as error:
+        raise SetupError(
+            f"{_WRONG} the address cannot be read. It is postgresql+psycopg://USER@HOST:PORT/NAME,"
+            " with a number as PORT."
+        ) from error
+    except SQLAlchemyError as error:
+        raise EvidenceError(_cannot(error)) from error
+
+
+_WRONG = "The setting TOPICPROOF_DATABASE is wrong:"
 
 
 def _revision(engine: Engine) -> str | None:

@@ -280,11 +280,11 @@ def with_session(remote: str, session: str) -> str:
 
 def connect(remote: str) -> SparkSession:
     """Open a new session on the server. Raises SparkError when nothing answers there."""
-    # The environment's proxy is not used for this machine.
-    proxied = urlsplit(remote).hostname not in LOOPBACK
     try:
+        # The environment's proxy is not used for this machine.
+        proxied = urlsplit(remote).hostname not in LOOPBACK
         channel = DefaultChannelBuilder(remote, [("grpc.enable_http_proxy", int(proxied))])
-    except PySparkException as error:
+    except (PySparkException, ValueError) as error:
         raise SparkError(
             f"{without_token(remote)} is not the address of a Spark Connect server. Check"
             " SPARK_REMOTE."
