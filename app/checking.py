@@ -24,7 +24,7 @@ from topicproof.backend.judging.contract import make_contract, parse_fields
 from topicproof.backend.judging.contract_draft import Draft, draft_from
 from topicproof.backend.judging.contract_lint import lint, needs_spark
 from topicproof.backend.judging.contract_text import LABELS, side_label, spell
-from topicproof.backend.judging.sample import Sample, samples
+from topicproof.backend.judging.sample import Sample, older_outputs, samples
 from topicproof.backend.runs.sides import Chosen
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import spark_session
@@ -69,8 +69,9 @@ def _drafted(
     _source_formats: Formats | None,
 ) -> Drafted:
     pair = samples(_sides, source, sink, _formats, _source_formats)
+    older = older_outputs(_sides.sink, pair[1], _formats)
     labels = {side: _labels(sample) for side, sample in zip(("source", "sink"), pair, strict=True)}
-    return Drafted(*pair, draft_from(*pair, _sides), labels)
+    return Drafted(*pair, draft_from(*pair, _sides, older), labels)
 
 
 def _labels(sample: Sample) -> tuple[str, ...]:

@@ -57,6 +57,16 @@ def form(fields: Mapping[str, Any], labels: Mapping[str, Sequence[str]], changed
             "The order in which outputs must stand in a sink partition. “As in the source”:"
             " in the order of their source partition.",
         )
+    if fields.get("expect") == Expect.ZERO_OR_ONE:
+        terms.write(
+            "count",
+            "Count (optional)",
+            "case when get_json_object(value, '$.paid') = 'true' then 1 else 0 end",
+            "Which inputs have an output: 1 or 0, in Spark SQL over the source record. Empty: an"
+            " input without an output may be filtered or lost, and the check cannot tell.",
+        )
+        if fields.get("count") is None:
+            _filtered(terms)
     if fields.get("expect") == Expect.ONE_TO_MANY:
         terms.write(
             "count",
@@ -103,9 +113,11 @@ class _Terms:
 
         def chosen() -> None:
             value = st.session_state[key]
-            more: dict[str, Any] = {"count": None} if name == "expect" else {}
+            more: dict[str, Any] = {}
+            if name == "expect":
+                more = {"count": None, "filtered": None}
             if name == "expect" and value == Expect.ONE_TO_MANY:
-                more = {"count": PLACEHOLDER, "value": None}
+                more |= {"count": PLACEHOLDER, "value": None}
             self.set(**{name: str(value)}, **more)
 
         st.selectbox(
@@ -123,10 +135,12 @@ class _Terms:
 
         def typed() -> None:
             text = st.session_state[key].strip()
-            empty = PLACEHOLDER if name == "count" else None
+            required = name == "count" and self.fields.get("expect") == Expect.ONE_TO_MANY
+            empty = PLACEHOLDER if required else None
             # A group may be named by a number.
             number = name != "group" and text.isdecimal()
-            self.set(**{name: int(text) if number else text or empty})
+            more = {"filtered": None} if name == "count" else {}
+            self.set(**{name: int(text) if number else text or empty}, **more)
 
         st.text_input(
             label, key=key, on_change=typed, placeholder=placeholder, help=help_, live="400ms"
@@ -164,6 +178,22 @@ def _identity(terms: _Terms, labels: Mapping[str, Sequence[str]]) -> None:
                 " Type what the list lacks."
             ),
         )
+
+
+def _filtered(terms: _Terms) -> None:
+    """Shows whether inputs without outputs are accepted unchecked."""
+    key = _shown("filtered", terms.fields.get("filtered") == "unchecked")
+
+    def accepted() -> None:
+        terms.set(filtered="unchecked" if st.session_state[key] else None)
+
+    st.checkbox(
+        "Accept inputs without an output unchecked",
+        key=key,
+        on_change=accepted,
+        help="Without a count, an input without an output may be filtered or lost. The verdict"
+        " warns of that unless you accept it.",
+    )
 
 
 def _further(terms: _Terms) -> None:

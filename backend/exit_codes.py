@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from topicproof.validators.report import Report
 
 WARNED = 2
-"""The verdict holds, but a threshold of its contract is exceeded."""
+"""The verdict holds, but a threshold of its contract is exceeded, or its terms cannot tell lost
+inputs from filtered ones."""
 UNJUDGED = 3
 FORGED = 4
 PRECEDENCE = (FORGED, 1, UNJUDGED, WARNED, 0)
@@ -20,5 +21,5 @@ def worst(codes: Iterable[int]) -> int:
 
 
 def code_of(report: Report) -> int:
-    """Return the verdict's code, or `WARNED` if the verdict holds but a threshold is exceeded."""
+    """Return the verdict's code, or `WARNED` if the verdict holds with warnings."""
     return worst([report.exit_code, WARNED if report.warnings else 0])

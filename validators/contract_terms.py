@@ -42,6 +42,9 @@ class ContractTerms:
     retained: bool = False
     """Whether only what the topics still hold is judged, regardless of what Kafka has removed."""
 
+    filter_unchecked: bool = False
+    """Whether an input without an output needs no warning, although it may be lost: `zero_or_one`
+    without a count cannot tell."""
     repeats: bool = False
     """Whether the guarantee allows repeated outputs."""
     compared: tuple[str, ...] = ()

@@ -5,7 +5,8 @@
   0 is a filtered input.
 - `zero_or_one` with a count: like `one_to_many` with 0 or 1.
 - `zero_or_one` without a count: an input without a record in the sink was filtered out or lost.
-  Nothing in the topics tells which, so such inputs are not judged. By lineage, an output that was
+  Nothing in the topics tells which, so such inputs are not judged, and the report warns of them
+  (exit code 2) unless the contract says `filtered: unchecked`. By lineage, an output that was
   produced but never committed still counts as missing: the pipeline did make it. A second output is
   too many.
 

@@ -27,6 +27,7 @@ from topicproof.validators.verdict_sentence import (
     keeps_order,
     plural,
     threshold_warnings,
+    unchecked_filter,
     verdict_sentence,
 )
 
@@ -122,7 +123,10 @@ def judge(
         run=run,
         took_s=round(ledger.took_s + time.monotonic() - began, 3),
         versions=versions or {},
-        warnings=threshold_warnings(ledger),
+        warnings=(
+            *threshold_warnings(ledger),
+            *(unchecked_filter(ledger) if verdict is Outcome.HOLDS and "gap" in required else ()),
+        ),
     )
 
 

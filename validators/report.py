@@ -56,7 +56,8 @@ class Report:
     took_s: float
     versions: Mapping[str, str]
     warnings: tuple[str, ...] = ()
-    """Values beyond the contract's thresholds, a sentence each; no part of the verdict."""
+    """Values beyond the contract's thresholds, and what its terms cannot tell, a sentence each; no
+    part of the verdict."""
     origin: Origin | None = None
     """None in reports of earlier versions, and if the readings did not come from Kafka."""
     notes: tuple[str, ...] = ()

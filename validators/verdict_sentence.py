@@ -73,10 +73,11 @@ def _praise(
             said = f"{there:,} of {inputs:,} inputs committed {PROMISES[guarantee]}{in_order}"
         case Expect.ZERO_OR_ONE if ledger.expected.count is None:
             said = (
-                f"{there:,} outputs of {inputs:,} inputs committed {PROMISES[guarantee]}{in_order};"
-                " it is unknown "
+                f"{there:,} outputs of {inputs:,} inputs committed {PROMISES[guarantee]}{in_order}"
             )
-            said += f"whether the other {inputs - wanted:,} were filtered out or lost"
+            if inputs > wanted:
+                others = "one was" if inputs - wanted == 1 else f"{inputs - wanted:,} were"
+                said += f"; it is unknown whether the other {others} filtered out or lost"
         case _:
             said = (
                 f"{there:,} of {wanted:,} outputs of {inputs:,} inputs committed"
@@ -118,6 +119,21 @@ def threshold_warnings(ledger: Ledger) -> tuple[str, ...]:
             f" {warn.aborted_share:.1%}."
         )
     return tuple(said)
+
+
+def unchecked_filter(ledger: Ledger) -> tuple[str, ...]:
+    """Warns if inputs without an output may be lost, unless the contract takes them for
+    filtered."""
+    count = ledger.inputs_count - ledger.outputs_count
+    open_ = ledger.expected.kind is Expect.ZERO_OR_ONE and ledger.expected.count is None
+    if not open_ or ledger.agreed.filter_unchecked or count <= 0:
+        return ()
+    has = "has" if count == 1 else "have"
+    return (
+        f"{count:,} {plural(count, 'input')} {has} no output: filtered or lost, and zero_or_one"
+        " without a count cannot tell. Give the contract a `count` of 0 or 1, or accept this with"
+        " `filtered: unchecked`.",
+    )
 
 
 def keeps_order(ledger: Ledger) -> bool:

@@ -52,10 +52,7 @@ SIDES = "source", "sink"
 SAME = "same"
 SHOWN_CHARACTERS = 26
 """Of a topic's name, as a narrow window shows it in the box where it is chosen."""
-FILE_WORDS = (
-    f"write one_to_one if outputs above 1 are duplicates ({PLACEHOLDER} is not a count)",
-    "choose “exactly one” if outputs above 1 are duplicates",
-)
+FILE_WORDS = "expect: one_to_one without a count", "choose “exactly one”"
 """The draft's advice to somebody who edits a file, and the same for this form."""
 
 settings = page_settings()
@@ -401,8 +398,17 @@ def draft_note(found: Drafted) -> None:
         return
     inputs, outputs = len(found.inputs.rows), len(found.outputs.rows)
     st.markdown(f"Drafted from the newest {inputs:,} inputs and {outputs:,} outputs. Review it.")
-    notes = (one.replace(*FILE_WORDS) for one in found.draft.notes)
-    st.caption("  \n".join(wording.plain(note) for note in notes))
+    st.caption("  \n".join(wording.plain(note) for note in found.draft.notes))
+    if found.draft.question is not None:
+        question = found.draft.question.replace(*FILE_WORDS)
+        st.warning(
+            wording.plain(f"{question[:1].upper()}{question[1:]}."),
+            title="Fill in the count",
+            icon=":material/help:",
+        )
+    if found.draft.repeated:
+        st.caption("Two outputs of one input:")
+        verbatim("\n".join(found.draft.repeated))
 
 
 def starting(

@@ -165,6 +165,13 @@ def _init(
             out.document(found.text)
         else:
             out.line(f"{file}: {found.why}.")
+        if found.repeated:
+            say("Two outputs of one input:")
+            for line in found.repeated:
+                say(f"  {line}")
+        if found.question is not None:
+            where = "the contract" if file is None else str(file)
+            say(f"Fill in `count` in {where} before a check: {found.question}.")
 
 
 def _preview(file: Path, settings: Settings, source: Settings | None, json_: str | None) -> None:

@@ -152,6 +152,7 @@ class OwnTerms(BaseModel):
     expect: Expect | None = None
     count: Expression | None = None
     value: Value | None = None
+    filtered: Literal["unchecked"] | None = None
     order: Order | None = None
 
 
@@ -182,6 +183,9 @@ class Contract(BaseModel):
     value: Value | None = None
     """The expected output value: Spark SQL over the source record. Or one expression for each field
     of the decoded output, by path."""
+    filtered: Literal["unchecked"] | None = None
+    """`unchecked`: `zero_or_one` without a count takes every input without an output for a filtered
+    one, without a warning that it may be lost."""
     order: Order = Order.PER_SOURCE_PARTITION
     group: str | None = None
     """The consumer group whose offsets must agree with the output."""
@@ -271,6 +275,7 @@ class Contract(BaseModel):
             self.require,
             warn,
             retained=self.range == "retained",
+            filter_unchecked=self.filtered is not None,
             compared=self._compared,
             source_fields=_fields(match.source, *fields_of(self.count, *self._expressions)),
             sink_fields=_fields(match.sink, *self._compared),
@@ -314,6 +319,7 @@ def _said(own: OwnTerms) -> dict[str, Any]:
     }
     if "expect" in said:
         said.setdefault("count", None)
+        said.setdefault("filtered", None)
     if isinstance(said.get("identity"), str) and said["identity"] != LINEAGE:
         said["identity"] = Sides.model_construct(source=said["identity"], sink=said["identity"])
     return {name: value for name, value in said.items() if name not in ("topic", "cluster")}
@@ -477,6 +483,11 @@ def _of_one(contract: Contract, at: Place, told: bool) -> Iterator[_Disagreement
         Expected(contract.expect, contract.count)
     except ValueError as error:
         yield _Disagreement(str(error), (*at, "expect"), ("expect", "count"))
+    if contract.filtered is not None and (
+        contract.expect is not Expect.ZERO_OR_ONE or contract.count is not None
+    ):
+        why = "only zero_or_one without a count leaves open what was filtered. Remove it"
+        yield _Disagreement(why, (*at, "filtered"), ("filtered", "expect", "count"))
     if contract.value is not None and contract.expect is Expect.ONE_TO_MANY:
         why = "one expression cannot give the values of many outputs. Remove it"
         yield _Disagreement(why, (*at, "value"), ("value", "expect"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import yaml
@@ -10,17 +10,23 @@ import yaml
 from topicproof.backend.address import Sides
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.judging.candidates import SCORE_MIN, Fit, fits
-from topicproof.backend.judging.expectation_seen import Seen, see
+from topicproof.backend.judging.expectation_seen import Observation, Side, observe
 from topicproof.backend.judging.sample import (
     Sample,
     named_input,
+    older_outputs,
     outputs_of_lineage,
     packs_of,
+    part_of,
     samples,
+    texts_at,
 )
+from topicproof.backend.kafka.browse.records import as_text
+from topicproof.validators.expected import Expect
 from topicproof.validators.lineage.headers import LINEAGE_HEADER
 
 TRIED_SHOWN = 5
+SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,11 @@ class Draft:
     found: bool
     notes: tuple[str, ...] = ()
     """What was seen of identity, outputs and order: a sentence each."""
+    question: str | None = None
+    """What a person must fill in before a check."""
+    repeated: tuple[str, ...] = ()
+    """Two outputs of one input with key and value, a line each. For eyes that may see payloads; the
+    contract names their places alone."""
 
 
 def draft(
@@ -46,12 +57,21 @@ def draft(
     """Draft a contract. `formats` decodes what is not JSON; None: without a registry.
     `source_formats`: those of the source, if they are not the sink's. Raises ClusterError,
     TopicError."""
-    return draft_from(*samples(sides, source, sink, formats, source_formats), sides)
+    formats = formats or Formats()
+    inputs, outputs = samples(sides, source, sink, formats, source_formats)
+    return draft_from(inputs, outputs, sides, older_outputs(sides.sink, outputs, formats))
 
 
-def draft_from(inputs: Sample, outputs: Sample, sides: Sides | None = None) -> Draft:
+def draft_from(
+    inputs: Sample,
+    outputs: Sample,
+    sides: Sides | None = None,
+    older: Iterable[Sample] = (),
+) -> Draft:
     """Draft a contract from samples of the two topics. `sides`: their clusters; None: the same.
-    Offsets of another cluster identify nothing, and clusters with names are named."""
+    Offsets of another cluster identify nothing, and clusters with names are named. `older`: the
+    sink's other records (sample.py, `older_outputs`), read only where the sample leaves open
+    whether an input has an output."""
     source, sink = inputs.topic, outputs.topic
     there, here = inputs.candidates, outputs.candidates
     tried = fits(there, here)
@@ -69,16 +89,28 @@ def draft_from(inputs: Sample, outputs: Sample, sides: Sides | None = None) -> D
     if best is lineage:
         places = [(row.partition, row.offset) for row in inputs.rows]
         rows, named = outputs_of_lineage(outputs, source)
-        seen = see(inputs.rows, inputs.documents, rows, outputs.whole, places, named, inputs.fields)
+        left = Side(inputs.rows, places, inputs.documents, inputs.fields)
+        right = Side(rows, named, whole=outputs.whole)
     else:
-        texts = there[best.source], here[best.sink]
-        seen = see(
-            inputs.rows, inputs.documents, outputs.rows, outputs.whole, *texts, inputs.fields
-        )
+        left = Side(inputs.rows, there[best.source], inputs.documents, inputs.fields)
+        right = Side(outputs.rows, here[best.sink], whole=outputs.whole)
+    observation = observe(
+        left, right, _sides_of(older, None if best is lineage else best.sink, source)
+    )
     names = ("", "")
     if sides is not None and sides.across and sides.source.name and sides.sink.name:
         names = sides.source.name, sides.sink.name
-    return _contract(_topic(source, names[0]), _topic(sink, names[1]), best, seen)
+    return _contract(_topic(source, names[0]), _topic(sink, names[1]), best, observation)
+
+
+def _sides_of(older: Iterable[Sample], spelled: str | None, source: str) -> Iterator[Side]:
+    """Yield further outputs with what matches each. `spelled`: the candidate; None: lineage."""
+    for sample in older:
+        if spelled is None:
+            rows, places = outputs_of_lineage(sample, source)
+            yield Side(rows, places, whole=sample.whole)
+        else:
+            yield Side(sample.rows, texts_at(sample, part_of(spelled)), whole=sample.whole)
 
 
 def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
@@ -110,9 +142,13 @@ def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
     )
 
 
-def _contract(source: str, sink: str, best: Fit, seen: Seen) -> Draft:
+def _contract(source: str, sink: str, best: Fit, observation: Observation) -> Draft:
     why = f"{best}: {best.certainty}"
-    notes = f"Identity: {why}.", f"Outputs: {seen.outputs}.", f"Order: {seen.ordered}."
+    notes = (
+        f"Identity: {why}.",
+        f"Outputs: {observation.outputs}.",
+        f"Order: {observation.ordered}.",
+    )
     comments = [
         (
             f"# A first contract, from the newest {best.inputs:,} inputs and {best.outputs:,}"
@@ -126,27 +162,43 @@ def _contract(source: str, sink: str, best: Fit, seen: Seen) -> Draft:
         f"sink: {sink}",
         f"identity: {best.spelled}",
         (
-            f"expect: {seen.expect} # one_to_one, zero_or_one, or one_to_many with a count in Spark"
-            " SQL over the input"
+            f"expect: {observation.expect} # one_to_one, zero_or_one, or one_to_many with a count"
+            " in Spark SQL over the input"
         ),
+        *_count_lines(observation),
         *(
             []
-            if seen.count is None
-            else [f"count: {seen.count if seen.count.isdigit() else _text(seen.count)}"]
-        ),
-        *(
-            []
-            if seen.expect == "one_to_many"
+            if observation.expect is Expect.ONE_TO_MANY
             else [
                 "# value: upper(value) # what an output's value must be, in Spark SQL over the"
                 " input"
             ]
         ),
-        f"order: {seen.order} # per_source_partition, per_key or none",
+        f"order: {observation.order} # per_source_partition, per_key or none",
         "# group: my-app # a consumer group whose committed offsets must agree with the output",
         "warn: {pending: 0}",
     ]
-    return Draft("\n".join([*comments, *fields]) + "\n", why, found=True, notes=notes)
+    text = "\n".join([*comments, *fields]) + "\n"
+    repeated = tuple(
+        f"{row.partition}/{row.offset}: key {_excerpt(row.key)}, value {_excerpt(row.value)}"
+        for row in observation.repeated
+    )
+    return Draft(
+        text, why, found=True, notes=notes, question=observation.question, repeated=repeated
+    )
+
+
+def _count_lines(observation: Observation) -> list[str]:
+    """Return the line of the count, with the question if it is to be filled in."""
+    if observation.count is None:
+        return []
+    line = f"count: {_text(observation.count)}"
+    return [line if observation.question is None else f"{line} # {observation.question}"]
+
+
+def _excerpt(content: bytes | None) -> str:
+    """Return the beginning of a key or value on one line."""
+    return "none" if content is None else " ".join(as_text(content, SHOWN_CHARACTERS).split())
 
 
 def _nothing(source: str, sink: str, tried: Sequence[Fit]) -> Draft:

@@ -10,14 +10,11 @@ from enum import StrEnum
 from typing import Any
 
 from topicproof.backend.errors import ContractError
-from topicproof.backend.formats.fields import text_at
 from topicproof.backend.judging.contract import Contract, make_contract
 from topicproof.backend.judging.expectation_seen import EDGE
-from topicproof.backend.judging.sample import Sample, outputs_of_lineage
+from topicproof.backend.judging.sample import Sample, outputs_of_lineage, texts_at
 from topicproof.backend.kafka.browse.search import Row
-from topicproof.validators.decoded import KEY_FIELD, VALUE_FIELD, parse_field
 from topicproof.validators.expected import Expect
-from topicproof.validators.json_path import parse_path
 from topicproof.validators.lineage.identity import Identity
 
 PAIRS_MAX = 1_000
@@ -125,8 +122,8 @@ def preview(inputs: Sample, outputs: Sample, contract: Contract) -> Preview:
         here = [None if one is None else _place(*one) for one in named]
     else:
         match = contract.terms(None).match
-        there, rows = _texts(inputs, match.source), list(outputs.rows)
-        here = _texts(outputs, match.sink)
+        there, rows = texts_at(inputs, match.source), list(outputs.rows)
+        here = texts_at(outputs, match.sink)
     return _preview(inputs.rows, there, rows, here, contract.expect, outputs.whole)
 
 
@@ -210,20 +207,6 @@ def _first(pair: Pair) -> Place:
 
 def _place(partition: int, offset: int) -> bytes:
     return f"{partition}/{offset}".encode()
-
-
-def _texts(sample: Sample, by: str) -> list[bytes | None]:
-    """Return each record's identity, in the spelling of `Match`: `key`, `header:NAME`,
-    `json:$.path`, `field:path`."""
-    how, _, what = by.partition(":")
-    if how == "header":
-        return [dict(row.headers).get(what) for row in sample.rows]
-    if how in ("json", VALUE_FIELD, KEY_FIELD):
-        path = parse_path(what) if how == "json" else parse_field(what)
-        found = sample.keys if how == KEY_FIELD else sample.documents
-        texts = (text_at(one, path) for one in found)
-        return [None if text is None else text.encode(errors="replace") for text in texts]
-    return [row.key if how == "key" else row.value for row in sample.rows]
 
 
 def _count(value: int, noun: str, plural: str | None = None) -> str:

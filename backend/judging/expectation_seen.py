@@ -1,9 +1,19 @@
-"""Number and order of outputs per input in a sample, for a first contract."""
+"""Number and order of outputs per input in a sample, for a first contract.
+
+Whoever drafts from a topic that has lost or repeated records must not make that the rule. So
+nothing weaker than one output per input follows from the data alone:
+
+- An input without an output is looked up in all of the sink. It may still be lost, so `one_to_one`
+  is proposed, and a filter only as a question.
+- An input with several outputs may have been processed several times. A count is proposed only if
+  the length of an array in the input explains many different counts and each output has a key of
+  its own. Otherwise it is a question, too.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -19,14 +29,37 @@ from topicproof.validators.json_path import parse_path, spell_path
 
 EDGE = 0.1
 """Share of the oldest matched inputs to ignore: some of their outputs are older than the sample."""
+FEW = 0.1
+"""Up to this share of inputs with several outputs, these are taken for repetitions."""
+FILTERED_MIN = 0.5
+"""From this share of inputs without outputs on, a filter is a question. Fewer are taken for
+lost."""
+EXPLAINED_MIN = 30
+"""Fewer inputs do not prove that a field gives their counts."""
+NUMBERS = {2: "two", 3: "three", 4: "four"}
 
 Place = tuple[int, int]
 """Partition and offset."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Observations on the matched records."""
+class Side:
+    """The sampled records of one topic, with what matches each."""
+
+    rows: Sequence[Row]
+    texts: Sequence[Hashable | None]
+    """The matching key of each row; None if it has none."""
+    documents: Sequence[Any] = ()
+    """Each row's value, decoded."""
+    fields: bool = False
+    """Whether documents are decoded values, not JSON."""
+    whole: bool = True
+    """Whether these are all records of the topic."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the matched records show."""
 
     expect: Expect
     count: str | None
@@ -36,36 +69,100 @@ class Seen:
     order: Order
     ordered: str
     """The order, in words."""
+    question: str | None = None
+    """What a person must answer where `count` is the placeholder, on one line."""
+    repeated: tuple[Row, ...] = ()
+    """Two outputs of one input, if some input has several."""
 
 
-def see(
-    inputs: Sequence[Row],
-    documents: Sequence[Any],
-    outputs: Sequence[Row],
-    whole: bool,
-    there: Sequence[Hashable | None],
-    here: Sequence[Hashable | None],
-    fields: bool = False,
-) -> Seen:
-    """Observe the matched records. `there` and `here` are the matching keys of the inputs and
-    outputs, row by row. `whole`: these are all outputs of the sink. `fields`: documents are decoded
-    values, not JSON."""
-    occurs = Counter(text for text in there if text is not None)
+def observe(inputs: Side, outputs: Side, older: Iterable[Side] = ()) -> Observation:
+    """Observe the matched records. `older` are the sink's other records, read only if needed; the
+    last part is `whole` if nothing is left."""
+    occurs = Counter(text for text in inputs.texts if text is not None)
     single = {
         text: row
-        for text, row in zip(there, inputs, strict=True)
+        for text, row in zip(inputs.texts, inputs.rows, strict=True)
         if text is not None and occurs[text] == 1
     }
     matched = {text: (row.partition, row.offset) for text, row in single.items()}
-    counts = Counter(text for text in here if text in matched)
-    places = {place: counts[text] for text, place in matched.items()}
-    judged = _old_enough(places, whole)
-    by_place = {
-        (row.partition, row.offset): found for row, found in zip(inputs, documents, strict=True)
+    counts = Counter(text for text in outputs.texts if text in matched)
+    in_range = _old_enough({place: counts[text] for text, place in matched.items()}, outputs.whole)
+    judged = {text: counts[text] for text, place in matched.items() if place in in_range}
+    is_whole = outputs.whole
+    if not is_whole and any(count != 1 for count in judged.values()):
+        is_whole = _add_older(judged, older)
+    # Without all of the sink, an input without an output is no input without an output.
+    unknown = 0 if is_whole else sum(not count for count in judged.values())
+    if unknown:
+        judged = {text: count for text, count in judged.items() if count}
+    documents = {
+        (row.partition, row.offset): document
+        for row, document in zip(inputs.rows, inputs.documents, strict=True)
     }
-    expect, count, said = _expectation(judged, by_place, fields)
-    order, ordered = _order(matched, outputs, here)
-    return Seen(expect, count, said, order, ordered)
+    repeated = _repeated(judged, outputs)
+    places = {matched[text]: count for text, count in judged.items()}
+    expect, count, words, question = _expectation(
+        places, documents, inputs.fields, has_own_keys=_has_own_keys(judged, outputs)
+    )
+    if unknown:
+        words += f"; {unknown:,} more have no output in the sample, which tells nothing of them"
+    if repeated:
+        words += f". {_both(repeated)}"
+    order, ordered = _order(matched, outputs.rows, outputs.texts)
+    return Observation(expect, count, words, order, ordered, question, repeated)
+
+
+def _add_older(judged: dict[Hashable, int], older: Iterable[Side]) -> bool:
+    """Add the older outputs of the judged inputs to their counts. Returns whether all of the sink
+    was looked at."""
+    is_whole = False
+    for part in older:
+        for text in part.texts:
+            if text in judged:
+                judged[text] += 1
+        is_whole = part.whole
+    return is_whole
+
+
+def _repeated(judged: Mapping[Hashable, int], outputs: Side) -> tuple[Row, ...]:
+    """Return the first two outputs in the sample of an input that has several."""
+    first: dict[Hashable, Row] = {}
+    pairs = zip(outputs.rows, outputs.texts, strict=True)
+    for row, text in sorted(pairs, key=lambda pair: (pair[0].partition, pair[0].offset)):
+        if text is not None and judged.get(text, 0) > 1:
+            if text in first:
+                return first[text], row
+            first[text] = row
+    return ()
+
+
+def _has_own_keys(judged: Mapping[Hashable, int], outputs: Side) -> bool:
+    """Return whether all outputs of an input have different keys."""
+    keys: set[tuple[Hashable, bytes]] = set()
+    count = 0
+    for row, text in zip(outputs.rows, outputs.texts, strict=True):
+        if text is not None and judged.get(text, 0) > 1:
+            if row.key is None:
+                return False
+            keys.add((text, row.key))
+            count += 1
+    return len(keys) == count
+
+
+def _both(rows: Sequence[Row]) -> str:
+    """Say of two outputs of one input where they are, and in what they are alike."""
+    first, second = rows
+    alike = [
+        part
+        for part, is_same in (
+            ("key", first.key == second.key),
+            ("value", first.value == second.value),
+        )
+        if is_same
+    ]
+    verb = f"share their {' and '.join(alike)}" if alike else "differ in key and value"
+    at = " and ".join(f"{row.partition}/{row.offset}" for row in rows)
+    return f"The outputs at {at} are of one input and {verb}"
 
 
 def _old_enough(places: Mapping[Place, int], whole: bool) -> dict[Place, int]:
@@ -87,50 +184,67 @@ def _old_enough(places: Mapping[Place, int], whole: bool) -> dict[Place, int]:
 
 
 def _expectation(
-    judged: Mapping[Place, int], documents: Mapping[Place, Any], fields: bool
-) -> tuple[Expect, str | None, str]:
+    judged: Mapping[Place, int],
+    documents: Mapping[Place, Any],
+    fields: bool,
+    *,
+    has_own_keys: bool,
+) -> tuple[Expect, str | None, str, str | None]:
+    """Return what to expect, the count, the figures in words, and the question to a person."""
     if not judged:
-        return (
-            Expect.ONE_TO_ONE,
-            None,
-            "they could not be counted in these samples, so one_to_one is a guess",
-        )
+        words = "they could not be counted in these samples, so one_to_one is a guess"
+        return Expect.ONE_TO_ONE, None, words, None
     kinds = Counter(judged.values())
-    table = ", ".join(f"{kinds[count]:,} have {count:,}" for count in sorted(kinds)[:5])
+    table = ", ".join(
+        f"{kinds[count]:,} {'has' if kinds[count] == 1 else 'have'} {count:,}"
+        for count in sorted(kinds)[:5]
+    )
     others = ", and others have other counts" if len(kinds) > 5 else ""
-    said = f"of {len(judged):,} inputs, {table}{others}"
+    words = f"of {len(judged):,} inputs, {table}{others}"
     if len(kinds) == 1:
-        said = f"all {len(judged):,} inputs have {next(iter(kinds)):,}"
-    if kinds.keys() <= {1}:
-        return Expect.ONE_TO_ONE, None, said
-    if kinds.keys() <= {0, 1}:
-        return (
-            Expect.ZERO_OR_ONE,
-            None,
-            f"{said}. A count of 0 or 1 tells a filtered input from a lost one",
+        words = f"all {len(judged):,} inputs have {next(iter(kinds)):,}"
+    none = kinds[0] / len(judged)
+    several = sum(inputs for count, inputs in kinds.items() if count > 1) / len(judged)
+    if several <= FEW and none < FILTERED_MIN:
+        if none:
+            words += ". Without an output an input is lost, unless the pipeline filters it"
+        if several:
+            words += ". A second output is a repetition, unless the pipeline promises it"
+        return Expect.ONE_TO_ONE, None, words, None
+    if not several:
+        question = (
+            "which inputs have an output? Write 1 for these and 0 for the others, in Spark SQL over"
+            " the input; or expect: one_to_one without a count, if none may be missing"
         )
-    for count in _counts(judged, documents, fields):
-        return Expect.ONE_TO_MANY, count, said if count.isdecimal() else f"{said}, which is {count}"
-    remedy = (
-        f"Fill in the count, or write one_to_one if outputs above 1 are duplicates ({PLACEHOLDER}"
-        " is not a count)"
+        return Expect.ZERO_OR_ONE, PLACEHOLDER, words, question
+    explained = list(_counts(judged, documents, fields))
+    sure = [expression for expression, is_length in explained if is_length]
+    if sure and has_own_keys and len(judged) >= EXPLAINED_MIN:
+        return Expect.ONE_TO_MANY, sure[0], f"{words}, which is {sure[0]}", None
+    if len(kinds) == 1:
+        number = next(iter(kinds))
+        many = NUMBERS.get(number, f"{number:,}")
+        question = f"is {many} what the pipeline promises, or do {many} instances run?"
+    else:
+        question = "does the pipeline promise several outputs, or do several instances run?"
+    hint = ""
+    if explained:
+        hint = f", such as {explained[0][0]}, which fits the sample"
+    question += (
+        f" Write the count in Spark SQL over the input{hint}; or expect: one_to_one without a count"
     )
-    return (
-        Expect.ONE_TO_MANY,
-        PLACEHOLDER,
-        f"{said}, and no field of the inputs gives the count. {remedy}",
-    )
+    return Expect.ONE_TO_MANY, PLACEHOLDER, words, question
 
 
 def _counts(
     judged: Mapping[Place, int], documents: Mapping[Place, Any], fields: bool
-) -> Iterator[str]:
-    """Yield expressions for each input's number of outputs."""
-    if len(set(judged.values())) == 1:
-        yield str(next(iter(judged.values())))
+) -> Iterator[tuple[str, bool]]:
+    """Yield expressions for each input's number of outputs, and whether each is the length of an
+    array. One number for all inputs explains nothing, and neither does one or none."""
+    if len({count for count in judged.values() if count}) < 2:
         return
-    found = {place: dict(nodes(documents[place])) for place in judged}
-    of_all = set.intersection(*(set(own) for own in found.values()))
+    nodes_of = {place: dict(nodes(documents[place])) for place in judged}
+    of_all = set.intersection(*(set(own) for own in nodes_of.values()))
     kinds: tuple[tuple[Callable[[Any], int | None], str], ...] = (
         (_length, "json_array_length({})"),
         (_integer, "try_cast({} as int)"),
@@ -138,20 +252,20 @@ def _counts(
     for number_of, spelled in kinds:
         for path in sorted(of_all, key=lambda path: (len(path), spell_path(path))):
             if _plain(path) and all(
-                number_of(found[place][path]) == count for place, count in judged.items()
+                number_of(nodes_of[place][path]) == count for place, count in judged.items()
             ):
                 text = (
                     f"field('{spell_field(path)}')"
                     if fields
                     else f"get_json_object(value, '{spell_path(path)}')"
                 )
-                yield spelled.format(text)
+                yield spelled.format(text), number_of is _length
 
 
 def _plain(path: tuple[str | int, ...]) -> bool:
-    """Return whether Spark spells the path the same way, without quotes."""
+    """Return whether Spark spells the path the same way, without quotes, on one line."""
     text = spell_path(path)
-    return not {"'", '"', "\\"} & set(text) and parse_path(text) == path
+    return text.isprintable() and not {"'", '"', "\\"} & set(text) and parse_path(text) == path
 
 
 def _length(found: Any) -> int | None:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import yaml
 
 from topicproof.backend.address import Address, Sides
 from topicproof.backend.errors import TopicError
 from topicproof.backend.formats.decoded import Format
+from topicproof.backend.formats.fields import text_at
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.judging.candidates import Texts, candidates, document
-from topicproof.backend.kafka.browse.search import Row, latest
+from topicproof.backend.kafka.browse.search import Row, committed_chunks, latest
 from topicproof.backend.kafka.client_configs import READ_COMMITTED
 from topicproof.backend.kafka.log import fates, rawlog
+from topicproof.validators.decoded import KEY_FIELD, VALUE_FIELD, parse_field
+from topicproof.validators.json_path import parse_path
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, parse_lineage
 from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, parse_pack
 
 INPUTS, OUTPUTS = 10_000, 1_000
 """Number of newest records read from each topic. An output's input may be much older than the
 newest input."""
+OLDER_OUTPUTS = 200_000
+"""Number of newest outputs among which a missing one is looked up."""
+CHUNK = 1_000
 KEPT_BYTES = 20_000
 """Maximum size of one key, value or header."""
 SECONDS_MAX = 30.0
@@ -72,11 +80,57 @@ def newest(address: Address, topic: str, count: int, formats: Formats) -> Sample
     if not rows:
         raise TopicError(f"Topic {topic} holds no committed record to look at. Fill it first.")
     whole = len(rows) < count and all(partition.start == 0 for partition in bounds.partitions)
+    return _sample(topic, rows, formats, whole=whole)
+
+
+def older_outputs(address: Address, sample: Sample, formats: Formats) -> Iterator[Sample]:
+    """Yield the committed records of a topic that its sample lacks, some at a time. The last one is
+    `whole` if nothing is left of all that was ever written. Raises ClusterError, TopicError."""
+    places = {(row.partition, row.offset) for row in sample.rows}
+    bounds = rawlog.fetch_bounds(address, sample.topic)
+    ranges = fates.fate_ranges(rawlog.scan(address, sample.topic, bounds), bounds)
+    is_kept = all(partition.start == 0 for partition in bounds.partitions)
+    chunks = committed_chunks(
+        address,
+        bounds,
+        ranges,
+        count=OLDER_OUTPUTS,
+        kept=KEPT_BYTES,
+        seconds=SECONDS_MAX,
+        size=CHUNK,
+    )
+    for chunk, is_all in chunks:
+        rows = [row for row in chunk if (row.partition, row.offset) not in places]
+        yield _sample(sample.topic, rows, formats, whole=is_all and is_kept)
+
+
+def _sample(topic: str, rows: Sequence[Row], formats: Formats, *, whole: bool) -> Sample:
     values = [formats.decode(row.value or b"", topic) for row in rows]
     keys = [formats.decode(row.key or b"", topic, "key").value for row in rows]
     fields = any(one.known and one.format is not Format.JSON for one in values)
     documents = [one.value for one in values] if fields else [document(row) for row in rows]
     return Sample(topic, rows, whole, documents, fields, keys)
+
+
+def part_of(spelled: str) -> str:
+    """Return a candidate's part of a record in the spelling of `Match`: `{json: $.id}` becomes
+    `json:$.id`."""
+    part = yaml.safe_load(spelled)
+    return ":".join(*part.items()) if isinstance(part, dict) else str(part)
+
+
+def texts_at(sample: Sample, part: str) -> list[bytes | None]:
+    """Return the text of each record at a part, in the spelling of `Match`: `key`, `header:NAME`,
+    `json:$.path`, `field:path`."""
+    how, _, what = part.partition(":")
+    if how == "header":
+        return [dict(row.headers).get(what) for row in sample.rows]
+    if how in ("json", VALUE_FIELD, KEY_FIELD):
+        path = parse_path(what) if how == "json" else parse_field(what)
+        documents = sample.keys if how == KEY_FIELD else sample.documents
+        texts = (text_at(content, path) for content in documents)
+        return [None if text is None else text.encode(errors="replace") for text in texts]
+    return [row.key if how == "key" else row.value for row in sample.rows]
 
 
 def packs_of(outputs: Sample) -> list[tuple[Row, Pack | None]]:

@@ -58,6 +58,8 @@ def report_contradictions(text: str, said: Report, found: Report) -> list[str]:
     if not same_version(said):
         again = _only(again, known_kinds(said))
         again = replace(again, origin=again.origin if said.origin else None)
+        # Earlier versions did not warn of inputs that may be lost or filtered: the last warning.
+        again = replace(again, warnings=again.warnings[: len(said.warnings)])
     before, after = (json.loads(one.to_json()) for one in (said, again))
     if not same_version(said):
         before, after = _without_sentences(before), _without_sentences(after)
@@ -167,6 +169,7 @@ def _terms(
         "group": agreed.offsets is not None,
         "require": agreed.require,
         "range": "retained" if agreed.retained else "whole",
+        "filtered": "unchecked" if agreed.filter_unchecked else None,
         "warn.pending": agreed.warn.pending,
         "warn.aborted_share": agreed.warn.aborted_share,
     }

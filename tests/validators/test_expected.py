@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -132,6 +133,27 @@ def test_without_a_condition_filtered_and_lost_are_alike(
             "2 outputs of 5 inputs committed exactly once, in order; it is unknown whether the"
             " other 3 were filtered out or lost."
         ),
+    )
+    assert report.warnings == (
+        "3 inputs have no output: filtered or lost, and zero_or_one without a count cannot tell."
+        " Give the contract a `count` of 0 or 1, or accept this with `filtered: unchecked`.",
+    )
+    accepted = replace(ledger, agreed=ContractTerms(filter_unchecked=True))
+    assert judge(accepted, Guarantee.EXACTLY_ONCE).warnings == ()
+
+
+def test_where_each_input_has_an_output_nothing_is_left_open(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: the stage could filter, and every input has its output. The sentence leaves nothing
+    open, and nothing warns."""
+    ledger = history("0 1 2 C", inputs=3).ledger(
+        spark, tmp_path, expected=Expected(Expect.ZERO_OR_ONE)
+    )
+    report = judge(ledger, Guarantee.EXACTLY_ONCE)
+    assert (report.why, report.warnings) == (
+        "3 outputs of 3 inputs committed exactly once, in order.",
+        (),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -397,6 +397,49 @@ def latest(
     return tuple(row for _at, _offset, row in read[:count] if row is not None)
 
 
+def committed_chunks(
+    address: Address,
+    bounds: Bounds,
+    ranges: pd.DataFrame,
+    *,
+    count: int,
+    kept: int,
+    seconds: float,
+    size: int,
+) -> Iterator[tuple[tuple[Row, ...], bool]]:
+    """Yield the committed records of all partitions, `size` at a time, at most the newest `count`;
+    with each chunk, whether it ends all that the topic holds.
+
+    No chunk ends it if the topic holds more than `count`, or if the time of `seconds` is over
+    first. Keys, values and headers are cut to `kept` bytes, and `ranges` are the
+    `fates.fate_ranges` of `bounds`. Raises TopicError, ClusterError.
+    """
+    readable = (Fate.COMMITTED,)
+    by_partition = {p.partition: _Fates(ranges, p.partition) for p in bounds.partitions}
+    is_all = sum(fates.count(readable) for fates in by_partition.values()) <= count
+    share = count if is_all else max(1, count // len(bounds.partitions))
+    spans = {}
+    for p in bounds.partitions:
+        low = by_partition[p.partition].last(readable, share)
+        if low is not None and low < p.lso:
+            spans[p.partition] = low, p.lso
+    rows: list[Row] = []
+    deadline = time.monotonic() + seconds
+    settings = reader_settings(ranges)
+    require_readable_spans(address, bounds.topic, ranges, spans)
+    with open_consumer(address, bounds.topic, client_configs.READ_COMMITTED, settings) as consumer:
+        for message in read_range(consumer, bounds.topic, spans):
+            if message is not None:
+                rows.append(_row(message, by_partition[message.partition() or 0], kept))
+            if len(rows) == size:
+                yield tuple(rows), False
+                rows = []
+            if time.monotonic() > deadline:
+                is_all = False
+                break
+    yield tuple(rows), is_all
+
+
 class _Fates:
     """The fate ranges of one partition, for lookups by offset."""
 
@@ -429,6 +472,11 @@ class _Fates:
                 span = found.pop()[0], span[1]
             found.append(span)
         return found
+
+    def count(self, fates: Sequence[Fate]) -> int:
+        """Count the records of these fates."""
+        pairs = zip(self.fates, self.records, strict=True)
+        return sum(records for fate, records in pairs if fate in fates)
 
     def last(self, wanted: Sequence[Fate], count: int) -> int | None:
         """Return the offset where the last `count` records of these fates begin, estimated within

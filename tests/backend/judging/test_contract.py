@@ -115,6 +115,12 @@ def test_one_identity_for_both_sides() -> None:
             TOPICS + "expect: one_to_many\ncount: 2\nvalue: key",
             "line 5: value: one expression cannot give",
         ),
+        (
+            TOPICS + "expect: zero_or_one\ncount: 1\nfiltered: unchecked",
+            "line 5: filtered: only zero_or_one without a count leaves open what was filtered.",
+        ),
+        (TOPICS + "filtered: unchecked", "line 3: filtered: only zero_or_one without a count"),
+        (TOPICS + "expect: zero_or_one\nfiltered: yes", "line 4: filtered: Input should be"),
         (TOPICS + "require: [duplicates]", "line 3: require.0: there is no kind 'duplicates'."),
         (TOPICS + "require: []", "line 3: require: Tuple should have at least 1 item"),
         (
