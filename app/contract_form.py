@@ -10,7 +10,7 @@ import streamlit as st
 
 from topicproof.app.wording import KIND_TITLES
 from topicproof.backend.judging.contract import PLACEHOLDER
-from topicproof.backend.judging.contract_text import identity_of, labels_of
+from topicproof.backend.judging.contract_text import identity_of, labels_of, side_label, side_of
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Guarantee, Order
 
@@ -38,6 +38,9 @@ Changed = Callable[[dict[str, Any]], None]
 def form(fields: Mapping[str, Any], labels: Mapping[str, Sequence[str]], changed: Changed) -> None:
     """Shows the terms of a contract. `labels`: what can identify a record, by side."""
     terms = _Terms(fields, changed)
+    if "unique" in fields:
+        _of_sink_alone(terms, labels)
+        return
     _identity(terms, labels)
     left, right = st.columns(2)
     with left:
@@ -178,6 +181,35 @@ def _identity(terms: _Terms, labels: Mapping[str, Sequence[str]]) -> None:
                 " Type what the list lacks."
             ),
         )
+
+
+def _of_sink_alone(terms: _Terms, labels: Mapping[str, Sequence[str]]) -> None:
+    """Shows the terms of a contract without a source."""
+    now = side_label(terms.fields["unique"])
+    key = _shown("unique", now)
+
+    def chosen() -> None:
+        label = st.session_state[key]
+        terms.set(unique=PLACEHOLDER if label is None else side_of(label))
+
+    options = list(dict.fromkeys([*labels.get("sink", ()), *([now] if now else [])]))
+    st.selectbox(
+        "What must occur only once",
+        options,
+        key=key,
+        placeholder="Choose, or type $.path or a header",
+        accept_new_options=True,
+        on_change=chosen,
+        help="The key, the value, a header or a field of JSON such as $.id. The topic is judged"
+        " alone, without a source: it must hold each of these once.",
+    )
+    terms.choose(
+        "range",
+        "Judged range",
+        RANGE_WORDS,
+        "whole",
+        "With “everything ever written” the verdict is UNKNOWN if Kafka has removed records.",
+    )
 
 
 def _filtered(terms: _Terms) -> None:

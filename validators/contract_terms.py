@@ -45,6 +45,9 @@ class ContractTerms:
     filter_unchecked: bool = False
     """Whether an input without an output needs no warning, although it may be lost: `zero_or_one`
     without a count cannot tell."""
+    unique: bool = False
+    """Whether only the sink is judged: each identity in it must occur once. The source is then the
+    sink itself, and its inputs are the first records of each identity."""
     repeats: bool = False
     """Whether the guarantee allows repeated outputs."""
     compared: tuple[str, ...] = ()

@@ -31,6 +31,9 @@ from topicproof.validators.verdict_sentence import (
     verdict_sentence,
 )
 
+OF_SOURCE = ("source_removed", "source_pending", "identity_repeated", "identity_disjoint")
+"""Kinds about a source, which a contract about the sink alone does not have."""
+
 
 def judge(
     ledger: Ledger,
@@ -69,7 +72,8 @@ def judge(
         one
         for one in validators
         if one.NAME in required
-        or one.NAME in (*premises, *COVERAGE)
+        or one.NAME in premises
+        or (one.NAME in COVERAGE and _asked(one.NAME, ledger))
         or (one.NAME in EXEMPT[guarantee] and _requested(one.NAME, ledger))
         or (require is None and looked_for(one.NAME, guarantee) and _requested(one.NAME, ledger))
     ]
@@ -154,7 +158,9 @@ def _required(
 
 
 def _asked(premise: str, ledger: Ledger) -> bool:
-    """Whether a premise applies to this verdict at all."""
+    """Whether a premise, or what a verdict leaves out, applies to this verdict at all."""
+    if ledger.agreed.unique and premise in OF_SOURCE:
+        return False
     match premise:
         case "undecodable":
             return bool(ledger.agreed.source_fields or ledger.agreed.sink_fields)

@@ -60,7 +60,10 @@ class Caught:
 
 
 def choose(
-    sink: DataFrame, expected: Expected = ONE_TO_ONE, order: Order = Order.PER_SOURCE_PARTITION
+    sink: DataFrame,
+    expected: Expected = ONE_TO_ONE,
+    order: Order = Order.PER_SOURCE_PARTITION,
+    unique: bool = False,
 ) -> Injection | None:
     """Chooses where to inject into the readings of a ledger's `sink`; None if no transaction holds
     four neighbours."""
@@ -94,9 +97,9 @@ def choose(
     filtered = expected.kind is Expect.ZERO_OR_ONE and expected.count is None
     made = {
         "duplicate": True,
-        "gap": not filtered,
+        "gap": not filtered and not unique,
         "order": order is Order.PER_SOURCE_PARTITION and fourth == third + 1,
-        "torn": bool(torn),
+        "torn": bool(torn) and not unique,
     }
     kinds = tuple(kind for kind in KINDS if made[kind])
     name = torn[0]["name"] if torn else None

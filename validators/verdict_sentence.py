@@ -29,9 +29,8 @@ def verdict_sentence(
     bad = [finding for finding in counting if finding.outcome is verdict]
     if verdict is Outcome.VIOLATED:
         told = [finding for finding in bad if finding.primary] or bad
-        return (
-            f"Not {PROMISES[guarantee]}: {'; '.join(_clause(finding) for finding in told)}{rest}."
-        )
+        promise = "unique" if ledger.agreed.unique else PROMISES[guarantee]
+        return f"Not {promise}: {'; '.join(_clause(finding) for finding in told)}{rest}."
     if verdict is Outcome.UNKNOWN:
         broken = [finding for finding in bad if finding.kind in PREMISES]
         others = [
@@ -56,6 +55,12 @@ def _praise(
     ledger: Ledger, guarantee: Guarantee, counting: Sequence[Finding], findings: Sequence[Finding]
 ) -> str:
     """Formulates what holds, claiming no more than was required."""
+    if ledger.agreed.unique:
+        inputs = ledger.inputs_count
+        said = (
+            f"{inputs:,} committed {plural(inputs, 'record')} and as many identities: none repeats"
+        )
+        return said + _left_out(ledger)
     kinds = {finding.kind for finding in counting}
     primary = {finding.kind: finding.primary for finding in findings}
     inputs = ledger.inputs_count
@@ -91,6 +96,12 @@ def _praise(
         )
     if wanted - there:
         said += f"; {wanted - there:,} lost, as allowed"
+    return said + _left_out(ledger)
+
+
+def _left_out(ledger: Ledger) -> str:
+    """Formulates what the verdict does not cover."""
+    said = ""
     for side in ("source", "sink"):
         lost = sum(one.offsets for one in getattr(ledger.circumstances, f"{side}_removed").values())
         if lost:

@@ -403,7 +403,7 @@ def draft_note(found: Drafted) -> None:
         question = found.draft.question.replace(*FILE_WORDS)
         st.warning(
             wording.plain(f"{question[:1].upper()}{question[1:]}."),
-            title="Fill in the count",
+            title="To fill in first",
             icon=":material/help:",
         )
     if found.draft.repeated:
@@ -427,7 +427,7 @@ def starting(
         icon=":material/fact_check:",
         width="stretch",
         disabled=bool(mistakes) or going,
-        help="Reads both topics whole, and judges them. It goes on if you close this page.",
+        help="Reads the topics whole, and judges them. It goes on if you close this page.",
     )
     if mistakes:
         title = wording.count(len(mistakes), "mistake") + " to correct first"

@@ -171,13 +171,18 @@ def _init(
                 say(f"  {line}")
         if found.question is not None:
             where = "the contract" if file is None else str(file)
-            say(f"Fill in `count` in {where} before a check: {found.question}.")
+            say(f"Fill in FILL_IN in {where} before a check: {found.question}.")
 
 
 def _preview(file: Path, settings: Settings, source: Settings | None, json_: str | None) -> None:
     terms, _fields = read_contract(file, across=source is not None)
     shown = []
     for one in terms.each():
+        if one.unique is not None:
+            raise UsageError(
+                "A preview matches two topics, and this contract is about one. Check it: topicproof"
+                f" check --contract {file}."
+            )
         if len(one.source.names) > 1 or len(one.of.names) > 1:
             raise UsageError("A preview is of one source and one sink, not of several topics.")
         sides = require_sides(chosen(one, settings, source))

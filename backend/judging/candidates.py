@@ -24,6 +24,8 @@ FAN_OUT_FULL = 20
 """Mean number of outputs per shared text up to which a pair gets its full score. A constant has
 more."""
 SCORE_MIN = 0.5
+CONTRADICTED_MAX = 0.05
+"""Share of outputs about which two pairs may disagree."""
 
 Texts = Sequence[bytes | None]
 """The part's text in each record of a sample; None if it is missing."""
@@ -101,6 +103,47 @@ def fits(inputs: Mapping[str, Texts], outputs: Mapping[str, Texts]) -> list[Fit]
                 )
             )
     return sorted(found, key=lambda fit: -fit.score)
+
+
+def contradiction(
+    best: Fit,
+    tried: Sequence[Fit],
+    inputs: Mapping[str, Texts],
+    outputs: Mapping[str, Texts],
+) -> Fit | None:
+    """Return a pair that fits too, and says of some outputs that they belong to other inputs. None
+    without any.
+
+    Two counters fit perfectly and match nothing, whatever was lost or repeated. So a pair of parts
+    with different names must agree with every pair that fits, and a pair of the same part with
+    those of one part.
+    """
+    own = _inputs_of_outputs(inputs[best.source], outputs[best.sink])
+    for fit in tried:
+        if fit.score < SCORE_MIN:
+            break
+        if fit is best or (best.source == best.sink and fit.source != fit.sink):
+            continue
+        others = _inputs_of_outputs(inputs[fit.source], outputs[fit.sink])
+        both = own.keys() & others.keys()
+        if sum(own[at] != others[at] for at in both) > CONTRADICTED_MAX * len(both):
+            return fit
+    return None
+
+
+def _inputs_of_outputs(inputs: Texts, outputs: Texts) -> dict[int, int]:
+    """Return the number of the input that each output belongs to, if there is exactly one."""
+    numbers: dict[bytes, int] = {}
+    repeated: set[bytes] = set()
+    for number, text in enumerate(inputs):
+        if text is not None:
+            repeated |= {text} & numbers.keys()
+            numbers[text] = number
+    return {
+        at: numbers[text]
+        for at, text in enumerate(outputs)
+        if text is not None and text in numbers and text not in repeated
+    }
 
 
 def candidates(

@@ -281,6 +281,9 @@ def _bounded(sides: Sides, question: Question) -> tuple[Question, Bounds, Mappin
     starts = {p.partition: p.start for p in whole.partitions} | dict(question.sink_from)
     partitions = (replace(p, start=max(p.start, starts[p.partition])) for p in whole.partitions)
     sink = replace(whole, partitions=tuple(partitions))
+    if question.agreed.unique:
+        # The sink alone is judged: whatever it holds is below the same bounds on both sides.
+        return replace(question, source=sink), sink, None
     if question.foreign:
         now = [rawlog.fetch_bounds(sides.source, own.topic) for own, _ in split(question.source)]
         question = replace(question, source=join(now))

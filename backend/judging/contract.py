@@ -36,6 +36,7 @@ from topicproof.validators.expectation import REQUIRED
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order
 from topicproof.validators.json_path import parse_path
+from topicproof.validators.kinds import duplicate
 from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.lineage.identity import KEY, Identity, Match
 from topicproof.validators.merged_topics import join
@@ -176,6 +177,8 @@ class Contract(BaseModel):
     """A topic, or several that are judged as one."""
     sinks: Annotated[tuple[OwnTerms, ...], Field(min_length=1)] | None = None
     """Several topics, each judged by itself with its own terms."""
+    unique: Side | None = None
+    """What must occur at most once in the sink. Such a contract has no source."""
     identity: Literal["lineage"] | Sides = "lineage"
     expect: Expect = Expect.ONE_TO_ONE
     count: Annotated[Expression | None, BeforeValidator(_filled_in)] = None
@@ -200,7 +203,9 @@ class Contract(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _same_on_both_sides(cls, fields: Any) -> Any:
-        """Apply `identity: key` to both sides."""
+        """Apply `identity: key` to both sides. Without a source, read the sink as its own."""
+        if isinstance(fields, Mapping) and fields.get("unique") is not None:
+            fields = {**_of_sink_alone(fields), **fields}
         said = fields.get("identity", LINEAGE) if isinstance(fields, Mapping) else LINEAGE
         if said == LINEAGE or (isinstance(said, dict) and said.keys() & {"source", "sink"}):
             return fields
@@ -275,9 +280,15 @@ class Contract(BaseModel):
             self.require,
             warn,
             retained=self.range == "retained",
+            unique=self.unique is not None,
             filter_unchecked=self.filtered is not None,
             compared=self._compared,
-            source_fields=_fields(match.source, *fields_of(self.count, *self._expressions)),
+            # The sink alone is decoded once, as the sink.
+            source_fields=(
+                ()
+                if self.unique is not None
+                else _fields(match.source, *fields_of(self.count, *self._expressions))
+            ),
             sink_fields=_fields(match.sink, *self._compared),
         )
 
@@ -305,6 +316,23 @@ class Contract(BaseModel):
             if isinstance(self.value, dict)
             else (None if self.value is None else in_sql(self.value))
         )
+
+
+def _of_sink_alone(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that follow from `unique`."""
+    implied: dict[str, Any] = {"order": Order.NONE, "require": [duplicate.NAME]}
+    try:
+        Topic.model_validate(fields.get("sink"))
+        implied["source"] = fields["sink"]
+    except ValidationError:
+        # The mistake is one of the sink.
+        implied["source"] = {"topic": "the-sink"}
+    try:
+        _side(fields["unique"])
+        implied["identity"] = {"source": fields["unique"], "sink": fields["unique"]}
+    except ValueError:
+        pass  # The mistake is one of `unique`.
+    return implied
 
 
 def _fields(*named: str) -> tuple[str, ...]:
@@ -439,6 +467,11 @@ class _Disagreement:
 
 
 def _disagreements(contract: Contract, across: bool) -> Iterator[_Disagreement]:
+    if contract.unique is not None:
+        yield from _beside_unique(contract, across)
+        if contract.sink is not None:
+            yield from _of_topics(contract.sink, "sink")
+        return
     if (contract.sink is None) == (contract.sinks is None):
         yield _Disagreement("give either sink or sinks", ("sink",), ("sink", "sinks"))
         return
@@ -453,6 +486,36 @@ def _disagreements(contract: Contract, across: bool) -> Iterator[_Disagreement]:
         yield from _of_topics(contract.sink, "sink")
     for number, one in enumerate(contract.each()):
         yield from _of_one(one, () if contract.sinks is None else ("sinks", number), across)
+
+
+def _beside_unique(contract: Contract, across: bool) -> Iterator[_Disagreement]:
+    """Yield the fields that say something of a source, or of what it becomes."""
+    if contract.sink is None or contract.sinks is not None:
+        why = "a contract with unique is about one sink. Name it as `sink: {topic: ...}`"
+        yield _Disagreement(why, ("sink",), ("unique", "sink", "sinks"))
+        return
+    if across:
+        yield _Disagreement(
+            "a contract with unique has no source. Remove the options of its cluster",
+            ("unique",),
+            ("unique",),
+        )
+    expected = {
+        "guarantee": Guarantee.EXACTLY_ONCE,
+        "source": contract.sink,
+        "identity": Sides.model_construct(source=contract.unique, sink=contract.unique),
+        "expect": Expect.ONE_TO_ONE,
+        "count": None,
+        "value": None,
+        "filtered": None,
+        "order": Order.NONE,
+        "group": None,
+        "require": (duplicate.NAME,),
+    }
+    for name, value in expected.items():
+        if getattr(contract, name) != value:
+            why = f"a contract with unique is about the sink alone. Remove {name}"
+            yield _Disagreement(why, (name,), (name, "unique", "sink"))
 
 
 def _of_topics(side: Topic, place: str) -> Iterator[_Disagreement]:
@@ -514,6 +577,8 @@ def question_of(
     Raises ContractError naming the line of a missing topic, of a group without committed offsets,
     or of a sink that is the source itself; ClusterError.
     """
+    if contract.unique is not None:
+        return _question_of_sink(contract, fields, cluster)
     of_source = source_cluster or cluster
     source, sinks = (
         [
@@ -545,6 +610,23 @@ def question_of(
         group=contract.group,
         across=source_cluster is not None,
         due=offsets,
+    )
+
+
+def _question_of_sink(contract: Contract, fields: dict[str, Any], cluster: Cluster) -> Question:
+    """Return the question of a contract without a source. Raises ContractError, ClusterError."""
+    place = "sink", "topic" if contract.of.topics is None else "topics"
+    bounds = [_bounds(fields, cluster, name, place) for name in contract.of.names]
+    return Question(
+        source=join(bounds),
+        sink=bounds[0].topic,
+        also=tuple(own.topic for own in bounds[1:]),
+        guarantee=contract.guarantee,
+        identity=contract.by,
+        expected=contract.expected,
+        order=contract.order,
+        agreed=contract.terms(None),
+        foreign=True,
     )
 
 

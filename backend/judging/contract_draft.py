@@ -9,7 +9,8 @@ import yaml
 
 from topicproof.backend.address import Sides
 from topicproof.backend.formats.formats import Formats
-from topicproof.backend.judging.candidates import SCORE_MIN, Fit, fits
+from topicproof.backend.judging.candidates import SCORE_MIN, Fit, contradiction, fits
+from topicproof.backend.judging.contract import PLACEHOLDER
 from topicproof.backend.judging.expectation_seen import Observation, Side, observe
 from topicproof.backend.judging.sample import (
     Sample,
@@ -41,7 +42,7 @@ class Draft:
     notes: tuple[str, ...] = ()
     """What was seen of identity, outputs and order: a sentence each."""
     question: str | None = None
-    """What a person must fill in before a check."""
+    """What a person must fill in before a check: the identity, else the count."""
     repeated: tuple[str, ...] = ()
     """Two outputs of one input with key and value, a line each. For eyes that may see payloads; the
     contract names their places alone."""
@@ -94,13 +95,14 @@ def draft_from(
     else:
         left = Side(inputs.rows, there[best.source], inputs.documents, inputs.fields)
         right = Side(outputs.rows, here[best.sink], whole=outputs.whole)
+    rival = None if best is lineage else contradiction(best, tried, there, here)
     observation = observe(
         left, right, _sides_of(older, None if best is lineage else best.sink, source)
     )
     names = ("", "")
     if sides is not None and sides.across and sides.source.name and sides.sink.name:
         names = sides.source.name, sides.sink.name
-    return _contract(_topic(source, names[0]), _topic(sink, names[1]), best, observation)
+    return _contract(_topic(source, names[0]), _topic(sink, names[1]), best, observation, rival)
 
 
 def _sides_of(older: Iterable[Sample], spelled: str | None, source: str) -> Iterator[Side]:
@@ -142,7 +144,9 @@ def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
     )
 
 
-def _contract(source: str, sink: str, best: Fit, observation: Observation) -> Draft:
+def _contract(
+    source: str, sink: str, best: Fit, observation: Observation, rival: Fit | None
+) -> Draft:
     why = f"{best}: {best.certainty}"
     notes = (
         f"Identity: {why}.",
@@ -156,11 +160,17 @@ def _contract(source: str, sink: str, best: Fit, observation: Observation) -> Dr
         ),
         *(f"# {note}" for note in notes),
     ]
+    choice = (
+        ""
+        if rival is None
+        else f"which one identifies an input? {best.spelled} and {rival.spelled} both fit, and"
+        " match the outputs with other inputs"
+    )
     fields = [
         "guarantee: exactly_once",
         f"source: {source}",
         f"sink: {sink}",
-        f"identity: {best.spelled}",
+        f"identity: {best.spelled}" if rival is None else f"identity: {PLACEHOLDER} # {choice}",
         (
             f"expect: {observation.expect} # one_to_one, zero_or_one, or one_to_many with a count"
             " in Spark SQL over the input"
@@ -184,7 +194,12 @@ def _contract(source: str, sink: str, best: Fit, observation: Observation) -> Dr
         for row in observation.repeated
     )
     return Draft(
-        text, why, found=True, notes=notes, question=observation.question, repeated=repeated
+        text,
+        why,
+        found=True,
+        notes=notes,
+        question=choice or observation.question,
+        repeated=repeated,
     )
 
 

@@ -88,12 +88,12 @@ def _quiet() -> Iterator[None]:
 def _paths(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
     """Yield the valid JSON paths of an identity, with their places."""
     said = fields.get("identity")
-    if not isinstance(said, dict):
-        return
-    sides: dict[Place, Any] = {
-        ("identity", side): said[side] for side in ("source", "sink") if side in said
-    }
-    for place, side in (sides or {("identity",): said}).items():
+    sides: dict[Place, Any] = {("unique",): fields.get("unique")}
+    if isinstance(said, dict):
+        for name in said.keys() & {"source", "sink"} or (None,):
+            place: Place = ("identity",) if name is None else ("identity", name)
+            sides[place] = said if name is None else said[name]
+    for place, side in sides.items():
         path = side.get("json") if isinstance(side, dict) else None
         try:
             parse_path(str(path))

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
@@ -211,6 +211,8 @@ def ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
     """
     capture = decode(capture, evidence)
     question = capture.question
+    if question.agreed.unique:
+        return _ledger_of(spark, _of_sink_alone(capture, evidence), evidence)
     if question.due is not None:
         told = replace(capture.circumstances, due_told=True)
         return _ledger_of(spark, _due(replace(capture, circumstances=told), question.due), evidence)
@@ -224,6 +226,30 @@ def ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
         ledger
         if reached.question.source == question.source
         else _ledger_of(spark, reached, evidence)
+    )
+
+
+def _of_sink_alone(capture: Capture, evidence: Path) -> Capture:
+    """Return the capture with the first committed record of each identity as the inputs, so that
+    every later one repeats an output. Nothing else is known of a source."""
+    identity = capture.question.agreed.match.of_sink()
+    first = Window.partitionBy("identity").orderBy("partition", "offset")
+    firsts = (
+        capture.committed.withColumn("identity", identity)
+        .where(F.col("identity").isNotNull())
+        .withColumn("turn", F.row_number().over(first))
+        .where(F.col("turn") == 1)
+        .drop("identity", "turn")
+    )
+    inputs = keep_in(firsts, evidence / "ledger" / "inputs", capture.offsets)
+    return replace(
+        capture,
+        readings=capture.kept._replace(inputs=inputs),
+        source_batches=None,
+        aborted=None,
+        pending=None,
+        source_packs=None,
+        circumstances=replace(capture.circumstances, source_removed={}, source_lso={}),
     )
 
 

@@ -54,7 +54,8 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
             return ()
         capture = with_headers(capture, scratch)
         sink = _told_apart(ledger_of(spark, capture, scratch / "before").sink, capture)
-        injection = choose(sink, capture.question.expected, capture.question.order)
+        question = capture.question
+        injection = choose(sink, question.expected, question.order, question.agreed.unique)
         if injection is None:
             return ()
 

@@ -169,6 +169,7 @@ def _terms(
         "group": agreed.offsets is not None,
         "require": agreed.require,
         "range": "retained" if agreed.retained else "whole",
+        "unique": agreed.unique,
         "filtered": "unchecked" if agreed.filter_unchecked else None,
         "warn.pending": agreed.warn.pending,
         "warn.aborted_share": agreed.warn.aborted_share,

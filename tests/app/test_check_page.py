@@ -54,6 +54,12 @@ def test_what_the_address_names_and_what_is_missing(
     app.text_input(key="term_group").set_value("42").run()
     assert not app.exception and not app.button[0].disabled, texts(app)
 
+    # A contract about the sink alone, as it was imported.
+    alone = keep(history, f"alone-{sink}", f"sink: {{topic: {sink}}}\nunique: {{json: $.id}}\n")
+    app = open_page("check", contract=alone.label)
+    assert app.selectbox(key="term_unique").value == "json $.id"
+    assert not app.exception and not app.button[0].disabled, texts(app)
+
     app = open_page("check", source="gone-1", sink=sink, terms="{", run="check-gone")
     said = texts(app)
     assert not app.exception and "has no topic gone-1" in said

@@ -106,6 +106,9 @@ MISTAKES = (
     ),
     *("spread", "restamp", "alike"),
 )
+READINGS = ("shuffled", "blocks", "instances", "earlier_source", "earlier_sink")
+"""What differs in the whole plan: the order of reading, how many instances process it, and topics
+that were deleted and made again."""
 REMOVALS = ("source_start", "sink_start", "source_hole", "sink_hole")
 MISSING = ("unnamed_input", "unnamed_output", "unnamed_inputs", "unnamed_outputs", "wrong_topic")
 
@@ -205,6 +208,8 @@ class _Simulator:
             if self.reads(one)
             for index in range(0 if self.skips(one) else one.expected)
         ]
+        for op in self.ops(*READINGS):
+            self.read_otherwise(op)
         for op in self.ops(*MISTAKES):
             self.err(op)
         for op in self.ops("chunk"):
@@ -301,6 +306,41 @@ class _Simulator:
         home = (self.inputs.index(one) if spread else by_key) % self.story.sinks
         place = one.partition, one.offset, index
         return _Output(place, one.identity, place, one.key, value, home)
+
+    def read_otherwise(self, op: Op) -> None:
+        """Changes the plan as a whole. By lineage a topic that was made again cannot be told from
+        the first one without Kafka's topic ids, which a pair does not have."""
+        plan = self.plan
+        if op.kind == "shuffled":
+            random.Random(op.a * 12 + op.b).shuffle(plan)
+        elif op.kind == "blocks":
+            # A few records of each source partition in turn, not in the order of writing.
+            size, turns = op.a % 4 + 1, Counter[int]()
+            blocks: dict[tuple[int, int], list[_Output]] = {}
+            for one in plan:
+                partition = one.origin[0] if one.origin else 0
+                blocks.setdefault((turns[partition] // size, -partition), []).append(one)
+                turns[partition] += 1
+            self.plan = [one for block in sorted(blocks) for one in blocks[block]]
+        elif op.kind == "instances":
+            # Side by side, or one long after the other; with another time stamp where values may
+            # differ.
+            differ = self.policy.match != VALUE and not self.policy.values
+            differ = differ and not self.tells_by_bytes()
+            again = [replace(one, value=f"{one.value}'" if differ else one.value) for one in plan]
+            self.plan = (
+                [one for both in zip(plan, again, strict=True) for one in both]
+                if op.a % 2
+                else plan + again
+            )
+        elif op.kind == "earlier_source" and self.policy.match != LINEAGE:
+            for at in range(op.a % 3 + 1):
+                name = f"e{at}"
+                key, value = (name if self.policy.match == by else f"z{at}" for by in (KEY, VALUE))
+                home = at % self.story.sinks
+                plan.insert(0, _Output(None, name, None, key, value, home))
+        elif op.kind == "earlier_sink":
+            del plan[: op.a % 4 + 1]
 
     def err(self, op: Op) -> None:
         plan = self.plan

@@ -33,8 +33,9 @@ def find(ledger: Ledger) -> DataFrame | None:
     if not ledger.repeats_count:
         return None
     rows = ledger.sink.join(ledger.repeats, ["partition", "offset"])
+    what = "This identity" if ledger.agreed.unique else "The output of this input"
     why = F.format_string(
-        "The output of this input is committed %d times; the first is at %d/%d.",
+        f"{what} is committed %d times; the first is at %d/%d.",
         "copies",
         "first_partition",
         "first_offset",

@@ -374,3 +374,51 @@ def test_each_sink_names_its_cluster_or_none_does(tmp_path: Path) -> None:
                 tmp_path, both.replace(", cluster: north", "").replace("{topic: a}", "{topic: b}")
             )
         )
+
+
+def test_a_contract_may_be_about_the_sink_alone(tmp_path: Path) -> None:
+    """Story: somebody asks whether one topic, or two together, repeat an id. Nothing else is said,
+    and the sink stands for the source too."""
+    for sink in ("{topic: lines}", "{topics: [lines, more]}"):
+        contract, _ = read_contract(written(tmp_path, f"sink: {sink}\nunique: {{json: $.id}}\n"))
+        assert contract.source == contract.sink and contract.kinds == ("duplicate",)
+        terms = contract.terms(None)
+        assert (terms.unique, terms.match) == (True, Match("json:$.id", "json:$.id"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("source: {topic: orders}", "line 3: source: a contract with unique is about the sink"),
+        ("group: app", "line 3: group: a contract with unique is about the sink alone. Remove"),
+        ("order: per_key", "line 3: order: a contract with unique is about the sink alone."),
+        ("guarantee: at_least_once", "line 3: guarantee: a contract with unique is about the sink"),
+        ("identity: {header: id}", "line 3: identity: a contract with unique is about the sink"),
+        ("expect: zero_or_one", "line 3: expect: a contract with unique is about the sink alone."),
+        ("require: [gap]", "line 3: require: a contract with unique is about the sink alone."),
+    ],
+)
+def test_what_says_more_than_the_sink_is_refused(text: str, says: str, tmp_path: Path) -> None:
+    """Story: a contract about the sink alone names something of a source. The line says to remove
+    it."""
+    with pytest.raises(ContractError) as error:
+        read_contract(written(tmp_path, f"sink: {{topic: lines}}\nunique: key\n{text}\n"))
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("sink: {topic: lines}\nunique: lineage\n", "line 2: unique: expected key, value"),
+        ("sink: {topic: lines}\nunique: FILL_IN\n", "line 2: unique: choose what identifies"),
+        ("sink: {topik: lines}\nunique: key\n", "sink.topik: there is no such field."),
+        ("unique: key\n", "sink: a contract with unique is about one sink."),
+        ("unique: key\nsinks: [{topic: a}, {topic: b}]\n", "sink: a contract with unique is about"),
+    ],
+)
+def test_a_mistake_of_the_sink_alone_is_told_once(text: str, says: str, tmp_path: Path) -> None:
+    """Story: the identity or the sink is wrong. One sentence says so, and none is about a source
+    that nobody named."""
+    with pytest.raises(ContractError) as error:
+        read_contract(written(tmp_path, text))
+    assert says in str(error.value) and "source" not in str(error.value)

@@ -175,3 +175,20 @@ def test_a_filter_is_a_question() -> None:
     fields = fields_of(draft)
     assert (fields["expect"], fields["count"]) == (Expect.ZERO_OR_ONE, PLACEHOLDER)
     assert "which inputs have an output?" in draft.text
+
+
+def test_two_counters_are_no_identity() -> None:
+    """Story: inputs are numbered, and outputs are numbered by another program. Half of the orders
+    are lost and the others are there twice, and some lack their id. The numbers fit perfectly, so
+    the draft asks which part identifies an input."""
+    inputs: list[Written] = [(0, None, {"order": f"o-{n}", "n": n}) for n in range(100)]
+    orders_written = [f"o-{n // 2}" for n in range(100)]
+    outputs: list[Written] = [
+        (0, None, {"seq": n} if n % 10 == 0 else {"id": order, "seq": n})
+        for n, order in enumerate(orders_written)
+    ]
+    draft = draft_of(inputs, outputs)
+    assert fields_of(draft)["identity"] == PLACEHOLDER
+    assert draft.question is not None and "which one identifies an input?" in draft.question
+    with pytest.raises(ContractError, match=r"identity.*choose what identifies an input"):
+        make_contract(parse_fields(draft.text))
