@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any
 
 from fastavro import parse_schema, schemaless_reader
@@ -28,9 +29,11 @@ class AvroSchema:
         named: dict[str, Any] = {}
         try:
             self._parsed = _parsed(self._texts, named)
+            self._sizes = AvroSizes(self._parsed, named)
+        except RecursionError:
+            raise
         except Exception as error:  # fastavro's own errors have no common class
             raise ValueError(f"fastavro does not read the schema ({quoted(error)})") from error
-        self._sizes = AvroSizes(self._parsed, named)
         self._free_bytes = self._sizes.free_bytes
         self._lenient: Any = None
         """The schema as it reads what its logical types cannot express; None before it is needed"""
@@ -85,10 +88,20 @@ def _parsed(texts: Iterable[str], named: dict[str, Any]) -> Any:
     """Parse schemas in their order, and return the last one."""
     parsed: Any = None
     for text in texts:
-        parsed = parse_schema(_loaded(text), named_schemas=named)
+        parsed = parse_schema(_unparsed(_loaded(text)), named_schemas=named)
     return parsed
 
 
+def _unparsed(schema: Any) -> Any:
+    """Return a schema without fastavro's marks of a parsed one, which would be trusted unseen."""
+    if isinstance(schema, list):
+        return [_unparsed(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {name: _unparsed(part) for name, part in schema.items() if name not in _MARKS}
+
+
+_MARKS = ("__fastavro_parsed", "__named_schemas")
 _PREFIX = "topicproof-"
 
 
@@ -102,6 +115,27 @@ def _renamed(schema: Any) -> Any:
     if isinstance(kind := schema.get("logicalType"), str):
         renamed["logicalType"] = _PREFIX + kind
     return renamed
+
+
+_DECIMAL_BITS_MAX = 13_300
+"""4,000 digits. The time of a conversion grows with their square."""
+
+
+def _decimal(data: bytes, schema: Any, _reader: Any = None) -> Decimal:
+    """Return a decimal. fastavro would round one with more digits than its precision, so that
+    different values become the same. Raises ValueError."""
+    number = int.from_bytes(data, "big", signed=True)
+    if number.bit_length() > _DECIMAL_BITS_MAX:
+        raise ValueError(f"it has {number.bit_length():,} bits, {_DECIMAL_BITS_MAX:,} are allowed")
+    value = Decimal(number)
+    precision, scale = schema["precision"], schema.get("scale") or 0
+    if value.adjusted() >= precision:
+        raise ValueError(f"it has {value.adjusted() + 1:,} digits, its precision is {precision:,}")
+    return value.scaleb(-scale, _EXACT)
+
+
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+LOGICAL_READERS.update({"bytes-decimal": _decimal, "fixed-decimal": _decimal})
 
 
 def _lenient_reader(kind: str, read: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,9 +19,15 @@ from topicproof.backend.formats.limits import (
     ITEM_BYTES,
     VALUE_BYTES_MAX,
     TooLargeError,
+    quoted,
 )
 
 _VARINT_BYTES_MAX = 10
+_PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+_TYPES = _PRIMITIVES | frozenset(
+    ("record", "error", "enum", "fixed", "array", "map", "union", "error_union", "request")
+)
+"""Avro's own types. A reader takes these names for them, whatever a schema calls so."""
 _LEAST = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 """Bytes that a value takes at least, of types that are written with a fixed length."""
 
@@ -46,10 +52,14 @@ class _Shape:
 
 
 class AvroSizes:
-    """The sizes of the values of one schema. Raises RecursionError if it is nested too deeply."""
+    """The sizes of the values of one schema. Raises RecursionError if it is nested too deeply,
+    ValueError if a reader and this would take a name for different types."""
 
     def __init__(self, schema: Any, named: Mapping[str, Any]) -> None:
         """`schema` as fastavro parsed it, `named` has its named types."""
+        own = next((name for name in named if name in _TYPES), None)
+        if own is not None:
+            raise ValueError(f"it gives a type of its own the name {own}, which is one of Avro's")
         self._named = named
         self._shapes: dict[str, _Shape] = {}
         self._begun: list[str] = []
@@ -75,7 +85,7 @@ class AvroSizes:
         if isinstance(schema, list):
             return self._union(schema, depth)
         if isinstance(schema, str):
-            if schema in self._named:
+            if schema not in _PRIMITIVES:
                 return self._of_name(schema, depth)
             least = _LEAST.get(schema, 1)
             return _Shape(schema, least=least, whole=ITEM_BYTES)
@@ -114,7 +124,9 @@ class AvroSizes:
         kind = "record" if schema["type"] == "error" else schema["type"]
         shape = self._shapes[name] = _Shape(kind)
         if kind == "fixed":
-            shape.size = shape.least = max(int(schema["size"]), 0)
+            if type(schema["size"]) is not int or schema["size"] < 0:
+                raise ValueError(f"{quoted(name)} is of {quoted(schema['size'])} bytes")
+            shape.size = shape.least = schema["size"]
             shape.whole = ITEM_BYTES + 4 * shape.size
         elif kind == "enum":
             longest = max(map(len, schema["symbols"]), default=0)

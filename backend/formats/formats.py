@@ -17,10 +17,12 @@ import msgpack
 
 from topicproof.backend.errors import UsageError
 from topicproof.backend.formats.decoded import (
+    TWICE,
     AwkwardPart,
     AwkwardPartError,
     Decoded,
     Format,
+    as_json,
     to_json,
     unique,
 )
@@ -237,7 +239,7 @@ def _self_described(data: bytes, plain: Plain) -> Decoded:
             return Decoded(value, Format.JSON, reason=left)
         if data and (0x80 < data[0] <= 0x8F or data[0] in (0xDE, 0xDF)):
             value = _unpacked(data)
-            if isinstance(value, dict) and value and all(isinstance(one, str) for one in value):
+            if value:
                 return Decoded(plain.finish(to_json(value)), Format.MESSAGEPACK)
     except (AwkwardPartError, TooLargeError) as error:
         return Decoded(reason=f"{_capital(error)}.")
@@ -271,7 +273,8 @@ def _no_number(name: str) -> AwkwardPart:
 
 
 def _unpacked(data: bytes) -> Any:
-    """Return a value of MessagePack. Raises ValueError, RecursionError, UnpackException."""
+    """Return a map of MessagePack whose names are texts. Raises ValueError, RecursionError,
+    UnpackException."""
     left = VALUE_BYTES_MAX - len(data)
 
     def charge(items: list[Any]) -> list[Any]:
@@ -281,13 +284,36 @@ def _unpacked(data: bytes) -> Any:
             raise TooLargeError
         return items
 
-    hooks: dict[str, Any] = {}
-    if len(data) > _COUNTED_BYTES:
-        hooks = {"list_hook": charge, "object_pairs_hook": lambda pairs: dict(charge(pairs))}
-    try:
-        return msgpack.unpackb(data, timestamp=0, strict_map_key=False, **hooks)
-    except TypeError as error:
-        raise ValueError("the name in a map is a map or an array") from error
+    is_named = True
+
+    def mapped(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
+        # Only hashes of texts are random. Others can be chosen to be alike, such as those of times:
+        # a dictionary of 50,000 then takes minutes. So no other name is ever hashed.
+        nonlocal is_named
+        is_named = True
+        values: dict[str, Any] = {}
+        for name, value in charge(pairs):
+            if type(name) is not str:
+                is_named, name = False, _map_name(name)
+            values[name] = AwkwardPart(TWICE) if name in values else value
+        return values
+
+    hooks = {"list_hook": charge} if len(data) > _COUNTED_BYTES else {}
+    value = msgpack.unpackb(
+        data, timestamp=0, strict_map_key=False, object_pairs_hook=mapped, **hooks
+    )
+    if not is_named:  # The outermost map is the last one.
+        raise ValueError("a name is no text")
+    return value
+
+
+def _map_name(name: Any) -> str:
+    """Return the name in a map of MessagePack as JSON has it. Raises ValueError."""
+    if type(name) is str:
+        return name
+    if isinstance(name, dict | list):
+        raise ValueError("the name in a map is a map or an array")
+    return str(as_json(name))
 
 
 def _schema_file(path: Path) -> AvroSchema:

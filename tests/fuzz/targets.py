@@ -335,10 +335,7 @@ TARGETS: dict[str, Target] = {
         f"{name} schema": (seeds, partial(hostile.decode_joined, kind))
         for name, (kind, seeds) in hostile.seeds().items()
     },
-    "value": (
-        (b'{"a": [NaN, 1e999], "a": 1}', b"\x81\xa1a\xdd\xff\xff\xff\xff"),
-        hostile.decode_plain,
-    ),
+    "value": (hostile.VALUES, hostile.decode_plain),
     "schemas": ((hostile.SCHEMAS.to_json().encode(),), _text(hostile.read_schemas)),
 }
 """By name: right inputs, and what reads them."""

@@ -117,6 +117,42 @@ ENDLESS = {
 }
 """Schemas of Avro with values of endless levels. fastavro ends the process at 5,000."""
 
+OWN_NULL = record("R", {"type": "fixed", "name": "null", "size": 1}, ARRAY_OF_NULL)
+"""A type of Avro that is called like one of its own. The array would have items of one byte."""
+PARSED = {
+    **record("R", {"type": "fixed", "name": "X", "size": 1}, record("X", ARRAY_OF_NULL)),
+    "__fastavro_parsed": True,
+    "__named_schemas": {"X": {"type": "fixed", "name": "X", "size": 1}},
+}
+"""A schema that calls itself parsed, so that nothing checks it: X has two meanings."""
+
+
+def decimal(precision: int, scale: int = 2, base: Any = "bytes") -> dict[str, Any]:
+    inner = base if isinstance(base, dict) else {"type": base}
+    return {**inner, "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+LONG_DECIMAL = zigzag(2_000_000) + b"\x7f" * 2_000_000
+
+
+def times(count: int) -> bytes:
+    """A map of MessagePack in a map, whose names are times with the same hash in Python."""
+    first, second, added = 11400714785074694791, 14029467366897019727, 2870177450012600261
+    whole = 1 << 64
+    undo_first, undo_second = pow(first, -1, whole), pow(second, -1, whole)
+    names: list[bytes] = []
+    nanoseconds = 0
+    while len(names) < count:
+        mixed = (0x1234567890ABCDEF - nanoseconds * second) * undo_first % whole
+        turned = (mixed << 33 | mixed >> 31) % whole
+        seconds = (turned - added) * undo_second % whole
+        seconds -= whole if seconds >= whole // 2 else 0
+        if abs(seconds) < (1 << 61) - 2:
+            names.append(b"\xc7\x0c\xff" + struct.pack(">Iq", nanoseconds, seconds))
+        nanoseconds += 1
+    return b"\x81\xa1a\xdf" + count.to_bytes(4, "big") + b"".join(name + b"\xc0" for name in names)
+
+
 UNKNOWN_ANY = field(1, b"type.googleapis.com/demo.Unknown") + field(2, b"\x08\x07")
 NOT_A_NUMBER = b"\x11" + struct.pack("<d", float("nan"))
 
@@ -130,6 +166,11 @@ def seeds() -> dict[str, tuple[str, tuple[bytes, ...]]]:
     ]
     imports = 'syntax = "proto3"; import "a.proto"; message N { M m = 1; }'
     whole = joined(imports.encode(), b"\0\n\3\n\1x", b"a.proto", PROTO.encode())
+    avro += [
+        joined(json.dumps(OWN_NULL).encode(), b"\0" + MANY + b"\0"),
+        joined(json.dumps(PARSED).encode(), b"\0" + MANY + b"\0"),
+        joined(json.dumps(decimal(4)).encode(), zigzag(2) + b"\x7f\xff"),
+    ]
     return {
         "avro": (AVRO, tuple(one for one in avro if len(one) < 4_000)),
         "protobuf": (PROTOBUF, (*hostile, whole)),
@@ -157,7 +198,10 @@ def read_schemas(text: str) -> None:
             reader.read(b"\0" + schema_id.to_bytes(4, "big") + b"\0\n\1x", "t")
 
 
-VALUES = (b'{"a": [NaN, 1e999], "a": 1}', b"\x81\xa1a\xdd\xff\xff\xff\xff", b"\xef\xbb\xbf[{}]")
+VALUES = (
+    *(b'{"a": [NaN, 1e999], "a": 1}', b"\x81\xa1a\xdd\xff\xff\xff\xff", b"\xef\xbb\xbf[{}]"),
+    *(times(3), b"\x81\xa1a\x82\x01\xc0\xa11\xc0", b'{"a": ' + b"9" * 5_000 + b"}"),
+)
 """Records without a schema."""
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, cast
 
+import fastavro
 import msgpack
 import pytest
 from google.protobuf import descriptor_pb2
@@ -27,7 +28,7 @@ from tests.backend.formats import hostile
 from tests.backend.formats.hostile import PROTO, decode, decode_with, field
 from tests.fuzz.targets import QUESTION
 from topicproof.backend.errors import EvidenceError
-from topicproof.backend.formats import protoc
+from topicproof.backend.formats import avro_sizes, protoc
 from topicproof.backend.formats.fields import FieldReader, KnownSchemas
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.formats.limits import (
@@ -492,3 +493,103 @@ def test_any_schema_with_any_value_ends_in_a_value_or_a_sentence(
 def test_a_map_of_messagepack_whose_name_is_a_map() -> None:
     for data in (b"\x81\x80\xc0", b"\x81\x90\xc0", b"\x81\x81\xff\x10\xff\x81\x81\xff\xff"):
         assert not Formats().decode(data).known
+
+
+def test_names_of_messagepack_are_never_hashed_unless_they_are_texts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Story: times are the names of a map, and their hashes are alike: each would be compared with
+    all others, which takes minutes for a record of a megabyte."""
+    comparisons = 0
+
+    def count(_one: object, _other: object) -> bool:
+        nonlocal comparisons
+        comparisons += 1
+        return False
+
+    monkeypatch.setattr(msgpack.Timestamp, "__eq__", count)
+    names = Formats().decode(hostile.times(500)).value["a"]
+    assert len(names) == 500 and comparisons == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "inner"),
+    [
+        (b"\x82\x01\xc0\xc3\xc3", {"1": None, "True": True}),
+        (b"\x81\xcb\x3f\xf8\0\0\0\0\0\0\xc0", {"1.5": None}),
+        (b"\x81\xc4\1\xff\xc0", {"0xff": None}),
+        (b"\x81\xd6\xff\0\0\0\0\xc0", {"1970-01-01T00:00:00+00:00": None}),
+    ],
+)
+def test_names_of_messagepack_that_are_no_texts(data: bytes, inner: dict[str, Any]) -> None:
+    """Story: numbers, bytes and times name the values of an inner map. At the outermost level they
+    are a sign of other bytes."""
+    assert Formats().decode(b"\x81\xa1a" + data).value == {"a": inner}
+    assert not Formats().decode(data).known
+
+
+def test_a_name_of_messagepack_that_occurs_twice_hides_no_value() -> None:
+    for inner in (b"\x82\xa11\xc0\xa11\xc3", b"\x82\x01\xc0\xa11\xc3"):
+        reason = Formats().decode(b"\x81\xa1a" + inner).reason or ""
+        assert reason == "The field a.1 occurs twice in one object."
+
+
+@pytest.mark.parametrize("name", sorted(avro_sizes._TYPES))
+def test_a_type_of_avro_cannot_be_called_like_its_own(name: str) -> None:
+    """Story: the array's items have no bytes for the reader, and one byte for the limit."""
+    schema = hostile.record("R", {"type": "fixed", "name": name, "size": 1}, hostile.ARRAY_OF_NULL)
+    reason = decode(AVRO, json.dumps(schema), b"\0" + hostile.MANY + b"\0").reason or ""
+    assert f"it gives a type of its own the name {name}, which is one of Avro's" in reason
+
+
+def test_a_schema_of_avro_cannot_say_that_it_is_parsed() -> None:
+    """Story: fastavro believes a schema with its own mark, also if a name in it has two meanings.
+    What fastavro wrote itself is read as before."""
+    reason = decode(AVRO, json.dumps(hostile.PARSED), b"\0" + hostile.MANY + b"\0").reason or ""
+    assert "redefined named type: X" in reason
+    listed = json.dumps([hostile.PARSED])
+    assert "redefined" in (decode(AVRO, listed, b"\0\0" + hostile.MANY + b"\0").reason or "")
+    written = json.dumps(fastavro.parse_schema(hostile.record("R", "int")))
+    assert "__fastavro_parsed" in written
+    assert decode(AVRO, written, b"\2").value == {"f0": 1}
+
+
+@pytest.mark.parametrize("size", [-5, "1", 1.5, True, None, [], 10**30])
+def test_a_fixed_type_of_no_size(size: Any) -> None:
+    schema = json.dumps(hostile.array({"type": "fixed", "name": "F", "size": size}))
+    decoded = decode(AVRO, schema, hostile.MANY + b"\0")
+    assert not decoded.known and decoded.reason
+
+
+@pytest.mark.parametrize("base", ["bytes", {"type": "fixed", "name": "F", "size": 2_000_000}])
+def test_a_decimal_of_a_million_bytes_is_not_calculated(base: Any) -> None:
+    """Story: the time to convert a number grows with the square of its digits: days for 32 MB."""
+    value = hostile.LONG_DECIMAL if base == "bytes" else hostile.LONG_DECIMAL[-2_000_000:]
+    schema = hostile.record("R", "int", hostile.decimal(10**6, base=base))
+    decoded = decode(AVRO, json.dumps(schema), b"\2" + value)
+    assert decoded.value["f0"] == 1
+    assert "is no decimal (it has 15,999,999 bits, 13,300 are allowed)" in (decoded.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("digits", "text"), [("1234", "12.34"), ("-5", "-0.05"), ("0", "0.00"), ("9" * 40, None)]
+)
+def test_a_decimal_is_never_rounded(digits: str, text: str | None) -> None:
+    """Story: a decimal has more digits than its precision. Rounded, two amounts would be one."""
+    data = int(digits).to_bytes(20, "big", signed=True)
+    for precision in (4, 40):
+        schema = hostile.record("R", hostile.decimal(precision))
+        decoded = decode(AVRO, json.dumps(schema), hostile.zigzag(20) + data)
+        if text is None and precision == 4:
+            assert "it has 40 digits, its precision is 4" in (decoded.reason or "")
+        else:
+            assert decoded.value == {"f0": text or "9" * 38 + ".99"}
+
+
+def test_a_number_of_a_million_digits_in_json() -> None:
+    """Story: Python refuses to convert more than 4,300 digits. A contract compares the digits."""
+    digits = "9" * 1_000_000
+    reason = decode(JSON, "{}", f'{{"a": {digits}}}'.encode()).reason or ""
+    assert "limit (4300 digits)" in reason
+    reader = FieldReader(KnownSchemas(), "value", (("a",),))
+    assert reader.read(f'{{"a": {digits}}}'.encode()) == (None, (digits,))
