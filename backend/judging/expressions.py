@@ -11,7 +11,7 @@ does not depend on the day: a text becomes a time only by a fixed format.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,6 +97,22 @@ _WIDTH = re.compile(r"%[^a-zA-Z%]*?([0-9]{5,})")
 JSON_OPTIONS = Call("map", (Text("ignoreNullFields"), Text("false")))
 _FIRST_ASIDE = frozenset({"if", "nvl2", "elt"})
 """Functions that choose by their first argument among the others."""
+_DECIMALS = ("decimal", "dec", "numeric")
+_DECIMAL = r"^[\x00-\x20]*+[-+.0-9]{0,300}+(?:[eE][-+]?+[0-9]{1,3}+)?+[\x00-\x20]*+$"
+"""Texts of decimals that take little time. Spark trims them as Java does."""
+_LONG_EXPONENT = re.compile(r"[eE][+-]?[0-9]{4}")
+SCALE_MAX = 400
+_TO_DECIMALS = frozenset({"floor", "ceil", "ceiling"})
+"""Functions that make a decimal of their first argument, if they are given a number of digits."""
+_SCALED = _TO_DECIMALS | {"round", "bround"}
+"""Functions whose second argument is a number of digits."""
+_COMPARED = frozenset(
+    (
+        *("levenshtein", "contains", "instr", "locate", "position", "replace", "split_part"),
+        *("substring_index", "btrim", "ltrim", "rtrim", "trim"),
+    )
+)
+"""Functions that take the time of their first two texts' product."""
 _AGGREGATES = frozenset(
     [
         "count",
@@ -141,9 +157,10 @@ def stored_sql(sql: str) -> str:
             f"the expression has {len(sql):,} characters; {SQL_LENGTH_MAX:,} are allowed"
         )
     tree = parse(sql)
+    decimals: set[int] = set()
     for part in texts_of_fields(tree) or (tree,):
-        _check(part, sql, (*COLUMNS, DECODED))
-    return to_sql(with_columns(tree))
+        decimals |= _check(part, sql, (*COLUMNS, DECODED))
+    return to_sql(with_columns(_with_short_decimals(tree, decimals)))
 
 
 def texts_of_fields(tree: Node) -> tuple[Node, ...]:
@@ -167,14 +184,15 @@ def parse_expression(text: str, columns: Collection[str] = COLUMNS) -> Node:
     if len(text) > LENGTH_MAX:
         raise ValueError(f"the expression has {len(text):,} characters; {LENGTH_MAX:,} are allowed")
     tree = parse(text)
-    _check(tree, text, columns)
-    return tree
+    return _with_short_decimals(tree, _check(tree, text, columns))
 
 
-def _check(tree: Node, text: str, columns: Collection[str]) -> None:
+def _check(tree: Node, text: str, columns: Collection[str]) -> set[int]:
+    """Return which nodes make a decimal of a text, by their `id`. Raises ValueError."""
+    checker = _Checker(text, columns)
     try:
-        limits.require_little_work(_Checker(text, columns).part(tree).work)
-        length = len(to_sql(with_columns(tree)))
+        limits.require_little_work(checker.part(tree).work)
+        length = len(to_sql(with_columns(_with_short_decimals(tree, checker.decimals))))
     except RecursionError as error:
         raise ValueError(
             f"the expression {text[:40]!r}... does not parse: it is nested too deeply"
@@ -183,6 +201,7 @@ def _check(tree: Node, text: str, columns: Collection[str]) -> None:
         raise ValueError(
             f"the expression becomes {length:,} characters of SQL; {SQL_LENGTH_MAX:,} are allowed"
         )
+    return checker.decimals
 
 
 def measured_size(text: str) -> Size:
@@ -193,22 +212,61 @@ def measured_size(text: str) -> Size:
 def with_columns(tree: Node) -> Node:
     """Return the tree with a column of the decoded reading for each call such as `field('id')`."""
 
-    def changed(node: Node) -> Node:
+    def column(node: Node) -> Node | None:
         if isinstance(node, Call) and node.function in PATHS:
             return Member(Name(DECODED), field_of(node))
-        values: dict[str, Any] = {}
-        for name, value in vars(node).items():
-            if isinstance(value, Node):
-                values[name] = changed(value)
-            elif name == "branches":
-                values[name] = tuple((changed(when), changed(then)) for when, then in value)
-            elif isinstance(value, tuple):
-                values[name] = tuple(
-                    changed(item) if isinstance(item, Node) else item for item in value
-                )
-        return replace(node, **values)
+        return None
 
-    return changed(tree)
+    return _changed(tree, column)
+
+
+def _with_short_decimals(tree: Node, decimals: Collection[int]) -> Node:
+    """Return the tree with what makes a decimal of a text only where the text is short: 12 bytes
+    such as 1e-600000000 are a number of 600 million digits, which Spark writes out. Any other text
+    becomes an empty one, which is no number. `decimals`: the nodes to change, by their `id`."""
+
+    def shortened(node: Node) -> Node | None:
+        if id(node) not in decimals:
+            return None
+        if isinstance(node, Cast):
+            return replace(node, operand=short(node.operand))
+        assert isinstance(node, Call)
+        first, *others = node.arguments
+        rest = [_changed(other, shortened) for other in others]
+        return replace(node, arguments=(short(first), *rest))
+
+    def short(text: Node) -> Node:
+        return Call("regexp_extract", (_changed(text, shortened), Text(_DECIMAL), Number("0")))
+
+    return _changed(tree, shortened) if decimals else tree
+
+
+def _is_short_decimal(node: Node) -> bool:
+    """Whether `_with_short_decimals` has written it."""
+    match node:
+        case Call("regexp_extract", (_, Text(pattern), Number("0"))):
+            return pattern == _DECIMAL
+    return False
+
+
+def _changed(node: Node, change: Callable[[Node], Node | None]) -> Node:
+    """Return a tree with other nodes. `change` returns None for a node that stays."""
+    new = change(node)
+    if new is not None:
+        return new
+    values: dict[str, Any] = {}
+    for name, value in vars(node).items():
+        if isinstance(value, Node):
+            values[name] = _changed(value, change)
+        elif name == "branches":
+            values[name] = tuple(
+                (_changed(when, change), _changed(then, change)) for when, then in value
+            )
+        elif isinstance(value, tuple):
+            values[name] = tuple(
+                _changed(item, change) if isinstance(item, Node) else item for item in value
+            )
+    return replace(node, **values)
 
 
 def field_of(call: Call) -> str:
@@ -254,6 +312,8 @@ class _Checker:
         self.variables: dict[str, tuple[str, Type]] = {}
         """By name in lower case: what stands for its size, and its type."""
         self.lambdas = 0
+        self.decimals: set[int] = set()
+        """What makes a decimal of a text, by its `id`."""
 
     def part(self, node: Node) -> _Part:
         part = self._part(node)
@@ -270,6 +330,11 @@ class _Checker:
                 size = limits.constant(len(value.encode("utf-8", "surrogatepass")))
                 return _Part(TEXT, size, limits.constant(0), False, node, len(value))
             case Number() | Interval():
+                if isinstance(node, Number) and _LONG_EXPONENT.search(node.text):
+                    raise ValueError(
+                        f"the number {node.text} in {self.text!r} has an exponent of more than"
+                        " three digits"
+                    )
                 kind = NUMBER if isinstance(node, Number) else INTERVAL
                 return _leaf(kind, node)
             case Constant(word):
@@ -285,7 +350,10 @@ class _Checker:
             case Item(base, index):
                 return self._item(node, self.part(base), self.part(index))
             case Cast(operand, type_, _):
-                return self._cast(node, self.part(operand), _kind(type_))
+                part = self.part(operand)
+                if _has_decimal(type_):
+                    self._require_short_decimal(node, part, is_within=bool(type_.parts))
+                return self._cast(node, part, _kind(type_))
             case Case(operand, branches, default):
                 return self._case(node, operand, branches, default)
             case Operation(symbol, operands):
@@ -363,6 +431,18 @@ class _Checker:
             size = limits.added(part.size, size)
         work = limits.added(part.work, part.size, size)
         return _Part(kind, size, work, part.is_open, node, characters)
+
+    def _require_short_decimal(self, node: Node, part: _Part, *, is_within: bool) -> None:
+        """Note that a node makes a decimal of a text. Raises ValueError if it may make several, or
+        if nobody knows."""
+        if not _may_be_text(part.type) or _is_short_decimal(part.node):
+            return
+        if is_within or part.type != TEXT:
+            raise ValueError(
+                f"{self._quote(part.node)} is cast to a decimal in {self.text!r}, and may hold"
+                " texts of any length. Cast each alone, as in cast(string(x) as decimal(19, 2))"
+            )
+        self.decimals.add(id(node))
 
     def _require_time(self, part: _Part, kind: Type) -> None:
         """Raises ValueError if a time is made of a text without a fixed format."""
@@ -448,8 +528,8 @@ class _Checker:
             for pattern in patterns:
                 if not isinstance(pattern.node, Text):
                     raise ValueError(
-                        f"the pattern of {symbol} must be a literal text; contains, startswith and"
-                        " endswith take any"
+                        f"the pattern of {symbol} must be a literal text; startswith and endswith"
+                        " take any, contains a short one"
                     )
                 self._require_cheap(parts[0], like_cost(pattern.node.value, escape), pattern)
             work = limits.added(work, limits.scaled(sizes[0], len(patterns)))
@@ -517,6 +597,14 @@ class _Checker:
             if at < len(parts) and not isinstance(parts[at].node, Text):
                 raise ValueError(f"{what} must be a literal text in {name}")
         self._require_times(name, parts)
+        if name in ("decimal", "to_char") or (name in _TO_DECIMALS and len(parts) == 2):
+            self._require_short_decimal(node, parts[0], is_within=False)
+        if name in _SCALED and len(parts) == 2:
+            scale = _whole(parts[1].node)
+            if scale is None or abs(scale) > SCALE_MAX:
+                raise ValueError(
+                    f"the digits that {name} is given must be a literal number up to {SCALE_MAX}"
+                )
         if name == "map":
             self._require_alike(name, parts[::2])
             self._require_alike(name, parts[1::2])
@@ -530,7 +618,8 @@ class _Checker:
         kind, size, characters = self._result(name, parts)
         sizes = [part.size for part in parts]
         work = limits.added(*(part.work for part in parts), *sizes, size, limits.constant(1))
-        if name == "levenshtein":
+        if name in _COMPARED and len(parts) > 1:
+            # Spark looks for the whole of one in each place of the other.
             work = limits.added(work, limits.multiplied(sizes[0], sizes[1], name))
         is_open = name != "typeof" and any(part.is_open for part in parts)
         return _Part(kind, size, work, is_open, node, characters)
@@ -642,6 +731,10 @@ def _kind(type_: Type) -> Type:
 
 def _has_time(kind: Type) -> bool:
     return kind.name in _TIMES or any(map(_has_time, kind.parts))
+
+
+def _has_decimal(kind: Type) -> bool:
+    return kind.name in _DECIMALS or any(map(_has_decimal, kind.parts))
 
 
 def _may_be_text(kind: Type) -> bool:
@@ -888,6 +981,11 @@ def _schema(_: str, parts: Sequence[_Part]) -> _Result:
     assert isinstance(parts[1].node, Text)
     text = parts[1].node.value
     kind = parse_schema(text)
+    if _has_decimal(kind):
+        raise ValueError(
+            "a decimal in a schema of from_json may have any number of digits. Read it as a string,"
+            " and cast it, as in cast(from_json(value, 'a string').a as decimal(19, 2))"
+        )
     if _has_time(_kind(kind)):
         raise ValueError(
             "a time in a schema of from_json depends on the day. Read it as a string, and give its"

@@ -304,6 +304,7 @@ TARGETS: dict[str, Target] = {
             b"format_string('%9d', 1)",
             b"case key when '7' then transform(headers, (h, i) -> h.key || i)[0] else '${a}' end",
             b"cast(regexp_extract(value, '^(?:a|b)*+[^,]{2,}$', 1) as decimal(9, 2)) is not null",
+            b"cast(value as decimal(9, 2)) > 1e9BD and ceil(decimal(key), 2) < 7",
             b"from_json(value, 'a array<int>').a[0] in (-1, 2) or timestamp > '2026-01-31'",
         ),
         _text(_expression),

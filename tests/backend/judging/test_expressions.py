@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from topicproof.backend.judging import expressions
 from topicproof.backend.judging.expression_functions import FUNCTIONS
 from topicproof.backend.judging.expressions import (
     check_expression,
@@ -431,3 +432,71 @@ def test_every_function_has_a_test_of_its_arguments() -> None:
         for arguments in ("", ", ".join(["key"] * 201)):
             with pytest.raises(ValueError, match=REFUSALS):
                 check_expression(f"{name}({arguments})")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("1e600000000BD > 0", "offset = -1e-600000000BD", "timestamp_seconds(1E+0001000BD) = 1"),
+        *("from_json(value, 'a decimal(10,2)').a > 0", "from_json(value, 'a array<dec>').a[0] > 0"),
+        *("cast(split(value, ',') as array<decimal(3,1)>)[0] > 0", "decimal(headers[0].value) > 0"),
+        *("cast(coalesce(value, offset) as decimal(9,2)) > 0", "round(offset * 1.5D, offset) > 0"),
+        *(f"{name}(offset * 1.5D, {n}) > 0" for name in ("round", "bround", "floor", "ceil")
+          for n in (600_000_000, -600_000_000, 401)),
+    ],
+)  # fmt: skip
+def test_a_number_of_millions_of_digits_is_refused(text: str) -> None:
+    """Story: a few characters are a decimal that Spark writes out with all of its digits."""
+    with pytest.raises(ValueError, match=r"digits|decimal"):
+        check_expression(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("cast(value as decimal(10,2))", 1),
+        ("value::numeric", 1),
+        ("try_cast(field('a') as dec(9,2))", 1),
+        ("decimal(value)", 1),
+        ("ceil(value, 2) = floor(substr(value, 1, 50), -2)", 2),
+        ("to_char(key, '9')", 1),
+        ("exists(split(value, ','), x -> cast(x as decimal(9,2)) > 0)", 1),
+        ("cast('7' as decimal(1,0))", 1),
+        ("cast(value as decimal(19,0)) * cast(string(decimal(key)) as decimal(19,0))", 3),
+        ("ceil(value)", 0),
+        ("cast(length(value) as decimal(9,2))", 0),
+        ("cast(timestamp as decimal(19,2))", 0),
+        ("cast(1.5D as decimal(9,2))", 0),
+    ],
+)
+def test_a_decimal_is_made_of_a_short_text_alone(text: str, count: int) -> None:
+    """Story: one record of 12 bytes is 1e-600000000. Each text passes a pattern before Spark makes
+    a decimal of it, and what evidence keeps stays the same."""
+    sql = spark_sql(text)
+    assert sql.count("regexp_extract(") == count
+    assert stored_sql(sql) == sql and stored_sql(stored_sql(sql)) == sql
+
+
+def test_texts_of_decimals_pass_and_long_ones_do_not() -> None:
+    pattern = re.compile(expressions._DECIMAL)
+    for text in ("7", " -1.50\t", "+.5", "1.", "1e3", "-1.5E-300", "0" * 300, "\x0b1\x00"):
+        assert pattern.search(text), text
+    for text in ("1e-600000000", "1e1000", "1e+0001000", "9" * 301, "x", "1 2", "0x7", "\u00a01"):
+        assert not pattern.search(text), text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("contains(value, {})", "instr(value, {}) > 0", "locate({}, value) > 0"),
+        *("position({}, value) > 0", "replace(value, {}) = ''", "replace(value, {}, 'x') = ''"),
+        *("split_part(value, {}, 1) = ''", "substring_index(value, {}, 1) = ''"),
+        *(f"{name}({{}}, value) = ''" for name in ("trim", "btrim", "ltrim", "rtrim")),
+    ],
+)
+def test_a_search_for_a_long_text_is_refused(text: str) -> None:
+    """Story: Spark looks for the whole key at each place of the value: hours for a megabyte."""
+    with pytest.raises(ValueError, match="grows with the square of a record"):
+        check_expression(text.format("key"))
+    for short in ("substr(key, 1, 100)", "'abc'", "topic"):
+        check_expression(text.format(short))
