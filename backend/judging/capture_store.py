@@ -30,6 +30,8 @@ from topicproof.backend.evidence.limits import (
 from topicproof.backend.formats.fields import KnownSchemas
 from topicproof.backend.judging.expressions import stored_sql
 from topicproof.backend.judging.fields import is_of_fields
+from topicproof.backend.judging.plan_lock import plan_fault, planned_frame
+from topicproof.backend.judging.sql_tree import parse
 from topicproof.backend.sink.entries import Entry, decode, encode
 from topicproof.backend.storage import forget, keep_in, sent
 from topicproof.backend.yaml_fields import is_topic_name
@@ -251,7 +253,7 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             count = spark.read.parquet(sent(spark, evidence / COUNTS))
         question = Question(**asked, expected=Expected(Expect(said["expect"]), count))
         sink = TypeAdapter(Bounds).validate_python(said["sink"])
-        question = _judgeable(evidence, question, sink)
+        question = _judgeable(spark, evidence, question, sink)
         schemas = (
             KnownSchemas.from_json(read_json_text(evidence / SCHEMAS))
             if (evidence / SCHEMAS).exists()
@@ -303,7 +305,7 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
         ) from error
 
 
-def _judgeable(evidence: Path, question: Question, sink: Bounds) -> Question:
+def _judgeable(spark: SparkSession, evidence: Path, question: Question, sink: Bounds) -> Question:
     """Check a question from elsewhere as a contract is checked, and return it with its expressions
     written again. Spark runs what an expression names, so one that no contract may hold is never
     handed to it. Raises EvidenceError."""
@@ -348,6 +350,13 @@ def _judgeable(evidence: Path, question: Question, sink: Bounds) -> Question:
             raise EvidenceError(
                 f"{evidence / TAKEN}: the range of {bounds.topic} has {bounds.offsets:,} offsets;"
                 f" {OFFSETS_MAX:,} are allowed."
+            )
+    frame = planned_frame(spark, question.agreed.source_fields)
+    for name, text in (("value", value), ("count", count)):
+        fault = plan_fault(frame, parse(text)) if isinstance(text, str) else None
+        if fault is not None:
+            raise EvidenceError(
+                f"{evidence / TAKEN}: {name} is not evaluated: Spark's plan of it has {fault}."
             )
     return question
 

@@ -16,14 +16,11 @@ from pyspark.sql.types import NullType, NumericType
 
 from topicproof.backend.errors import ContractError, Mistake
 from topicproof.backend.judging.contract import in_order, make_contract, mistake
-from topicproof.backend.judging.expressions import parse_expression, patterns_of
+from topicproof.backend.judging.expressions import parse_expression, patterns_of, with_columns
 from topicproof.backend.judging.fields import fields_of, in_sql
+from topicproof.backend.judging.plan_lock import plan_fault, planned_frame
 from topicproof.backend.yaml_fields import Place, YamlFields
-from topicproof.validators.decoded import DECODED, decoded_type
-from topicproof.validators.expected import record
-from topicproof.validators.finding import Bounds
 from topicproof.validators.json_path import exact_text, parse_path
-from topicproof.validators.readings import COLUMNS
 
 EXPRESSIONS = ("count", "value")
 
@@ -105,9 +102,7 @@ def _paths(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
 def _refused_by_spark(
     spark: SparkSession, fields: dict[str, Any], texts: dict[Place, str], paths: dict[Place, str]
 ) -> Iterator[Mistake]:
-    named = decoded_type(fields_of(*texts.values()))
-    empty = spark.createDataFrame([], COLUMNS).withColumn(DECODED, F.lit(None).cast(named))
-    inputs = record(empty, Bounds("source", ()))
+    inputs = planned_frame(spark, fields_of(*texts.values()))
 
     one_row = spark.range(1)
 
@@ -125,6 +120,10 @@ def _refused_by_spark(
         refused = why(given)
         if refused is not None:
             yield mistake(fields, at, f"Spark refuses {text!r}: {refused}")
+            continue
+        fault = plan_fault(inputs, with_columns(parse_expression(text)))
+        if fault is not None:
+            yield mistake(fields, at, f"{text!r} is not evaluated: Spark's plan of it has {fault}")
             continue
         for pattern in patterns_of(parse_expression(text)):
             # Without a row, Spark would not even parse the pattern.
