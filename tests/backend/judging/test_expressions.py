@@ -350,7 +350,7 @@ def is_accepted(text: str) -> bool:
 
 @settings(max_examples=50, deadline=None)
 @given(EXPRESSIONS.filter(is_accepted))
-def test_what_spark_getsis_accepted_and_stays(text: str) -> None:
+def test_what_spark_gets_is_accepted_and_stays(text: str) -> None:
     """Story: evidence keeps what Spark got, and `verify` checks it again."""
     sql = spark_sql(text)
     assert stored_sql(sql) == sql
@@ -418,7 +418,7 @@ _AS_TIMES = st.sampled_from(
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
-def test_no_spelling_of_the_momentis_accepted(data: st.DataObject) -> None:
+def test_no_spelling_of_the_moment_is_accepted(data: st.DataObject) -> None:
     """Story: the time of the check is a text, in many spellings, and becomes a time in many
     ways."""
     text = data.draw(_AS_TIMES).format(data.draw(data.draw(MOMENTS.map(_spelled))))
