@@ -29,7 +29,8 @@ _OPERATORS = frozenset({"Project", "LocalRelation", "SubqueryAlias"})
 _REFUSED = re.compile(
     r"(scalar-subquery#|exists#|list#|outer\(|_metadata|current_\w+|localtimestamp|now\(|rand\w*\("
     r"|uuid\(|shuffle\(|reflect\(|java_method\(|input_file_\w+|monotonically_increasing_id"
-    r"|spark_partition_id|session_\w+|UDF:|\w+UDF\()"
+    r"|spark_partition_id|session_\w+|UDF:|\w+UDF\()",
+    re.IGNORECASE,
 )
 _NEUTRAL = Text("1")
 

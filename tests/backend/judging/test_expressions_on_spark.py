@@ -37,7 +37,8 @@ def records(spark_sessions: Callable[[], SparkSession]) -> DataFrame:
 
 
 def is_resolved(records: DataFrame, text: str) -> bool:
-    """Whether Spark resolves an expression, as it is written and as we write it: both or neither."""
+    """Whether Spark resolves an expression. It must resolve both or none: what is written, and what
+    we make of it."""
     answers = []
     for sql in (text, spark_sql(text)):
         try:
