@@ -29,7 +29,8 @@ _UNSEEN = (
     # Line and paragraph separators, and halves of surrogate pairs.
     "\u2028\u2029\ud800-\udfff"
 )
-_COMMAND = re.compile(r"^([ \t]*)::", re.MULTILINE)
+# GitHub's runner strips every blank of Unicode before it looks for `::` (ActionCommand.cs).
+_COMMAND = re.compile(r"^(\s*)::", re.MULTILINE)
 _OLDER_COMMAND = re.compile(r"#(?=#\w*\[)")
 _IN_A_LINE = re.compile(f"[{_UNSEEN}]")
 _IN_LINES = re.compile(f"(?![\n\t])[{_UNSEEN}]")
@@ -55,7 +56,7 @@ def visible_json(text: str) -> str:
 
 def without_commands(text: str) -> str:
     """Spell out what a runner of CI takes for a command: `##[error]`, `##vso[...]` and the like
-    anywhere in a line, and `::` at its beginning."""
+    anywhere in a line, and `::` at its beginning, behind blanks of any kind."""
     return _COMMAND.sub(r"\g<1>\\x3a:", _OLDER_COMMAND.sub(r"\\x23", text))
 
 

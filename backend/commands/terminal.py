@@ -7,7 +7,8 @@ character is spelled out, as `\\x1b` or `\\u202e` (`backend/characters.py`). So 
 one line, whatever names are in it, and only this module starts another.
 
 On a terminal, the rest of a long line is indented below it, and so are tables whose cells wrap: no
-name that is long enough to wrap looks like a line of ours.
+name that is long enough to wrap looks like a line of ours. Terminals disagree about the columns of
+a character, so each is taken for as wide as any terminal draws it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ import signal
 import socket
 import sys
 import threading
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import IO, Any, Literal, NamedTuple, NoReturn
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -120,17 +124,7 @@ class Terminal:
 
     def line(self, *pieces: Piece) -> None:
         """Write one line."""
-        text = _text(pieces)
-        width = self.console.width
-        if self.wraps and text.cell_len > width > 2 * HANGING_INDENT:
-            # A row that begins at the left is always the start of a line.
-            indent = min(_indent(text) + HANGING_INDENT, width // 2)
-            first = text.wrap(self.console, width)[0]
-            rest = text[len(first) :]
-            rest = rest[_indent(rest) :]
-            rows = [first, *rest.wrap(self.console, width - indent)]
-            text = Text(f"\n{' ' * indent}").join(rows)
-        self._print(text)
+        self._row(_text(pieces))
 
     def lines(self, lines: Iterable[Line]) -> None:
         for pieces in lines:
@@ -160,13 +154,13 @@ class Terminal:
                 overflow="fold",
             )
         for row in table.rows:
-            # A cell is part of a line: no runner takes it for a command.
-            grid.add_row(*(_inert(_text((cell,))) for cell in row))
-        if table.words is None:
-            self.console.print(grid, soft_wrap=True)
-        else:
-            # Cells wrap here, and no row of one may look like a line.
-            self.console.print(Padding(grid, (0, 0, 0, TABLE_INDENT), expand=False))
+            grid.add_row(*(_text((cell,)) for cell in row))
+        # Cells that wrap are indented: no row of one may look like a line.
+        indent = 0 if table.words is None else TABLE_INDENT
+        padded = Padding(grid, (0, 0, 0, indent), expand=False)
+        # A cell may be cut anywhere, so a runner's command is looked for in the rows.
+        for parts in self.console.render_lines(padded, pad=False):
+            self._row(Text.assemble(*((part.text, part.style or "") for part in parts)))
 
     def error(self, error: Exception) -> None:
         """Write an error and the kind of it. Every line but its first is indented."""
@@ -181,6 +175,16 @@ class Terminal:
     def json(self, value: str) -> None:
         """Write a JSON document."""
         self.console.print(Text(visible_json(value)), soft_wrap=True)
+
+    def _row(self, text: Text) -> None:
+        """Write a row. On a terminal that is narrower, its rest is indented below it."""
+        width = self.console.width
+        if self.wraps and _columns(text.plain) > width > 2 * HANGING_INDENT:
+            # A row that begins at the left is always the start of a line.
+            indent = min(_indent(text) + HANGING_INDENT, width // 2)
+            rows = _wrapped(text, width, width - indent)
+            text = Text(f"\n{' ' * indent}").join(rows)
+        self._print(text)
 
     def _print(self, text: Text) -> None:
         self.console.print(_inert(text), soft_wrap=True)
@@ -206,6 +210,40 @@ def _inert(text: Text) -> Text:
     inert = without_commands(text.plain)
     # Styles have offsets, which a longer text would move. Such a line is worth no colour.
     return text if inert == text.plain else Text(inert)
+
+
+def _columns(text: str) -> int:
+    return len(text) if text.isascii() else sum(map(columns_of, text))
+
+
+@lru_cache(maxsize=4096)
+def columns_of(letter: str) -> int:
+    """Return the most columns in which a terminal draws a character. Rich takes the modifiers of
+    emoji and many marks of Indian scripts for 0; terminals draw them in 1 or 2."""
+    is_wide = (
+        unicodedata.east_asian_width(letter) in ("W", "F")
+        # Unassigned ones and those of private use are as wide as a font makes them.
+        or unicodedata.category(letter) in ("Cn", "Co")
+        # Numbers in a circle on a black square: 2 in glibc.
+        or "\u3248" <= letter <= "\u324f"
+    )
+    return 2 if is_wide else max(1, cell_len(letter))
+
+
+def _wrapped(text: Text, width: int, width_of_rest: int) -> Iterator[Text]:
+    """Cut a text at blanks, or inside a word that is longer than a row. Widths are in columns."""
+    plain, begin = text.plain, 0
+    while begin < len(plain):
+        end, room = begin, width
+        while end < len(plain) and (room := room - columns_of(plain[end])) >= 0:
+            end += 1
+        word = begin + len(plain[begin:end]) - len(plain[begin:end].lstrip(" "))
+        blank = plain.rfind(" ", word, end + 1) if end < len(plain) else -1
+        cut = end if blank == -1 else min(blank + 1, end)
+        yield text[begin:cut]
+        begin, width = cut, width_of_rest
+        while begin < len(plain) and plain[begin] == " ":
+            begin += 1
 
 
 def _indent(text: Text) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import logging
@@ -93,6 +94,50 @@ def test_a_line_is_a_line_whatever_is_in_it(first: str, second: str, width: int)
     piped = io.StringIO()
     Terminal(file=piped).line(first, Styled(second, "red"))
     assert piped.getvalue() == characters.visible(first + second) + "\n"
+
+
+def test_a_row_is_as_wide_as_any_terminal_draws_it() -> None:
+    """Story: a name is full of vowel signs of Hindi, of modifiers of emoji, or of marks of Hangul.
+    Rich counts no columns for them, and a terminal wraps the row by itself: its rest would begin at
+    the left. The C library knows how wide a terminal draws each."""
+    columns_of = ctypes.CDLL(None).wcwidth
+    letters = [chr(number) for number in range(0x20, sys.maxunicode + 1)]
+    seen = [letter for letter in letters if characters.visible(letter) == letter]
+    drawn = {letter: columns_of(ctypes.c_wchar(letter)) for letter in seen}
+    assert drawn["\u0940"] == 1 and drawn["\U0001f3fb"] == 2
+    assert [letter for letter in seen if terminal.columns_of(letter) < max(1, drawn[letter])] == []
+
+
+@pytest.mark.parametrize(
+    "letter", ["\u0940", "\U0001f3fb", "\u302e", "\u0301", "\u1160\u11a8", "é"]
+)
+@pytest.mark.parametrize("is_table", [False, True])
+def test_no_mark_makes_a_row_longer_than_the_terminal(letter: str, is_table: bool) -> None:
+    """Story: such a name is in a line and in a table's cell."""
+    screen, file = coloured(width=40)
+    name = f"{letter * 50} signed by somebody"
+    if is_table:
+        table = Table(("topic", "n"), {"topic"})
+        table.add(name, "1")
+        screen.table(table)
+    else:
+        screen.line("group ", Styled(name, "red"))
+    rows = OURS.sub("", file.getvalue()).removesuffix("\n").split("\n")
+    assert all(sum(map(terminal.columns_of, row)) <= 40 for row in rows)
+    assert all(row.startswith(" ") for row in rows[1:])
+
+
+@given(st.integers(0, 120), st.sampled_from(["::add-mask::x", "##[error]x", "\u00a0::x::"]))
+def test_no_row_of_a_table_is_a_command(length: int, command: str) -> None:
+    """Story: a record's value wraps in a table's cell of `show topic`, in a pipe too, so that a row
+    of it begins with a command of GitHub."""
+    for blank in ("", " "):
+        piped = io.StringIO()
+        table = Table(("value", "n"), {"value"})
+        table.add("z" * length + blank + command, "1")
+        Terminal(file=piped).table(table)
+        for row in piped.getvalue().split("\n"):
+            assert characters.without_commands(row) == row and not row.lstrip().startswith("::")
 
 
 @given(HOSTILE)

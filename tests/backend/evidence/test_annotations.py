@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,8 +103,13 @@ def test_an_annotation_is_one_command(text: str) -> None:
         assert visible(line) == line and "##[" not in line
 
 
+BLANKS = [chr(number) for number in range(sys.maxunicode) if chr(number).isspace()]
+
+
 @pytest.mark.parametrize(
-    "text", ["##[error]x", "##vso[task.setvariable]x", "::add-mask::x", "  ::x::"]
+    "text",
+    ["##[error]x", "##vso[task.setvariable]x", "::add-mask::x", "  ::x::"]
+    + [f"{blank} ::add-mask::x" for blank in BLANKS],
 )
 def test_a_line_of_ours_is_no_command(text: str) -> None:
     """Story: the same is in any line that we print, or in JSON."""
