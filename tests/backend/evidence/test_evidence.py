@@ -681,11 +681,11 @@ def test_every_part_of_the_question_is_kept(spark: SparkSession, tmp_path: Path)
         also=("dead-letters",),
         guarantee=Guarantee.AT_LEAST_ONCE,
         identity=Identity.KEY,
-        expected=Expected(Expect.ONE_TO_MANY, "cast(value as int)"),
+        expected=Expected(Expect.ONE_TO_MANY, "cast(`value` as int)"),
         order=Order.PER_KEY,
         agreed=ContractTerms(
             Match("value", "header:id"),
-            "upper(value)",
+            "upper(`value`)",
             {0: 5},
             ("gap",),
             Thresholds(7, 0.5),
