@@ -2,8 +2,8 @@
 
 A masked copy replaces every key, value and foreign header by a digest. The digest's secret is made
 for this copy and then discarded. Equal values stay equal, so the copy can still be judged by
-lineage, key and header, but the values cannot be recovered. Content hashes could be guessed, so
-they are left out, as are the values in rows of wrong_value.
+lineage, key and header, but the values cannot be recovered. A hash of a key or a value could be
+guessed, so it is left out, as are the values in rows of wrong_value and undecodable.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from topicproof.backend.evidence.page import PAGE, page_time, write_page
 from topicproof.backend.evidence.signed import ORIGINAL, Entries, write_signoffs
 from topicproof.backend.settings import Settings
 from topicproof.validators.decoded import DECODED
+from topicproof.validators.kinds.undecodable import NAME as UNDECODABLE
 from topicproof.validators.kinds.wrong_value import without_values as sentence_without
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 from topicproof.validators.lineage.packs import PACKED_HEADER
@@ -46,8 +47,11 @@ from topicproof.validators.report import Report
 DIGEST_BYTES = 16
 OURS = (LINEAGE_HEADER, TRANSACTION_HEADER, PACKED_HEADER)
 """Headers of our own pipelines: they name places and transactions, not content."""
-CONTENT = ("content", "seen_content", DECODED)
-"""Columns with content hashes or decoded fields, which only judging needs."""
+CONTENT = ("content", "seen_content", "key_hash", "value_hash", "undecoded", DECODED)
+"""Columns with hashes of content, decoded fields, or why they cannot be decoded, which only judging
+needs."""
+UNDECODED = "It cannot be decoded, or a field of it has no JSON."
+"""In place of the reason, which may quote a field."""
 
 Mask = Callable[[bytes | None], bytes | None]
 
@@ -94,7 +98,9 @@ def without_values(report: Report) -> Report:
     told = (
         replace(
             one,
-            examples=tuple(replace(each, why=sentence_without(each.why)) for each in one.examples),
+            examples=tuple(
+                replace(each, why=_sentence(one.kind, each.why)) for each in one.examples
+            ),
         )
         for one in report.findings
     )
@@ -216,9 +222,9 @@ def _copy_masked(path: Path, target: Path, mask: Mask | None) -> None:
                         )
                         rows = rows.set_column(kept.index(name), schema.field(name), column)
                 if "why" in kept:
-                    told = pa.array(
-                        [sentence_without(why) for why in rows["why"].to_pylist()], pa.string()
-                    )
+                    whys = rows["why"].to_pylist()
+                    kinds = rows["kind"].to_pylist() if "kind" in kept else [None] * len(whys)
+                    told = pa.array(list(map(_sentence, kinds, whys)), pa.string())
                     rows = rows.set_column(kept.index("why"), schema.field("why"), told)
                 writer.write_table(rows.cast(schema))
 
@@ -244,6 +250,11 @@ def _tell_again(evidence: Path, target: Path, manifest: Manifest) -> None:
         write_csv(target / PARQUET, target / CSV)
         judged_at = manifest.judged_at or page_time(evidence / PAGE) or ""
         write_report(target, bare, count_places(target / PARQUET), judged_at)
+
+
+def _sentence(kind: str | None, why: str) -> str:
+    """Return a finding's sentence without what it quotes of a record."""
+    return UNDECODED if kind == UNDECODABLE else sentence_without(why)
 
 
 def _values(values: list[bytes | None], mask: Mask | None) -> list[bytes | None]:

@@ -1,0 +1,79 @@
+"""What a copy of evidence without payloads still holds of them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.app.test_history_page import HELD
+from topicproof.backend.evidence.copy import CONTENT, UNDECODED, copy_evidence, without_values
+from topicproof.backend.evidence.findings import SCHEMA
+from topicproof.backend.evidence.folder import complete, read_report
+from topicproof.backend.evidence.manifest import Payloads
+from topicproof.validators.finding import Example, Finding, Outcome
+from topicproof.validators.kinds import undecodable
+from topicproof.validators.ledger.rows import SINK_COLUMNS
+
+pytestmark = pytest.mark.quick
+
+SECRET = "4111s3cret0000"
+WHY = f"The field id is {SECRET}, which is no uuid (badly formed)."
+REPORT = replace(
+    HELD,
+    verdict=Outcome.UNKNOWN,
+    findings=(
+        Finding(
+            *(undecodable.NAME, Outcome.UNKNOWN, 1, 1, None),
+            (Example(0, 0, None, None, WHY),),
+            "1 of 1 records cannot be decoded.",
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize("payloads", [Payloads.MASKED, Payloads.NONE])
+def test_a_copy_has_neither_a_hash_nor_a_quote_of_a_record(
+    payloads: Payloads, tmp_path: Path
+) -> None:
+    """Story: a field is a card number, which is no UUID. The reason quotes it, and the ledger has
+    its hash without a secret, so that a list of all card numbers would give it away."""
+    folder = tmp_path / "evidence"
+    hashed = hashlib.sha256(SECRET.encode()).digest()[:16]
+    sink = pa.table(
+        {"offset": [0], "key_hash": [hashed], "value_hash": [hashed], "undecoded": [WHY]}
+    )
+    row = dict.fromkeys(SCHEMA.names) | {"kind": undecodable.NAME, "partition": 0, "offset": 0}
+    findings = pa.Table.from_pylist([{**row, "why": WHY}], SCHEMA)
+    for name, table in (("sink", sink), ("findings-undecodable", findings)):
+        (folder / "ledger" / name).mkdir(parents=True)
+        pq.write_table(table, folder / "ledger" / name / "part.parquet", compression="none")
+    complete(folder, REPORT, {})
+    assert any(hashed in path.read_bytes() for path in folder.rglob("*.parquet"))
+    copy_evidence(folder, tmp_path / "copy", payloads)
+    for path in (tmp_path / "copy").rglob("*"):
+        content = path.read_bytes() if path.is_file() else b""
+        if path.suffix == ".parquet":
+            content += repr(pq.read_table(path).to_pylist()).encode()
+            assert repr(hashed).encode() not in content, path
+        assert SECRET.encode() not in content and hashed not in content, path
+    (finding,) = read_report(tmp_path / "copy").findings
+    assert finding.examples[0].why == UNDECODED
+    (row,) = pq.read_table(tmp_path / "copy" / "findings.parquet").to_pylist()
+    assert row["why"] == UNDECODED
+
+
+def test_a_report_without_values_quotes_no_record() -> None:
+    """Story: the same finding, in a log of CI."""
+    assert SECRET not in without_values(REPORT).to_json()
+
+
+def test_every_hash_of_the_ledger_is_left_out() -> None:
+    """Story: somebody adds a column with a hash."""
+    hashes = set(re.findall(r"(\w+) binary", SINK_COLUMNS)) | {"content", "undecoded"}
+    assert hashes <= set(CONTENT)
