@@ -6,8 +6,10 @@ import pandas as pd
 import streamlit as st
 
 from topicproof.app import wording
+from topicproof.app.session.access import note_look
 from topicproof.app.session.connection import running_kafka
 from topicproof.app.session.errors import show_errors
+from topicproof.app.session.masking import require_unmasked
 from topicproof.backend.address import Address
 from topicproof.backend.commands.show import balances
 from topicproof.backend.history.store import Run
@@ -20,7 +22,8 @@ READ_AGAIN_S = 3
 
 def totals(settings: Settings, run: Run) -> None:
     """Shows whether the totals are right and, on demand, each total as a consumer of the sink sees
-    it now. For windows, shows whether their counts are right. Other runs show nothing."""
+    it now, if no parts of the run's records are masked for this person. For windows, shows whether
+    their counts are right. Other runs show nothing."""
     for sink, said in run.facts.values.items():
         word = wording.OUTCOME_WORDS[said.verdict]
         st.markdown(
@@ -36,6 +39,9 @@ def totals(settings: Settings, run: Run) -> None:
     ):
         return
     with show_errors():
+        # An account and its total are the key and the value of a record.
+        require_unmasked(settings, *run.facts.every_topic)
+        note_look(settings, f"{run.facts.sink}, the totals of every account")
         known = _read(running_kafka(settings).bootstrap, run.facts.sink, settings)
     table = pd.DataFrame(
         {

@@ -40,6 +40,7 @@ from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.launch import LOG
+from topicproof.backend.runs.totals import total_text
 from topicproof.backend.settings import ROOT, Settings, read_settings
 from topicproof.backend.trust.identity import Identity
 from topicproof.validators.finding import Bounds, Example, Finding, Outcome, PartitionBounds
@@ -70,6 +71,7 @@ class House:
     other: str
     judged: Run
     failed: Run
+    totals: Run
 
     def as_(self, by: Identity) -> History:
         return History(self.settings).acted_on_by(by)
@@ -95,7 +97,7 @@ def house(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         assert producer.flush(30) == 0
         history = History(settings)
         judged, failed = (_check(history, payments, orders, ends) for ends in (True, False))
-        yield House(settings, payments, orders, judged, failed)
+        yield House(settings, payments, orders, judged, failed, _totals(bootstrap, history))
         history.engine.dispose()
 
 
@@ -139,10 +141,25 @@ def _check(history: History, payments: str, orders: str, ends: bool) -> Run:
     return history.get(run.id)
 
 
+def _totals(bootstrap: str, history: History) -> Run:
+    """A run of the scenario totals whose sink has the secret as an account."""
+    sink = f"payments-totals-{uuid.uuid4().hex[:6]}"
+    Cluster(Address(bootstrap)).create_topic(sink, 1, exists_ok=False)
+    producer = Producer(idempotent_producer_config(Address(bootstrap)))
+    producer.produce(sink, key=SECRET, value=total_text("1", SECRET, 250, 250))
+    assert producer.flush(30) == 0
+    run = history.create("run", "totals", {"scenario": "totals", "faults": []})
+    history.remember(run.id, Facts(source="payments-in", sink=sink))
+    history.end(run.id, State.DONE, Outcome.HOLDS, "All are there.")
+    return history.get(run.id)
+
+
 Door = Callable[[House, Identity, OpenPage], bytes]
 
 
-def page(name: str, *clicks: str, **params: Callable[[House], str] | str) -> Door:
+def page(
+    name: str, *clicks: Callable[[House], str] | str, **params: Callable[[House], str] | str
+) -> Door:
     """All that a page sends to a browser, and every file that its buttons save."""
 
     def opened(house: House, _by: Identity, open_page: OpenPage) -> bytes:
@@ -157,7 +174,8 @@ def page(name: str, *clicks: str, **params: Callable[[House], str] | str) -> Doo
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(st, "download_button", button)
             app = open_page(name, **given)
-            for key in clicks:
+            for click in clicks:
+                key = click if isinstance(click, str) else click(house)
                 app.toggle(key=key).set_value(True).run()
         assert not app.exception, app.exception
         return b"\n".join([*sent(app._tree), *map(content, saved)])
@@ -208,6 +226,11 @@ DOORS: Mapping[str, Door] = {
     "Matrix": page("matrix"),
     "Run: output of a process": page("run", run=lambda house: house.judged.id),
     "Run: error, recent runs": page("run", run=lambda house: house.failed.id),
+    "Run: totals of accounts": page(
+        "run",
+        lambda house: f"totals {house.totals.id}",
+        run=lambda house: house.totals.id,
+    ),
     "Check: draft and preview of a contract": page(
         "check", source=topic, sink=lambda house: house.other
     ),
@@ -298,7 +321,7 @@ READERS = {
     *("read_window", "search", "search_all", "latest", "samples"),
     *("read_report", "report_text", "copy_all", "copy_evidence", "zip_evidence"),
     *("export_zip", "export_folder", "said", "unmasked_records", "search_results"),
-    *("records_in_window", "parsed_report", "zipped_evidence"),
+    *("records_in_window", "parsed_report", "zipped_evidence", "current_totals"),
 }
 """Functions that return payloads, or text that may quote some."""
 
@@ -315,6 +338,7 @@ def test_every_reader_of_payloads_is_behind_a_door() -> None:
         if alias.name in READERS
     }
     assert readers == {
+        ("app/balances.py", "current_totals"),
         ("app/checking.py", "samples"),
         ("app/record_browser.py", "search"),
         ("app/record_browser.py", "search_results"),
