@@ -1,6 +1,6 @@
 FROM python:3.11-slim-bookworm
 RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jre-headless && rm -rf /var/lib/apt/lists/*
-RUN useradd --uid 1000 --create-home topicproof && mkdir -p /home/topicproof/data /storage && chown topicproof /home/topicproof/data /storage && chmod 700 /home/topicproof/data
+RUN useradd --uid 1000 --create-home topicproof && mkdir -p /home/topicproof/data /storage /secrets/postgresql /secrets/spark && chown -R topicproof /home/topicproof/data /storage /secrets && chmod 700 /home/topicproof/data /secrets/spark
 # Python searches no working folder, also where Spark starts it.
 ENV TOPICPROOF_HOME=/home/topicproof/data PYTHONSAFEPATH=1
 WORKDIR /opt/topicproof

@@ -86,6 +86,8 @@ class Settings(BaseSettings):
     """host:port list of an external Kafka; None means the embedded one."""
     spark_remote: str | None = Field(default=None, validation_alias="SPARK_REMOTE")
     """sc:// address of an external Spark Connect server; None means the embedded one."""
+    spark_token_file: WholePath | None = None
+    """A file with the token that this server asks for, which only its owner can read."""
     storage: Annotated[str | None, AfterValidator(_storage_url)] = None
     """URL of a folder that this process and the external Spark both reach (storage.py); None: they
     share this machine's disk."""

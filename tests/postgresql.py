@@ -21,26 +21,30 @@ START_TIMEOUT_S = 30
 
 
 @contextmanager
-def server() -> Iterator[str]:
-    """Gives the address of its first database, as SQLAlchemy writes it."""
+def server(user: str = "tests", password: Path | None = None) -> Iterator[str]:
+    """Gives the address of its first database, as SQLAlchemy writes it. `password`: a file with the
+    one that it asks this user for."""
     programs = max(
         Path("/usr/lib/postgresql").glob("*/bin"), key=lambda found: int(found.parent.name)
     )
     # The server refuses to run as root; Debian's package has made a user for it.
-    user = "postgres" if os.geteuid() == 0 else None
+    owner = "postgres" if os.geteuid() == 0 else None
     folder = Path(tempfile.mkdtemp(prefix="topicproof-postgresql-"))
-    if user:
-        shutil.chown(folder, user)
+    if owner:
+        shutil.chown(folder, owner)
     data, port = folder / "data", free_ports(1)[0]
+    method = ["-A", "trust"]
+    if password is not None:
+        shutil.copyfile(password, folder / "password")
+        method = ["-A", "scram-sha-256", "--pwfile", str(folder / "password")]
     subprocess.run(
         [
             programs / "initdb",
             "-D",
             data,
             "-U",
-            "tests",
-            "-A",
-            "trust",
+            user,
+            *method,
             "-E",
             "UTF8",
             "--no-locale",
@@ -49,16 +53,16 @@ def server() -> Iterator[str]:
         check=True,
         stdout=subprocess.DEVNULL,
         cwd=folder,
-        user=user,
+        user=owner,
     )
     process = subprocess.Popen(
         [programs / "postgres", "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", "", "-F"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=folder,
-        user=user,
+        user=owner,
     )
-    address = f"tests@127.0.0.1:{port}/postgres"
+    address = f"{user}@127.0.0.1:{port}/postgres"
     try:
         wait_until(
             lambda: _answers(f"postgresql://{address}"), START_TIMEOUT_S, "the start of PostgreSQL"
@@ -80,6 +84,6 @@ def new_database(url: str, name: str) -> str:
 def _answers(address: str) -> bool:
     try:
         psycopg.connect(address).close()
-    except psycopg.OperationalError:
-        return False
+    except psycopg.OperationalError as error:
+        return "password" in str(error)
     return True

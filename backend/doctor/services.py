@@ -20,7 +20,7 @@ from topicproof.backend.kafka.coordination.coordinator import sees_every_id
 from topicproof.backend.kafka.coordinator_logs import require_coordinator_logs
 from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.log.client import require_reachable
-from topicproof.backend.services.spark import connect, without_token
+from topicproof.backend.services.spark import connect, given_remote, without_token
 from topicproof.backend.settings import Settings
 
 SPARK_PORT = 15002
@@ -139,7 +139,7 @@ def spark(settings: Settings) -> Diagnosis:
     told = without_token(settings.spark_remote)
     try:
         _require_listening(settings.spark_remote)
-        session = bounded(lambda: connect(settings.spark_remote or ""))
+        session = bounded(lambda: connect(given_remote(settings)))
         try:
             there, here = bounded(lambda: session.version), version("pyspark")
             if there.split(".")[:2] == here.split(".")[:2]:

@@ -32,7 +32,7 @@ from topicproof.backend.services.jars import BROKER, SPARK, ensure_jars, jar_fil
 from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.services.peers import is_own, stopped_process
 from topicproof.backend.services.processes import require_open_files
-from topicproof.backend.services.spark import EmbeddedSpark
+from topicproof.backend.services.spark import EmbeddedSpark, given_remote
 from topicproof.backend.settings import (
     BROKER_START_TIMEOUT_S,
     SPARK_START_TIMEOUT_S,
@@ -98,7 +98,7 @@ def services(
     want_kafka = kafka and settings.bootstrap is None
     want_spark = spark and settings.spark_remote is None
     if not want_kafka and not want_spark:
-        given = settings.bootstrap or "", settings.spark_remote or "", settings.client
+        given = settings.bootstrap or "", given_remote(settings), settings.client
         yield Services(*given, settings.cluster or "", storage_of(settings))
         return
     require_open_files()
@@ -108,7 +108,7 @@ def services(
         found = _ask(connection, Wanted(want_kafka, want_spark, settings.brokers), settings, say)
         yield Services(
             settings.bootstrap or found["bootstrap"],
-            settings.spark_remote or found["spark_remote"],
+            given_remote(settings) or found["spark_remote"],
             settings.client,
             settings.cluster or "",
             storage_of(settings),

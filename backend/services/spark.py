@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import grpc
 from pyspark.errors import PySparkException
@@ -30,7 +30,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from topicproof.backend.errors import SetupError, ShellFailed, SparkError
+from topicproof.backend.errors import SetupError, ShellFailed, SparkError, UsageError
 from topicproof.backend.interpreter import python_environment
 from topicproof.backend.services.java import java
 from topicproof.backend.services.kafka import require_disk_space
@@ -43,8 +43,9 @@ from topicproof.backend.services.processes import (
     java_temporary,
     listens,
 )
-from topicproof.backend.settings import SPARK_START_TIMEOUT_S, socket_path
+from topicproof.backend.settings import SPARK_START_TIMEOUT_S, Settings, socket_path
 from topicproof.backend.storage import Storage, attach
+from topicproof.backend.trust.keys import read_secret
 from topicproof.validators.spark_errors import ENDED, first_line, server_ended
 
 SESSION_TIMEOUT_S = 60
@@ -71,6 +72,8 @@ CONNECT_RETRIES, CONNECT_BACKOFF_MS = 4, 1_000
 """A server that does not answer is asked again this often, within about 3 s. Spark's default of 10
 minutes suits a network that comes back, but not a dead server on this machine."""
 TOKEN_BYTES = 32
+PRINTABLE = re.compile(r"[!-~]+")
+"""The characters of a token."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 COMPILER = "-XX:ThreadPriorityPolicy=1 -XX:CompilerThreadPriority=10 -XX:ReservedCodeCacheSize=512m"
@@ -273,8 +276,40 @@ def without_token(remote: str) -> str:
 
 def with_session(remote: str, session: str) -> str:
     """Return the address of an existing session on the server."""
+    return _with_parameter(remote, "session_id", session)
+
+
+def given_remote(settings: Settings) -> str:
+    """Return the address of the given Spark with its token, empty if none is given.
+
+    PySpark sends the parameter `token` only with TLS, or to `localhost`. It sends a parameter that
+    it does not know as metadata of each call, so `authorization` carries the token without TLS.
+    Raises UsageError for a token file that is unusable, or beside a token in the address.
+    """
+    remote, file = settings.spark_remote or "", settings.spark_token_file
+    if not remote or file is None:
+        return remote
+    parameters = [each.partition("=") for each in remote.split(";")[1:]]
+    names = {name.strip().lower() for name, _, _ in parameters}
+    if names & {"token", "authorization"}:
+        raise UsageError(
+            "SPARK_REMOTE has a token, and TOPICPROOF_SPARK_TOKEN_FILE names one too. Remove one of"
+            " them."
+        )
+    token = read_secret(file)
+    if not PRINTABLE.fullmatch(token):
+        raise UsageError(
+            f"The token in {file} has a character that no header of a call may have. Use letters,"
+            " digits and punctuation of ASCII."
+        )
+    if any(name == "use_ssl" and value.lower() == "true" for name, _, value in parameters):
+        return _with_parameter(remote, "token", token)
+    return _with_parameter(remote, "authorization", f"Bearer {token}")
+
+
+def _with_parameter(remote: str, name: str, value: str) -> str:
     server, _, parameters = remote.partition(";")
-    every = filter(None, (parameters.strip(";"), f"session_id={session}"))
+    every = filter(None, (parameters.strip(";"), f"{name}={quote(value, safe='')}"))
     return f"{server.rstrip('/')}/;{';'.join(every)}"
 
 

@@ -10,11 +10,19 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pyspark.sql.connect.client import DefaultChannelBuilder
 
-from topicproof.backend.errors import SetupError, SparkError
+from topicproof.backend.doctor import services as doctor
+from topicproof.backend.doctor.diagnosis import Health
+from topicproof.backend.errors import SetupError, SparkError, UsageError
 from topicproof.backend.services import keeper, peers
 from topicproof.backend.services.keeper import Keeper, Services
-from topicproof.backend.services.spark import spark_session, with_session, without_token
+from topicproof.backend.services.spark import (
+    given_remote,
+    spark_session,
+    with_session,
+    without_token,
+)
 from topicproof.backend.settings import Settings, socket_path
 
 TOKEN = "sc://localhost:1/;token=abc"
@@ -34,6 +42,63 @@ def test_spark_refuses_whoever_has_no_token(cluster: Services, settings: Setting
     files = [path for path in settings.services.rglob("*") if path.is_file()]
     assert files and not any(token.encode() in path.read_bytes() for path in files)
     assert token not in repr(cluster)
+
+
+def test_a_token_goes_to_a_server_elsewhere(
+    cluster: Services, settings: Settings, tmp_path: Path
+) -> None:
+    """Story: Spark runs in another container, without TLS. PySpark sends a token without TLS to
+    `localhost` alone. Ours comes from a file, and reaches all calls, those with a stream too."""
+    token, file = cluster.spark_remote.partition("token=")[2], tmp_path / "token"
+    remote = without_token(cluster.spark_remote).replace("localhost", "127.0.0.1")
+    elsewhere = settings.model_copy(update={"spark_remote": remote})
+    with pytest.raises(SparkError, match=r"[Aa]uthentication token"):
+        spark_session(given_remote(elsewhere)).__enter__()
+    file.write_text(f"{token}\n")
+    file.chmod(0o600)
+    elsewhere = elsewhere.model_copy(update={"spark_token_file": file})
+    assert "TOPICPROOF_SPARK_TOKEN_FILE" in elsewhere.environment()
+    assert token not in str(elsewhere.environment())
+    sent = tmp_path / "sent.txt"
+    sent.write_text("sent")
+    with (
+        keeper.services(elsewhere, kafka=False) as found,
+        spark_session(found.spark_remote) as spark,
+    ):
+        spark.addArtifacts(str(sent), file=True)
+        assert spark.range(3).selectExpr("sum(id)").collect() == [(3,)]
+        assert token not in repr(found) + without_token(found.spark_remote)
+    assert doctor.spark(elsewhere).health is Health.OK
+    file.write_text(token[::-1])
+    with pytest.raises(SparkError, match=r"UNAUTHENTICATED|[Aa]uthentication token") as refusal:
+        spark_session(given_remote(elsewhere)).__enter__()
+    assert token[::-1] not in str(refusal.value)
+
+
+def test_a_token_of_a_file_needs_an_address_without_one(tmp_path: Path) -> None:
+    """Story: a token is in both places, is no header, or can be read by others. With TLS it goes
+    the way of PySpark."""
+    file = tmp_path / "token"
+
+    def remote(address: str, text: str = "a=b;c") -> str:
+        file.write_text(text)
+        file.chmod(0o600)
+        return given_remote(Settings(spark_remote=address, spark_token_file=file))
+
+    assert remote("sc://h:1;use_ssl=true") == "sc://h:1/;use_ssl=true;token=a%3Db%3Bc"
+    plain = remote("sc://h:1/")
+    assert plain == "sc://h:1/;authorization=Bearer%20a%3Db%3Bc"
+    assert DefaultChannelBuilder(plain).metadata() == [("authorization", "Bearer a=b;c")]
+    assert without_token(plain) == "sc://h:1"
+    for address in ("sc://h:1/;token=x", "sc://h:1;Authorization=x"):
+        with pytest.raises(UsageError, match="Remove one of them"):
+            remote(address)
+    for text in ("a b", "a\nb", "ä"):
+        with pytest.raises(UsageError, match="no header"):
+            remote("sc://h:1", text)
+    file.chmod(0o644)
+    with pytest.raises(UsageError, match="chmod 600"):
+        given_remote(Settings(spark_remote="sc://h:1", spark_token_file=file))
 
 
 def test_addresses_are_shown_without_their_token() -> None:
