@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from topicproof.backend.formats.decoded import DEPTH_MAX, AwkwardPart, name_parts
@@ -26,7 +26,7 @@ from topicproof.backend.formats.limits import (
     TooLargeError,
     quoted,
 )
-from topicproof.backend.formats.protoc import MAIN, Files, compile_schema
+from topicproof.backend.formats.protoc import GOOGLES_TYPES, MAIN, Files, compile_schema
 from topicproof.backend.formats.registered import PROTOBUF, Registered
 
 _MESSAGES_MAX = 100
@@ -37,8 +37,16 @@ _ANY = "google.protobuf.Any"
 _VARINT, _LENGTH, _GROUP_BEGIN, _GROUP_END = 0, 2, 3, 4
 _FIXED = {1: 8, 5: 4}
 """Bytes of the wire types with a fixed length."""
+_ENUM = FieldDescriptor.TYPE_ENUM
 _LONG = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
-_BROKEN = (DecodeError, json_format.Error, TypeError, ValueError, KeyError, OverflowError)
+_STEPS_MAX = 100_000_000
+"""Steps that a parser may take to find entries of maps: about a second."""
+_ENTRY_BYTES = 4
+"""A map's entry has more, if its number is not that of another entry."""
+_BROKEN = (
+    *(DecodeError, EncodeError, json_format.Error, AttributeError, LookupError),
+    *(OverflowError, TypeError, ValueError),
+)
 
 
 class ProtobufSchema:
@@ -50,6 +58,8 @@ class ProtobufSchema:
         self._classes: dict[tuple[int, ...], type[Message]] = {}
         files = compile_schema(text, references)
         self._main = next(file for file in files if file.name == MAIN)
+        for file in files:
+            _require_own_names(file)
         self._sizes = _Sizes(files, self._pool)
         try:
             for file in files:
@@ -72,9 +82,9 @@ class ProtobufSchema:
             self._sizes.require(payload, message.DESCRIPTOR)
         try:
             message.ParseFromString(payload)
-        except (DecodeError, ValueError) as error:
+            size = message.ByteSize()  # It looks for required fields, which the parser does not.
+        except (DecodeError, EncodeError, ValueError) as error:
             raise self._unfit(message, error) from error
-        size = message.ByteSize()
         try:
             value, awkward = self._json(message), None
         except _BROKEN as error:
@@ -160,40 +170,59 @@ class _Sizes:
 
     def __init__(self, files: Files, pool: DescriptorPool) -> None:
         self._pool = pool
-        widths, enums = [DICT_BYTES], [0]
+        messages: list[descriptor_pb2.DescriptorProto] = []
+        enums = [0]
         for file in files:
             enums += map(_enum_width, file.enum_type)
             stack = list(file.message_type)
             while stack:
                 message = stack.pop()
-                widths.append(_width(field.name for field in message.field))
+                messages.append(message)
                 enums += map(_enum_width, message.enum_type)
                 stack += message.nested_type
         self._enum = max(enums)
+        # A field without a type is an enum or a message, which the name of its type decides.
+        unset = [
+            sum(1 for field in message.field if field.type == _ENUM or not field.HasField("type"))
+            for message in messages
+        ]
+        widths = [
+            _width(field.name for field in message.field) + count * self._enum
+            for message, count in zip(messages, unset, strict=True)
+        ]
         copies = _ANY_LEVELS_MAX if any(f.name == "google/protobuf/any.proto" for f in files) else 1
         # No byte of a message stands for more than the largest of these.
-        self.free_bytes = VALUE_BYTES_MAX // max(*widths, self._enum + FIELD_BYTES, copies)
-        """Messages up to this length cannot exceed the budget."""
+        self._most = max(DICT_BYTES, *widths, self._enum + FIELD_BYTES, copies)
+        free = VALUE_BYTES_MAX // self._most
+        if any(map(_is_map_of_numbers, messages)):
+            free = min(free, int(_STEPS_MAX**0.5) * _ENTRY_BYTES)
+        self.free_bytes = free or -1
+        """Messages up to this length cannot exceed the budget. -1: not even an empty one."""
 
     def require(self, data: bytes, descriptor: Descriptor) -> None:
         """Check a message before it is parsed: the parser itself takes memory for each field that
         an empty message does not have. Raises ValueError, RecursionError."""
-        _Walk(self._pool, self._enum).message(memoryview(data), descriptor, 0)
+        _Walk(self._pool, self._enum, self._most).message(memoryview(data), descriptor, 0)
 
 
 class _Walk:
     """One way through the bytes of a message."""
 
-    def __init__(self, pool: DescriptorPool, enum_width: int) -> None:
+    def __init__(self, pool: DescriptorPool, enum_width: int, most: int) -> None:
+        """`most` is the memory for a byte of any message."""
         self._pool = pool
         self._enum_width = enum_width
+        self._most = most
         self._left = VALUE_BYTES_MAX
+        self._steps = _STEPS_MAX
 
     def message(self, data: memoryview, descriptor: Descriptor, depth: int, at: int = 0) -> int:
         """Walk through a message, and return where it ends: a group ends before its data does."""
         if depth > DEPTH_MAX:
             raise RecursionError
-        self._charge(_width(field.name for field in descriptor.fields))
+        self._charge(self._width(descriptor))
+        sizes: dict[int, int] = {}
+        """Of fields that hold messages: their bytes, or the entries of a map, so far."""
         packed: list[memoryview] = [memoryview(b""), memoryview(b"")]
         while at < len(data):
             tag, at = _unsigned(data, at)
@@ -205,7 +234,8 @@ class _Walk:
             if wire == _LENGTH:
                 size, at = _unsigned(data, at)
                 part, at = data[at : at + size], at + size
-                if kind is not None:
+                if field is not None and kind is not None:
+                    self._again(sizes, field, len(part))
                     self.message(part, kind, depth + 1)
                 elif field is None or field.type in _LONG:
                     self._charge(2 * len(part) + ITEM_BYTES)
@@ -214,13 +244,47 @@ class _Walk:
                 if number in (1, 2):
                     packed[number - 1] = part
             elif wire == _GROUP_BEGIN:
-                at = self.message(data, kind or descriptor, depth + 1, at)
+                end = self.message(data, kind or descriptor, depth + 1, at)
+                if field is not None:
+                    self._again(sizes, field, end - at)
+                at = end
             else:
                 at = _unsigned(data, at)[1] if wire == _VARINT else at + _FIXED.get(wire, len(data))
                 self._charge(ITEM_BYTES + self._enum_width)
         if descriptor.full_name == _ANY:
             self._any(packed[0], packed[1], depth)
         return at
+
+    def _width(self, descriptor: Descriptor) -> int:
+        """Return the memory of a message without any byte: it has the names of enums' values."""
+        fields = descriptor.fields
+        count = sum(1 for field in fields if field.type == _ENUM and not field.has_presence)
+        return _width(field.name for field in fields) + count * self._enum_width
+
+    def _again(self, sizes: dict[int, int], field: FieldDescriptor, size: int) -> None:
+        """Charge for what one more message in a field does to those before it."""
+        number, kind = field.number, field.message_type
+        before = sizes.get(number, 0)
+        if kind is not None and kind.GetOptions().map_entry:
+            # Numbers can be chosen so that the parser looks at all before each one.
+            if kind.fields_by_number[1].type != FieldDescriptor.TYPE_STRING:
+                self._step(before)
+            sizes[number] = before + 1
+        elif not field.is_repeated:
+            sizes[number] = before + size
+            if before:
+                # Its pieces become one message: what is in one decides what another means, such as
+                # the type of an Any, and a map may be in all of them.
+                self._charge((before + size) * self._most)
+                self._step(((before + size) // _ENTRY_BYTES) ** 2)
+
+    def _step(self, count: int) -> None:
+        self._steps -= count
+        if self._steps < 0:
+            raise ValueError(
+                "a map has too many numbers as names: about 14,000 are allowed, and texts without a"
+                " limit"
+            )
 
     def _any(self, url: memoryview, data: memoryview, depth: int) -> None:
         try:
@@ -298,7 +362,7 @@ def _set_apart(message: Any, error: Exception) -> AwkwardPart:
     name = message.DESCRIPTOR.full_name
     if name != _ANY:
         why = f"is a {name} that JSON cannot express ({quoted(error)})"
-        return AwkwardPart(why, "0x" + message.SerializeToString().hex())
+        return AwkwardPart(why, "0x" + message.SerializePartialToString().hex())
     kind = quoted(message.type_url.rpartition("/")[2] or "no type")
     is_unknown = "Can not find message descriptor" in str(error)
     why = "which the schema does not have" if is_unknown else f"which has no JSON ({quoted(error)})"
@@ -312,6 +376,32 @@ def _key_text(key: Any) -> str:
 
 def _width(names: Iterable[str]) -> int:
     return DICT_BYTES + sum(FIELD_BYTES + 4 * len(name) for name in names)
+
+
+def _is_map_of_numbers(message: descriptor_pb2.DescriptorProto) -> bool:
+    return message.options.map_entry and any(
+        field.number == 1 and field.type != FieldDescriptor.TYPE_STRING for field in message.field
+    )
+
+
+def _require_own_names(file: descriptor_pb2.FileDescriptorProto) -> None:
+    """Check that a file of a schema defines no type of Google's. Their JSON has a form of its own,
+    which protobuf's library applies by the name alone. Raises ValueError."""
+    if file.name.startswith("google/"):
+        return  # Google's own: each file of a schema has another name here.
+    stack: list[tuple[str, Any]] = [(file.package, file)]
+    while stack:
+        scope, kind = stack.pop()
+        is_file = kind is file
+        for each in (*(kind.message_type if is_file else kind.nested_type), *kind.enum_type):
+            name = f"{scope}.{each.name}".removeprefix(".")
+            if name in GOOGLES_TYPES:
+                raise ValueError(
+                    f"it defines {name} itself. Import Google's file instead, such as"
+                    " google/protobuf/any.proto"
+                )
+            if isinstance(each, descriptor_pb2.DescriptorProto):
+                stack.append((name, each))
 
 
 def _enum_width(enum: descriptor_pb2.EnumDescriptorProto) -> int:

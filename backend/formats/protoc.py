@@ -57,6 +57,13 @@ _MODULES = (
     *(meta_pb2, decimal_pb2),
 )
 """Imported by schemas without a reference: Google's basic types, and those of Confluent."""
+GOOGLES_TYPES = frozenset(
+    kind.full_name
+    for module in _MODULES
+    for kinds in (module.DESCRIPTOR.message_types_by_name, module.DESCRIPTOR.enum_types_by_name)
+    for kind in kinds.values()
+    if kind.full_name.startswith("google.protobuf.")
+)
 _GRPC = Path(grpc_tools.__file__).parent
 _ROOTS = (_GRPC / "_proto" / "google", Path(google.type.date_pb2.__file__).parents[1])
 """The two folders of Google's `.proto` files, each named `google`."""

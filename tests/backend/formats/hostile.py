@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 from typing import Any
+
+from google.protobuf import descriptor_pb2
 
 from topicproof.backend.formats.decoded import Decoded
 from topicproof.backend.formats.fields import FieldReader, KnownSchemas
@@ -157,6 +160,29 @@ UNKNOWN_ANY = field(1, b"type.googleapis.com/demo.Unknown") + field(2, b"\x08\x0
 NOT_A_NUMBER = b"\x11" + struct.pack("<d", float("nan"))
 
 
+def own_google(name: str, *, is_nested: bool = False, is_enum: bool = False) -> str:
+    """A schema that defines a type of Google's, in Base64: protoc reads texts alone."""
+    file = descriptor_pb2.FileDescriptorProto(name="x.proto", syntax="proto3")
+    file.package = "google" if is_nested else "google.protobuf"
+    scope: Any = file.message_type.add(name="protobuf") if is_nested else file
+    if is_enum:
+        scope.enum_type.add(name=name).value.add(name="A", number=0)
+    else:
+        kind = (scope.nested_type if is_nested else scope.message_type).add(name=name)
+        for number, text in enumerate(("seconds", "paths", "fields", "values", "type_url"), 1):
+            kind.field.add(name=text, number=number, type=5, label=1)
+    return base64.b64encode(file.SerializeToString()).decode()
+
+
+def numbers_alike(count: int) -> bytes:
+    """Entries of a map of Protobuf, in field 1, whose 64-bit names have one hash in its parser."""
+    names = (each << 32 | each ^ 0x1234567 for each in range(count))
+    return b"".join(field(1, b"\x08" + varint(name) + b"\x10\1") for name in names)
+
+
+MAP = 'syntax = "proto3"; message M { map<int64, bool> a = 1; }'
+
+
 def seeds() -> dict[str, tuple[str, tuple[bytes, ...]]]:
     """For fuzzing, by format: its name in a registry, and inputs of `parts_of`."""
     avro = [joined(json.dumps(s).encode(), v) for s, v in (*BOMBS.values(), *ENDLESS.values())]
@@ -171,9 +197,11 @@ def seeds() -> dict[str, tuple[str, tuple[bytes, ...]]]:
         joined(json.dumps(PARSED).encode(), b"\0" + MANY + b"\0"),
         joined(json.dumps(decimal(4)).encode(), zigzag(2) + b"\x7f\xff"),
     ]
+    googles = [joined(own_google(name).encode(), b"\0\x08\5") for name in ("Any", "Struct")]
+    maps = joined(MAP.encode(), b"\0" + numbers_alike(3))
     return {
         "avro": (AVRO, tuple(one for one in avro if len(one) < 4_000)),
-        "protobuf": (PROTOBUF, (*hostile, whole)),
+        "protobuf": (PROTOBUF, (*hostile, whole, *googles, maps)),
         "json": (JSON, (joined(b"{}", b'{"a": [NaN, 1e999], "a": {"b": "\\ud800"}}'),)),
     }
 

@@ -593,3 +593,83 @@ def test_a_number_of_a_million_digits_in_json() -> None:
     assert "limit (4300 digits)" in reason
     reader = FieldReader(KnownSchemas(), "value", (("a",),))
     assert reader.read(f'{{"a": {digits}}}'.encode()) == (None, (digits,))
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("name", sorted(protoc.GOOGLES_TYPES))
+def test_a_schema_defines_no_type_of_googles(name: str, is_nested: bool) -> None:
+    """Story: protobuf's library calls methods of Any or Timestamp by the name of the type, which
+    another type of this name does not have."""
+    is_enum = name.endswith((".NullValue", ".Syntax"))
+    short = name.removeprefix("google.protobuf.")
+    text = hostile.own_google(short, is_nested=is_nested, is_enum=is_enum)
+    for index in (b"\0", b"\4\0\0"):
+        assert f"it defines {name} itself" in (
+            decode(PROTOBUF, text, index + b"\x08\5").reason or ""
+        )
+    imports = 'syntax = "proto3"; import "x.proto"; message M { string a = 1; }'
+    decoded = decode_with(Registered(1, PROTOBUF, imports, {"x.proto": text}, {}), b"\0")
+    assert "Schema 1 cannot be used: " in (decoded.reason or "")
+
+
+def test_an_empty_message_of_protobuf_has_no_gigabytes_of_names() -> None:
+    """Story: the first value of an enum has a long name, and each field without a value is written
+    with it: an empty record of a small schema."""
+    enum = "enum E { " + "x" * 50_000 + " = 0; }"
+    fields = " ".join(f"E f{number} = {number};" for number in range(1, 3_001))
+    text = f'syntax = "proto3"; {enum} message M {{ {fields} }} message Few {{ E a = 1; }}'
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert TOO_LARGE in (decode(PROTOBUF, text, b"\0").reason or "")
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 100_000, "kB of memory"
+    assert decode(PROTOBUF, text, b"\2\2").value == {"a": "x" * 50_000}
+    file = descriptor_pb2.FileDescriptorProto.FromString(
+        base64.b64decode(portable(Registered(1, PROTOBUF, text, {}, {})).text)
+    )
+    for untyped in file.message_type[0].field:
+        untyped.ClearField("type")
+    bare = base64.b64encode(file.SerializeToString()).decode()
+    assert TOO_LARGE in (decode(PROTOBUF, bare, b"\0").reason or "")
+
+
+def test_a_map_of_protobuf_whose_numbers_are_alike() -> None:
+    """Story: the parser of Protobuf hashes numbers without a secret: it looks at all entries before
+    each one. A record of 2 MB takes minutes."""
+    reason = decode(PROTOBUF, hostile.MAP, b"\0" + hostile.numbers_alike(15_000)).reason or ""
+    assert "a map has too many numbers as names" in reason
+    few = decode(PROTOBUF, hostile.MAP, b"\0" + hostile.numbers_alike(2_000))
+    assert len(few.value["a"]) == 2_000
+    texts = hostile.MAP.replace("int64", "string")
+    many = b"".join(field(1, field(1, b"%d" % number) + b"\x10\1") for number in range(20_000))
+    assert len(decode(PROTOBUF, texts, b"\0" + many).value["a"]) == 20_000
+
+
+def test_a_message_of_protobuf_in_pieces_is_charged_as_a_whole() -> None:
+    """Story: one piece has the type of an Any, another one its value, or each has a part of a map.
+    The parser puts them together."""
+    fields = " ".join(f"string field_{number} = {number};" for number in range(1, 2_001))
+    text = f"""syntax = "proto3"; import "google/protobuf/any.proto";
+    message M {{ google.protobuf.Any any = 1; Inner inner = 2; map<int64, bool> map = 3; }}
+    message Inner {{ map<int64, bool> a = 1; }}
+    message Wide {{ repeated Wide w = 2500; {fields} }}"""
+    bomb = field(2, field(2_500, b"") * 200_000)
+    url = field(1, b"x/Wide")
+    assert TOO_LARGE in (
+        decode(PROTOBUF, text, b"\0" + field(1, url) + field(1, bomb)).reason or ""
+    )
+    piece = field(2, hostile.numbers_alike(3_000))
+    assert decode(PROTOBUF, text, b"\0" + piece).known
+    assert not decode(PROTOBUF, text, b"\0" + piece * 2).known
+    small = field(2, hostile.numbers_alike(2)) * 2 + field(1, url) + field(1, field(2, b""))
+    assert len(decode(PROTOBUF, text, b"\0" + small).value["inner"]["a"]) == 2
+
+
+def test_a_message_of_protobuf_without_its_required_fields() -> None:
+    """Story: the message, one in it, or the value of an Any lacks a required field."""
+    text = """syntax = "proto2"; import "google/protobuf/any.proto";
+    message M { required string id = 1; optional google.protobuf.Any any = 2; optional M m = 4; }"""
+    for value in (b"", field(1, b"7") + field(4, b"")):
+        assert "missing required fields: " in (decode(PROTOBUF, text, b"\0" + value).reason or "")
+    packed = field(1, b"7") + field(2, field(1, b"x/M") + field(2, field(4, b"")))
+    decoded = decode(PROTOBUF, text, b"\0" + packed)
+    assert decoded.known and decoded.value["id"] == "7"
