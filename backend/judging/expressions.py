@@ -113,6 +113,8 @@ _COMPARED = frozenset(
     )
 )
 """Functions that take the time of their first two texts' product."""
+_HASHED = (TEXT, NUMBER, BOOLEAN, DATE, TIMESTAMP, NULL)
+"""Types of which array_distinct keeps a set. Of any others Spark compares each pair."""
 _AGGREGATES = frozenset(
     [
         "count",
@@ -409,10 +411,21 @@ class _Checker:
         elif base.type.name == "map":
             kind = base.type.parts[1]
             self._require_alike("map", (replace(base, type=base.type.parts[0]), index))
+            self._require_key(base.type.parts[0], index)
         elif isinstance(index.node, Text):
             kind = _member_type(base.type, index.node.value) or ANY
+        if base.type == ANY:
+            self._require_key(ANY, index)
         work = limits.added(base.work, index.work)
         return _Part(kind, base.size, work, base.is_open or index.is_open, node)
+
+    def _require_key(self, kind: Type, index: _Part) -> None:
+        """Raises ValueError if Spark may make a decimal of a text to find it in a map."""
+        if _may_be_text(index.type) and kind != TEXT:
+            raise ValueError(
+                f"the text {self._quote(index.node)} is looked for in a map whose keys are"
+                f" no texts, in {self.text!r}. Cast it to the type of the keys"
+            )
 
     def _cast(self, node: Cast, part: _Part, kind: Type) -> _Part:
         if _has_time(kind):
@@ -570,10 +583,15 @@ class _Checker:
                 if longest
                 else "Either"
             )
+            boundary = (
+                r". For \b, which looks back over accents, write (?<!\w) or (?!\w)"
+                if re.search(r"(?<!\\)(?:\\\\)*\\[bB]", pattern.node.value)
+                else ""
+            )
             raise ValueError(
                 f"the pattern {pattern.node.value!r} takes more than linear time on a long text."
                 f" {remedy} begin it with ^ and let nothing that is repeated share characters with"
-                " what follows, as in ^[^,]*,"
+                f" what follows, as in ^[^,]*,{boundary}"
             )
 
     def _call(self, node: Call, name: str, arguments: Sequence[Node]) -> _Part:
@@ -605,6 +623,13 @@ class _Checker:
                 raise ValueError(
                     f"the digits that {name} is given must be a literal number up to {SCALE_MAX}"
                 )
+        if name == "array_distinct" and _element(parts[0].type) not in _HASHED:
+            raise ValueError(
+                "array_distinct takes an array of texts or numbers: of other elements Spark"
+                " compares each pair. Make texts of them, as in transform(headers, h -> h.key)"
+            )
+        if name == "parse_url" and len(parts) == 3:
+            _require_parameter(parts[2].node)
         if name == "map":
             self._require_alike(name, parts[::2])
             self._require_alike(name, parts[1::2])
@@ -621,6 +646,10 @@ class _Checker:
         if name in _COMPARED and len(parts) > 1:
             # Spark looks for the whole of one in each place of the other.
             work = limits.added(work, limits.multiplied(sizes[0], sizes[1], name))
+        if name == "get_json_object":
+            # Each star copies all that is below it.
+            assert isinstance(parts[1].node, Text)
+            work = limits.added(work, limits.scaled(sizes[0], parts[1].node.value.count("*")))
         is_open = name != "typeof" and any(part.is_open for part in parts)
         return _Part(kind, size, work, is_open, node, characters)
 
@@ -735,6 +764,19 @@ def _has_time(kind: Type) -> bool:
 
 def _has_decimal(kind: Type) -> bool:
     return kind.name in _DECIMALS or any(map(_has_decimal, kind.parts))
+
+
+def _element(kind: Type) -> Type:
+    return kind.parts[0] if kind.name == "array" else ANY
+
+
+def _require_parameter(node: Node) -> None:
+    """Raises ValueError unless a text is the same in the regular expression that Spark makes of
+    it."""
+    if not isinstance(node, Text) or not re.fullmatch("[A-Za-z0-9_-]{1,100}", node.value):
+        raise ValueError(
+            "the name of a parameter in parse_url consists of up to 100 letters, digits, _ and -"
+        )
 
 
 def _may_be_text(kind: Type) -> bool:

@@ -11,6 +11,7 @@ possessive ones of groups (`(...)*+`), run in a loop without stack.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 LENGTH_MAX = 1_000
@@ -21,6 +22,9 @@ REPEATS_MAX = 500
 UNROLLED_MAX = 10_000
 """Maximum repetitions within repetitions, multiplied."""
 LOOKBEHIND_MAX = 100
+"""Maximum characters that a lookbehind takes. Java tries each length up to it."""
+BOUNDARY_FACTOR = 16
+"""Steps per character that `\\b` looks back over: Java asks for its Unicode category."""
 _UNKNOWN_ESCAPES = frozenset("CFgiIjJKlLmMoOqTUyY")
 _QUANTIFIER = re.compile(
     r"(?:[*+?]|\{(?P<least>[0-9]+)(?P<comma>,(?P<most>[0-9]+)?)?\})(?P<kind>[?+]?)"
@@ -40,7 +44,7 @@ _CLASSES = {
     "v": frozenset({10, 11, 12, 13, _OTHER}),
 }
 _SIGNS = {"t": 9, "n": 10, "r": 13, "f": 12, "a": 7, "e": 27}
-_ANCHORS = "bBAGZz"
+_ANCHORS = "AGZz"
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,8 @@ class _Part:
     has_capture: bool = False
     unrolled: int = 1
     minimum: int = 0
+    maximum: int | None = 0
+    """Most characters of a match; None if there is no end."""
 
 
 @dataclass
@@ -204,10 +210,8 @@ class _Parser:
                     f"the regular expression {self.pattern!r} captures a group beside the match"
                     " (in a lookahead or lookbehind); write (?:...) there"
                 )
-            if opening.startswith("(?<") and work.degree:
-                raise ValueError(
-                    f"the regular expression {self.pattern!r} looks behind without an end"
-                )
+            if opening.startswith("(?<"):
+                work = self._behind(branches, work)
             return _Part(work=work, is_empty=True)
         first = frozenset().union(*(part.first for part in branches))
         is_empty = any(part.is_empty for part in branches)
@@ -229,7 +233,21 @@ class _Parser:
             is_straight=opening != "(?>" and len(branches) == 1 and branches[0].is_straight,
             unrolled=max(part.unrolled for part in branches),
             minimum=min(part.minimum for part in branches),
+            maximum=_most(part.maximum for part in branches),
         )
+
+    def _behind(self, branches: list[_Part], work: Cost) -> Cost:
+        """Return the cost of a lookbehind: Java tries it from each place where it may begin.
+        Raises ValueError if that may be far back."""
+        longest = _most(part.maximum for part in branches)
+        if work.degree or longest is None:
+            raise ValueError(f"the regular expression {self.pattern!r} looks behind without an end")
+        if longest > LOOKBEHIND_MAX:
+            raise ValueError(
+                f"the regular expression {self.pattern!r} looks behind {longest:,} characters;"
+                f" {LOOKBEHIND_MAX} are allowed"
+            )
+        return Cost(0, work.factor * (longest - min(part.minimum for part in branches) + 1))
 
     def _quantified(self, at: int, part: _Part) -> int:
         """Add the part with the quantifier that follows it. Return the position after both."""
@@ -268,6 +286,7 @@ class _Parser:
             loop=part.first if is_open or (not is_possessive and most != least) else None,
             is_straight=True,
             minimum=least,
+            maximum=most,
         )
 
     def _repeated(self, part: _Part, least: int, most: int | None, is_possessive: bool) -> _Part:
@@ -311,6 +330,7 @@ class _Parser:
             has_capture=part.has_capture,
             unrolled=unrolled,
             minimum=part.minimum * least,
+            maximum=_repeated_most(part.maximum, most),
         )
 
     def _character(self, sign: str) -> _Part:
@@ -325,6 +345,7 @@ class _Parser:
             is_single=True,
             is_straight=True,
             minimum=1,
+            maximum=1,
         )
 
     def _atom(self, at: int) -> tuple[_Part, int]:
@@ -345,6 +366,14 @@ class _Parser:
     def _escape(self, at: int) -> tuple[_Part, int]:
         sign = self.pattern[at + 1 : at + 2]
         end = self._escape_end(at)
+        if sign == "X" or self.pattern.startswith(r"\b{", at):
+            raise ValueError(
+                f"the regular expression {self.pattern!r} looks for characters of several parts"
+                r" (\X or \b{g}), which can take quadratic time. Name the characters in a class"
+            )
+        if sign in ("b", "B"):
+            # Java looks back over combining marks, to the start of the text if all are.
+            return _Part(work=Cost(1, BOUNDARY_FACTOR), is_empty=True), end
         if sign in _ANCHORS:
             return _Part(is_empty=True, is_start=sign in "AG", is_end=sign in "Zz"), end
         if (sign.isdigit() and sign != "0") or sign == "k":
@@ -352,8 +381,8 @@ class _Parser:
                 f"the regular expression {self.pattern!r} refers back to a group, which can take"
                 " exponential time. Compare the groups with regexp_extract instead"
             )
-        if sign in "RX":
-            return _Part(choices=Cost(0, 2), is_empty=False), end
+        if sign == "R":
+            return _Part(choices=Cost(0, 2), is_empty=False, minimum=1, maximum=2), end
         signs = self._escape_signs(at)
         return self._of(signs), end
 
@@ -481,7 +510,27 @@ def _sequence(parts: list[_Part], is_last: bool) -> _Part:
         is_straight=all(part.is_straight for part in parts),
         unrolled=max((part.unrolled for part in parts), default=1),
         minimum=sum(part.minimum for part in parts),
+        maximum=_sum(part.maximum for part in parts),
     )
+
+
+def _most(lengths: Iterable[int | None]) -> int | None:
+    """Return the greatest length; None if one has no end."""
+    bounds = list(lengths)
+    return None if None in bounds else max(length or 0 for length in bounds)
+
+
+def _sum(lengths: Iterable[int | None]) -> int | None:
+    """Return the lengths together; None if one has no end."""
+    bounds = list(lengths)
+    return None if None in bounds else sum(length or 0 for length in bounds)
+
+
+def _repeated_most(length: int | None, times: int | None) -> int | None:
+    """Return the length of so many repetitions; None if there is no end."""
+    if length == 0:
+        return 0
+    return None if length is None or times is None else length * times
 
 
 def _gives_nothing_back(loop: frozenset[int], following: list[_Part]) -> bool:

@@ -227,6 +227,17 @@ SLOW = (
         "value rlike '[a'",
         "value rlike '(?=(a+))'",
     ),
+    *(rf"value rlike r'{pattern}'" for pattern in (r"\bfoo\b", r"a\B", r"(?:a|\b)c", r"(?=\b)a")),
+    *(rf"value rlike r'{pattern}'" for pattern in (r"^\Xa", r"^\b{g}a", r"^(?:a\b){2,}+b")),
+    *(rf"value rlike r'{pattern}'" for pattern in ("(?<=a{1,450}c)x", r"(?<=\bfoo)x")),
+    *(rf"value rlike r'{pattern}'" for pattern in ("(?<=(?:a{9}){1,50})x", "(?<!a|b{101})x")),
+    *("parse_url(value, 'QUERY', '((a|a)*)c')", r"parse_url(value, 'QUERY', '(a)\\1')"),
+    *(f"parse_url(value, 'QUERY', '{name}')" for name in ("a.b", "a{9}", "", "a" * 101)),
+    *("exists(split(value, ','), x -> contains(x, x))", f"contains(value, '{'a' * 3_000}')"),
+    *("array_distinct(headers)", "array_distinct(transform(headers, h -> h.value))"),
+    *("array_distinct(array(split(value, ',')))", f"get_json_object(value, '${'[*]' * 2_000}')"),
+    *("map(1.5, 'a')[value]", "map(1, 'a', 1.5, 'b')[substr(value, 1, 9)]", "map(1, 2)['1e-9999']"),
+    *("if(key = '', map(1.5, 1), map('a', value))[value]", "map(1, 'a')[coalesce(value, 1)]"),
 )
 
 
@@ -237,6 +248,8 @@ REFUSALS = (
     "|the square of a record|what regexp_replace puts in|beside the match|as large as its record"
     "|must be a? ?literal|bytes|is above|is wider than|apart|without an end|repeats a choice"
     "|more than linear|refers back|10,000 times|not a valid regular|two variables|which is no field"
+    "|several parts|looks behind|name of a parameter|compares each pair|looks at more than"
+    "|whose keys are no texts"
 )
 
 
@@ -287,6 +300,28 @@ def test_ordinary_expressions_pass_and_stay(text: str) -> None:
     """Story: what a contract needs. What Spark gets of it is accepted again, as it is."""
     sql = spark_sql(text)
     assert stored_sql(sql) == sql and "${" not in sql
+
+
+SEARCHES = (
+    *("startswith(value, key)", "contains('abc', value)", "trim(value)", "find_in_set(key, value)"),
+    *("array_distinct(split(value, ','))", "array_distinct(transform(headers, h -> h.key))"),
+    *(r"value rlike r'^foo\b'", r"substr(value, 1, 1000) rlike r'\bfoo\b'"),
+    *(r"value rlike r'(?<!\w)foo(?!\w)'", r"value rlike r'(?<=ab|c{3})\R'"),
+    *("parse_url(value, 'QUERY', 'order_id')", "get_json_object(value, '$.a[*].b')"),
+    *("map('a', 1)[value]", "map(1, 'a')[cast(value as int)]", "from_json(value, 'a int')['a']"),
+)
+
+
+@pytest.mark.parametrize("text", SEARCHES)
+def test_searches_of_limited_size_pass(text: str) -> None:
+    """Story: a contract looks for a literal, or for part of another field. None is refused."""
+    assert check_expression(text) == text
+
+
+def test_the_refusal_of_a_boundary_says_what_to_write() -> None:
+    r"""Story: a pattern has `\b`, and the message says what to write."""
+    with pytest.raises(ValueError, match=r"write \(\?<!\\w\)"):
+        check_expression(r"value rlike r'\bfoo'")
 
 
 _TEXTS = st.sampled_from(("key", "value", "topic", "'ab'", "headers[0].key", "upper(value)"))
