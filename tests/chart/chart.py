@@ -21,6 +21,8 @@ HERE = Path(__file__).parent
 CHART = ROOT / "deploy" / "helm" / "topicproof"
 ANSWERS, SEAL = HERE / "answers", HERE / "answers" / "seal"
 Manifest = dict[str, Any]
+TOKEN = "token-of-the-tests"
+"""Stands for Spark's token in the answers."""
 PLAIN: dict[str, Any] = {"kafka": {"bootstrap": "broker:9092"}}
 """The fewest values that the chart takes."""
 EVERYTHING: Mapping[str, Any] = {

@@ -21,6 +21,7 @@ from tests.chart.chart import (
     HERE,
     REFUSED,
     SEAL,
+    TOKEN,
     USERS,
     Manifest,
     containers,
@@ -34,6 +35,7 @@ from tests.chart.chart import (
 from topicproof.backend.kafka.acls import Resource, Right, Task, rights_for
 from topicproof.backend.properties.facts import facts_of
 from topicproof.backend.services.java import java
+from topicproof.backend.services.spark import given_remote
 from topicproof.backend.settings import ROOT, Settings
 from topicproof.backend.trust.keys import make_key, read_private
 from topicproof.backend.trust.login import dashboard_provider, read_login
@@ -229,6 +231,7 @@ def test_secrets_are_files_for_their_owner_alone(
         ),
         "client-secret": "another-secret-3141",
         "key.pem": key.read_text(),
+        "token": TOKEN,
     }
     (told,) = of_kind(everything, "ConfigMap")
     volumes = {each["name"]: each for each in pod["volumes"]}
@@ -254,9 +257,41 @@ def test_secrets_are_files_for_their_owner_alone(
     provider = dashboard_provider(read_login(path("TOPICPROOF_LOGIN")))
     assert provider.client_secret == "another-secret-3141"
     assert read_private(path("TOPICPROOF_SIGNING_KEY")) is not None
-    settings = Settings(bootstrap="broker:9093", config=path("TOPICPROOF_CONFIG"))
+    settings = Settings(
+        bootstrap="broker:9093",
+        config=path("TOPICPROOF_CONFIG"),
+        spark_remote=variables(container)["SPARK_REMOTE"],
+        spark_token_file=path("TOPICPROOF_SPARK_TOKEN_FILE"),
+    )
+    assert given_remote(settings).endswith(f":15002/;authorization=Bearer%20{TOKEN}")
     assert settings.client["sasl.username"] == "checker"
     assert facts_of(settings.client).has_tls
+
+
+def test_spark_asks_for_a_token_that_the_installation_makes(
+    everything: list[Manifest], plain: list[Manifest]
+) -> None:
+    """Story: a pod of the cluster reaches Spark Connect. Only those with the chart's Secret can use
+    it. The token is in no value, and an upgrade does not make another one."""
+    (secret,) = of_kind(everything, "Secret")
+    assert secret["stringData"] == {
+        "token": TOKEN,
+        "spark-defaults.conf": f"spark.connect.authenticate.token {TOKEN}",
+    }
+    (spark,) = of_kind(everything, "SparkConnect")
+    others = [each for each in everything if each is not secret]
+    assert TOKEN not in json.dumps(others) and of_kind(plain, "Secret") == []
+    pod = spark["spec"]["server"]["template"]["spec"]
+    (volume,) = (each for each in pod["volumes"] if each["name"] == "token")
+    assert volume["secret"]["secretName"] == secret["metadata"]["name"]
+    (container,) = pod["containers"]
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "token")
+    # Spark reads it in SPARK_HOME/conf, which is /opt/spark in the image. Executors do not get it.
+    assert mount["mountPath"] == f"/opt/spark/conf/{names_in(volume)[0]}"
+    assert "token" not in json.dumps(spark["spec"]["executor"]).replace("AccountToken", "")
+    template = (CHART / "templates" / "spark.yaml").read_text()
+    assert 'lookup "v1" "Secret" .Release.Namespace' in template
+    assert "b64dec | default (randAlphaNum 48)" in template
 
 
 def names_in(volume: Manifest) -> list[str]:
@@ -275,6 +310,7 @@ CLASSES = {
     "Ingress": "networking.v1.Ingress",
     "NetworkPolicy": "networking.v1.NetworkPolicy",
     "Role": "rbac.Role",
+    "Secret": "Secret",
     "RoleBinding": "rbac.RoleBinding",
     "Service": "Service",
     "ServiceAccount": "ServiceAccount",

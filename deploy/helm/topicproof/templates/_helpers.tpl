@@ -50,7 +50,7 @@ sc://{{ include "topicproof.spark" . }}-server:15002
 {{- end -}}
 
 {{- define "topicproof.hasFiles" -}}
-{{- if or (include "topicproof.hasKafkaFiles" .) .Values.login.config .Values.signing.existingSecret }}true{{ end -}}
+{{- if or (include "topicproof.hasKafkaFiles" .) .Values.login.config .Values.signing.existingSecret .Values.spark.operator.enabled }}true{{ end -}}
 {{- end -}}
 
 {{/* 1000 is the user of the image. Volumes belong to its group. */}}
