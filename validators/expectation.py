@@ -118,7 +118,8 @@ PREMISES: Mapping[str, Premise] = {
     ),
     "identity_missing": Premise(
         _MATCHED,
-        "Name what every record holds: `topicproof contract init` proposes an identity.",
+        "Name what every record of both topics holds: `topicproof contract init` proposes an"
+        " identity.",
         "records are matched by lineage",
     ),
     "identity_repeated": Premise(

@@ -25,6 +25,7 @@ from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.report import Report
 from topicproof.validators.verdict_sentence import (
     keeps_order,
+    of_sink_alone,
     plural,
     threshold_warnings,
     unchecked_filter,
@@ -218,6 +219,8 @@ def _judge_kind(
         outcome, why = Outcome.UNKNOWN, f"Nothing to look at: {_nothing(validator, ledger)}."
     if primary and validator.NAME in EXEMPT[guarantee]:
         why += f" Allowed: {EXEMPT[guarantee][validator.NAME]}."
+    if ledger.agreed.unique:
+        why = of_sink_alone(why)
     return Finding(validator.NAME, outcome, count, primary, explained_by, found.examples, why)
 
 

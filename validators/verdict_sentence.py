@@ -47,7 +47,8 @@ def verdict_sentence(
                 0, f"{ledger.pending:,} {pending} still pending at or above the last stable offset"
             )
         remedy = f" {PREMISES[broken[0].kind].remedy}" if broken else ""
-        return f"Could not be judged: {'; '.join(reasons)}{rest}.{remedy}"
+        sentence = f"Could not be judged: {'; '.join(reasons)}{rest}.{remedy}"
+        return of_sink_alone(sentence) if ledger.agreed.unique else sentence
     return f"{_praise(ledger, guarantee, counting, findings)}{rest}."
 
 
@@ -144,6 +145,13 @@ def unchecked_filter(ledger: Ledger) -> tuple[str, ...]:
         f"{count:,} {plural(count, 'input')} {has} no output: filtered or lost, and zero_or_one"
         " without a count cannot tell. Give the contract a `count` of 0 or 1, or accept this with"
         " `filtered: unchecked`.",
+    )
+
+
+def of_sink_alone(sentence: str) -> str:
+    """Returns a sentence about both topics as one about the sink, where nothing else is judged."""
+    return sentence.replace(" of both topics", "").replace(
+        ": `topicproof contract init` proposes an identity", ""
     )
 
 

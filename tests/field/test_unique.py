@@ -35,7 +35,7 @@ def run(
         (range(20), 0, "20 committed records and as many identities: none repeats"),
         ([*range(20), 3, 7, 3], 1, "3 of 23 committed records repeat"),
         ([], 3, "Nothing to look at"),
-        ([*range(20), None], 3, "1 of 21 records to be matched holds no identity"),
+        ([*range(20), None], 3, "1 of 21 records holds no identity. Name what every record holds."),
     ],
 )
 def test_a_topic_that_repeats_itself_is_found_without_a_source(

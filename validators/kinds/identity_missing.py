@@ -66,7 +66,7 @@ def says(count: int, records: int) -> str:
     return share(
         count,
         records,
-        "records to be matched",
+        "records of both topics",
         "hold an identity",
         "holds no identity",
         "hold no identity",
