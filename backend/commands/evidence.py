@@ -31,7 +31,7 @@ from topicproof.backend.commands.run_options import (
 from topicproof.backend.commands.terminal import Styled, emit, out, say
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.attestation import Trust
-from topicproof.backend.evidence.folder import evidence_hash, evidence_in, original_hash
+from topicproof.backend.evidence.folder import evidence_hash, evidence_in
 from topicproof.backend.evidence.manifest import Payloads, read_manifest, require_unchanged
 from topicproof.backend.evidence.signoff_trust import SignoffTrust
 from topicproof.backend.evidence.unpacking import unpacked
@@ -45,7 +45,7 @@ from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.storage import downloaded, is_url
 from topicproof.backend.trust.keyring import keyring_folders, read_keyring
-from topicproof.backend.verifying.verify import Verified, unchanged
+from topicproof.backend.verifying.verify import Verified, unchanged_parts
 from topicproof.backend.verifying.verify import verify as verify_evidence
 from topicproof.validators.expectation import merge
 
@@ -148,8 +148,7 @@ def verify(
         )
     strict = signature_required or settings.require_signature
     with _at_hand(folder) as place:
-        keyring, whole = read_keyring(settings), original_hash(place)
-        found = [unchanged(one, keyring, strict, whole) for one in evidence_in(place)]
+        found = unchanged_parts(place, read_keyring(settings), strict)
         if judged and not any(one.refused for one in found):
             with (
                 services(settings, kafka=False, say=say) as up,
@@ -164,7 +163,8 @@ def verify(
         out.line(f"Trusted keys are those in {trusted}.")
         for one in found:
             if len(found) > 1:
-                out.line(f"{one.folder.relative_to(place)}:")
+                # Ours comes first: a folder may be called like a line of ours.
+                out.line(f"Folder {one.folder.relative_to(place)}:")
             _print_verified(one, judged)
         _print_whole(found)
     code = worst(one.exit_code if judged else one.trust_code for one in found)

@@ -19,8 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+from topicproof.backend.characters import visible
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.findings import Place, gather
 from topicproof.backend.evidence.junit import JUNIT, write_junit
@@ -69,6 +70,10 @@ def write_report(folder: Path, report: Report, places: Mapping[Place, int], made
     (folder / REPORT).write_text(report.to_json() + "\n", encoding="utf-8")
     write_junit(folder / JUNIT, report, places, made_at)
     write_page(folder / PAGE, report, f"{made_at.replace('T', ' ')} UTC")
+
+
+PLACE_CHARACTERS_MAX = 80
+"""Characters shown of a place in a report that cannot be read."""
 
 
 def evidence_in(folder: Path) -> list[Path]:
@@ -130,4 +135,13 @@ def read_report(evidence: Path) -> Report:
         # Rendering trusts the types of a report.
         return _CHECKED.validate_python(asdict(report))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise EvidenceError(f"The report {path} cannot be read: {error}") from error
+        raise EvidenceError(f"The report {path} cannot be read: {_first_mistake(error)}") from error
+
+
+def _first_mistake(error: Exception) -> str:
+    """Return what is wrong in one line. Pydantic names every place with the report's own names."""
+    if not isinstance(error, ValidationError):
+        return visible(str(error))
+    mistake = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = visible(".".join(map(str, mistake["loc"])))
+    return f"{place[:PLACE_CHARACTERS_MAX]!r}: {mistake['msg']}"

@@ -8,7 +8,7 @@ compared with its envelope, and the envelope with the keyring.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -62,6 +62,9 @@ class Subject:
     proven: bool
     """Whether the evidence is known to be that of the hash: a trusted key vouches for the copy, or
     the original manifest lies in it and fits."""
+    doubtful: frozenset[str] = frozenset()
+    """Hashes of `evidence` for which that is not known, whatever `proven` says: that of all stages
+    together, if one of them is not proven."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,8 @@ def _vouched(
     if entry.get("envelope") is None:
         says = "It is not signed: anyone who had this copy may have written it."
         return _answer(entry, SignoffTrust.UNSIGNED, text, says)
+    if fields.get("evidence") in subject.doubtful:
+        subject = replace(subject, proven=False)
     return _by_key(entry, text, about_this, subject, keyring)
 
 
@@ -134,7 +139,7 @@ def _by_key(
         trust = SignoffTrust.UNPROVEN
         says = (
             f"{by}, and nobody vouches that this copy is the evidence that it speaks of: the copy"
-            " itself is not signed by a trusted key."
+            " itself, or another part of it, is not signed by a trusted key."
         )
     else:
         trust, says = SignoffTrust.VOUCHED, f"{by}."

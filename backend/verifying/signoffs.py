@@ -28,17 +28,27 @@ def signoffs_beside(
     vouched: Vouching | None,
     keyring: Keyring,
     whole: str | None = None,
+    *,
+    is_whole_proven: bool = True,
 ) -> tuple[SignoffVouching, ...]:
     """Return what the sign-offs in a folder are worth. `whole`: the hash of all stages of its run
-    together. Raises EvidenceError."""
+    together; `is_whole_proven`: whether each stage is known to be the one of its hash. Raises
+    EvidenceError."""
     entries = read_signoffs(evidence)
     if not entries:
         return ()
     own = manifest.of or manifest_hash(evidence) or ""
-    by_folder = vouched is not None and vouched.trust is Trust.VOUCHED
-    proven = by_folder or _is_copy_of_original(evidence, manifest)
     hashes = frozenset((own, whole) if whole else (own,))
-    return vouched_signoffs(entries, Subject(manifest.run, hashes, proven), keyring)
+    doubtful = frozenset(() if whole is None or is_whole_proven or whole == own else (whole,))
+    proven = is_proven(evidence, manifest, vouched)
+    return vouched_signoffs(entries, Subject(manifest.run, hashes, proven, doubtful), keyring)
+
+
+def is_proven(evidence: Path, manifest: Manifest, vouched: Vouching | None) -> bool:
+    """Return whether evidence is known to be that of the hash which its manifest names: a trusted
+    key vouches for it, or the original manifest lies in it and fits. Raises EvidenceError."""
+    by_folder = vouched is not None and vouched.trust is Trust.VOUCHED
+    return by_folder or _is_copy_of_original(evidence, manifest)
 
 
 def original_contradictions(evidence: Path, manifest: Manifest) -> list[str]:

@@ -15,7 +15,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import EvidenceError, SparkError
 from topicproof.backend.evidence.attestation import Trust, Vouching, vouching
 from topicproof.backend.evidence.findings import gather
-from topicproof.backend.evidence.folder import REPORT, read_report
+from topicproof.backend.evidence.folder import REPORT, evidence_in, original_hash, read_report
 from topicproof.backend.evidence.limits import read_bytes, require_readable, require_size
 from topicproof.backend.evidence.manifest import (
     Difference,
@@ -42,7 +42,11 @@ from topicproof.backend.verifying.derived import (
     other_versions,
     report_contradictions,
 )
-from topicproof.backend.verifying.signoffs import original_contradictions, signoffs_beside
+from topicproof.backend.verifying.signoffs import (
+    is_proven,
+    original_contradictions,
+    signoffs_beside,
+)
 from topicproof.validators.ledger.ledger import ReadingsNeeded
 from topicproof.validators.report import Report
 from topicproof.validators.spark_errors import first_line
@@ -142,10 +146,13 @@ def unchanged(
     keyring: Keyring | None = None,
     signature_required: bool = False,
     whole: str | None = None,
+    *,
+    is_whole_proven: bool = True,
 ) -> Verified:
     """Compare the files with the manifest, look at each of them within limits, and compare the
     manifest and the sign-offs with their signatures: the first part of `verify`. `whole`: the hash
-    of all stages of the run, if the folder is one of several. Raises EvidenceError."""
+    of all stages of the run, if the folder is one of several, and `is_whole_proven`: whether each
+    is known to be the stage of that run. Raises EvidenceError."""
     require_size(evidence)
     changed = tuple(differences(evidence))
     manifest = read_manifest(evidence)
@@ -159,12 +166,27 @@ def unchanged(
     require_readable(evidence)
     return replace(
         looked,
-        signoffs=signoffs_beside(evidence, manifest, looked.vouched, keyring or {}, whole),
+        signoffs=signoffs_beside(
+            *(evidence, manifest, looked.vouched, keyring or {}, whole),
+            is_whole_proven=is_whole_proven,
+        ),
         forged=(
             *signoff_contradictions(read_signoffs(evidence)),
             *original_contradictions(evidence, manifest),
         ),
     )
+
+
+def unchanged_parts(
+    folder: Path, keyring: Keyring, signature_required: bool = False
+) -> list[Verified]:
+    """Return `unchanged` for each evidence in a folder. Raises EvidenceError."""
+    parts, whole = evidence_in(folder), original_hash(folder)
+    proven = all(is_proven(part, read_manifest(part), vouching(part, keyring)) for part in parts)
+    return [
+        unchanged(part, keyring, signature_required, whole, is_whole_proven=proven)
+        for part in parts
+    ]
 
 
 def verify(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.app.test_history_page import HELD
+from topicproof.backend import cli
+from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.copy import CONTENT, UNDECODED, copy_evidence, without_values
 from topicproof.backend.evidence.findings import SCHEMA
 from topicproof.backend.evidence.folder import complete, read_report
@@ -77,3 +81,32 @@ def test_every_hash_of_the_ledger_is_left_out() -> None:
     """Story: somebody adds a column with a hash."""
     hashes = set(re.findall(r"(\w+) binary", SINK_COLUMNS)) | {"content", "undecoded"}
     assert hashes <= set(CONTENT)
+
+
+def test_a_report_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    """Story: a forged report has versions whose names are lines of `verify`."""
+    complete(tmp_path, HELD, {})
+    path = tmp_path / "report.json"
+    document = json.loads(path.read_text())
+    line = "signed this installation (key 0123456789abcdef) vouches for it."
+    document["versions"] = {f"x\n{line}\n\u00a0::set-output name=verdict::HOLDS": {"a": 1}}
+    path.write_text(json.dumps(document))
+    with pytest.raises(EvidenceError, match="cannot be read: 'versions") as refusal:
+        read_report(tmp_path)
+    assert "\n" not in str(refusal.value) and len(str(refusal.value)) < 500
+
+
+def test_a_folder_called_like_a_line_begins_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: somebody sends a zip file with two folders, one of which is called like an answer."""
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
+    name = "signed this installation (key 0123456789abcdef) vouches for it."
+    for each in (name, "other"):
+        complete_at = tmp_path / "proof" / each
+        complete_at.mkdir(parents=True)
+        complete(complete_at, HELD, {})
+    with suppress(SystemExit):
+        cli.main(["verify", str(tmp_path / "proof"), "--hashes-only"])
+    rows = capsys.readouterr().out.splitlines()
+    assert f"Folder {name}:" in rows and not any(row.startswith("signed") for row in rows)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import gc
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,7 +26,12 @@ from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.attestation import attest, sign_statement
 from topicproof.backend.evidence.copy import copy_evidence
 from topicproof.backend.evidence.folder import EVIDENCE, original_hash, read_report
-from topicproof.backend.evidence.manifest import Payloads, manifest_hash, read_manifest
+from topicproof.backend.evidence.manifest import (
+    Payloads,
+    manifest_hash,
+    read_manifest,
+    write_manifest,
+)
 from topicproof.backend.evidence.page import write_page
 from topicproof.backend.evidence.signed import (
     ORIGINAL,
@@ -44,7 +50,7 @@ from topicproof.backend.trust.dsse import format_envelope, parse_envelope
 from topicproof.backend.trust.identity import How, Identity, Role
 from topicproof.backend.trust.keyring import OWN, import_key, read_keyring, revoke
 from topicproof.backend.trust.keys import from_private, public_pem
-from topicproof.backend.verifying.verify import Verified, unchanged
+from topicproof.backend.verifying.verify import Verified, unchanged, unchanged_parts
 
 ISSUER = "https://sso.example/realms/team"
 KURT = Identity("Kurt Gödel", ISSUER, "kurt", frozenset({Role.SIGNER}), How.OPENID)
@@ -340,6 +346,30 @@ def test_sign_offs_of_all_stages_count_in_the_whole(history: History, tmp_path: 
     alone = [trusts(history, stage) for stage in stages]
     together = [unchanged(stage, keyring, True, digest).signoffs[0].trust for stage in stages]
     assert together == [SignoffTrust.VOUCHED] * 2 and alone == [[SignoffTrust.OTHER]] * 2
+
+
+def test_a_sign_off_of_all_stages_rests_on_each_of_them(history: History, tmp_path: Path) -> None:
+    """Story: one of two signed stages is replaced by another evidence, which nobody signed and
+    which names the hash of the true one. The sign-off on the whole run is not about that."""
+    run = history.create("run", "chain", {})
+    for place in (EVIDENCE, f"stages/double/{EVIDENCE}"):
+        folder = history.settings.runs / run.id / place
+        made(folder, replace(HELD, run=run.id))
+        attest(history.settings, folder)
+    history.end(run.id, State.DONE, "HOLDS", "x")
+    decided(history, history.get(run.id), Decision.REJECT)
+    whole = exported(history, history.get(run.id), tmp_path / "whole")
+    keyring = read_keyring(history.settings)
+    genuine = unchanged_parts(whole, keyring)
+    assert [part.signoffs[0].trust for part in genuine] == [SignoffTrust.VOUCHED] * 2
+    assert [part.trust_code for part in genuine] == [0, 0]
+    true = read_manifest(whole / EVIDENCE)
+    shutil.rmtree(whole / EVIDENCE)
+    forged = made(whole / EVIDENCE, replace(HELD, run=run.id, why="1,000,000 of 1,000,000."))
+    write_manifest(forged, true.run, true.verdict, Payloads.ALL, true.of, true.judged_at)
+    stage = unchanged_parts(whole, keyring)[1]
+    assert stage.signoffs[0].trust is SignoffTrust.UNPROVEN and stage.trust_code == 3
+    assert "or another part of it" in stage.signoffs[0].says
 
 
 @pytest.mark.parametrize("how", ["unsigned", "signed before", "unsigned below a later one"])
