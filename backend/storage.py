@@ -160,12 +160,12 @@ def is_url(place: str) -> bool:
 
 
 @contextmanager
-def downloaded(url: str) -> Iterator[Path]:
+def downloaded(url: str, bytes_max: int | None = None) -> Iterator[Path]:
     """Copy a folder into a temporary one, which lasts as long as the block. Raises EvidenceError if
-    it is empty."""
+    it is empty, or has more than `bytes_max` bytes."""
     with TemporaryDirectory(prefix="topicproof-downloaded-") as name:
         folder = Path(name) / "evidence"
-        if not download(url, folder):
+        if not download(url, folder, bytes_max):
             raise EvidenceError(f"{url} holds no files. Check the address.")
         yield folder
 
@@ -186,9 +186,10 @@ def uploading(url: str, ours: str) -> Iterator[Path]:
         upload(folder, url)
 
 
-def download(url: str, folder: Path) -> int:
+def download(url: str, folder: Path, bytes_max: int | None = None) -> int:
     """Copy the files under a URL into a folder, which may hold some of them. Returns their number.
-    Raises EvidenceError, also for names that lie outside of the folder."""
+    Raises EvidenceError, also for names that lie outside of the folder. With `bytes_max`, no more
+    bytes are written, whatever the storage has said about the sizes of its files."""
     system, root = _opened(url)
     found = listed(url)
     for name in found:
@@ -198,8 +199,14 @@ def download(url: str, folder: Path) -> int:
         raise EvidenceError(f"{url} has more than {FILES_MAX:,} files; evidence has fewer.")
     if not found:
         return 0
+    size = sum(found.values())
+    if bytes_max is not None and size > bytes_max:
+        raise EvidenceError(
+            f"{url} has {size:,} bytes; {bytes_max:,} are allowed. Evidence has fewer, so it is not"
+            " read."
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    size, free = sum(found.values()), shutil.disk_usage(folder).free
+    free = shutil.disk_usage(folder).free
     if size > free - DISK_FREE_BYTES_MIN:
         raise EvidenceError(
             f"{url} has {size:,} bytes, and the disk of {folder} has {free:,} left. Set"
@@ -215,7 +222,18 @@ def download(url: str, folder: Path) -> int:
             system.open_input_stream(f"{root}/{name}") as source,
             target.open("wb") as file,
         ):
-            shutil.copyfileobj(source, file, CHUNK_BYTES)
+            if bytes_max is None:
+                shutil.copyfileobj(source, file, CHUNK_BYTES)
+                return
+            left = found[name]
+            while chunk := source.read(min(CHUNK_BYTES, left + 1)):
+                left -= len(chunk)
+                if left < 0:
+                    raise EvidenceError(
+                        f"{url} has a file with more than the {found[name]:,} bytes that it is said"
+                        f" to have: {name!r}. Evidence does not grow, so it is not read."
+                    )
+                file.write(chunk)
 
     _each(bring, found, url, "read")
     return len(found)

@@ -32,6 +32,7 @@ from topicproof.backend.commands.terminal import Styled, emit, out, say
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.attestation import Trust
 from topicproof.backend.evidence.folder import evidence_hash, evidence_in
+from topicproof.backend.evidence.limits import UNPACKED_BYTES_MAX
 from topicproof.backend.evidence.manifest import Payloads, read_manifest, require_unchanged
 from topicproof.backend.evidence.signoff_trust import SignoffTrust
 from topicproof.backend.evidence.unpacking import unpacked
@@ -223,7 +224,7 @@ def signoff(
 def _at_hand(place: str) -> AbstractContextManager[Path]:
     """Give the folder of evidence: as it is, unpacked, or a copy of what is at a URL."""
     if is_url(place):
-        return downloaded(place)
+        return downloaded(place, UNPACKED_BYTES_MAX)
     path = Path(place)
     return unpacked(path) if path.is_file() else nullcontext(path.absolute())
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from topicproof.backend import storage as storage_module
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.services.keeper import storage_of
 from topicproof.backend.settings import read_settings
@@ -69,3 +70,24 @@ def test_a_storage_needs_a_spark_elsewhere(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("TOPICPROOF_STORAGE", "bucket/folder")
     with pytest.raises(UsageError, match=r"TOPICPROOF_STORAGE is wrong: .* URL of a folder"):
         read_settings(home=tmp_path)
+
+
+def test_a_download_for_verify_has_a_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: evidence at a URL has more bytes than evidence may have, or a file that is longer than
+    the storage says. Nothing beyond that is written."""
+    far, here = tmp_path / "far", tmp_path / "here"
+    far.mkdir()
+    for name in ("a", "b"):
+        (far / name).write_bytes(b"x" * 600)
+    with pytest.raises(EvidenceError, match=r"has 1,200 bytes; 1,000 are allowed"):
+        download(far.as_uri(), here, bytes_max=1_000)
+    assert not here.exists()
+    assert download(far.as_uri(), here, bytes_max=1_200) == 2
+    assert (here / "a").read_bytes() == b"x" * 600
+    listed = dict.fromkeys(("a", "b"), 100)
+    monkeypatch.setattr(storage_module, "listed", lambda _url: listed)
+    with pytest.raises(EvidenceError, match="more than the 100 bytes that it is said to have"):
+        download(far.as_uri(), tmp_path / "grown", bytes_max=1_000)
+    assert sum(path.stat().st_size for path in (tmp_path / "grown").iterdir()) <= 200
