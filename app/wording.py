@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from topicproof.backend.characters import visible
 from topicproof.backend.history.run_state import Progress
 from topicproof.backend.history.signoff import Standing
 from topicproof.backend.history.store import ENDED, Run, State
@@ -128,6 +129,7 @@ STAGES = (State.CREATED, State.FILLING, State.PROCESSING, State.JUDGING)
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+\-!|$~:&^=])")
 
 
+_LINE_BREAKS = re.compile(r"\r\n|[\n\r]")
 _ADDRESS = re.compile(r"(?i)(:(?=//)|www(?=\.)|@(?=[-\w]+\.))")
 """Inside of what the browser's Markdown makes a link of, whatever is escaped there."""
 _JOINER = "\u2060"
@@ -136,8 +138,13 @@ _JOINER = "\u2060"
 
 def plain(text: str) -> str:
     """Escapes text for Markdown, so it cannot become a tag, link, image, formula or directive. In
-    an address is a word joiner: nobody sees it, and no link comes of it."""
-    return _SPECIAL.sub(r"\\\1", _ADDRESS.sub(rf"\1{_JOINER}", text)).replace("\n", " ")
+    an address is a word joiner: nobody sees it, and no link comes of it.
+
+    Line breaks become spaces, and what else moves, reorders or hides text is spelled out as on the
+    terminal: Markdown ends a paragraph at a carriage return, too.
+    """
+    one_line = visible(_LINE_BREAKS.sub(" ", text))
+    return _SPECIAL.sub(r"\\\1", _ADDRESS.sub(rf"\1{_JOINER}", one_line))
 
 
 def number(value: int | float | None) -> str:

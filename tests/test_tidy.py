@@ -401,3 +401,21 @@ def test_pages_act_through_the_identity_of_the_session() -> None:
             if history or called.rpartition(".")[2] in raw:
                 wrong.append(f"{path.relative_to(ROOT)} calls {called}")
     assert wrong == []
+
+
+def test_the_commands_of_trust_name_tests() -> None:
+    """Story: a test is renamed, and TRUST.md goes on naming it. Each file must exist, and each word
+    behind -k must stand in it: pytest would otherwise select nothing, and look fine."""
+    text = " ".join((ROOT / "docs" / "TRUST.md").read_text(encoding="utf-8").split())
+    commands = re.findall(r"`(pytest [^`]+)`", text)
+    assert len(commands) > 30
+    for command in commands:
+        paths = [ROOT / name for name in re.findall(r"tests/[\w/.]+", command)]
+        assert [path for path in paths if not path.exists()] == [], command
+        files = [
+            file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))
+        ]
+        tests = "\n".join(file.read_text(encoding="utf-8") for file in files).lower()
+        chosen = re.search(r'-k (?:"([^"]+)"|(\w+))', command)
+        words = re.split(r" or | and ", chosen[1] or chosen[2]) if chosen else []
+        assert [word for word in words if word.lower() not in tests] == [], command

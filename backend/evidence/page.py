@@ -16,6 +16,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from topicproof.backend.characters import visible_lines
 from topicproof.backend.evidence.figures import FATES, figures
 from topicproof.backend.evidence.signed import Entries, signoff_rows
 from topicproof.validators.finding import Example, Origin, Outcome, PartitionBounds
@@ -97,6 +98,12 @@ def _range(bounds: PartitionBounds) -> tuple[int, int, int, int]:
     return bounds.partition, bounds.start, bounds.lso, bounds.hw
 
 
+def _legible(value: object) -> object:
+    """Spell out what reorders or hides text, so that no name turns the words after it. Our own
+    markup is left as it is."""
+    return visible_lines(value) if type(value) is str else value
+
+
 @cache
 def _environment() -> Environment:
     made = Environment(
@@ -106,6 +113,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=StrictUndefined,
+        finalize=_legible,
     )
     made.filters |= {
         "words": lambda name: name.replace("_", " "),

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hypothesis import example, given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
 from topicproof.app import wording
 from topicproof.app.charts.layout import FATE_COLOURS
+from topicproof.backend.characters import visible
 from topicproof.backend.kafka.log.fates import FATES
 from topicproof.backend.settings import ROOT
 from topicproof.validators.kinds.catalogue import VALIDATORS
@@ -16,6 +21,19 @@ def test_every_fate_has_a_word_a_symbol_and_a_colour() -> None:
     its colour alone."""
     assert set(wording.FATE_WORDS) == set(FATE_COLOURS) == set(FATES)
     assert len({word.symbol for word in wording.FATE_WORDS.values()}) == len(FATES)
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=60))
+@example("It lost payments.\r\r2026-11-28 Grace Hopper accepted HOLDS")
+@example("a\u2028b\u202ec\x1b[2Jd\ud800")
+def test_plain_text_is_one_paragraph_that_hides_nothing(text: str) -> None:
+    """Story: a comment, an id or an address of a page brings line breaks of any kind. It stays
+    within our sentence, and nothing reorders or hides our words after it."""
+    escaped = wording.plain(text)
+    tokens = MarkdownIt("commonmark").parse(f"Grace: {escaped}.")
+    assert [token.type for token in tokens] == ["paragraph_open", "inline", "paragraph_close"]
+    assert "\n" not in tokens[1].content
+    assert visible(escaped.replace("\u2060", "")) == escaped.replace("\u2060", "")
 
 
 def test_every_kind_of_finding_has_a_title() -> None:
