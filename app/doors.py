@@ -78,7 +78,7 @@ def refusal(headers: Mapping[str, str], hosts: frozenset[str]) -> str | None:
             " TOPICPROOF_DASHBOARD_HOSTS.\n"
         )
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+    if origin is not None and _netloc(origin) != host.lower():
         return FOREIGN
     if headers.get("sec-fetch-site", "none") not in OWN_SITES and not _is_link(headers):
         return FOREIGN
@@ -89,6 +89,13 @@ def _is_link(headers: Mapping[str, str]) -> bool:
     """Return whether a browser asks for a page that a person opens in a tab."""
     navigates = headers.get("sec-fetch-mode") == "navigate"
     return navigates and headers.get("sec-fetch-dest") == "document"
+
+
+def _netloc(url: str) -> str | None:
+    try:
+        return urlsplit(url).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _name(url: str) -> str:

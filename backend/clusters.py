@@ -80,5 +80,8 @@ def _cluster(fields: YamlFields, name: str, folder: Path) -> NamedCluster:
         why = why.removeprefix("Value error, ")
         dotted = ".".join(map(str, place))
         raise UsageError(f"{fields.where(place)}: {dotted}: {why}.") from error
-    config = None if said.config is None else folder / said.config.expanduser()
+    try:
+        config = None if said.config is None else folder / said.config.expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{fields.where((name, 'config'))}: config: {error}.") from error
     return NamedCluster(said.bootstrap, config, said.schema_registry)

@@ -39,6 +39,9 @@ def _topic(name: str | None) -> str | None:
 TopicName = Annotated[str | None, AfterValidator(_topic)]
 
 
+_NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
+
+
 class YamlFields(dict[str, Any]):
     """The fields of a YAML file, each with its line number."""
 
@@ -90,6 +93,7 @@ def parse_yaml(text: str, path: Path) -> YamlFields:
             )
         if root is not None:
             _join(path, root)
+            _keep_base_60_as_text(root)
         found = yaml.SafeLoader("").construct_document(root) if root is not None else None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -107,6 +111,25 @@ def parse_yaml(text: str, path: Path) -> YamlFields:
             f"{path}: expected a mapping of plan fields, for example `scenario: squares`."
         )
     return YamlFields(path, found, dict(_lines(path, root)))
+
+
+def _keep_base_60_as_text(root: yaml.Node) -> None:
+    """Keep numbers in base 60, such as 12:30 in YAML 1.1, as the texts that people mean. PyYAML
+    takes time with the square of their length to compute them."""
+    nodes, seen = [root], {id(root)}
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, yaml.ScalarNode):
+            if ":" in node.value and node.tag in _NUMBERS:
+                node.tag = "tag:yaml.org,2002:str"
+            continue
+        inner = node.value
+        if isinstance(node, yaml.MappingNode):
+            inner = [part for pair in node.value for part in pair]
+        for part in inner:
+            if id(part) not in seen:
+                seen.add(id(part))
+                nodes.append(part)
 
 
 def _require_small(path: Path, size: int) -> None:

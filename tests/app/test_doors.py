@@ -34,6 +34,7 @@ OWN = {"host": "127.0.0.1:8501", "origin": "http://127.0.0.1:8501"}
         ({**OWN, "origin": "http://evil.example"}, "other web sites"),
         ({**OWN, "origin": "http://127.0.0.1:3000"}, "other web sites"),
         ({**OWN, "origin": "null"}, "other web sites"),
+        ({**OWN, "origin": "http://["}, "other web sites"),
         *(
             ({"host": "127.0.0.1:8501", "sec-fetch-site": site, **further}, says)
             for site, further, says in (

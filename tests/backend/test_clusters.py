@@ -71,6 +71,7 @@ def test_no_file_means_no_clusters(tmp_path: Path) -> None:
         ("east/west: {bootstrap: a}\n", "line 1: a cluster's name has"),
         ("west: {bootstrap: a}\n", r"no cluster east in .*clusters\.yaml\. It names west\."),
         ("- east\n", "expected a mapping of clusters by name"),
+        ("east: {bootstrap: a, config: '~nobody1/x'}\n", r"line 1: config: Could not determine"),
     ],
 )
 def test_mistakes_are_named(home: Path, text: str, says: str) -> None:

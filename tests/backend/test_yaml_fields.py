@@ -53,3 +53,12 @@ def test_a_character_may_be_written_as_in_json(tmp_path: Path) -> None:
     path.write_text(json.dumps({"😀": ["ü😀"]}))
     fields = read_yaml(path)
     assert fields == {"😀": ["ü😀"]} and fields.line(("😀", 0)) == 1
+
+
+def test_a_number_in_base_60_is_the_text_that_people_mean(tmp_path: Path) -> None:
+    """Story: YAML 1.1 reads 12:30 as 750, and takes hours for a long one."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(f"at: 12:30\nb: &b 1:30.5\nc: [*b, {'1:' * 80_000}1]\nd: 1_000\n")
+    fields = read_yaml(path)
+    assert (fields["at"], fields["b"], fields["d"]) == ("12:30", "1:30.5", 1000)
+    assert fields["c"] == ["1:30.5", "1:" * 80_000 + "1"]
