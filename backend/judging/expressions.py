@@ -194,7 +194,11 @@ def _check(tree: Node, text: str, columns: Collection[str]) -> set[int]:
     checker = _Checker(text, columns)
     try:
         limits.require_little_work(checker.part(tree).work)
-        length = len(to_sql(with_columns(_with_short_decimals(tree, checker.decimals))))
+        sql = to_sql(with_columns(_with_short_decimals(tree, checker.decimals)))
+        if checker.decimals:
+            # Evidence keeps it, and `verify` parses it. The patterns make the tree deeper.
+            parse(sql)
+        length = len(sql)
     except RecursionError as error:
         raise ValueError(
             f"the expression {text[:40]!r}... does not parse: it is nested too deeply"
@@ -646,10 +650,13 @@ class _Checker:
         if name in _COMPARED and len(parts) > 1:
             # Spark looks for the whole of one in each place of the other.
             work = limits.added(work, limits.multiplied(sizes[0], sizes[1], name))
+        if name in ("to_number", "try_to_number") and re.search("[,gG]", _text_of(parts[1])):
+            # Spark keeps the place of each comma, and moves all of them for each that follows.
+            work = limits.added(work, limits.multiplied(sizes[0], sizes[0], name))
         if name == "get_json_object":
             # Each star copies all that is below it.
-            assert isinstance(parts[1].node, Text)
-            work = limits.added(work, limits.scaled(sizes[0], parts[1].node.value.count("*")))
+            stars = _text_of(parts[1]).count("*")
+            work = limits.added(work, limits.scaled(sizes[0], stars))
         is_open = name != "typeof" and any(part.is_open for part in parts)
         return _Part(kind, size, work, is_open, node, characters)
 
@@ -768,6 +775,12 @@ def _has_decimal(kind: Type) -> bool:
 
 def _element(kind: Type) -> Type:
     return kind.parts[0] if kind.name == "array" else ANY
+
+
+def _text_of(part: _Part) -> str:
+    """Return a literal text."""
+    assert isinstance(part.node, Text)
+    return part.node.value
 
 
 def _require_parameter(node: Node) -> None:

@@ -236,6 +236,8 @@ SLOW = (
     *("exists(split(value, ','), x -> contains(x, x))", f"contains(value, '{'a' * 3_000}')"),
     *("array_distinct(headers)", "array_distinct(transform(headers, h -> h.value))"),
     *("array_distinct(array(split(value, ',')))", f"get_json_object(value, '${'[*]' * 2_000}')"),
+    "string(decimal(" * 11 + "value" + "))" * 11,
+    *("to_number(value, '9,999')", "try_to_number(key, '99G999')"),
     *("map(1.5, 'a')[value]", "map(1, 'a', 1.5, 'b')[substr(value, 1, 9)]", "map(1, 2)['1e-9999']"),
     *("if(key = '', map(1.5, 1), map('a', value))[value]", "map(1, 'a')[coalesce(value, 1)]"),
 )
@@ -308,6 +310,7 @@ SEARCHES = (
     *(r"value rlike r'^foo\b'", r"substr(value, 1, 1000) rlike r'\bfoo\b'"),
     *(r"value rlike r'(?<!\w)foo(?!\w)'", r"value rlike r'(?<=ab|c{3})\R'"),
     *("parse_url(value, 'QUERY', 'order_id')", "get_json_object(value, '$.a[*].b')"),
+    *("to_number(value, '9999')", "to_number(substr(value, 1, 100), '9,999')"),
     *("map('a', 1)[value]", "map(1, 'a')[cast(value as int)]", "from_json(value, 'a int')['a']"),
 )
 
