@@ -381,7 +381,7 @@ def is_accepted(text: str) -> bool:
     try:
         return bool(check_expression(text))
     except ValueError as refusal:
-        if re.search("as large as|the square|bytes", str(refusal)):
+        if re.search("as large as|the square|bytes|another variable|looks at more", str(refusal)):
             return False
         raise
 
