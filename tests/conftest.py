@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
@@ -18,6 +19,10 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import connect
 from topicproof.backend.settings import Settings, read_settings
+
+# No test asserts a time, also not that of one example on a busy machine.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 SLOWER = 4
 """How much slower a busy machine may be before a wait fails. It costs a green test nothing."""
