@@ -41,6 +41,18 @@ class Growth:
 
 
 @dataclass(frozen=True)
+class Incarnation:
+    """A source topic whose first record is later than outputs in the sink
+    (validators/incarnations.py)."""
+
+    topic: str
+    began_ms: int
+    """Outputs before this time are older than every record of the topic. Ms since 1970."""
+    ends: Mapping[int, int]
+    """By sink partition: transactional records below this offset were committed before that."""
+
+
+@dataclass(frozen=True)
 class Circumstances:
     """Observations of both topics. Runs know their range and are judged afterwards, so one look is
     enough."""
@@ -65,6 +77,11 @@ class Circumstances:
     """Each topic's `cleanup.policy`, with its retention."""
     source_policies: Mapping[str, str] = field(default_factory=dict)
     """Those of the source's topics, if they are on another cluster: names may be the sink's."""
+
+    incarnations: tuple[Incarnation, ...] = ()
+    """Source topics that some outputs in the sink precede. Empty for healthy topics."""
+    replaced: tuple[str, ...] = ()
+    """Clauses about topics that were deleted and made again, as their ids show."""
 
     @property
     def moving(self) -> bool:

@@ -151,6 +151,12 @@ PREMISES: Mapping[str, Premise] = {
         "Judge earlier, or say `range: retained` in the contract to judge only what is still"
         " there.",
     ),
+    "recreated": Premise(
+        _MATCHED,
+        "Judge the present source with a sink of its own, or name an `identity:` that differs from"
+        " input to input of both.",
+        "records are matched by key",
+    ),
 }
 """Conditions that are checked before any kind is judged. A broken premise is UNKNOWN, and so is
 every row of another kind that it explains. What is a violation regardless remains one."""

@@ -167,6 +167,8 @@ def _asked(premise: str, ledger: Ledger) -> bool:
             return bool(ledger.agreed.source_fields or ledger.agreed.sink_fields)
         case "identity_missing" | "identity_repeated":
             return ledger.by_key
+        case "recreated":
+            return not ledger.by_key or bool(ledger.circumstances.replaced)
         case "outputs_alike":
             return ledger.by_key and ledger.expected.kind is Expect.ONE_TO_MANY
         case "key_spread":
@@ -238,7 +240,7 @@ def _nothing(validator: Validator, ledger: Ledger) -> str:
 
 
 def _verdict(ledger: Ledger, counting: Iterable[Finding]) -> Outcome:
-    if ledger.doubts:
+    if ledger.doubts or ledger.circumstances.replaced:
         return Outcome.UNKNOWN
     # In a moving topic, pending offsets are not judged yet; what is due and pending is UNKNOWN
     # anyway.

@@ -21,6 +21,9 @@ def verdict_sentence(
     """Formulates the verdict in one sentence."""
     if ledger.doubts:
         return f"The readings cannot be trusted: {ledger.doubts[0]}"
+    if ledger.circumstances.replaced:
+        remedy = PREMISES["recreated"].remedy
+        return f"Could not be judged: {ledger.circumstances.replaced[0]}. {remedy}"
     rest = (
         f"; {not_processed:,} {plural(not_processed, 'input')} not processed"
         if not_processed

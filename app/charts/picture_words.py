@@ -13,6 +13,7 @@ from topicproof.backend.sink.entries import (
     FaultFired,
     FaultTold,
     GenerationBegun,
+    RunTopics,
     TaskFailed,
     TaskStarted,
     Told,
@@ -43,7 +44,7 @@ def worker_names(places: Sequence[Place]) -> dict[Place, str]:
 def journal_event(entry: Entry, names: Mapping[Place, str], portions: bool) -> str | None:
     """Returns the sentence for an entry of the journal; None if the log tells the same better.
     `portions`: whether the run writes without transactions."""
-    if isinstance(entry, WorkerBegan | WorkerEnded):
+    if isinstance(entry, RunTopics | WorkerBegan | WorkerEnded):
         return None
     if isinstance(entry, FaultTold):
         if entry.what is Told.DONE and is_by_hand(entry.fault):

@@ -88,6 +88,9 @@ class Facts:
     stages: tuple[Names, ...] = ()
     made: tuple[str, ...] = ()
     """The topics that the run created."""
+    topic_ids: Mapping[str, str | None] = field(default_factory=dict)
+    """Kafka's ids of all its topics at the run's creation, the journal's too. Empty in histories of
+    earlier versions."""
     cluster: RanOn = RanOn()
     initial_offsets: Annotated[Mapping[str, Mapping[str, Offsets]] | None, Field(alias="floor")] = (
         None

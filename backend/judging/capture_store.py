@@ -101,6 +101,9 @@ class Question:
     across: bool = False
     """Whether source and sink are on different clusters. Headers that name transactions are then
     copies from another log, and no witness of this one."""
+    topic_ids: Mapping[str, str | None] = field(default_factory=dict)
+    """Ids that topics had when the outputs were written, as a run recorded them. Another id at
+    judging is a deleted topic's name."""
     due: Mapping[int, int] | None = None
     """The source offsets below which outputs are due, by partition; a missing partition owes none.
     None: the whole judged range, or as far as outputs reach if the topics move."""

@@ -11,9 +11,15 @@ from topicproof.backend.address import Address, Sides
 from topicproof.backend.judging.capture_store import Capture
 from topicproof.backend.kafka.browse.describe import cleanup_policy
 from topicproof.backend.kafka.log import fates, rawlog
-from topicproof.validators.circumstances import Circumstances, Growth, Removed
+from topicproof.backend.kafka.origin import fetch_replaced
+from topicproof.validators.circumstances import Circumstances, Growth, Incarnation, Removed
 from topicproof.validators.finding import Bounds, Fate
+from topicproof.validators.incarnations import find_incarnations
+from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.merged_topics import join, split
+
+SINCE_RECORDED = "since its outputs were written"
+SINCE_CAPTURED = "while it was read"
 
 
 def with_circumstances(
@@ -25,6 +31,7 @@ def with_circumstances(
     its range, so only what compaction removed from that range counts.
     """
     question, sink = capture.question, capture.sink
+    replaced = replaced_topics(sides, capture)
     assert capture.batches is not None and capture.source_batches is not None
     if not question.foreign:
         gone = gone_inside(capture.source_batches, question.source)
@@ -33,6 +40,8 @@ def with_circumstances(
             looked=True,
             source_removed={p: Removed(inside=count) for p, count in gone.items()},
             sink_removed={p: Removed(inside=count) for p, count in sink_gone.items()},
+            incarnations=_incarnations(capture),
+            replaced=replaced,
         )
         return replace(capture, circumstances=seen)
     source_end, source_policies = _now(sides.source, question.source)
@@ -48,8 +57,38 @@ def with_circumstances(
         offsets_after=group,
         policies=policies if sides.across else source_policies | policies,
         source_policies=source_policies if sides.across else {},
+        incarnations=_incarnations(capture),
+        replaced=replaced,
     )
     return replace(capture, circumstances=seen)
+
+
+def _incarnations(capture: Capture) -> tuple[Incarnation, ...]:
+    """Return the source topics that outputs precede. Recorded ids decide where there are some."""
+    question = capture.question
+    if question.identity is not Identity.LINEAGE or all(
+        question.topic_ids.get(topic) for topic in question.source.topics
+    ):
+        return ()
+    assert capture.batches is not None and capture.source_batches is not None
+    return find_incarnations(capture.batches, capture.source_batches, question.source)
+
+
+def replaced_topics(sides: Sides, capture: Capture) -> tuple[str, ...]:
+    """Return a clause for each topic that was deleted and made again: since the outputs were
+    written, or since the capture began. Raises ClusterError."""
+    origin, source_origin = capture.origin, capture.source_origin
+    recorded = dict(capture.question.topic_ids)
+    captured = dict(origin.topics) if origin else {}
+    clauses = list(fetch_replaced(sides.sink, recorded, SINCE_RECORDED))
+    if not clauses:
+        clauses += fetch_replaced(sides.sink, captured, SINCE_CAPTURED)
+        clauses += (
+            fetch_replaced(sides.source, dict(source_origin.topics), SINCE_CAPTURED)
+            if source_origin
+            else ()
+        )
+    return tuple(clauses)
 
 
 def _now(address: Address, bounds: Bounds) -> tuple[Bounds, dict[str, str]]:

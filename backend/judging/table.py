@@ -9,6 +9,7 @@ for a topic, and `topicproof verify` can judge it again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
+from topicproof.backend.address import Sides
 from topicproof.backend.errors import SinkError
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.judging.capture_store import (
@@ -28,12 +30,14 @@ from topicproof.backend.judging.capture_store import (
     Readings,
     empty,
 )
+from topicproof.backend.judging.circumstances import replaced_topics
 from topicproof.backend.judging.judge import conclude
 from topicproof.backend.judging.log_scan import scan_log, source_options
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.origin import fetch_origin, topic_names
 from topicproof.backend.sink.table import LINEAGE, connect_database, rows_of, shown
 from topicproof.backend.storage import keep_in
+from topicproof.validators.circumstances import Circumstances
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.finding import Bounds, Guarantee, PartitionBounds, Witness
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, Lineage, format_lineage
@@ -54,8 +58,10 @@ def judge_table(
     run: str | None = None,
     not_processed: int = 0,
     attachments: Mapping[str, Any] | None = None,
+    topic_ids: Mapping[str, str | None] | None = None,
 ) -> Report:
     """Judge a table; report and evidence go into `folder`, as in backend/judging/judge.py.
+    `topic_ids`: the ids that the source and the journal had at the run's creation.
 
     Raises SinkError if the table cannot be read, EvidenceError, SparkError.
     """
@@ -84,10 +90,13 @@ def judge_table(
         agreed=ContractTerms(require=REQUIRED),
         run=run,
         not_processed=not_processed,
+        topic_ids=topic_ids or {},
     )
     origin = fetch_origin(cluster.address, topic_names(source))
     readings = Readings(committed, uncommitted, inputs)
     capture = Capture(question, sink, readings, batches=None, coordinator=None, origin=origin)
+    replaced = replaced_topics(Sides(cluster.address), capture)
+    capture = replace(capture, circumstances=Circumstances(replaced=replaced))
     return conclude(spark, capture, folder, attachments)
 
 

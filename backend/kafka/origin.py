@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from topicproof.backend.address import Address
+from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.validators.finding import Bounds, Origin
 from topicproof.validators.merged_topics import split
@@ -21,6 +22,30 @@ def fetch_origin(address: Address, topics: Iterable[str]) -> Origin:
     """Raises TopicError for a topic that does not exist, ClusterError when no broker answers."""
     with connect(address) as kafka:
         return kafka.with_retries(lambda: _ask(kafka, tuple(topics)))
+
+
+def fetch_replaced(
+    address: Address, recorded: Mapping[str, str | None], since: str
+) -> tuple[str, ...]:
+    """Return a clause for each topic that no longer has its recorded id. Topics without a recorded
+    id are not asked about. Raises ClusterError when no broker answers."""
+    clauses = []
+    asked = {topic: topic_id for topic, topic_id in recorded.items() if topic_id}
+    if not asked:
+        return ()
+    with connect(address) as kafka:
+        for topic, topic_id in asked.items():
+            try:
+                now = spelled(kafka.metadata(topic).topics[0].topic_id)
+            except TopicError:
+                clauses.append(f"topic {topic} was deleted {since}: its id was {topic_id}")
+                continue
+            if now != topic_id:
+                clauses.append(
+                    f"topic {topic} was deleted and made again {since}: its id was {topic_id} and"
+                    f" is {now}, so offsets of the old one say nothing about the new one"
+                )
+    return tuple(clauses)
 
 
 def _ask(kafka: Connection, topics: tuple[str, ...]) -> Origin:

@@ -22,6 +22,7 @@ from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.log_file import RUN_LOG, logged_to
 from topicproof.backend.runs.lifeline import check_lifeline, kafka_service, spark_service
+from topicproof.backend.runs.recorded_ids import outdated_ids
 from topicproof.backend.runs.sides import Chosen
 from topicproof.backend.runs.watched import watched
 from topicproof.backend.services.keeper import Services
@@ -94,7 +95,8 @@ def check(
         ):
             if settings.spark_remote is not None:
                 require_workers(spark, services.address, folder)
-            judged = replace(question, run=entry.id)
+            outdated = outdated_ids(history, services.address, question)
+            judged = replace(question, run=entry.id, topic_ids=outdated)
             every = {"plan.json": entry.plan, **(attachments or {})}
             with chosen.formats() as formats:
                 report = judge_topics(

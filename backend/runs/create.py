@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from topicproof.backend.errors import TopicproofError
@@ -11,6 +11,7 @@ from topicproof.backend.history.run_state import DEAD_LETTERS, Facts, Names, Ran
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.kafka.cluster import Cluster, require_records
 from topicproof.backend.kafka.coordinator_logs import require_coordinator_logs
+from topicproof.backend.kafka.origin import fetch_origin
 from topicproof.backend.runs.file_server import HOST
 from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.runs.query import require_expressions, transactional_ids
@@ -19,6 +20,8 @@ from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.processes import free_ports
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
+from topicproof.backend.sink.entries import RunTopics
+from topicproof.backend.sink.journal import append_to_journal
 from topicproof.backend.sink.stateful import commit_batch_floor
 from topicproof.backend.sink.table import make_tables, require_no_table, shown_url
 from topicproof.backend.trust.identity import Action
@@ -86,7 +89,10 @@ def _make(
         # A coordinator that lets nobody begin is named now. On Spark's workers each try would wait
         # for it again, for minutes.
         cluster.fence_and_abort(transactional_ids(cluster, chosen.stages[0], stages[0])[:1])
+    topic_ids = fetch_origin(cluster.address, (journal, *_kafka_topics(stages))).topics
+    append_to_journal(cluster.address, journal, RunTopics(topic_ids))
     return Facts(
+        topic_ids=topic_ids,
         source=topics[chosen.sources[0]],
         sink=topics[chosen.sinks[0]],
         journal=journal,
@@ -107,6 +113,15 @@ def _make(
         filled=not plan.fills,
         # The port is chosen once: the URLs in the source must remain valid after a resume.
         served=f"http://{HOST}:{free_ports(1)[0]}/" if chosen.serves and plan.fills else "",
+    )
+
+
+def _kafka_topics(stages: Sequence[Names]) -> tuple[str, ...]:
+    """Return all sources and sinks but tables."""
+    return tuple(
+        topic
+        for names in stages
+        for topic in (*names.sources, *(names.sinks if names.database is None else ()))
     )
 
 

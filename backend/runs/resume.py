@@ -9,6 +9,7 @@ from dataclasses import replace
 from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.history.audit import allow
 from topicproof.backend.history.store import History, State
+from topicproof.backend.kafka.origin import fetch_replaced
 from topicproof.backend.runs.clean import stop_orphan
 from topicproof.backend.runs.context import Context, make_context
 from topicproof.backend.runs.execute import execute
@@ -50,6 +51,10 @@ def resume(
             f" new run: topicproof clean {run_id}"
         )
     allow(history, Action.RESUME, run_id)
+    if replaced := fetch_replaced(services.address, found.facts.topic_ids, "since the run began"):
+        raise UsageError(
+            f"Run {run_id} cannot continue: {replaced[0]}. Start a new run, with a sink of its own."
+        )
     run = history.take(run_id)
     if history.by not in run.facts.launched_by:
         by = (*run.facts.launched_by, history.by)

@@ -262,12 +262,15 @@ def judge_stage(
     """Judge a stage's sinks against its sources. Report and evidence go into `folder`."""
     source, not_processed = judged_range(context, names, until)
     guarantee = Guarantee(context.plan.guarantee)
+    of_stage = (*names.sources, *names.sinks, names.journal)
+    topic_ids = {of: known for of, known in context.run.facts.topic_ids.items() if of in of_stage}
     if names.database is not None:
         return judge_table(
             *(spark, context.cluster, names.database, names.sink, source, folder, guarantee),
             run=context.run.id,
             not_processed=not_processed,
             attachments=_attachments(context),
+            topic_ids=topic_ids,
         )
     sinks = join([context.cluster.bounds(sink) for sink in names.sinks])
     begun = context.run.facts.sink_from
@@ -290,6 +293,7 @@ def judge_stage(
         not_processed=not_processed,
         agreed=ContractTerms(offsets=_group_offsets(context, stage, names, source, until)),
         group=names.group,
+        topic_ids=topic_ids,
     )
     return judge_topics(
         spark,

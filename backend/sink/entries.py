@@ -6,7 +6,7 @@ Nothing here asks Kafka; backend/sink/journal.py writes and reads the topic.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -22,6 +22,13 @@ class Declared(StrEnum):
     FENCED = "FENCED"
     """Another producer took over the transactional id, and settles the transaction."""
     UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True)
+class RunTopics:
+    """The first entry: the run's topics with the ids that Kafka had given them."""
+
+    ids: Mapping[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,8 @@ class WorkerEnded:
 
 
 Entry = (
-    TaskStarted
+    RunTopics
+    | TaskStarted
     | TransactionEnded
     | FaultFired
     | FaultTold
@@ -149,6 +157,7 @@ class Stamped:
 
 
 _KINDS: dict[str, type[Entry]] = {
+    "topics": RunTopics,
     "task": TaskStarted,
     "transaction": TransactionEnded,
     "fault": FaultFired,
@@ -172,6 +181,8 @@ def decode(value: bytes) -> Entry:
         fields["outcome"] = Declared(fields["outcome"])
     elif kind is FaultTold:
         fields["what"] = Told(fields["what"])
+    elif kind is RunTopics:
+        fields["ids"] = {str(topic): known and str(known) for topic, known in fields["ids"].items()}
     elif kind is FaultFired:
         # Kept evidence may hold anything.
         fields["fault"] = str(fields["fault"])

@@ -153,6 +153,7 @@ def test_what_is_not_required_is_not_checked_and_says_why(broken: Ledger) -> Non
         "identity_disjoint",
         "source_removed",
         "sink_removed",
+        "recreated",
         "phantom",
         "movement",
         "source_pending",

@@ -260,7 +260,7 @@ ANOMALIES: tuple[Anomaly, ...] = (
                 "outputs_alike",
                 "key_spread",
             ),
-            *("source_removed", "sink_removed", "movement", "source_pending"),
+            *("source_removed", "sink_removed", "recreated", "movement", "source_pending"),
         ),
         "The verdict's own rule: UNKNOWN on zero, on pending offsets, without a witness; `check"
         " --self-test`.",

@@ -35,6 +35,7 @@ from topicproof.validators.kinds import (
     poll_skip,
     precommitted_read,
     reading_mismatch,
+    recreated,
     resurrected,
     sequence_hole,
     sink_removed,
@@ -85,6 +86,7 @@ VALIDATORS: tuple[Validator, ...] = (
         key_spread,
         source_removed,
         sink_removed,
+        recreated,
     ),
     *(duplicate, gap, order, aborted_read, phantom),
     *(

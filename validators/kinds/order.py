@@ -37,7 +37,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         *LINE, *(("key_hash",) if ledger.order is Order.PER_KEY else ())
     ).orderBy("offset")
     place = F.struct("source_offset", "output_index")
-    rows = ledger.sink.where(real() & ordered(ledger.order is Order.PER_KEY))
+    rows = ledger.present.where(real() & ordered(ledger.order is Order.PER_KEY))
     first, maybe_first = ~F.col("repeat") & ~F.col("unsure"), ~F.col("repeat") | F.col("unsure")
     rows = _with_copies(rows, ledger).withColumns(
         {
@@ -74,7 +74,7 @@ def _with_copies(rows: DataFrame, ledger: Ledger) -> DataFrame:
     """Adds `repeat` (it is a later copy) and `unsure` (nothing tells whether it is)."""
     if not ledger.repeats_count:
         return rows.withColumns({"repeat": F.lit(False), "unsure": F.lit(False)})
-    found = {"repeat": ledger.repeats, "unsure": first_unknown(ledger.sink)}
+    found = {"repeat": ledger.repeats, "unsure": first_unknown(ledger.present)}
     for name, copies in found.items():
         marked = copies.select("partition", "offset", F.lit(True).alias(name))
         rows = rows.join(marked, ["partition", "offset"], "left")

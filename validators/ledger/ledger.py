@@ -19,6 +19,7 @@ from topicproof.validators.facts.cell import Cell
 from topicproof.validators.facts.header_transactions import TransactionalId
 from topicproof.validators.facts.raw_log import RawLog
 from topicproof.validators.finding import Balance, Bounds, Order, Transactions, Witness
+from topicproof.validators.incarnations import is_older
 from topicproof.validators.ledger.counts import (
     NOTHING_DECODED,
     DecodedCounts,
@@ -166,7 +167,13 @@ class Ledger:
         (how many there are in total), first_partition, first_offset (of the first copy); kept as
         Parquet."""
         offsets = self.sink_bounds.offsets + self.source_bounds.offsets
-        return keep(later_copies(self.sink), f"{self.evidence}/repeats", offsets)
+        return keep(later_copies(self.present), f"{self.evidence}/repeats", offsets)
+
+    @property
+    def present(self) -> DataFrame:
+        """`sink` without the outputs of a deleted topic of the source's name."""
+        older = None if self.by_key else is_older(self.circumstances)
+        return self.sink if older is None else self.sink.where(~older)
 
     @property
     def outputs(self) -> DataFrame:
