@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.validators.history import History, history
-from topicproof.validators.circumstances import Circumstances, Growth, Removed
+from topicproof.validators.circumstances import Circumstances, Growth, Incarnation, Removed
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.expectation import PREMISES
 from topicproof.validators.expected import Expect, Expected
@@ -425,3 +425,35 @@ def test_every_premise_has_the_words_of_a_kind() -> None:
         assert one.QUESTION.endswith("?") and one.UNIT and one.WITNESSES
         assert one.says(0, 1_000).startswith("all 1,000 ")
     assert all(one.remedy.endswith(".") for one in PREMISES.values())
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict", "rows"),
+    [
+        (None, Outcome.VIOLATED, {"duplicate": (2, 2, None)}),
+        (3, Outcome.UNKNOWN, {"recreated": (2, 2, None)}),
+    ],
+)
+def test_outputs_older_than_their_source_are_of_another_one(
+    end: int | None,
+    verdict: Outcome,
+    rows: dict[str, Any],
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    """Story: two inputs were processed. The source was made again, and all three of its inputs were
+    processed. The later outputs repeat nothing, and do not come after the old ones."""
+    older = () if end is None else (Incarnation("numbers", 0, {0: end}),)
+    seen = Circumstances(looked=True, incarnations=older)
+    made = history("0 1 C 0 1 2 C", inputs=3)
+    report = judged(spark, tmp_path, made, circumstances=seen)
+    assert report.verdict is verdict, report.why
+    assert {kind: row for kind, row in found(report).items() if kind != "order"} == rows
+
+
+def test_a_topic_with_another_id_is_never_judged(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: the log is healthy, but its source is not the one that the run had."""
+    seen = Circumstances(looked=True, replaced=("topic numbers was deleted and made again",))
+    report = judged(spark, tmp_path, history("0 1 C", inputs=2), circumstances=seen)
+    assert report.verdict is Outcome.UNKNOWN
+    assert report.why.startswith("Could not be judged: topic numbers was deleted and made again. ")
