@@ -13,7 +13,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import COLUMNS, amount, evidence, together
+from topicproof.validators.evidence import COLUMNS, evidence, share, together
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.incarnations import is_older
 from topicproof.validators.ledger.ledger import Ledger
@@ -48,12 +48,11 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    if not count:
-        return f"none of {records:,} committed records is older than its source"
-    return amount(
+    return share(
         count,
         records,
         "committed records",
+        "belong to the present topics",
         "belongs to a topic that was deleted and made again under its name",
         "belong to a topic that was deleted and made again under its name",
     )
