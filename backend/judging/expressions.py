@@ -98,7 +98,7 @@ JSON_OPTIONS = Call("map", (Text("ignoreNullFields"), Text("false")))
 _FIRST_ASIDE = frozenset({"if", "nvl2", "elt"})
 """Functions that choose by their first argument among the others."""
 _DECIMALS = ("decimal", "dec", "numeric")
-_DECIMAL = r"^[\x00-\x20]*+[-+.0-9]{0,300}+(?:[eE][-+]?+[0-9]{1,3}+)?+[\x00-\x20]*+$"
+DECIMAL_TEXT = r"^[\x00-\x20]*+[-+.0-9]{0,300}+(?:[eE][-+]?+[0-9]{1,3}+)?+[\x00-\x20]*+$"
 """Texts of decimals that take little time. Spark trims them as Java does."""
 _LONG_EXPONENT = re.compile(r"[eE][+-]?[0-9]{4}")
 SCALE_MAX = 400
@@ -242,7 +242,7 @@ def _with_short_decimals(tree: Node, decimals: Collection[int]) -> Node:
         return replace(node, arguments=(short(first), *rest))
 
     def short(text: Node) -> Node:
-        return Call("regexp_extract", (_changed(text, shortened), Text(_DECIMAL), Number("0")))
+        return Call("regexp_extract", (_changed(text, shortened), Text(DECIMAL_TEXT), Number("0")))
 
     return _changed(tree, shortened) if decimals else tree
 
@@ -251,7 +251,7 @@ def _is_short_decimal(node: Node) -> bool:
     """Whether `_with_short_decimals` has written it."""
     match node:
         case Call("regexp_extract", (_, Text(pattern), Number("0"))):
-            return pattern == _DECIMAL
+            return pattern == DECIMAL_TEXT
     return False
 
 

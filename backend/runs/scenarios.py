@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from topicproof.backend.errors import UsageError
 from topicproof.backend.history.run_state import DEAD_LETTERS, StageVerdict
+from topicproof.backend.judging.expressions import DECIMAL_TEXT, spark_sql
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs import totals, windows
 from topicproof.backend.runs.limits import Limits
@@ -169,7 +170,9 @@ def place() -> tuple[str, str, str]:
 
 def _squared(rows: DataFrame, _work: Work) -> DataFrame:
     text = F.col("value").cast("string")
-    number, wide = text.try_cast("bigint"), text.cast("decimal(19,0)")
+    # Java computes 10^600000000 for a text such as 1e-600000000, so only short exponents get there.
+    short = F.regexp_extract(text, DECIMAL_TEXT, 0)
+    number, wide = text.try_cast("bigint"), short.cast("decimal(19,0)")
     # decimal: the square of a 19-digit number fits, while bigint would overflow. Used only there,
     # because it is much slower.
     square = F.when(number.between(-BIGINT_ROOT, BIGINT_ROOT), (number * number).cast("string"))
@@ -315,7 +318,7 @@ WINDOWS = Scenario(
     values=windows.check_values,
 )
 
-_EVEN = "cast(value as decimal(19,0)) % 2 = 0"
+_EVEN = spark_sql("cast(value as decimal(19,0)) % 2 = 0")
 
 
 def _kept(rows: DataFrame, _work: Work) -> DataFrame:
