@@ -108,7 +108,6 @@ def contract(
         case Action.INIT:
             other = source_settings(source_bootstrap, source_config, source_cluster)
             own = kafka_settings(bootstrap, config, cluster=cluster)
-            require_topics(own)
             _init(path, source, sink, Chosen(own, other), json_)
         case Action.LIST:
             _list(json_)
@@ -142,6 +141,7 @@ def _init(
         raise UsageError("Name both topics: --source T --sink T.")
     if file is not None and file.exists():
         raise UsageError(f"{file} already exists. Choose another name, or remove it.")
+    require_topics(sides.sink)
     with (
         services(sides.sink, spark=False, say=say) as running,
         sides.formats() as formats,

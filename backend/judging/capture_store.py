@@ -256,12 +256,12 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             count = spark.read.parquet(sent(spark, evidence / COUNTS))
         question = Question(**asked, expected=Expected(Expect(said["expect"]), count))
         sink = TypeAdapter(Bounds).validate_python(said["sink"])
-        question = _judgeable(spark, evidence, question, sink)
         schemas = (
             KnownSchemas.from_json(read_json_text(evidence / SCHEMAS))
             if (evidence / SCHEMAS).exists()
             else None
         )
+        question = _judgeable(spark, evidence, question, sink)
         origins = [
             TypeAdapter(Origin | None).validate_python(said.get(name))
             for name in ("origin", "source_origin")
@@ -354,10 +354,12 @@ def _judgeable(spark: SparkSession, evidence: Path, question: Question, sink: Bo
                 f"{evidence / TAKEN}: the range of {bounds.topic} has {bounds.offsets:,} offsets;"
                 f" {OFFSETS_MAX:,} are allowed."
             )
-    frame = planned_frame(spark, question.agreed.source_fields)
-    for name, text in (("value", value), ("count", count)):
-        fault = plan_fault(frame, parse(text)) if isinstance(text, str) else None
-        if fault is not None:
+    texts = {"value": value, "count": count if isinstance(count, str) else None}
+    for name, text in texts.items():
+        if text is None:
+            continue
+        frame = planned_frame(spark, question.agreed.source_fields)
+        if (fault := plan_fault(frame, parse(text))) is not None:
             raise EvidenceError(
                 f"{evidence / TAKEN}: {name} is not evaluated: Spark's plan of it has {fault}."
             )

@@ -701,6 +701,7 @@ def test_every_part_of_the_question_is_kept(spark: SparkSession, tmp_path: Path)
         group="squares-app",
         due={0: 5},
         across=True,
+        topic_ids={"numbers": "id-of-numbers", "squares": None},
     )
     default = Question(bounds, "squares")
     same = [
