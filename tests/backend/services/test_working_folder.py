@@ -109,5 +109,8 @@ def test_nothing_of_the_working_folder_runs_or_configures(tmp_path: Path) -> Non
         *(".env", ".streamlit", ".topicproof", "alembic.ini", "conf"),
         *("log4j2.properties", "spark-defaults.conf"),
     ]
+    # While it runs, Spark has copies of its jars, as open as they are elsewhere.
+    copies = home / "services" / "spark" / "local"
+    wait_until(lambda: not any(copies.glob("spark-*/userFiles-*/*")), 60, "the end of Spark")
     open_ = [path for path in (home, *home.rglob("*")) if path.lstat().st_mode & 0o077]
     assert [path for path in open_ if not path.is_symlink()] == []
