@@ -89,8 +89,6 @@ _TIME = re.compile(
     r"( ?(Z|UTC|[+-][0-9]{1,2}:[0-9]{2}))?)?)?"
 )
 """Times that are the same each day."""
-_OF_THE_MOMENT = re.compile(r"[\x00-\x20]*(epoch|now|today|tomorrow|yesterday)\b", re.IGNORECASE)
-"""Texts of which Spark makes the time of the check (SparkDateTimeUtils.convertSpecialTimestamp)."""
 _MOMENT_NAMES = ("current_", "session_", "localtimestamp")
 _FIXED = "to_timestamp(value, 'yyyy-MM-dd HH:mm:ss')"
 _WIDTH = re.compile(r"%[^a-zA-Z%]*?([0-9]{5,})")
