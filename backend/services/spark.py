@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,6 +115,11 @@ class EmbeddedSpark:
         return self.folder / "secrets.conf"
 
     @property
+    def sockets(self) -> Path:
+        """The folder of the sockets at which Spark meets its Python processes."""
+        return socket_path(self.folder).with_suffix(".python")
+
+    @property
     def log(self) -> Path:
         return self.folder / "server.log"
 
@@ -132,6 +138,7 @@ class EmbeddedSpark:
             command += ["--conf", f"{name}={value}"]
         temporary = java_temporary(emptied(self.folder / "tmp"))
         emptied(self.folder / "local")
+        emptied(self.sockets)
         command += ["--driver-memory", "4g"]
         command += ["--driver-java-options", f'{COMPILER} "{temporary}"']
         command += ["--properties-file", str(self._write_secrets())]
@@ -173,6 +180,7 @@ class EmbeddedSpark:
             self.process.send_signal(signal.SIGTERM)
         end_process(self.process)
         self._stop_forks()
+        shutil.rmtree(self.sockets, ignore_errors=True)
 
     def pids(self) -> list[int]:
         return [self.process.pid] if self.process is not None else []
@@ -227,6 +235,10 @@ class EmbeddedSpark:
             # Spark's other ports ask for a secret too, which it makes itself with a local master.
             "spark.authenticate": "true",
             "spark.ui.enabled": "false",
+            # Spark's Python processes are met at a file of this folder. At a port of loopback, the
+            # one that Spark remembers may belong to another server's processes by now.
+            "spark.python.unix.domain.socket.enabled": "true",
+            "spark.python.unix.domain.socket.dir": str(self.sockets),
             "spark.local.dir": str(self.folder / "local"),
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.sql.session.timeZone": MEANING["spark.sql.session.timeZone"],

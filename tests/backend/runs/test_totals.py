@@ -169,6 +169,12 @@ class Stage:
         """Entries of the journal."""
         return len(read_journal(Address(self.bootstrap), self.journal))
 
+    def has_declared(self, count: int, query: StreamingQuery) -> bool:
+        """Whether the journal has so many entries. Raises the query's own failure."""
+        if failure := query.exception():
+            raise failure
+        return self.declared() >= count
+
     def is_exact(self) -> bool:
         return committed(self.bootstrap, self.sink) == due(self.bootstrap, self.source)
 
@@ -203,7 +209,7 @@ def test_totals_killed_ten_times_are_those_of_an_uninterrupted_run(
     for _stop in range(2):
         query = stage.start(spark, options)
         enough = stage.declared() + 4
-        wait_until(partial(lambda count: stage.declared() >= count, enough), 600, "some work")
+        wait_until(partial(stage.has_declared, enough, query), 600, "some work")
         query.stop()
     stage.fill(PER_BATCH * (len(faults) - 4) + 1)
     stage.run(spark, options)
