@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow.compute as pc
 import streamlit as st
 
-from topicproof.app.charts.picture import Seen, picture
+from topicproof.app.charts.picture import RunFacts, picture
 from topicproof.app.charts.picture_words import Place
 from topicproof.app.session.connection import running_kafka
 from topicproof.app.session.snapshots import fresh_snapshot
@@ -91,7 +91,7 @@ def _ended(
     return picture(look(_found, _kafka, _run, _names)).as_json()
 
 
-def look(found: Settings, kafka: Services, run: Run, names: Names) -> Seen:
+def look(found: Settings, kafka: Services, run: Run, names: Names) -> RunFacts:
     """Returns what is known of the run now. Raises ClusterError, TopicError."""
     address = Address(kafka.bootstrap, found.client)
     sources = _sources(address, run, names)
@@ -113,7 +113,7 @@ def look(found: Settings, kafka: Services, run: Run, names: Names) -> Seen:
         for producer, one in told.items()
     }
     before = {int(p): end for p, end in run.facts.sink_from.get(names.sink, {}).items()}
-    return Seen(
+    return RunFacts(
         sources, entries, seen.bounds, seen.transactions, plain, writers, _period(run, seen), before
     )
 

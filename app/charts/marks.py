@@ -51,44 +51,44 @@ def mark_traces(
 ) -> list[dict[str, Any]]:
     """Returns the scatter traces of the marks in these rows (row number by partition). `half`: half
     the height of a cell, in rows."""
-    shown = [one for one in marks if one.partition in rows][:MARKS_MAX]
-    if not shown:
+    visible = [mark for mark in marks if mark.partition in rows][:MARKS_MAX]
+    if not visible:
         return []
-    copies = [one for one in shown if one.original is not None and one.original[0] in rows]
+    copies = [mark for mark in visible if mark.original is not None and mark.original[0] in rows]
     lines = [
-        [(_original_middle(one), rows[_original(one)[0]]), (one.middle, rows[one.partition])]
-        for one in copies
+        [(_original_middle(mark), rows[_original(mark)[0]]), (mark.middle, rows[mark.partition])]
+        for mark in copies
     ]
     below = half * (1 - 2 * SPAN_DEPTH)
-    spans = [_span(one.first, one.last, rows[one.partition] - below) for one in shown]
+    spans = [_span(mark.first, mark.last, rows[mark.partition] - below) for mark in visible]
     originals = [
-        _span(_original(one)[1], _original_end(one), rows[_original(one)[0]] - below)
-        for one in copies
+        _span(_original(mark)[1], _original_end(mark), rows[_original(mark)[0]] - below)
+        for mark in copies
     ]
     firsts = [
-        (_original_middle(one), rows[_original(one)[0]], _original(one), _original_end(one))
-        for one in copies
+        (_original_middle(mark), rows[_original(mark)[0]], _original(mark), _original_end(mark))
+        for mark in copies
     ]
     return [
         *_stroked(originals, 2, "dot"),
         *_stroked(spans, 2, "solid"),
         *_stroked(lines, 1.5, "solid"),
         *([_first_copies(firsts, row_px)] if firsts else []),
-        _badges(shown, rows, row_px),
+        _badges(visible, rows, row_px),
     ]
 
 
-def _original(one: Mark) -> tuple[int, int]:
-    assert one.original is not None
-    return one.original
+def _original(mark: Mark) -> tuple[int, int]:
+    assert mark.original is not None
+    return mark.original
 
 
-def _original_end(one: Mark) -> int:
-    return _original(one)[1] + one.last - one.first
+def _original_end(mark: Mark) -> int:
+    return _original(mark)[1] + mark.last - mark.first
 
 
-def _original_middle(one: Mark) -> float:
-    return (_original(one)[1] + _original_end(one)) / 2
+def _original_middle(mark: Mark) -> float:
+    return (_original(mark)[1] + _original_end(mark)) / 2
 
 
 def _span(first: int, last: int, row: float) -> list[tuple[float, float]]:
@@ -126,13 +126,15 @@ def _joined(
     return x, y
 
 
-def _badges(shown: Sequence[Mark], rows: Mapping[int, int], row_px: int) -> dict[str, Any]:
+def _badges(marks: Sequence[Mark], rows: Mapping[int, int], row_px: int) -> dict[str, Any]:
     return {
-        **_badge([one.badge for one in shown], row_px),
-        "x": [one.middle for one in shown],
-        "y": [rows[one.partition] for one in shown],
-        "customdata": [[one.partition, one.first, one.last + 1, label(one.why)] for one in shown],
-        "hovertext": [f"{label(one.title)}: {one.count:,}" for one in shown],
+        **_badge([mark.badge for mark in marks], row_px),
+        "x": [mark.middle for mark in marks],
+        "y": [rows[mark.partition] for mark in marks],
+        "customdata": [
+            [mark.partition, mark.first, mark.last + 1, label(mark.why)] for mark in marks
+        ],
+        "hovertext": [f"{label(mark.title)}: {mark.count:,}" for mark in marks],
         "hovertemplate": (
             "%{hovertext}, p%{customdata[0]} from %{customdata[1]:,}"
             "<br>%{customdata[3]}<extra></extra>"

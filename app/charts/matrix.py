@@ -36,7 +36,7 @@ def matrix_figure(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
     kind (of CELL_COLOURS), label and hover; its order is that of the rows. Each cell's `customdata`
     is guarantee and fault."""
     faults = list(dict.fromkeys(frame["fault"]))
-    rows, columns = [label(fault) for fault in faults], [label(one) for one in guarantees]
+    rows, columns = [label(fault) for fault in faults], [label(name) for name in guarantees]
     codes = {kind: code for code, kind in enumerate(CELL_COLOURS)}
     z = np.full((len(faults), len(guarantees)), np.nan)
     for fault, guarantee, kind in zip(
@@ -58,15 +58,17 @@ def matrix_figure(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
     )
     inks = frame["kind"].map(lambda kind: CELL_INK.get(kind, "#111111"))
     for ink in inks.unique():
-        own = frame[inks == ink]
+        cells = frame[inks == ink]
         # A cell keeps its text colour when it is selected. A chart can set that only per trace.
         alike = {"marker": {"opacity": 0}, "textfont": {"color": ink}}
         figure.add_scatter(
-            x=own["guarantee"].map(label),
-            y=own["fault"].map(label),
-            text=own["label"].map(label),
+            x=cells["guarantee"].map(label),
+            y=cells["fault"].map(label),
+            text=cells["label"].map(label),
             # The first two name the cell that is clicked; only the third is shown.
-            customdata=own[["guarantee", "fault", "hover"]].assign(hover=own["hover"].map(label)),
+            customdata=cells[["guarantee", "fault", "hover"]].assign(
+                hover=cells["hover"].map(label)
+            ),
             mode="markers+text",
             textfont={"color": ink, "size": 11},
             # An invisible point per cell: heat maps cannot be selected.

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from topicproof.app.charts.picture_log import PLAIN, Part, Swept, newest, parts_of, sweep
+from topicproof.app.charts.picture_log import PLAIN, Part, PartitionHistory, newest, parts_of, sweep
 from topicproof.app.charts.picture_words import (
     Place,
     begins,
@@ -61,8 +61,8 @@ Steps = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What is known of a run at one moment. Times are in ms since 1970."""
+class RunFacts:
+    """The facts of a run at one moment. Times are in ms since 1970."""
 
     sources: Mapping[Place, tuple[int, int]]
     """First and end offset of the inputs of each source partition."""
@@ -77,7 +77,7 @@ class Seen:
     """Source partition of each producer id, by the headers of its records; None: they have no such
     header."""
     period: tuple[int, int]
-    """When the run was created, and when this was seen."""
+    """When the run was created, and when these facts were read."""
     before: Mapping[int, int]
     """End offset of each sink partition before the run. Absent: the partition was empty."""
 
@@ -181,10 +181,10 @@ class Clock:
         share = (min(max(at, low), high) - low) / (high - low)
         return self.play[number] + round(share * (self.play[number + 1] - self.play[number]))
 
-    def steps(self, base: int, found: Iterable[tuple[int, int]]) -> Steps:
+    def steps(self, base: int, values: Iterable[tuple[int, int]]) -> Steps:
         """Returns a figure over the picture's time, from its first value on. Of several values at
         one moment the last counts."""
-        latest = {0: base} | {self.shown(at): value for at, value in found}
+        latest = {0: base} | {self.shown(at): value for at, value in values}
         rising = sorted(latest.items())
         return tuple(
             step
@@ -205,44 +205,47 @@ def make_clock(origin: int, end: int, moments: Iterable[int]) -> Clock:
     play = list(accumulate((min(b - a, PAUSE_MS) for a, b in pairwise(true)), initial=0))
     # Only where the pace changes.
     shortened = {n for n, (a, b) in enumerate(pairwise(true)) if b - a > PAUSE_MS}
-    kept = sorted({0, len(true) - 1} | shortened | {n + 1 for n in shortened})
-    return Clock(tuple(true[n] for n in kept), tuple(play[n] for n in kept))
+    turns = sorted({0, len(true) - 1} | shortened | {n + 1 for n in shortened})
+    return Clock(tuple(true[n] for n in turns), tuple(play[n] for n in turns))
 
 
-def picture(seen: Seen) -> Picture:
+def picture(facts: RunFacts) -> Picture:
     """Returns the picture of a run. The same facts give the same picture."""
-    every = parts_of(seen.transactions, seen.plain, seen.before, seen.period)
-    shown, older = newest(every, TRANSACTIONS_MAX, BATCHES_MAX)
-    began = max([seen.period[0], *(int(part.until) for part in older)])
-    numbers = [p.partition for p in seen.bounds.partitions]
+    parts = parts_of(facts.transactions, facts.plain, facts.before, facts.period)
+    recent, older = newest(parts, TRANSACTIONS_MAX, BATCHES_MAX)
+    began = max([facts.period[0], *(int(part.until) for part in older)])
+    numbers = [p.partition for p in facts.bounds.partitions]
     # What is not drawn counts in the totals, and may still wait at the gate.
-    swept = {
-        number: sweep(_of(every, number), seen.before.get(number, 0))
+    histories = {
+        number: sweep(_of(parts, number), facts.before.get(number, 0))
         for number in numbers[:LANES_MAX]
     }
-    drawn = [part for part in shown if part.partition in swept]
-    places = sorted(seen.sources)
+    drawn = [part for part in recent if part.partition in histories]
+    places = sorted(facts.sources)
     names = worker_names(places[:LANES_MAX])
-    journal = [one for one in seen.journal if began <= one.at_ms <= seen.period[1]]
+    journal = [stamped for stamped in facts.journal if began <= stamped.at_ms <= facts.period[1]]
     events = sorted(
-        [*_told_by_journal(journal, names, seen), *_told_by_log(drawn, names, seen, swept)],
-        key=lambda one: one[0],
+        [*_journal_events(journal, names, facts), *_log_events(drawn, names, facts, histories)],
+        key=lambda event: event[0],
     )
     moments = {at for part in drawn for _offset, at, _what in part.points}
     moments |= {at for at, _says in events}
     # Before its first event a run only fills its source.
-    first = min((at for at in moments if at >= began), default=seen.period[1])
-    clock = make_clock(max(began, first - LEAD_MS), seen.period[1], moments)
-    lanes = list(swept)
+    first = min((at for at in moments if at >= began), default=facts.period[1])
+    clock = make_clock(max(began, first - LEAD_MS), facts.period[1], moments)
+    lanes = list(histories)
     return Picture(
-        tuple(_worker(seen, place, names, journal, drawn, clock) for place in names),
-        tuple(_lane(n, swept[n], _of(every, n), clock) for n in lanes),
-        tuple(_box(part, lanes, list(names), seen, swept[part.partition], clock) for part in drawn),
+        tuple(_worker(facts, place, names, journal, drawn, clock) for place in names),
+        tuple(_lane(n, histories[n], _of(parts, n), clock) for n in lanes),
+        tuple(
+            _box(part, lanes, list(names), facts, histories[part.partition], clock)
+            for part in drawn
+        ),
         tuple(Event(clock.shown(at), says) for at, says in events[-EVENTS_MAX:]),
-        tuple(zip(clock.play, (at - seen.period[0] for at in clock.true), strict=True)),
+        tuple(zip(clock.play, (at - facts.period[0] for at in clock.true), strict=True)),
         tuple(left_out(len(older), (len(lanes), len(numbers)), (len(names), len(places)))),
-        _summary(drawn, swept, names),
-        _frozen(seen, clock),
+        _summary(drawn, histories, names),
+        _frozen(facts, clock),
     )
 
 
@@ -250,109 +253,116 @@ def _of(parts: Iterable[Part], partition: int) -> list[Part]:
     return [part for part in parts if part.partition == partition]
 
 
-def _who(part: Part, names: Mapping[Place, str], seen: Seen) -> str:
-    place = seen.writers.get(part.producer)
+def _who(part: Part, names: Mapping[Place, str], facts: RunFacts) -> str:
+    place = facts.writers.get(part.producer)
     name = None if place is None else names.get(place)
     return f"Producer {part.producer}" if name is None else f"The worker of {name}"
 
 
-def _told_by_journal(
-    journal: Sequence[Stamped], names: Mapping[Place, str], seen: Seen
+def _journal_events(
+    journal: Sequence[Stamped], names: Mapping[Place, str], facts: RunFacts
 ) -> list[tuple[int, str]]:
-    portions = seen.transactions.empty
-    told = ((one.at_ms, journal_event(one.entry, names, portions)) for one in journal)
-    return [(at, says) for at, says in told if says is not None]
+    portions = facts.transactions.empty
+    events = ((stamped.at_ms, journal_event(stamped.entry, names, portions)) for stamped in journal)
+    return [(at, says) for at, says in events if says is not None]
 
 
-def _told_by_log(
-    drawn: Sequence[Part], names: Mapping[Place, str], seen: Seen, swept: Mapping[int, Swept]
+def _log_events(
+    drawn: Sequence[Part],
+    names: Mapping[Place, str],
+    facts: RunFacts,
+    histories: Mapping[int, PartitionHistory],
 ) -> list[tuple[int, str]]:
     """Returns when each transaction began, and when its markers landed."""
     by_place = {(part.partition, part.first): part for part in drawn if part.outcome != PLAIN}
-    delivered = {part: at for one in swept.values() for part, at in one.delivered.items()}
+    delivered = {
+        part: at for history in histories.values() for part, at in history.delivered.items()
+    }
     became_visible = Counter[tuple[int, int]]()
     for part, at in delivered.items():
         if part.ended is not None and part.ended < at:
             became_visible[part.partition, at] += part.records
-    rows = seen.transactions
+    rows = facts.transactions
     places = zip(rows["partition"], rows["first_offset"], strict=True)
-    known = pd.Series([place in by_place for place in places], rows.index, dtype=bool)
-    found = []
-    for whole in over_partitions(rows[known]).to_dict("records"):
-        places = zip(whole["partitions"], whole["first_offset_by_partition"], strict=True)
+    is_drawn = pd.Series([place in by_place for place in places], rows.index, dtype=bool)
+    events = []
+    for transaction in over_partitions(rows[is_drawn]).to_dict("records"):
+        places = zip(
+            transaction["partitions"], transaction["first_offset_by_partition"], strict=True
+        )
         parts = [by_place[place] for place in places]
-        who = _who(parts[0], names, seen)
-        found.append((min(part.begins for part in parts), begins(who, parts)))
+        writer = _who(parts[0], names, facts)
+        events.append((min(part.begins for part in parts), begins(writer, parts)))
         ended = max((part.ended for part in parts if part.ended is not None), default=None)
         if ended is None:
             continue
         moments = {(part.partition, part.ended) for part in parts if part.ended is not None}
         released = sum(became_visible[moment] for moment in moments)
         waits = any(part.visible and delivered.get(part) != part.ended for part in parts)
-        found.append((ended, ends(who, parts, waits, released)))
-    return found
+        events.append((ended, ends(writer, parts, waits, released)))
+    return events
 
 
 def _worker(
-    seen: Seen,
+    facts: RunFacts,
     place: Place,
     names: Mapping[Place, str],
     journal: Sequence[Stamped],
     drawn: Sequence[Part],
     clock: Clock,
 ) -> Worker:
-    first, end = seen.sources[place]
+    first, end = facts.sources[place]
     done = []
-    for one in seen.journal:
-        entry = one.entry
+    for stamped in facts.journal:
+        entry = stamped.entry
         if not isinstance(entry, TaskStarted | TransactionEnded) or place != (
             entry.source_topic,
             entry.source_partition,
         ):
             continue
         if isinstance(entry, TaskStarted) or entry.outcome is Declared.COMMITTED:
-            done.append((one.at_ms, max(0, entry.next_offset - first)))
-    written = [part for part in drawn if seen.writers.get(part.producer) == place]
+            done.append((stamped.at_ms, max(0, entry.next_offset - first)))
+    written = [part for part in drawn if facts.writers.get(part.producer) == place]
     return Worker(
         names[place],
         end - first,
         clock.steps(-1, sorted((part.begins, part.epoch) for part in written)),
         clock.steps(0, done),
         tuple(
-            clock.shown(one.at_ms)
-            for one in journal
-            if isinstance(one.entry, FaultFired)
-            and (one.entry.source_topic, one.entry.source_partition)
+            clock.shown(stamped.at_ms)
+            for stamped in journal
+            if isinstance(stamped.entry, FaultFired)
+            and (stamped.entry.source_topic, stamped.entry.source_partition)
             in (place, (place[0], EVERY_PARTITION))
         ),
     )
 
 
-def _frozen(seen: Seen, clock: Clock) -> tuple[tuple[int, int], ...]:
+def _frozen(facts: RunFacts, clock: Clock) -> tuple[tuple[int, int], ...]:
     """Returns when a fault cut the workers off from the brokers, and when it healed."""
-    begun: dict[str, int] = {}
-    found = []
-    for one in seen.journal:
-        entry = one.entry
+    began: dict[str, int] = {}
+    periods = []
+    for stamped in facts.journal:
+        entry = stamped.entry
         if not isinstance(entry, FaultTold) or not entry.fault.startswith(CUT_OFF):
             continue
         if entry.what is Told.DONE:
-            begun[entry.fault] = one.at_ms
-        elif entry.fault in begun:
-            found.append((begun.pop(entry.fault), one.at_ms))
-    found += [(at, seen.period[1]) for at in begun.values()]
-    return tuple((clock.shown(since), clock.shown(until)) for since, until in sorted(found))
+            began[entry.fault] = stamped.at_ms
+        elif entry.fault in began:
+            periods.append((began.pop(entry.fault), stamped.at_ms))
+    periods += [(at, facts.period[1]) for at in began.values()]
+    return tuple((clock.shown(since), clock.shown(until)) for since, until in sorted(periods))
 
 
-def _lane(number: int, swept: Swept, parts: Sequence[Part], clock: Clock) -> Lane:
+def _lane(number: int, history: PartitionHistory, parts: Sequence[Part], clock: Clock) -> Lane:
     lost = [part for part in parts if part.ended is not None and not part.visible]
     return Lane(
         f"p{number}",
-        clock.steps(swept.start, swept.hw),
-        clock.steps(swept.start, swept.lso),
+        clock.steps(history.start, history.hw),
+        clock.steps(history.start, history.lso),
         clock.sums((part.written, part.records) for part in parts),
         clock.sums((part.ended or 0, part.records) for part in lost),
-        clock.sums((at, part.records) for part, at in swept.delivered.items()),
+        clock.sums((at, part.records) for part, at in history.delivered.items()),
     )
 
 
@@ -360,12 +370,12 @@ def _box(
     part: Part,
     lanes: Sequence[int],
     places: Sequence[Place],
-    seen: Seen,
-    swept: Swept,
+    facts: RunFacts,
+    history: PartitionHistory,
     clock: Clock,
 ) -> Box:
-    place = seen.writers.get(part.producer)
-    delivered = swept.delivered.get(part)
+    place = facts.writers.get(part.producer)
+    delivered = history.delivered.get(part)
     return Box(
         lanes.index(part.partition),
         places.index(place) if place in places else OTHERS,
@@ -381,16 +391,18 @@ def _box(
     )
 
 
-def _summary(drawn: Sequence[Part], swept: Mapping[int, Swept], names: Mapping[Place, str]) -> str:
+def _summary(
+    drawn: Sequence[Part], histories: Mapping[int, PartitionHistory], names: Mapping[Place, str]
+) -> str:
     """Returns the last moment of the picture in words."""
     counts: dict[str, int] = {}
     for part in drawn:
         counts[part.outcome] = counts.get(part.outcome, 0) + 1
     boxes = ", ".join(f"{count:,} {outcome.lower()}" for outcome, count in sorted(counts.items()))
     behind = [
-        f"p{number}: LSO {one.lso[-1][1]:,} of {one.hw[-1][1]:,}"
-        for number, one in swept.items()
-        if one.lso and one.lso[-1][1] < one.hw[-1][1]
+        f"p{number}: LSO {history.lso[-1][1]:,} of {history.hw[-1][1]:,}"
+        for number, history in histories.items()
+        if history.lso and history.lso[-1][1] < history.hw[-1][1]
     ]
     gate = (
         f"The last stable offset holds records back in {'; '.join(behind)}."
@@ -398,6 +410,6 @@ def _summary(drawn: Sequence[Part], swept: Mapping[int, Swept], names: Mapping[P
         else "Nothing is held back."
     )
     return (
-        f"{len(names):,} workers write to {len(swept):,} sink partitions."
+        f"{len(names):,} workers write to {len(histories):,} sink partitions."
         f" Boxes at the end: {boxes or 'none yet'}. {gate}"
     )

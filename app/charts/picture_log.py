@@ -68,15 +68,17 @@ def parts_of(
     Producers may set any timestamp. A log is written in the order of its offsets, so times are
     moved into the period, and made to rise with the offsets.
     """
-    found = [
+    parts = [
         *(_transaction(row) for row in transactions.to_dict("records")),
         *(_batch(row) for row in plain.to_dict("records")),
     ]
-    own = [part for part in found if part.first >= before.get(part.partition, 0)]
+    run_parts = [part for part in parts if part.first >= before.get(part.partition, 0)]
     rising = []
-    for partition in sorted({part.partition for part in own}):
-        here = sorted((part for part in own if part.partition == partition), key=_first)
-        rising += _rising(here, period)
+    for partition in sorted({part.partition for part in run_parts}):
+        partition_parts = sorted(
+            (part for part in run_parts if part.partition == partition), key=_first
+        )
+        rising += _rising(partition_parts, period)
     return rising
 
 
@@ -169,7 +171,7 @@ def _limit(ends: Sequence[float], most: int) -> float:
 
 
 @dataclass
-class Swept:
+class PartitionHistory:
     """How far one partition reached over time: pairs of a moment and an offset."""
 
     start: int
@@ -179,7 +181,7 @@ class Swept:
     """When a read_committed consumer could receive each visible part; absent: not yet."""
 
 
-def sweep(parts: Sequence[Part], start: int) -> Swept:
+def sweep(parts: Sequence[Part], start: int) -> PartitionHistory:
     """Follows one partition from its oldest moment to its newest. The last stable offset is the
     first offset of the oldest open transaction, else the high watermark."""
     points = sorted(
@@ -187,7 +189,7 @@ def sweep(parts: Sequence[Part], start: int) -> Swept:
         for number, part in enumerate(parts)
         for offset, at, what in part.points
     )
-    found, hw = Swept(start), start
+    history, hw = PartitionHistory(start), start
     opened: list[tuple[int, int]] = []
     """First offset and number of open transactions; ended ones leave when they are the first."""
     waiting: list[tuple[int, int]] = []
@@ -206,7 +208,7 @@ def sweep(parts: Sequence[Part], start: int) -> Swept:
         hw = max(hw, offset + 1)
         lso = opened[0][0] if opened else hw
         while waiting and waiting[0][0] <= lso:
-            found.delivered[parts[heappop(waiting)[1]]] = at
-        found.hw.append((at, hw))
-        found.lso.append((at, lso))
-    return found
+            history.delivered[parts[heappop(waiting)[1]]] = at
+        history.hw.append((at, hw))
+        history.lso.append((at, lso))
+    return history

@@ -134,8 +134,8 @@ def _lower(who: str) -> str:
 
 def left_out(older: int, partitions: tuple[int, int], workers: tuple[int, int]) -> list[str]:
     """Returns what a picture lacks. `partitions` and `workers`: how many are drawn, of how many."""
-    found = [f"{older:,} older " + ("box" if older == 1 else "boxes")] if older else []
+    omissions = [f"{older:,} older " + ("box" if older == 1 else "boxes")] if older else []
     for (drawn, of), noun in ((partitions, "sink partition"), (workers, "worker")):
         if drawn < of:
-            found.append(f"{of - drawn:,} of {_count(of, noun)}")
-    return found
+            omissions.append(f"{of - drawn:,} of {_count(of, noun)}")
+    return omissions

@@ -16,7 +16,7 @@ ALWAYS_SHOWN = BOTTOM_UP[:3]
 must be visible."""
 
 
-def layers(found: Bins, count: int) -> npt.NDArray[np.int8]:
+def layers(bins: Bins, count: int) -> npt.NDArray[np.int8]:
     """Divides each cell into `count` layers, from its upper edge down: an index into `FATES`, -1
     outside the partition. Shape (partitions, count, bins).
 
@@ -24,12 +24,12 @@ def layers(found: Bins, count: int) -> npt.NDArray[np.int8]:
     of a whole row are in proportion as well.
     """
     order = [FATES.index(fate) for fate in BOTTOM_UP]
-    present = found.counts[:, :, order] > 0
-    result = np.repeat(found.worst[:, None, :], count, axis=1)
-    weights = found.counts[:, :, order].astype(np.float64)
+    present = bins.counts[:, :, order] > 0
+    result = np.repeat(bins.worst[:, None, :], count, axis=1)
+    weights = bins.counts[:, :, order].astype(np.float64)
     weights *= count / np.maximum(1, weights.sum(axis=2, keepdims=True))
     always = np.array([fate in ALWAYS_SHOWN for fate in BOTTOM_UP])
-    carried = np.zeros((len(found.partitions), len(order)))
+    carried = np.zeros((len(bins.partitions), len(order)))
     height = np.arange(count)[::-1]
     for column in np.flatnonzero((present.sum(axis=2) > 1).any(axis=0)):
         mixed = present[:, column].sum(axis=1) > 1
@@ -45,11 +45,11 @@ def layers(found: Bins, count: int) -> npt.NDArray[np.int8]:
 
 def _heights(
     present: npt.NDArray[np.bool_],
-    wanted: npt.NDArray[np.float64],
+    exact: npt.NDArray[np.float64],
     always: npt.NDArray[np.bool_],
     count: int,
 ) -> npt.NDArray[np.int64]:
-    """Rounds the wanted heights of one cell per row to layers that add up to `count`. All arrays
+    """Rounds the exact heights of one cell per row to layers that add up to `count`. All arrays
     have a column per fate, in the order of `BOTTOM_UP`."""
     needed = (present & always).astype(np.int64)
     heights = np.zeros(present.shape, np.int64)
@@ -59,7 +59,7 @@ def _heights(
         last = ~present[:, at + 1 :].any(axis=1)
         # A fate that must show does not push out the others that are there.
         room = left - np.maximum(later, ~last)
-        rounded = np.clip(np.rint(wanted[:, at]).astype(np.int64), needed[:, at], room)
+        rounded = np.clip(np.rint(exact[:, at]).astype(np.int64), needed[:, at], room)
         heights[:, at] = np.where(present[:, at], np.where(last, left, rounded), 0)
         left -= heights[:, at]
     return heights

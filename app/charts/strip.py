@@ -48,7 +48,7 @@ def strip_columns(partitions: int) -> int:
     return max(STRIP_COLUMNS_MIN, min(STRIP_COLUMNS_MAX, STRIP_CELLS_MAX // max(1, partitions)))
 
 
-def strip_figure(found: Bins, bounds: Bounds, marks: Sequence[Mark] = ()) -> go.Figure:
+def strip_figure(bins: Bins, bounds: Bounds, marks: Sequence[Mark] = ()) -> go.Figure:
     """Draws every partition as a row of cells on one axis of offsets, with the LSO if it holds
     records back, and the marks of a verdict. A cell of several fates is divided in proportion.
     Clickable points have partition, first and end offset as their `customdata`.
@@ -57,19 +57,19 @@ def strip_figure(found: Bins, bounds: Bounds, marks: Sequence[Mark] = ()) -> go.
     (`strip_pointer`). On any change, a browser redraws the whole figure, which takes most of a
     second.
     """
-    row_px = _row_px(found)
-    first, end = int(found.edges[0]), int(found.edges[-1])
-    centres = (found.edges[:-1] + found.edges[1:] - 1) / 2
+    row_px = _row_px(bins)
+    first, end = int(bins.edges[0]), int(bins.edges[-1])
+    centres = (bins.edges[:-1] + bins.edges[1:] - 1) / 2
     figure = go.Figure()
-    figure.add_heatmap(**_cells(found, centres))
-    figure.add_scatter(**_points(found, row_px))
-    figure.add_scatter(**_symbols(found, centres))
+    figure.add_heatmap(**_cells(bins, centres))
+    figure.add_scatter(**_points(bins, row_px))
+    figure.add_scatter(**_symbols(bins, centres))
     withheld = [p for p in bounds.partitions if p.lso < p.hw]
     for colour, width in (("#FFFFFF", 7), ("#111111", 3)):
         # Dark on light, so it is visible on either theme.
         figure.add_scatter(
             x=[p.lso - 0.5 for p in withheld],
-            y=[found.partitions.index(p.partition) for p in withheld],
+            y=[bins.partitions.index(p.partition) for p in withheld],
             customdata=[p.lso for p in withheld],
             mode="markers",
             marker={
@@ -79,13 +79,13 @@ def strip_figure(found: Bins, bounds: Bounds, marks: Sequence[Mark] = ()) -> go.
             },
             hovertemplate="last stable offset %{customdata:,}<extra></extra>",
         )
-    rows = {number: row for row, number in enumerate(found.partitions)}
-    for trace in mark_traces(marks, rows, _half(found), row_px):
+    rows = {number: row for row, number in enumerate(bins.partitions)}
+    for trace in mark_traces(marks, rows, _half(bins), row_px):
         figure.add_scatter(**trace)
     figure.update_layout(
-        height=_TOP_PX + _rows_px(found) + _AXIS_PX,
+        height=_TOP_PX + _rows_px(bins) + _AXIS_PX,
         # Fixed, so that the pointer finds its place.
-        margin={"l": _left_px(found), "r": RIGHT_PX, "t": _TOP_PX, "b": _AXIS_PX},
+        margin={"l": _left_px(bins), "r": RIGHT_PX, "t": _TOP_PX, "b": _AXIS_PX},
         showlegend=False,
         dragmode=False,
         hovermode="closest",
@@ -93,9 +93,9 @@ def strip_figure(found: Bins, bounds: Bounds, marks: Sequence[Mark] = ()) -> go.
     )
     figure.update_yaxes(
         autorange=False,
-        range=[len(found.partitions) - 0.5, -0.5],
-        tickvals=list(range(len(found.partitions))),
-        ticktext=[f"p{number}" for number in found.partitions],
+        range=[len(bins.partitions) - 0.5, -0.5],
+        tickvals=list(range(len(bins.partitions))),
+        ticktext=[f"p{number}" for number in bins.partitions],
         showgrid=False,
         zeroline=False,
         fixedrange=True,
@@ -113,16 +113,16 @@ def strip_figure(found: Bins, bounds: Bounds, marks: Sequence[Mark] = ()) -> go.
     return figure
 
 
-def strip_pointer(found: Bins, partition: int, offset: int) -> Pointer:
-    """Returns the position of the offset on the strip of `found`."""
-    first, end = int(found.edges[0]), int(found.edges[-1])
-    row = list(found.partitions).index(partition)
+def strip_pointer(bins: Bins, partition: int, offset: int) -> Pointer:
+    """Returns the position of the offset on the strip of `bins`."""
+    first, end = int(bins.edges[0]), int(bins.edges[-1])
+    row = list(bins.partitions).index(partition)
     return Pointer(
-        top_px=_TOP_PX + _rows_px(found) * (row + 0.5) / len(found.partitions),
-        left_px=_left_px(found),
+        top_px=_TOP_PX + _rows_px(bins) * (row + 0.5) / len(bins.partitions),
+        left_px=_left_px(bins),
         right_px=RIGHT_PX,
         share=(offset - first + 0.5) / max(1, end - first),
-        size_px=min(13, _row_px(found) - 4),
+        size_px=min(13, _row_px(bins) - 4),
     )
 
 
@@ -149,14 +149,14 @@ def _row_of(figure: go.Figure, partition: int) -> int:
     return list(figure.layout.yaxis.ticktext).index(f"p{partition}")
 
 
-def _cells(found: Bins, centres: Any) -> dict[str, Any]:
+def _cells(bins: Bins, centres: Any) -> dict[str, Any]:
     """Returns the heat map: the layers of each partition's cells, and a space below each."""
-    partitions = len(found.partitions)
-    count = _layers(found)
-    edges = np.linspace(-_half(found), _half(found), count + 1)
+    partitions = len(bins.partitions)
+    count = _layers(bins)
+    edges = np.linspace(-_half(bins), _half(bins), count + 1)
     # 0: between the rows, 1: no offsets.
     codes = np.zeros((partitions, count + 1, len(centres)), np.uint8)
-    codes[:, :count] = (layers(found, count) + 2).astype(np.uint8)
+    codes[:, :count] = (layers(bins, count) + 2).astype(np.uint8)
     colours = [BETWEEN, NOTHING, *(FATE_COLOURS[fate] for fate in FATES)]
     return {
         "z": codes.reshape(-1, len(centres))[:-1],
@@ -172,38 +172,38 @@ def _cells(found: Bins, centres: Any) -> dict[str, Any]:
     }
 
 
-def _layers(found: Bins) -> int:
+def _layers(bins: Bins) -> int:
     """Returns the number of layers that fit into a row."""
-    return max(1, int((_rows_px(found) / len(found.partitions) - GAP_PX) // LAYER_PX))
+    return max(1, int((_rows_px(bins) / len(bins.partitions) - GAP_PX) // LAYER_PX))
 
 
-def _half(found: Bins) -> float:
+def _half(bins: Bins) -> float:
     """Returns half the height of a cell, in rows."""
-    return _layers(found) * LAYER_PX * len(found.partitions) / _rows_px(found) / 2
+    return _layers(bins) * LAYER_PX * len(bins.partitions) / _rows_px(bins) / 2
 
 
-def _row_px(found: Bins) -> int:
-    return next(px for most, px in ROWS_PX.items() if len(found.partitions) <= most)
+def _row_px(bins: Bins) -> int:
+    return next(px for most, px in ROWS_PX.items() if len(bins.partitions) <= most)
 
 
-def _rows_px(found: Bins) -> int:
-    return max(_ROWS_PX_MIN, _row_px(found) * len(found.partitions))
+def _rows_px(bins: Bins) -> int:
+    return max(_ROWS_PX_MIN, _row_px(bins) * len(bins.partitions))
 
 
-def _left_px(found: Bins) -> int:
+def _left_px(bins: Bins) -> int:
     """Returns the space for the longest row name."""
-    return 12 + 8 * max(len(f"p{number}") for number in found.partitions)
+    return 12 + 8 * max(len(f"p{number}") for number in bins.partitions)
 
 
-def _points(found: Bins, row_px: int) -> dict[str, Any]:
+def _points(bins: Bins, row_px: int) -> dict[str, Any]:
     """Returns invisible points over the cells: Plotly's heat maps can be neither selected nor
     queried."""
-    shared = max(1, -(-found.worst.size // STRIP_POINTS_MAX))
-    begins = np.arange(0, found.worst.shape[1], shared)
-    counts = np.add.reduceat(found.counts, begins, axis=1)
-    edges = np.append(found.edges[begins], found.edges[-1])
+    shared = max(1, -(-bins.worst.size // STRIP_POINTS_MAX))
+    begins = np.arange(0, bins.worst.shape[1], shared)
+    counts = np.add.reduceat(bins.counts, begins, axis=1)
+    edges = np.append(bins.edges[begins], bins.edges[-1])
     row, column = np.nonzero(counts.any(axis=2))
-    places = [np.array(found.partitions)[row], edges[column], edges[column + 1]]
+    places = [np.array(bins.partitions)[row], edges[column], edges[column + 1]]
     # Plotly inspects every element of a list, but takes an array of objects as it is.
     return {
         "x": (edges[column] + edges[column + 1] - 1) / 2,
@@ -225,13 +225,13 @@ def _counts(counts: Any) -> str:
     return ", ".join(f"{value:,} {FATE_WORDS[fate].word}" for fate, value in named if value)
 
 
-def _symbols(found: Bins, centres: Any) -> dict[str, Any]:
+def _symbols(bins: Bins, centres: Any) -> dict[str, Any]:
     """Places each fate's symbol in the middle of every stretch with room for it."""
     shortest = max(1, int(len(centres) * LABELLED_SHARE))
     places = [
         (float((centres[first] + centres[end - 1]) / 2), row, FATE_WORDS[FATES[code]].symbol)
-        for row in range(len(found.partitions))
-        for first, end, code in _stretches(found.worst[row])
+        for row in range(len(bins.partitions))
+        for first, end, code in _stretches(bins.worst[row])
         if code >= 0 and FATES[code] in LABELLED and end - first >= shortest
     ]
     return {

@@ -48,21 +48,21 @@ def timeline_figure(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
     rows, names = rows.assign(lane=rows["lane"].map(label)), [label(lane) for lane in lanes]
     for outcome, word in TRANSACTION_WORDS.items():
         # In order of time: if two began together, the later one is not hidden by the earlier.
-        own = rows[rows["outcome"] == outcome].sort_values("first_timestamp")
-        if own.empty and outcome in (HANGING, UNEXPLAINED):
+        bars = rows[rows["outcome"] == outcome].sort_values("first_timestamp")
+        if bars.empty and outcome in (HANGING, UNEXPLAINED):
             continue
         colour, pattern = FATE_COLOURS[OUTCOME_FATES[outcome]], OUTCOME_PATTERNS[outcome]
         figure.add_bar(
-            y=own["lane"],
+            y=bars["lane"],
             # A bar too short for the axis stays wide enough to see and click; its tooltip shows the
             # true duration.
-            x=own["duration_ms"].clip(lower=(high - low) * _SHORTEST_BAR),
-            base=_moments(own["first_timestamp"]),
+            x=bars["duration_ms"].clip(lower=(high - low) * _SHORTEST_BAR),
+            base=_moments(bars["first_timestamp"]),
             orientation="h",
-            name=f"{word.symbol} {word.word} ({len(own):,})",
+            name=f"{word.symbol} {word.word} ({len(bars):,})",
             # As objects: a browser turns plain numbers into arrays that a click returns as a
             # different type.
-            customdata=own[
+            customdata=bars[
                 ["partition", "first_offset", "records", "duration_ms", "producer_id"]
             ].to_numpy(object),
             marker={
@@ -143,16 +143,16 @@ def timeline_pointer(
 ) -> Pointer | None:
     """Returns the position of a transaction's start, by partition and first offset; None if it is
     not on the timeline."""
-    here = rows[(rows["partition"] == chosen[0]) & (rows["first_offset"] == chosen[1])]
-    if here.empty or _moments(here["first_timestamp"]).isna().any():
+    chosen_rows = rows[(rows["partition"] == chosen[0]) & (rows["first_offset"] == chosen[1])]
+    if chosen_rows.empty or _moments(chosen_rows["first_timestamp"]).isna().any():
         return None
     low, high = _period(rows)
-    lane = list(lanes).index(here["lane"].iloc[0])
+    lane = list(lanes).index(chosen_rows["lane"].iloc[0])
     return Pointer(
         top_px=_LEGEND_PX + _lanes_px(lanes) * (lane + 0.5) / max(2, len(lanes)),
         left_px=names_px(lanes),
         right_px=RIGHT_PX,
-        share=(int(here["first_timestamp"].iloc[0]) - low) / (high - low),
+        share=(int(chosen_rows["first_timestamp"].iloc[0]) - low) / (high - low),
         size_px=13,
     )
 
@@ -164,15 +164,15 @@ def _moments(ms: pd.Series[Any]) -> pd.Series[Any]:
 
 def _period(rows: pd.DataFrame) -> tuple[int, int]:
     """Returns the period of the timeline, in ms, with some room on both sides."""
-    known = rows[
+    timed = rows[
         _moments(rows["first_timestamp"]).notna()
         & _moments(rows["first_timestamp"] + rows["duration_ms"]).notna()
     ]
-    if known.empty:
+    if timed.empty:
         return 0, 1_000
     low, high = (
-        int(known["first_timestamp"].min()),
-        int((known["first_timestamp"] + known["duration_ms"]).max()),
+        int(timed["first_timestamp"].min()),
+        int((timed["first_timestamp"] + timed["duration_ms"]).max()),
     )
     room = max(1, (high - low) // 40)
     return low - room, high + room

@@ -36,12 +36,12 @@ def trend_figure(frame: pd.DataFrame, measure: str) -> go.Figure:
         showlegend=False,
     )
     for verdict, (colour, symbol) in VERDICT_MARKS.items():
-        own = frame[frame["verdict"] == verdict]
-        if not own.empty:
+        points = frame[frame["verdict"] == verdict]
+        if not points.empty:
             figure.add_scatter(
-                x=own["started"],
-                y=own["figure"],
-                customdata=own["run"].map(label),
+                x=points["started"],
+                y=points["figure"],
+                customdata=points["run"].map(label),
                 mode="markers",
                 name=label(verdict),
                 marker={"color": colour, "symbol": symbol, "size": 11},

@@ -20,8 +20,8 @@ ROW_PX = 26
 def where_figure(marks: Sequence[Mark], partitions: Sequence[PartitionBounds]) -> go.Figure:
     """Draws the largest marks on the judged ranges. Partitions with marks come first, by number;
     others are drawn as long as there is room."""
-    shown = marks[:MARKS_MAX]
-    marked = {one.partition for one in shown}
+    largest = marks[:MARKS_MAX]
+    marked = {mark.partition for mark in largest}
     by_need = sorted(partitions, key=lambda p: (p.partition not in marked, p.partition))
     drawn = sorted(by_need[:PARTITIONS_MAX], key=lambda p: p.partition)
     names = [f"p{p.partition}" for p in drawn]
@@ -36,13 +36,15 @@ def where_figure(marks: Sequence[Mark], partitions: Sequence[PartitionBounds]) -
         marker={"color": "#999999", "opacity": 0.35},
         hovertemplate="%{y}: judged up to offset %{x:,}<extra></extra>",
     )
-    kinds = list(dict.fromkeys(one.title for one in shown))
+    kinds = list(dict.fromkeys(mark.title for mark in largest))
     for number, title in enumerate(kinds):
-        own = [one for one in shown if one.title == title and f"p{one.partition}" in names]
+        kind_marks = [
+            mark for mark in largest if mark.title == title and f"p{mark.partition}" in names
+        ]
         figure.add_scatter(
-            x=[(one.first + one.last) / 2 for one in own],
-            y=[f"p{one.partition}" for one in own],
-            customdata=[(one.first, one.last, one.count) for one in own],
+            x=[(mark.first + mark.last) / 2 for mark in kind_marks],
+            y=[f"p{mark.partition}" for mark in kind_marks],
+            customdata=[(mark.first, mark.last, mark.count) for mark in kind_marks],
             mode="markers",
             name=label(title),
             marker={

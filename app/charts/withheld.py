@@ -17,9 +17,9 @@ STABLE = "#5B6570"
 def withheld_figure(sink: Sequence[PartitionBounds]) -> go.Figure:
     """Draws, per partition of a live sink, the stable offsets (start to LSO) and the withheld ones
     (LSO to HW)."""
-    rows = [f"p{one.partition}" for one in sink]
-    stable = [one.lso - one.start for one in sink]
-    above = [one.hw - one.lso for one in sink]
+    rows = [f"p{p.partition}" for p in sink]
+    stable = [p.lso - p.start for p in sink]
+    above = [p.hw - p.lso for p in sink]
     figure = go.Figure()
     figure.add_bar(
         y=rows,
@@ -27,7 +27,7 @@ def withheld_figure(sink: Sequence[PartitionBounds]) -> go.Figure:
         orientation="h",
         name="below the LSO",
         marker={"color": STABLE},
-        text=[f"LSO {one.lso:,}" for one in sink],
+        text=[f"LSO {p.lso:,}" for p in sink],
         textposition="inside",
         insidetextanchor="start",
         hovertemplate="%{y}: %{x:,} offsets below the last stable offset<extra></extra>",

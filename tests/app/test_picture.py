@@ -10,7 +10,7 @@ import pytest
 
 from tests.validators.history import table_of
 from topicproof.app.charts import picture as pictures
-from topicproof.app.charts.picture import OTHERS, PAUSE_MS, Box, Picture, Seen, Steps, picture
+from topicproof.app.charts.picture import OTHERS, PAUSE_MS, Box, Picture, RunFacts, Steps, picture
 from topicproof.backend.faults.by_hand import Freeze, Kill
 from topicproof.backend.kafka.log import fates
 from topicproof.backend.sink.entries import (
@@ -85,7 +85,7 @@ def seen(
     bounds: Bounds = BOUNDS,
     journal: list[tuple[int, Entry]] = JOURNAL,
     **more: Any,
-) -> Seen:
+) -> RunFacts:
     table = table_of(log, BATCH_COLUMNS)
     rows = table.to_pandas()
     given: dict[str, Any] = {
@@ -98,7 +98,7 @@ def seen(
         "period": (T, T + 2_000),
         "before": {},
     }
-    return Seen(**given | more)
+    return RunFacts(**given | more)
 
 
 def at(steps: Steps, moment: int) -> int:
