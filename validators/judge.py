@@ -20,6 +20,7 @@ from topicproof.validators.expectation import (
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Check, Finding, Guarantee, NotChecked, Order, Outcome
 from topicproof.validators.found_rows import FoundRows, find_rows
+from topicproof.validators.kinds import order
 from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.report import Report
@@ -218,7 +219,11 @@ def _judge_kind(
     if validator.NAME in PREMISES and outcome is Outcome.UNKNOWN:
         why += f" {PREMISES[validator.NAME].remedy}"
     if outcome is Outcome.HOLDS and covered == 0:
-        outcome, why = Outcome.UNKNOWN, f"Nothing to look at: {_nothing(validator, ledger)}."
+        without_pairs = order.without_pairs(ledger) if validator.NAME == order.NAME else None
+        if without_pairs is not None:
+            why = f"{without_pairs}."
+        else:
+            outcome, why = Outcome.UNKNOWN, f"Nothing to look at: {_nothing(validator, ledger)}."
     if primary and validator.NAME in EXEMPT[guarantee]:
         why += f" Allowed: {EXEMPT[guarantee][validator.NAME]}."
     if ledger.agreed.unique:

@@ -292,11 +292,16 @@ class _Case:
     @cached_property
     def unnamed_input(self) -> bool:
         return self.pair.by_key and any(
-            one.identity is None for one in (*self.inputs, *self.lost_inputs, *self.waiting)
+            one.identity is None for one in (*self.expecting, *self.lost_inputs, *self.waiting)
         )
 
+    @property
+    def expecting(self) -> list[Input]:
+        """The inputs that must have an output. The others need no identity."""
+        return [one for one in self.inputs if one.expected]
+
     def premises(self) -> Iterator[str]:
-        unnamed: tuple[Input | Record, ...] = (*self.inputs, *self.committed, *self.undecided)
+        unnamed: tuple[Input | Record, ...] = (*self.expecting, *self.committed, *self.undecided)
         if self.pair.by_key and any(one.identity is None for one in unnamed):
             yield "identity_missing"
         twins = Counter(self.copies)
@@ -489,7 +494,12 @@ class _Case:
         repeated = self.pair.by_key and any(count > 1 for count in self.copies.values())
         for partition, bounds in enumerate(self.pair.source_ranges):
             if partition not in offsets:
-                if bounds.hw > bounds.start:
+                # What a consumer never received gives a group no offset.
+                readable = any(one.partition == partition for one in self.inputs)
+                removed = bounds.start or any(
+                    one.removed for one in self.pair.source if one.partition == partition
+                )
+                if bounds.hw > bounds.start and (readable or removed or bounds.lso < bounds.hw):
                     yield "offset_ahead", "no_offset"
                 continue
             offset, after = offsets[partition], self.after.get(partition, 0)

@@ -192,6 +192,10 @@ CASES: dict[str, Case] = {
         UNKNOWN,
         {("offset_ahead", "no_offset"): 1, ("phantom", "range"): 1},
     ),
+    "there is no offset where all inputs were aborted": Case(pair("a!", "", group=-1), HOLDS, {}),
+    "an input that must have no output needs no identity": Case(
+        pair("-", "", expected=0, expect=COUNTED), HOLDS, {}
+    ),
     "a removed output before the offset": Case(
         pair("a", "a_", group=1),
         UNKNOWN,

@@ -71,6 +71,55 @@ def test_what_each_promise_of_order_finds(
     assert found(made, spark, tmp_path, Order.PER_SOURCE_PARTITION) == per_source_partition, story
 
 
+@pytest.mark.parametrize(
+    ("sink", "keys", "promise", "outcome", "why"),
+    [
+        (
+            "0 1 2 C",
+            {},
+            Order.PER_KEY,
+            Outcome.HOLDS,
+            "Nothing can be out of order: no two of 3 committed outputs share a"
+            " key and a partition.",
+        ),
+        (
+            "2 C",
+            {},
+            Order.PER_SOURCE_PARTITION,
+            Outcome.HOLDS,
+            "Nothing can be out of order: there is one committed output.",
+        ),
+        ("C", {}, Order.PER_KEY, Outcome.UNKNOWN, "Nothing to look at: there are no pairs."),
+        (
+            "0 1 2 C",
+            {(0, offset): None for offset in range(3)},
+            Order.PER_KEY,
+            Outcome.UNKNOWN,
+            "Nothing to look at: there are no pairs.",
+        ),
+    ],
+    ids=["each key once", "one output", "no output", "no key"],
+)
+def test_outputs_without_a_pair_are_in_order(
+    spark: SparkSession,
+    tmp_path: Path,
+    sink: str,
+    keys: Mapping[tuple[int, int], bytes | None],
+    promise: Order,
+    outcome: Outcome,
+    why: str,
+) -> None:
+    """Story: no two outputs have an order, so nothing can be out of order. Without an output, or
+    with an order of keys that no output has, nothing was looked at."""
+    ledger = history(sink, inputs=3, keys=keys).ledger(spark, tmp_path, order=promise)
+    (finding,) = (
+        finding
+        for finding in judge(ledger, Guarantee.EXACTLY_ONCE).findings
+        if finding.kind == order.NAME
+    )
+    assert (finding.outcome, finding.why) == (outcome, why)
+
+
 ALIKE = b"customer-0000001", b"intruder" + bytes.fromhex("65921baeb5be7668")
 
 

@@ -192,6 +192,43 @@ def test_records_without_an_identity(
 
 
 @pytest.mark.parametrize(
+    ("sink", "count", "verdict", "rows"),
+    [
+        ("0 1 C", "if(key is null, 0, 1)", Outcome.HOLDS, {}),
+        ("0 C", "if(key is null, 0, 1)", Outcome.VIOLATED, {"gap": (1, 1, None)}),
+        # The count says that input 2 has an output, and nothing tells which one.
+        ("0 1 C", "1", Outcome.UNKNOWN, {"identity_missing": (1, 1, None)}),
+        # An output without an identity may be that of any input.
+        (
+            "0 2 C",
+            "if(key is null, 0, 1)",
+            Outcome.UNKNOWN,
+            {
+                "identity_missing": (1, 1, None),
+                "gap": (1, 0, "identity_missing"),
+                "phantom": (1, 0, "identity_missing"),
+            },
+        ),
+    ],
+    ids=["none of it", "a loss beside it", "it must have an output", "an output of it"],
+)
+def test_an_input_without_an_output_needs_no_identity(
+    spark: SparkSession,
+    tmp_path: Path,
+    sink: str,
+    count: str,
+    verdict: Outcome,
+    rows: dict[str, Any],
+) -> None:
+    """Story: input 2 is a tombstone, as Debezium writes behind each delete. It has no identity, and
+    the contract's count says that it has no output."""
+    made = history(sink, inputs=3, keys=keyed(b"a", b"b", None))
+    more = {"expected": Expected(Expect.ZERO_OR_ONE, count), **BY_KEY}
+    report = judged(spark, tmp_path, made, **more)
+    assert (report.verdict, found(report)) == (verdict, rows), report.why
+
+
+@pytest.mark.parametrize(
     ("sink", "verdict", "rows"),
     [
         # A duplicate of input 0 beside the loss of input 1 looks the same.
@@ -414,6 +451,39 @@ def test_the_offsets_of_a_group(
     made = history("0 1 2 C", inputs=3)
     report = judged(spark, tmp_path, made, circumstances=seen, agreed=ContractTerms(offsets=before))
     assert (report.verdict, found(report)) == (verdict, rows)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "circumstances", "verdict"),
+    [
+        ([2, 2], {}, Outcome.HOLDS),
+        ([2, 3], {}, Outcome.UNKNOWN),
+        ([2, 2], {"source_lso": {0: 2, 1: 1}}, Outcome.UNKNOWN),
+        ([2, 2], {"source_removed": {1: Removed(inside=1)}}, Outcome.UNKNOWN),
+    ],
+    ids=["aborted alone", "a committed one", "an open transaction", "a removed record"],
+)
+def test_a_group_has_no_offset_where_it_never_received_a_record(
+    spark: SparkSession,
+    tmp_path: Path,
+    inputs: list[int],
+    circumstances: dict[str, Any],
+    verdict: Outcome,
+) -> None:
+    """Story: the first two records of source partition 1 were aborted, so no read_committed
+    consumer receives them. The group has an offset of partition 0 alone."""
+    made = history(
+        *("0 1 C", ""),
+        inputs=inputs,
+        aborted=[(1, 0), (1, 1)],
+        judged=[(0, 2), (0, 0)],
+    )
+    more = {"circumstances": Circumstances(looked=True, **circumstances)}
+    agreed = ContractTerms(offsets={0: 2}, retained=True)
+    report = judged(spark, tmp_path, made, agreed=agreed, **more)
+    assert report.verdict is verdict, report.why
+    rows = found(report).get("offset_ahead")
+    assert rows == (None if verdict is Outcome.HOLDS else (1, 0, "no_offset"))
 
 
 def test_every_premise_has_the_words_of_a_kind() -> None:

@@ -3,7 +3,8 @@
 A premise. A record without an identity matches nothing: null equals nothing, not even null. Any
 output may belong to an input without an identity, and an output without one may belong to any
 input. So these are not judged, and nothing that depends on them holds. A misspelt header or path
-shows up here, because no record has it.
+shows up here, because no record has it. An input for which the contract's count gives 0, such as a
+tombstone, needs no identity: it has no output.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def says(count: int, records: int) -> str:
         count,
         records,
         "records of both topics",
-        "hold an identity",
+        "that need an identity hold one",
         "holds no identity",
         "hold no identity",
     )

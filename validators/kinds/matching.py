@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from topicproof.validators.expectation import MOVEMENT, PENDING, UNTOLD
+from topicproof.validators.finding import PartitionBounds
 from topicproof.validators.kinds import (
     identity_disjoint,
     identity_missing,
     sink_removed,
     source_removed,
 )
-from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.ledger.ledger import Ledger, ReadingsNeeded
 from topicproof.validators.offsets import by_partition
 
 
@@ -58,13 +61,39 @@ def of_another(ledger: Ledger) -> Column | None:
 
 def untold(ledger: Ledger) -> list[tuple[object, ...]]:
     """Returns a row of evidence for each source partition without a committed offset of the
-    group."""
+    group. A partition from which no read_committed consumer ever received a record, such as one of
+    aborted records alone, has no offset of a healthy group either. Raises ReadingsNeeded if only
+    the readings show that."""
     offsets, topic = ledger.agreed.offsets or {}, ledger.source_bounds.topic
     why = (
         "The group has committed no offset of this partition, so it is unknown where it continues."
     )
-    return [
-        (None, None, topic, one.partition, one.start, None, None, UNTOLD, 0, why)
-        for one in ledger.source_bounds.partitions
-        if one.partition not in offsets and one.hw > one.start
+    without = [
+        bounds
+        for bounds in ledger.source_bounds.partitions
+        if bounds.partition not in offsets and bounds.hw > bounds.start
     ]
+    readable = _readable(ledger, without) if without else set()
+    return [
+        (None, None, topic, bounds.partition, bounds.start, None, None, UNTOLD, 0, why)
+        for bounds in without
+        if bounds.partition in readable
+    ]
+
+
+def _readable(ledger: Ledger, partitions: Sequence[PartitionBounds]) -> set[int]:
+    """Returns the source partitions, of these, that had something for a read_committed consumer: a
+    record is committed, is pending, or was removed."""
+    if ledger.source is None:
+        raise ReadingsNeeded
+    stable, removed = ledger.circumstances.source_lso, ledger.circumstances.source_removed
+    numbers = [bounds.partition for bounds in partitions]
+    rows = ledger.source.where(F.col("partition").isin(*numbers)).select("partition").distinct()
+    return {
+        *(row["partition"] for row in rows.collect()),
+        *(
+            bounds.partition
+            for bounds in partitions
+            if bounds.partition in removed or stable.get(bounds.partition, bounds.hw) < bounds.hw
+        ),
+    }

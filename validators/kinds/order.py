@@ -6,7 +6,8 @@ different source partitions have no order, nor have records of different sink pa
 is promised only per key, the rule applies per (source partition, sink partition, key). Primary rows
 are the inversions that remain without the later copies. An inversion that only a later copy causes
 is explained by the cause of that copy. If nothing tells which copy came first, the inversions that
-depend on it are explained by `first_copy`: unknown.
+depend on it are explained by `first_copy`: unknown. Outputs of which no two have an order, such as
+one of each key, hold.
 """
 
 from __future__ import annotations
@@ -102,6 +103,21 @@ def _uncertain(ledger: Ledger) -> Column:
 def covered(ledger: Ledger) -> int:
     """Counts adjacent pairs: each line has one fewer than it has records."""
     return sum(cell.committed for cell in ledger.matched) - ledger.lines
+
+
+def without_pairs(ledger: Ledger) -> str | None:
+    """Explains why the outputs are in order although no two of them have an order: a clause. None
+    if there is no output, or if order is promised per key and no output has a key."""
+    outputs = sum(cell.committed for cell in ledger.matched)
+    per_key = ledger.order is Order.PER_KEY
+    if not outputs or (per_key and not ledger.keys.all):
+        return None
+    if outputs == 1:
+        return "Nothing can be out of order: there is one committed output"
+    shared = (
+        "a key and a partition" if per_key else "both partitions, of the source and of the sink"
+    )
+    return f"Nothing can be out of order: no two of {outputs:,} committed outputs share {shared}"
 
 
 def says(count: int, records: int) -> str:

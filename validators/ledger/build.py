@@ -434,7 +434,7 @@ def _at_length(given: _Given) -> _Counted:
         lambda: count_ends(raw_log, sink_bounds) if raw_log else {},
         lambda: aborted.count() if aborted is not None else 0,
         lambda: raw_log is None and has_packs(uncommitted),
-        lambda: count_identities(*_identities(given)) if given.by_key else Identities(),
+        lambda: count_identities(*_identities(given, counts)) if given.by_key else Identities(),
     )
     # If an input has no identity, nothing tells whether its output exists.
     known, of_known = (source, counts) if not held.missing else _identifiable(given, counts)
@@ -475,7 +475,7 @@ def _at_length(given: _Given) -> _Counted:
         missing=outputs_count - met,
         aborted_inputs=aborted_inputs,
         identified=held,
-        identities=(lambda: _identities(given)[0]) if given.by_key else None,
+        identities=(lambda: _identities(given, counts)[0]) if given.by_key else None,
         alike=alike,
         keys=keys,
         doubted=compared[0],
@@ -509,15 +509,22 @@ def _count_wanted(
     return outputs_wanted(known, given.source_bounds, counts).count()
 
 
-def _identities(given: _Given) -> tuple[DataFrame, DataFrame | None]:
+def _identities(given: _Given, counts: DataFrame | None) -> tuple[DataFrame, DataFrame | None]:
     """Returns the identities of the source's committed and pending records, and those of its
-    aborted records."""
+    aborted records. Leaves out committed records without an identity whose count of outputs is 0,
+    such as tombstones: no output is theirs, so whatever is committed belongs to another input."""
     match, log = given.agreed.match, given.source_log
     pending, aborted = (
         None if one is None else identified(one, match) for one in (log.pending, log.aborted)
     )
+    inputs = identified(given.source, match)
+    if counts is not None:
+        place = ["source_partition", "source_offset"]
+        silent = counts.where(F.col("expected") == 0).select(*place, F.lit(True).alias("silent"))
+        needless = F.col("source_key").isNull() & F.col("silent").isNotNull()
+        inputs = inputs.join(silent, place, "left").where(~needless).drop("silent")
     every = union(
-        identified(given.source, match).withColumn("pending", F.lit(False)),
+        inputs.withColumn("pending", F.lit(False)),
         None if pending is None else pending.withColumn("pending", F.lit(True)),
     )
     assert every is not None

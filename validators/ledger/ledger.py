@@ -131,8 +131,8 @@ class Ledger:
     identified: Identities
     identities: Callable[[], DataFrame] | None
     """Returns the source's committed and pending records with their identities
-    (validators/lineage/identity.py, `identified`) and whether they are `pending`. None when
-    matching by lineage."""
+    (validators/lineage/identity.py, `identified`) and whether they are `pending`, without those
+    that need no identity because they have no output. None when matching by lineage."""
     alike: int
     """Committed outputs that equal an earlier output of the same input, if inputs have several
     outputs."""
