@@ -46,7 +46,7 @@ from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.storage import downloaded, is_url
 from topicproof.backend.trust.keyring import keyring_folders, read_keyring
-from topicproof.backend.verifying.verify import Verified, unchanged_parts
+from topicproof.backend.verifying.verify import Verification, unchanged_parts
 from topicproof.backend.verifying.verify import verify as verify_evidence
 from topicproof.validators.expectation import merge
 
@@ -238,7 +238,7 @@ def _day(text: str | None) -> date | None:
         ) from error
 
 
-def _verified_json(found: Verified) -> dict[str, Any]:
+def _verified_json(found: Verification) -> dict[str, Any]:
     return {
         "folder": str(found.folder),
         "manifest": found.hash,
@@ -250,15 +250,15 @@ def _verified_json(found: Verified) -> dict[str, Any]:
         "vouched": None if found.vouched is None else asdict(found.vouched),
         "signoffs": [asdict(entry) for entry in found.signoffs],
         "verdict": found.manifest.verdict,
-        "judged_again": found.found.verdict if found.found else None,
+        "judged_again": found.judged.verdict if found.judged else None,
         "contradictions": [*found.contradictions, *found.forged],
         "unsettled": list(found.unsettled),
         "notes": list(found.notes),
-        "report": json.loads(found.found.to_json()) if found.found else None,
+        "report": json.loads(found.judged.to_json()) if found.judged else None,
     }
 
 
-def _print_verified(found: Verified, judged: bool) -> None:
+def _print_verified(found: Verification, judged: bool) -> None:
     if found.differences:
         out.line(Styled("Changed since it was written", "bold red"), f" {found.folder}")
         for one in found.differences:
@@ -282,15 +282,15 @@ def _print_verified(found: Verified, judged: bool) -> None:
             f"The copy has payloads {found.manifest.payloads}: missing payloads may explain the"
             " contradiction."
         )
-    if found.found is not None:
+    if found.judged is not None:
         doubted = found.contradictions or found.forged or found.unsettled
         out.line("Judged again:" if doubted else "Judged again, with the same result:")
-        print_report(found.found)
+        print_report(found.judged)
 
 
-def _print_whole(found: Sequence[Verified]) -> None:
+def _print_whole(found: Sequence[Verification]) -> None:
     """Say the verdict of several folders as one."""
-    again = [one.found.verdict for one in found if one.found is not None]
+    again = [one.judged.verdict for one in found if one.judged is not None]
     if len(found) > 1 and len(again) == len(found):
         genuine = sum(not one.contradictions and not one.forged for one in found)
         out.line(
@@ -299,7 +299,7 @@ def _print_whole(found: Sequence[Verified]) -> None:
         )
 
 
-def _print_vouched(found: Verified) -> None:
+def _print_vouched(found: Verification) -> None:
     if found.vouched is None:
         return
     refused = Styled("refused", "bold red")
@@ -312,7 +312,7 @@ def _print_vouched(found: Verified) -> None:
     out.line(word, f" {found.vouched.says}")
 
 
-def _print_signoffs(found: Verified) -> None:
+def _print_signoffs(found: Verification) -> None:
     refused = Styled("refused sign-off", "bold red")
     words = {
         SignoffTrust.VOUCHED: Styled("sign-off", "green"),

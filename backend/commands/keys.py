@@ -16,7 +16,7 @@ from topicproof.backend.history.signoff import broken, signoffs, unanchored
 from topicproof.backend.history.store import History
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.keyring import (
-    Known,
+    KnownKey,
     import_key,
     own_key,
     read_keyring,
@@ -119,7 +119,7 @@ def _export(settings: Settings, what: str | None, json_: str | None) -> None:
     out.line(f"{what}: give it to those who verify your evidence.")
 
 
-def _tell(key: Known, says: str, json_: str | None) -> None:
+def _tell(key: KnownKey, says: str, json_: str | None) -> None:
     emit(json_, _json(key))
     out.line(f"The key {key.id[:16]} ({key.name}) {says}.")
 
@@ -147,7 +147,7 @@ def _chain(settings: Settings, json_: str | None) -> None:
     out.line("No entry was changed or removed, and a trusted key vouches for each.")
 
 
-def _json(key: Known) -> dict[str, Any]:
+def _json(key: KnownKey) -> dict[str, Any]:
     gone = key.revoked
     return {
         "id": key.id,

@@ -23,7 +23,7 @@ def login(json_: Json = None) -> None:
     Example: `topicproof login`
     """
 
-    def tell(asked: device.Asked) -> None:
+    def tell(asked: device.DeviceCode) -> None:
         say(f"Open {asked.address} and confirm the code {asked.user_code}")
 
     found = device.sign_in(settings_of(), tell)

@@ -34,7 +34,10 @@ def workflow_commands(report: Report) -> Iterator[str]:
     else:
         yield _command("error", f"{report.verdict} {pair}", report.why)
         for finding in broken(report)[:FINDINGS_MAX]:
-            lines = [finding.why, *(place(report, one) for one in finding.examples[:EXAMPLES_MAX])]
+            lines = [
+                finding.why,
+                *(place(report, example) for example in finding.examples[:EXAMPLES_MAX]),
+            ]
             yield _command("error", f"{finding.kind} in {report.sink.topic}", *lines)
     for warning in report.warnings:
         yield _command("warning", pair, warning)
@@ -44,9 +47,9 @@ def markdown(report: Report) -> str:
     """Return the summary: the verdict, then a table of what does not hold."""
     pair = as_markdown(f"{report.source.topic} → {report.sink.topic}")
     lines = [f"### {report.verdict}: {pair}", "", as_markdown(report.why)]
-    if found := broken(report):
+    if findings := broken(report):
         lines += ["", "| kind | found | for example |", "| --- | --- | --- |"]
-        for finding in found:
+        for finding in findings:
             example = place(report, finding.examples[0]) if finding.examples else ""
             kind = f"`{finding.kind}`" if finding.kind.isidentifier() else as_markdown(finding.kind)
             lines.append(f"| {kind} | {as_markdown(finding.why)} | {as_markdown(example)} |")
@@ -57,18 +60,18 @@ def markdown(report: Report) -> str:
 def place(report: Report, example: Example) -> str:
     """Return where an example lies, why it is one, and the input behind it if that is known."""
     origin = parse_lineage((example.lineage or "").encode(errors="replace"))
-    read = None if origin is None else f"{origin.topic}-{origin.partition}@{origin.offset}"
+    input_place = None if origin is None else f"{origin.topic}-{origin.partition}@{origin.offset}"
     if example.partition is None:
-        return f"{read or example.lineage or 'no place'}: {example.why}"
+        return f"{input_place or example.lineage or 'no place'}: {example.why}"
     topic, partition = report.sink.place(example.partition)
-    known = "" if read is None else f" Its input: {read}."
-    return f"{topic}-{partition}@{example.offset}: {example.why}{known}"
+    cause = "" if input_place is None else f" Its input: {input_place}."
+    return f"{topic}-{partition}@{example.offset}: {example.why}{cause}"
 
 
 def broken(report: Report) -> list[Finding]:
     """Return the findings behind a verdict that does not hold: those that count and have its
     outcome."""
-    uncounted = {one.kind for one in report.not_checked}
+    uncounted = {row.kind for row in report.not_checked}
     return [
         finding
         for finding in report.findings

@@ -38,7 +38,7 @@ from topicproof.backend.trust.dsse import (
     payload_fields,
 )
 from topicproof.backend.trust.identity import read_identity
-from topicproof.backend.trust.keyring import Keyring, Known, read_keyring
+from topicproof.backend.trust.keyring import Keyring, KnownKey, read_keyring
 from topicproof.backend.trust.keys import SigningKey
 from topicproof.backend.trust.signing import signing_key
 from topicproof.validators.finding import Outcome
@@ -118,10 +118,10 @@ def attest_copy(settings: Settings, folder: Path, copy: Path) -> None:
 def usable_key(settings: Settings) -> SigningKey:
     """Return the key to sign with. Raises UsageError if it is unusable or was revoked."""
     key = signing_key(settings)
-    known = read_keyring(settings).get(key.id)
-    if known is not None and known.revoked is not None:
+    entry = read_keyring(settings).get(key.id)
+    if entry is not None and entry.revoked is not None:
         raise UsageError(
-            f"The signing key {known.id[:16]} was revoked on {known.revoked.at}. Name another one"
+            f"The signing key {entry.id[:16]} was revoked on {entry.revoked.at}. Name another one"
             " in TOPICPROOF_SIGNING_KEY or TOPICPROOF_SIGNING_URI."
         )
     return key
@@ -132,8 +132,8 @@ def statement_of(
 ) -> dict[str, Any]:
     """Return the in-toto statement about a folder. Raises EvidenceError."""
     manifest, report = read_manifest(evidence), read_report(evidence)
-    told = {one.kind: one.outcome for one in report.findings}
-    counted = [one.kind for one in report.checked if one.kind in told]
+    outcomes = {row.kind: row.outcome for row in report.findings}
+    counted = [row.kind for row in report.checked if row.kind in outcomes]
     return {
         "_type": STATEMENT,
         "subject": [{"name": MANIFEST, "digest": {"sha256": manifest_hash(evidence)}}],
@@ -145,8 +145,8 @@ def statement_of(
                 for name in ASKED
                 if name in manifest.files
             ],
-            "passedTests": [kind for kind in counted if told[kind] is Outcome.HOLDS],
-            "failedTests": [kind for kind in counted if told[kind] is not Outcome.HOLDS],
+            "passedTests": [kind for kind in counted if outcomes[kind] is Outcome.HOLDS],
+            "failedTests": [kind for kind in counted if outcomes[kind] is not Outcome.HOLDS],
             # in-toto knows no verdict that is open, so UNKNOWN counts as failed; this tells.
             "verdict": report.verdict,
             "run": report.run,
@@ -195,41 +195,41 @@ def vouching(evidence: Path, keyring: Keyring) -> Vouching:
         return Vouching(Trust.UNSIGNED, "Nobody vouches for it: it has no signature.")
     try:
         envelope = parse_envelope(_read(path))
-        said = _statement(envelope)
+        statement = _statement(envelope)
     except ValueError as error:
         return Vouching(Trust.BROKEN, f"{ATTESTATION} is not a signature of Topicproof: {error}.")
-    known, hint = signers_of(envelope, keyring)
-    if known is None:
+    signer, hint = signers_of(envelope, keyring)
+    if signer is None:
         return _by_nobody(hint, keyring)
-    signed = _signed_by(known, said)
-    if said["sha256"] != manifest_hash(evidence):
+    signed = _signed_by(signer, statement)
+    if statement["sha256"] != manifest_hash(evidence):
         return Vouching(
             Trust.BROKEN,
             f"{signed} signed another {MANIFEST}: the folder was changed after it was signed.",
-            known.id,
-            known.name,
-            said["signer"],
-            said["signedAt"],
+            signer.id,
+            signer.name,
+            statement["signer"],
+            statement["signedAt"],
         )
-    if known.revoked is not None:
-        trust, says = Trust.REVOKED, f"{signed}. {revoked_says(known)}"
+    if signer.revoked is not None:
+        trust, says = Trust.REVOKED, f"{signed}. {revoked_says(signer)}"
     else:
         trust, says = Trust.VOUCHED, f"{signed} vouches for it."
-    return Vouching(trust, says, known.id, known.name, said["signer"], said["signedAt"])
+    return Vouching(trust, says, signer.id, signer.name, statement["signer"], statement["signedAt"])
 
 
-def signers_of(envelope: Envelope, keyring: Keyring) -> tuple[Known | None, str]:
+def signers_of(envelope: Envelope, keyring: Keyring) -> tuple[KnownKey | None, str]:
     """Return the known key that signed, trusted ones before revoked ones, and the key id that the
     envelope itself names."""
-    signed = [one for one in keyring.values() if envelope.signed_by(one.public)]
-    signed.sort(key=lambda one: one.revoked is not None)
+    signed = [key for key in keyring.values() if envelope.signed_by(key.public)]
+    signed.sort(key=lambda key: key.revoked is not None)
     return (signed[0] if signed else None), envelope.signatures[0].key_id
 
 
-def revoked_says(known: Known) -> str:
-    assert known.revoked is not None
+def revoked_says(key: KnownKey) -> str:
+    assert key.revoked is not None
     return (
-        f"That key was revoked on {known.revoked.at}: {known.revoked.reason}. Its older signatures"
+        f"That key was revoked on {key.revoked.at}: {key.revoked.reason}. Its older signatures"
         " do not count either, because anyone with the key can sign with any date."
     )
 
@@ -241,50 +241,54 @@ def _by_nobody(hint: str, keyring: Keyring) -> Vouching:
             f"{ATTESTATION} claims the key {hint[:16]} of {keyring[hint].name}, which did not sign"
             " it.",
         )
-    shown = "".join(letter for letter in hint[:16] if letter.isalnum()) or "without an id"
+    short_id = "".join(letter for letter in hint[:16] if letter.isalnum()) or "without an id"
     return Vouching(
         Trust.STRANGER,
-        f"Nobody who is trusted here vouches for it: the key {shown} is not known. If its owner"
+        f"Nobody who is trusted here vouches for it: the key {short_id} is not known. If its owner"
         " gave you that key, trust it with `topicproof keys import`.",
         hint[:64],
     )
 
 
-def _signed_by(known: Known, said: Mapping[str, str]) -> str:
-    launched = f", launched by {said['launchedBy']}" if said["launchedBy"] else ""
+def _signed_by(signer: KnownKey, statement: Mapping[str, str]) -> str:
+    launched = f", launched by {statement['launchedBy']}" if statement["launchedBy"] else ""
     return (
-        f"{known.name} (key {known.id[:16]}, by {said['signer']} at"
-        f" {said['signedAt'].replace('T', ' ').replace('Z', ' UTC')}{launched})"
+        f"{signer.name} (key {signer.id[:16]}, by {statement['signer']} at"
+        f" {statement['signedAt'].replace('T', ' ').replace('Z', ' UTC')}{launched})"
     )
 
 
 def _statement(envelope: Envelope) -> dict[str, str]:
     """Return what a statement says. Raises ValueError as a clause for one of another kind."""
-    said = payload_fields(envelope)
-    if envelope.payload_type != PAYLOAD_TYPE or said.get("_type") != STATEMENT:
+    statement = payload_fields(envelope)
+    if envelope.payload_type != PAYLOAD_TYPE or statement.get("_type") != STATEMENT:
         raise ValueError("it holds no in-toto statement")
-    if said.get("predicateType") != PREDICATE:
+    if statement.get("predicateType") != PREDICATE:
         raise ValueError("its statement is of another kind than test-result")
     try:
-        ((name, digest),) = [(one["name"], one["digest"]["sha256"]) for one in said["subject"]]
-        found = {key: said["predicate"][key] for key in ("signer", "signedAt")}
+        ((name, digest),) = [
+            (subject["name"], subject["digest"]["sha256"]) for subject in statement["subject"]
+        ]
+        fields = {key: statement["predicate"][key] for key in ("signer", "signedAt")}
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"its statement is not about one {MANIFEST}") from error
-    if name != MANIFEST or not all(isinstance(one, str) for one in (digest, *found.values())):
+    if name != MANIFEST or not all(isinstance(text, str) for text in (digest, *fields.values())):
         raise ValueError(f"its statement is not about one {MANIFEST}")
-    found["launchedBy"] = _people(said["predicate"].get("launchedBy", []))
-    return {"sha256": digest, **{key: _shown(text) for key, text in found.items()}}
+    fields["launchedBy"] = _people(statement["predicate"].get("launchedBy", []))
+    return {"sha256": digest, **{key: _shown(text) for key, text in fields.items()}}
 
 
-def _people(found: object) -> str:
+def _people(launchers: object) -> str:
     """Return the names of those who launched a run. Raises ValueError as a clause."""
     try:
-        people = [read_identity(one) for one in found] if isinstance(found, list) else None
+        people = (
+            [read_identity(person) for person in launchers] if isinstance(launchers, list) else None
+        )
     except (ValueError, TypeError) as error:
         raise ValueError("it names nobody who launched the run") from error
     if people is None:
         raise ValueError("it names nobody who launched the run")
-    return " and ".join(one.shown for one in people)
+    return " and ".join(person.shown for person in people)
 
 
 def _shown(text: str) -> str:

@@ -95,16 +95,17 @@ def copy_evidence(
 
 def without_values(report: Report) -> Report:
     """Return the report without the record values in its examples."""
-    told = (
+    findings = (
         replace(
-            one,
+            finding,
             examples=tuple(
-                replace(each, why=_sentence(one.kind, each.why)) for each in one.examples
+                replace(example, why=_sentence(finding.kind, example.why))
+                for example in finding.examples
             ),
         )
-        for one in report.findings
+        for finding in report.findings
     )
-    return replace(report, findings=tuple(told))
+    return replace(report, findings=tuple(findings))
 
 
 def without_payloads(evidence: Path) -> None:
@@ -127,13 +128,13 @@ def copy_all(
 ) -> None:
     """Copy the evidence of a run's folder: one straight into `target`, several at their relative
     paths. Raises as `copy_evidence`."""
-    found = evidence_in(folder)
-    if len(found) > 1:
+    folders = evidence_in(folder)
+    if len(folders) > 1:
         require_room(target)
-    for evidence in found:
+    for evidence in folders:
         copy_evidence(
             evidence,
-            target if len(found) == 1 else target / evidence.relative_to(folder),
+            target if len(folders) == 1 else target / evidence.relative_to(folder),
             payloads,
             signoffs,
         )
@@ -208,24 +209,24 @@ def _copy_masked(path: Path, target: Path, mask: Mask | None) -> None:
         shutil.copyfile(path, target)
         return
     with pq.ParquetFile(path) as file:
-        kept = [name for name in file.schema_arrow.names if name not in CONTENT]
-        schema = pa.schema([file.schema_arrow.field(name) for name in kept])
+        columns = [name for name in file.schema_arrow.names if name not in CONTENT]
+        schema = pa.schema([file.schema_arrow.field(name) for name in columns])
         with pq.ParquetWriter(
             target, schema, use_deprecated_int96_timestamps=True
         ) as writer:  # as Spark does
-            for batch in file.iter_batches(columns=kept):
+            for batch in file.iter_batches(columns=columns):
                 rows = pa.Table.from_batches([batch])
                 for name, masked in (("key", _values), ("value", _values), ("headers", _headers)):
-                    if name in kept:
+                    if name in columns:
                         column = pa.array(
                             masked(rows[name].to_pylist(), mask), schema.field(name).type
                         )
-                        rows = rows.set_column(kept.index(name), schema.field(name), column)
-                if "why" in kept:
+                        rows = rows.set_column(columns.index(name), schema.field(name), column)
+                if "why" in columns:
                     whys = rows["why"].to_pylist()
-                    kinds = rows["kind"].to_pylist() if "kind" in kept else [None] * len(whys)
-                    told = pa.array(list(map(_sentence, kinds, whys)), pa.string())
-                    rows = rows.set_column(kept.index("why"), schema.field("why"), told)
+                    kinds = rows["kind"].to_pylist() if "kind" in columns else [None] * len(whys)
+                    sentences = pa.array(list(map(_sentence, kinds, whys)), pa.string())
+                    rows = rows.set_column(columns.index("why"), schema.field("why"), sentences)
                 writer.write_table(rows.cast(schema))
 
 
@@ -264,11 +265,12 @@ def _values(values: list[bytes | None], mask: Mask | None) -> list[bytes | None]
 def _headers(
     rows: list[list[dict[str, Any]] | None], mask: Mask | None
 ) -> list[list[dict[str, Any]] | None]:
-    def kept(header: dict[str, Any]) -> list[dict[str, Any]]:
+    def remaining(header: dict[str, Any]) -> list[dict[str, Any]]:
         if header["key"] in OURS:
             return [header]
         return [{**header, "value": mask(header["value"])}] if mask else []
 
     return [
-        None if row is None else [one for header in row for one in kept(header)] for row in rows
+        None if row is None else [masked for header in row for masked in remaining(header)]
+        for row in rows
     ]

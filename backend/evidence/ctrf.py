@@ -41,7 +41,7 @@ def as_ctrf(reports: Sequence[Report], ended_ms: int) -> dict[str, Any]:
 
 
 def _tests(report: Report) -> list[dict[str, Any]]:
-    uncounted = {one.kind: one.why for one in report.not_checked}
+    uncounted = {finding.kind: finding.why for finding in report.not_checked}
     suite = [visible(f"{report.source.topic} -> {report.sink.topic}")]
     verdict = {
         "name": f"verdict: {report.guarantee}",
@@ -50,7 +50,7 @@ def _tests(report: Report) -> list[dict[str, Any]]:
         "message": visible(report.why),
         "suite": suite,
     }
-    return [verdict, *(_test(report, one, suite, uncounted) for one in report.findings)]
+    return [verdict, *(_test(report, finding, suite, uncounted) for finding in report.findings)]
 
 
 def _test(
@@ -67,6 +67,6 @@ def _test(
         "suite": suite,
     }
     if test["status"] == "failed":
-        shown = finding.examples[:EXAMPLES_MAX]
-        test["trace"] = "\n".join(visible(place(report, one)) for one in shown)
+        examples = finding.examples[:EXAMPLES_MAX]
+        test["trace"] = "\n".join(visible(place(report, example)) for example in examples)
     return test

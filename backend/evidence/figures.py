@@ -35,11 +35,11 @@ def figures(report: Report) -> dict[str, dict[str, Any]]:
 
 def fates_figure(report: Report) -> dict[str, Any]:
     """Draw one bar per partition: its offsets by fate."""
-    rows = sorted(report.balance, key=lambda one: one.partition)
-    names = [f"p{one.partition}" for one in rows]
+    rows = sorted(report.balance, key=lambda row: row.partition)
+    names = [f"p{row.partition}" for row in rows]
     data = []
     for fate, (colour, pattern) in FATES.items():
-        values = [getattr(one, fate) or 0 for one in rows]
+        values = [getattr(row, fate) or 0 for row in rows]
         if any(values):
             marker = {"color": colour, "pattern": {"shape": pattern, "fillmode": "overlay"}}
             hover = f"%{{y}}: %{{x:,}} {fate.replace('_', ' ')}<extra></extra>"
@@ -58,24 +58,32 @@ def fates_figure(report: Report) -> dict[str, Any]:
 def findings_figure(report: Report) -> dict[str, Any]:
     """Draw one bar per kind found: rows that break the verdict, that do not count, and that another
     kind explains."""
-    found = [one for one in report.findings if one.count]
-    names = [one.kind.replace("_", " ") for one in found]
-    uncounted = {one.kind for one in report.not_checked}
-    breaks = [one.outcome is Outcome.VIOLATED and one.kind not in uncounted for one in found]
+    findings = [finding for finding in report.findings if finding.count]
+    names = [finding.kind.replace("_", " ") for finding in findings]
+    uncounted = {finding.kind for finding in report.not_checked}
+    breaks = [
+        finding.outcome is Outcome.VIOLATED and finding.kind not in uncounted
+        for finding in findings
+    ]
     bars = (
         (
             "breaks the verdict",
-            [one.primary * bad for one, bad in zip(found, breaks, strict=True)],
+            [finding.primary * bad for finding, bad in zip(findings, breaks, strict=True)],
             "#D55E00",
             "",
         ),
         (
             "does not break it",
-            [one.primary * (not bad) for one, bad in zip(found, breaks, strict=True)],
+            [finding.primary * (not bad) for finding, bad in zip(findings, breaks, strict=True)],
             "#56B4E9",
             ".",
         ),
-        ("explained by another kind", [one.count - one.primary for one in found], "#999999", "/"),
+        (
+            "explained by another kind",
+            [finding.count - finding.primary for finding in findings],
+            "#999999",
+            "/",
+        ),
     )
     data = [
         {
@@ -91,9 +99,11 @@ def findings_figure(report: Report) -> dict[str, Any]:
         if any(values)
     ]
     # Small counts need whole numbers on the axis, too.
-    step = {"dtick": 1} if max((one.count for one in found), default=0) <= FEW_ROWS else {}
+    step = (
+        {"dtick": 1} if max((finding.count for finding in findings), default=0) <= FEW_ROWS else {}
+    )
     axis = {"title": {"text": "rows found"}, "tickformat": ",d", **step}
-    return _figure(data, len(found), barmode="stack", xaxis=axis, showlegend=True)
+    return _figure(data, len(findings), barmode="stack", xaxis=axis, showlegend=True)
 
 
 def places_figure(report: Report) -> dict[str, Any]:
@@ -101,16 +111,16 @@ def places_figure(report: Report) -> dict[str, Any]:
     symbols = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "hexagon")
     data = []
     for number, finding in enumerate(report.findings):
-        there = [one for one in finding.examples if one.partition is not None]
-        if there:
+        placed = [example for example in finding.examples if example.partition is not None]
+        if placed:
             data.append(
                 {
                     "type": "scatter",
                     "mode": "markers",
                     "name": finding.kind.replace("_", " "),
-                    "x": [one.offset for one in there],
-                    "y": [f"p{one.partition}" for one in there],
-                    "text": [escape(one.why) for one in there],
+                    "x": [example.offset for example in placed],
+                    "y": [f"p{example.partition}" for example in placed],
+                    "text": [escape(example.why) for example in placed],
                     "marker": {
                         "size": 11,
                         # Hollow, so that two at the same place are both visible.

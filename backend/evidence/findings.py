@@ -40,7 +40,7 @@ class Place(NamedTuple):
 def gather(ledger: Path, evidence: Path) -> Counter[Place]:
     """Combine the validators' findings in the folder `evidence`, and count them. Raises OSError."""
     folders = sorted(ledger.glob("findings*"))
-    found: Counter[Place] = Counter()
+    places: Counter[Place] = Counter()
     with (
         pq.ParquetWriter(evidence / PARQUET, SCHEMA) as parquet,
         csv.CSVWriter(evidence / CSV, SCHEMA) as text,
@@ -51,10 +51,10 @@ def gather(ledger: Path, evidence: Path) -> Counter[Place]:
                     rows = pa.Table.from_batches([batch]).select(SCHEMA.names).cast(SCHEMA)
                     parquet.write_table(rows)
                     text.write_table(_defused(rows))
-                    found += _places(rows)
+                    places += _places(rows)
     for folder in folders:
         shutil.rmtree(folder)
-    return found
+    return places
 
 
 def write_csv(parquet: Path, target: Path, *, raw: bool = False) -> None:
@@ -94,5 +94,5 @@ def _places(rows: pa.Table) -> Counter[Place]:
     placed = pa.table({"kind": rows["kind"], "cause": rows["explained_by"], "place": place})
     counts = placed.group_by(["kind", "cause", "place"]).aggregate([([], "count_all")]).to_pylist()
     return Counter(
-        {Place(one["kind"], one["cause"], one["place"]): one["count_all"] for one in counts}
+        {Place(row["kind"], row["cause"], row["place"]): row["count_all"] for row in counts}
     )

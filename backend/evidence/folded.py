@@ -32,11 +32,11 @@ def keep_folded(folded: Folded, evidence: Path) -> None:
 
 def read_folded(evidence: Path) -> Folded:
     """Read the files. Raises OSError, and ValueError or KeyError for files of another kind."""
-    seen, pieces, inputs = (
+    words, pieces, inputs = (
         _with_content(read_table(evidence / name), schema)
         for name, schema in ((SEEN, WORDS), (PIECES_SEEN, PIECES), (INPUTS, WORDS))
     )
-    return Folded(as_words(seen), pieces, as_words(inputs))
+    return Folded(as_words(words), pieces, as_words(inputs))
 
 
 def _table(words: Words) -> pa.Table:

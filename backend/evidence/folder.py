@@ -105,12 +105,14 @@ def evidence_hash(folder: Path) -> str | None:
     """Return the hash for a sign-off: of the manifest, or of all manifests together; None without
     any."""
     try:
-        found = evidence_in(folder)
+        folders = evidence_in(folder)
     except EvidenceError:
         return None
-    if len(found) == 1:
-        return manifest_hash(found[0])
-    lines = "".join(f"{manifest_hash(one)}  {one.relative_to(folder)}\n" for one in found)
+    if len(folders) == 1:
+        return manifest_hash(folders[0])
+    lines = "".join(
+        f"{manifest_hash(evidence)}  {evidence.relative_to(folder)}\n" for evidence in folders
+    )
     return hashlib.sha256(lines.encode()).hexdigest()
 
 

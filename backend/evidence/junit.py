@@ -39,14 +39,14 @@ def write_junit(path: Path, report: Report, places: Mapping[Place, int], made_at
     }.items():
         suite.add_property(name, _text(value))
     suite.add_testcase(_verdict(report))
-    uncounted = {one.kind: one.why for one in report.not_checked}
+    uncounted = {row.kind: row.why for row in report.not_checked}
     for finding in report.findings:
-        here = {place: count for place, count in places.items() if place.kind == finding.kind}
+        counts = {place: count for place, count in places.items() if place.kind == finding.kind}
         for group in groups(report, places):
-            suite.add_testcase(_case(report, finding, group, here, uncounted.get(finding.kind)))
-        if any(place.partition is None for place in here):
-            suite.add_testcase(_case(report, finding, None, here, uncounted.get(finding.kind)))
-    looked_for = {one.kind for one in report.findings}
+            suite.add_testcase(_case(report, finding, group, counts, uncounted.get(finding.kind)))
+        if any(place.partition is None for place in counts):
+            suite.add_testcase(_case(report, finding, None, counts, uncounted.get(finding.kind)))
+    looked_for = {row.kind for row in report.findings}
     for kind, why in uncounted.items():
         if kind not in looked_for:
             suite.add_testcase(_skipped(_named(report, kind, "not looked for"), why))
@@ -60,7 +60,9 @@ def write_junit(path: Path, report: Report, places: Mapping[Place, int], made_at
 def groups(report: Report, places: Mapping[Place, int]) -> Sequence[Group]:
     """Return the partitions of both topics, in at most `GROUPS_MAX` groups of neighbours."""
     numbers = {
-        one.partition for bounds in (report.sink, report.source) for one in bounds.partitions
+        partition.partition
+        for bounds in (report.sink, report.source)
+        for partition in bounds.partitions
     }
     numbers |= {place.partition for place in places if place.partition is not None}
     partitions = sorted(numbers)
@@ -75,7 +77,7 @@ def _verdict(report: Report) -> TestCase:
     elif report.verdict is Outcome.UNKNOWN:
         case.result = [Error(_text(report.why), report.verdict)]
     case.system_out = _text(
-        "\n".join([report.why, *(f"Warning: {one}" for one in report.warnings)])
+        "\n".join([report.why, *(f"Warning: {warning}" for warning in report.warnings)])
     )
     # All cases are judged together, so this one has the total time.
     case.time = report.took_s
@@ -86,13 +88,13 @@ def _case(
     report: Report,
     finding: Finding,
     group: Group | None,
-    here: Mapping[Place, int],
+    counts: Mapping[Place, int],
     uncounted: str | None,
 ) -> TestCase:
     """Make a case. `group` None: rows without a partition."""
     case = _named(report, finding.kind, _name(group))
     causes: Counter[str | None] = Counter()
-    for place, count in here.items():
+    for place, count in counts.items():
         if (place.partition in group) if group is not None else place.partition is None:
             causes[place.cause] += count
     if uncounted is not None:
@@ -101,11 +103,13 @@ def _case(
     if finding.outcome is Outcome.UNKNOWN:
         case.result = [Error(_text(finding.why), finding.outcome)]
     elif finding.outcome is Outcome.VIOLATED and outcome is not Outcome.HOLDS:
-        said = Failure(_text(f"{sum(causes.values()):,} here. {finding.why}"), outcome)
-        said.text = _text(
-            "\n".join(_line(report, one) for one in finding.examples if _belongs(one, group))
+        failure = Failure(_text(f"{sum(causes.values()):,} here. {finding.why}"), outcome)
+        failure.text = _text(
+            "\n".join(
+                _line(report, example) for example in finding.examples if _belongs(example, group)
+            )
         )
-        case.result = [said]
+        case.result = [failure]
     case.system_out = _text(finding.why)
     return case
 

@@ -107,8 +107,8 @@ class Budget:
 
 def plain_name(name: str) -> str:
     """Return the name of a file without anything that a terminal would obey."""
-    shown = name if len(name) <= NAME_SHOWN else f"{name[: NAME_SHOWN - 1]}…"
-    return shown if shown.isprintable() else ascii(shown)
+    short = name if len(name) <= NAME_SHOWN else f"{name[: NAME_SHOWN - 1]}…"
+    return short if short.isprintable() else ascii(short)
 
 
 def plain_file(path: Path) -> bool:
@@ -229,9 +229,9 @@ def parse_json(text: bytes | str) -> Any:
     if values > JSON_VALUES_MAX:
         raise ValueError(f"it holds {values:,} values; {JSON_VALUES_MAX:,} are allowed")
     try:
-        found = json.loads(text, object_pairs_hook=_once_each)
-        json.dumps(found, ensure_ascii=False).encode()
-        return found
+        document = json.loads(text, object_pairs_hook=_once_each)
+        json.dumps(document, ensure_ascii=False).encode()
+        return document
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 

@@ -85,9 +85,9 @@ def write_manifest(
     now = f"{datetime.now(UTC).replace(tzinfo=None):%Y-%m-%dT%H:%M:%S}Z"
     try:
         files = {name: _entry(folder / name) for name in _files(folder)}
-        said = asdict(Manifest(run, verdict, now, payloads, judged_at, of))
-        said["files"] = {name: entry._asdict() for name, entry in files.items()}
-        text = json.dumps({"schema": SCHEMA, **said}, indent=1, ensure_ascii=False) + "\n"
+        fields = asdict(Manifest(run, verdict, now, payloads, judged_at, of))
+        fields["files"] = {name: entry._asdict() for name, entry in files.items()}
+        text = json.dumps({"schema": SCHEMA, **fields}, indent=1, ensure_ascii=False) + "\n"
         (folder / MANIFEST).write_text(text, encoding="utf-8")
     except OSError as error:
         raise EvidenceError(
@@ -107,14 +107,14 @@ def read_manifest(folder: Path) -> Manifest:
 def parse_manifest(path: Path) -> Manifest:
     """Read a manifest from a file of any name. Raises EvidenceError, FileNotFoundError."""
     try:
-        said = read_json(path)
-        if said.pop("schema") != SCHEMA:
+        fields = read_json(path)
+        if fields.pop("schema") != SCHEMA:
             raise EvidenceError(
                 f"{path} was written by another version of Topicproof, which this one cannot read."
             )
-        files = {name: Entry(**entry) for name, entry in said.pop("files").items()}
-        found = Manifest(**{**said, "payloads": Payloads(said["payloads"])}, files=files)
-        return _CHECKED.validate_python(asdict(found) | {"files": files})
+        files = {name: Entry(**entry) for name, entry in fields.pop("files").items()}
+        manifest = Manifest(**{**fields, "payloads": Payloads(fields["payloads"])}, files=files)
+        return _CHECKED.validate_python(asdict(manifest) | {"files": files})
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -133,29 +133,31 @@ def manifest_hash(folder: Path) -> str | None:
 
 def differences(folder: Path) -> list[Difference]:
     """Return the files that differ from the manifest. Raises EvidenceError without a manifest."""
-    said = read_manifest(folder).files
-    there = _files(folder)
-    found = [Difference(name, "missing") for name in said.keys() - set(there)]
-    found += [Difference(name, "added") for name in set(there) - said.keys()]
+    entries = read_manifest(folder).files
+    names = _files(folder)
+    changed = [Difference(name, "missing") for name in entries.keys() - set(names)]
+    changed += [Difference(name, "added") for name in set(names) - entries.keys()]
     try:
-        found += [
+        changed += [
             Difference(name, "changed")
-            for name in there
-            if name in said and not _same(folder / name, said[name])
+            for name in names
+            if name in entries and not _same(folder / name, entries[name])
         ]
     except OSError as error:
         raise EvidenceError(
             f"The evidence in {folder} cannot be read: {error.strerror}."
         ) from error
-    return sorted(found)
+    return sorted(changed)
 
 
 def require_unchanged(folder: Path) -> str:
     """Return the manifest's hash. Raises EvidenceError naming the files that differ."""
-    found = differences(folder)
-    if found:
-        named = ", ".join(f"{plain_name(one.file)} ({one.how})" for one in found[:5])
-        more = f" and {len(found) - 5:,} more" if len(found) > 5 else ""
+    changed = differences(folder)
+    if changed:
+        named = ", ".join(
+            f"{plain_name(difference.file)} ({difference.how})" for difference in changed[:5]
+        )
+        more = f" and {len(changed) - 5:,} more" if len(changed) > 5 else ""
         raise EvidenceError(f"The evidence in {folder} is not what was written: {named}{more}.")
     return manifest_hash(folder) or ""
 
@@ -163,15 +165,15 @@ def require_unchanged(folder: Path) -> str:
 def _files(folder: Path) -> list[str]:
     """List every file in the folder. A link counts as a file: its target is not part of the
     evidence."""
-    found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    own = (folder / MANIFEST, folder / ATTESTATION)
-    return sorted(str(path.relative_to(folder)) for path in found if path not in own)
+    files = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    unlisted = (folder / MANIFEST, folder / ATTESTATION)
+    return sorted(str(path.relative_to(folder)) for path in files if path not in unlisted)
 
 
-def _same(path: Path, said: Entry) -> bool:
-    if not plain_file(path) or path.stat().st_size != said.bytes:
+def _same(path: Path, entry: Entry) -> bool:
+    if not plain_file(path) or path.stat().st_size != entry.bytes:
         return False
-    return _entry(path) == said
+    return _entry(path) == entry
 
 
 def _entry(path: Path) -> Entry:

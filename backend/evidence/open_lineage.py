@@ -40,7 +40,7 @@ def event_of(report: Report, of_source: str, of_sink: str, ended: datetime) -> R
         raise UsageError(
             "--openlineage needs OpenLineage's client: pip install 'topicproof[openlineage]'."
         ) from error
-    open_kinds = {one.kind for one in report.not_checked}
+    open_kinds = {finding.kind for finding in report.not_checked}
     verdict = quality.Assertion(
         assertion=str(report.guarantee),
         success=report.verdict is Outcome.HOLDS,
@@ -49,14 +49,14 @@ def event_of(report: Report, of_source: str, of_sink: str, ended: datetime) -> R
     )
     each = [
         quality.Assertion(
-            assertion=one.kind,
-            success=one.outcome is Outcome.HOLDS,
+            assertion=finding.kind,
+            success=finding.outcome is Outcome.HOLDS,
             severity="error",
-            description=one.why,
-            actual=None if one.outcome is Outcome.HOLDS else str(one.count),
+            description=finding.why,
+            actual=None if finding.outcome is Outcome.HOLDS else str(finding.count),
         )
-        for one in report.findings
-        if one.kind not in open_kinds
+        for finding in report.findings
+        if finding.kind not in open_kinds
     ]
     facet = quality.DataQualityAssertionsDatasetFacet(assertions=[verdict, *each])
     source, sink = report.source.topic, report.sink.topic
@@ -90,8 +90,8 @@ def emit(url: str, events: Sequence[RunEvent]) -> None:
         config.auth = ApiKeyTokenProvider({"apiKey": key})
     try:
         transport = HttpTransport(config)
-        for one in events:
-            transport.emit(one)
+        for event in events:
+            transport.emit(event)
     # The client's HTTP libraries have no exception in common.
     except Exception as error:
         answer = getattr(error, "response", None)

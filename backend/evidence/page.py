@@ -36,7 +36,7 @@ def write_page(
 ) -> None:
     """Write the page, in a copy with the sign-offs; without `signatures`, as earlier versions did.
     Raises OSError."""
-    balance = sorted(report.balance, key=lambda one: one.partition)
+    balance = sorted(report.balance, key=lambda row: row.partition)
     text = (
         _environment()
         .get_template("report.html.jinja")
@@ -49,13 +49,13 @@ def write_page(
             examples_open=EXAMPLES_OPEN,
             fates=tuple(FATES),
             balance=[
-                (one.partition, one.offsets, *(getattr(one, fate) for fate in FATES))
-                for one in balance
+                (row.partition, row.offsets, *(getattr(row, fate) for fate in FATES))
+                for row in balance
             ],
-            found=[one for one in report.findings if one not in report.aside],
+            found=[row for row in report.findings if row not in report.aside],
             aside=report.aside,
-            checks={one.kind: one for one in report.checked},
-            uncounted={one.kind: one.why for one in report.not_checked},
+            checks={row.kind: row for row in report.checked},
+            uncounted={row.kind: row.why for row in report.not_checked},
             origins=list(_origins(report)),
             figures=figures(report),
             style=_file("report.css"),
@@ -71,20 +71,20 @@ def _origins(report: Report) -> Iterator[tuple[Origin, str, list[tuple[str, str]
     across = report.source_origin is not None
     for origin, side in ((report.origin, "sink"), (report.source_origin, "source")):
         if origin is not None:
-            said = [f"of the {side}"] if across else []
-            said += [origin.name] if origin.name else []
+            words = [f"of the {side}"] if across else []
+            words += [origin.name] if origin.name else []
             topics = [(name, topic_id or "none") for name, topic_id in origin.topics.items()]
-            yield origin, f": {', '.join(said)}" if said else "", topics
+            yield origin, f": {', '.join(words)}" if words else "", topics
 
 
 def page_time(page: Path) -> str | None:
     """Return the time in a page, in UTC as ISO 8601; None without one."""
     try:
         with page.open(encoding="utf-8") as text:
-            found = _TIME.search(text.read(PAGE_HEAD_MAX))
+            match = _TIME.search(text.read(PAGE_HEAD_MAX))
     except (OSError, ValueError):
         return None
-    return f"{found[1]}T{found[2]}" if found else None
+    return f"{match[1]}T{match[2]}" if match else None
 
 
 def _row(example: Example, topic: str) -> tuple[str, str, str]:
@@ -106,7 +106,7 @@ def _legible(value: object) -> object:
 
 @cache
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
         trim_blocks=True,
@@ -115,13 +115,13 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         finalize=_legible,
     )
-    made.filters |= {
+    environment.filters |= {
         "words": lambda name: name.replace("_", " "),
         "grouped": lambda number: f"{number:,}",
         "row": _row,
         "range": _range,
     }
-    return made
+    return environment
 
 
 @cache

@@ -67,7 +67,7 @@ def unpack(packed: Path, folder: Path) -> None:
 def _require_sound(packed: Path, entries: list[zipfile.ZipInfo], free: int) -> None:
     if len(entries) > FILES_MAX:
         raise EvidenceError(f"{packed} has more than {FILES_MAX:,} files; evidence has fewer.")
-    seen = set()
+    names = set()
     for entry in entries:
         parts = PurePosixPath(entry.filename).parts
         if not parts or entry.filename.startswith("/") or ".." in parts or "\\" in entry.filename:
@@ -82,9 +82,9 @@ def _require_sound(packed: Path, entries: list[zipfile.ZipInfo], free: int) -> N
         if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
             name = plain_name(entry.filename)
             raise EvidenceError(f"{packed} holds {name!r}, which is not a plain file.")
-        if parts in seen:
+        if parts in names:
             raise EvidenceError(f"{packed} holds {plain_name(entry.filename)!r} twice.")
-        seen.add(parts)
+        names.add(parts)
     size = sum(entry.file_size for entry in entries)
     if size > UNPACKED_BYTES_MAX:
         raise EvidenceError(

@@ -88,12 +88,12 @@ def missing(settings: Settings, hashes: Sequence[str]) -> list[int]:
         return []
     database = _database(settings)
     try:
-        said = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         return [
-            one["number"]
-            for one in said
-            if one["database"] == database
-            and (one["number"] > len(hashes) or hashes[one["number"] - 1] != one["hash"])
+            entry["number"]
+            for entry in entries
+            if entry["database"] == database
+            and (entry["number"] > len(hashes) or hashes[entry["number"] - 1] != entry["hash"])
         ]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise EvidenceError(f"The list of signed sign-offs {path} cannot be read.") from error
@@ -105,22 +105,22 @@ def anchored(number: int, digest: str, envelope: str | None, keyring: Keyring) -
         return Anchored(number, False, "Nobody vouches for it: it has no signature.")
     try:
         parsed = parse_envelope(envelope.encode())
-        said = payload_fields(parsed)
+        fields = payload_fields(parsed)
         fits = (
             parsed.payload_type == PAYLOAD_TYPE
-            and said["predicateType"] == PREDICATE
-            and said["subject"][0]["digest"]["sha256"] == digest
+            and fields["predicateType"] == PREDICATE
+            and fields["subject"][0]["digest"]["sha256"] == digest
         )
     except (ValueError, KeyError, TypeError, IndexError):
         return Anchored(number, False, "Its signature is damaged.")
-    known, _ = signers_of(parsed, keyring)
-    if known is None:
+    signer, _ = signers_of(parsed, keyring)
+    if signer is None:
         return Anchored(number, False, "Its signature is by no key that is known here.")
-    by = f"{known.name} (key {known.id[:16]})"
+    by = f"{signer.name} (key {signer.id[:16]})"
     if not fits:
         return Anchored(number, False, f"{by} signed another entry.")
-    if known.revoked is not None:
-        return Anchored(number, False, f"{by} signed it. {revoked_says(known)}")
+    if signer.revoked is not None:
+        return Anchored(number, False, f"{by} signed it. {revoked_says(signer)}")
     return Anchored(number, True, f"{by} vouches for it.")
 
 

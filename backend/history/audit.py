@@ -159,5 +159,5 @@ def _hash(row: _AuditRow) -> str:
 
 def _read(row: _AuditRow) -> Entry:
     by, action = read_identity(json.loads(row.identity)), Action(row.action)
-    told = row.number, row.made_at, by, action, row.what, row.allowed, row.previous, row.hash
-    return Entry(*told, _hash(row))
+    columns = row.number, row.made_at, by, action, row.what, row.allowed, row.previous, row.hash
+    return Entry(*columns, _hash(row))

@@ -34,7 +34,7 @@ class KindChange:
     def word(self) -> str:
         """One of: appeared, disappeared, more, fewer, judged differently, only before, only after,
         the same."""
-        was, is_ = (one.count if one else 0 for one in (self.before, self.after))
+        was, is_ = (finding.count if finding else 0 for finding in (self.before, self.after))
         if is_ and not was:
             return "appeared"
         if was and not is_:
@@ -58,7 +58,7 @@ class Comparison:
     @property
     def changed(self) -> tuple[KindChange, ...]:
         """Kinds that differ."""
-        return tuple(one for one in self.kinds if one.word != "the same")
+        return tuple(change for change in self.kinds if change.word != "the same")
 
     @property
     def why(self) -> str:
@@ -70,12 +70,12 @@ class Comparison:
         verdicts = f"{self.before.verdict} and {self.after.verdict}"
         if self.before.verdict is self.after.verdict:
             verdicts = f"{self.before.verdict} both times"
-        told = [
-            f"{titles.get(one.kind, one.kind)} {one.word}"
-            for one in self.changed
-            if not one.word.startswith("only")
+        words = [
+            f"{titles.get(change.kind, change.kind)} {change.word}"
+            for change in self.changed
+            if not change.word.startswith("only")
         ]
-        return f"{verdicts}; " + (", ".join(told) if told else "no kind of finding differs") + "."
+        return f"{verdicts}; " + (", ".join(words) if words else "no kind of finding differs") + "."
 
 
 def compare(before: Report, after: Report) -> Comparison:
@@ -98,7 +98,9 @@ def compare(before: Report, after: Report) -> Comparison:
         Figure("inputs not processed", before.not_processed, after.not_processed),
         Figure("judged in, s", before.took_s, after.took_s),
     ]
-    was, is_ = ({one.kind: one for one in report.findings} for report in (before, after))
+    was, is_ = (
+        {finding.kind: finding for finding in report.findings} for report in (before, after)
+    )
     kinds = tuple(
         KindChange(kind, was.get(kind), is_.get(kind)) for kind in dict.fromkeys([*was, *is_])
     )

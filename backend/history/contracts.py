@@ -70,10 +70,10 @@ def keep(history: History, name: str, text: str) -> KeptContract:
         if newest is not None and newest.text == text:
             return newest
         number = 1 if newest is None else newest.version + 1
-        kept = KeptContract(name, number, datetime.now(UTC).replace(tzinfo=None), text)
-        if _add(history, kept):
-            note(history, Action.KEEP, kept.label)
-            return kept
+        contract = KeptContract(name, number, datetime.now(UTC).replace(tzinfo=None), text)
+        if _add(history, contract):
+            note(history, Action.KEEP, contract.label)
+            return contract
     raise EvidenceError(
         f"The contract {name} was not kept: others keep versions of it all the time. Try again."
     )
@@ -83,15 +83,15 @@ def find(history: History, label: str) -> KeptContract:
     """Find a contract by `NAME`, or one of its versions by `NAME@VERSION`. Raises UsageError."""
     name, _, number = label.partition("@")
     with history.session() as session:
-        wanted = select(_ContractRow).where(_ContractRow.name == name)
+        query = select(_ContractRow).where(_ContractRow.name == name)
         if number.isascii() and number.isdecimal() and len(number) < 10:
-            wanted = wanted.where(_ContractRow.version == int(number))
-        row = session.scalars(wanted.order_by(_ContractRow.version.desc()).limit(1)).first()
+            query = query.where(_ContractRow.version == int(number))
+        row = session.scalars(query.order_by(_ContractRow.version.desc()).limit(1)).first()
         if row is not None and not (number and not number.isdecimal()):
             return _read(row)
-    names = [one.name for one in contracts(history)]
-    known = f"Kept are {', '.join(names[:10])}." if names else "No contract has been kept."
-    raise UsageError(f"There is no contract {label}. {known}")
+    names = [contract.name for contract in contracts(history)]
+    hint = f"Kept are {', '.join(names[:10])}." if names else "No contract has been kept."
+    raise UsageError(f"There is no contract {label}. {hint}")
 
 
 def contracts(history: History) -> list[KeptContract]:
@@ -109,20 +109,20 @@ def contracts(history: History) -> list[KeptContract]:
 
 def versions(history: History, name: str) -> list[KeptContract]:
     """Return every version of a contract, newest first."""
-    wanted = select(_ContractRow).where(_ContractRow.name == name)
+    query = select(_ContractRow).where(_ContractRow.name == name)
     with history.session() as session:
-        return [_read(row) for row in session.scalars(wanted.order_by(_ContractRow.version.desc()))]
+        return [_read(row) for row in session.scalars(query.order_by(_ContractRow.version.desc()))]
 
 
 def _newest(history: History, name: str) -> KeptContract | None:
     return next(iter(versions(history, name)), None)
 
 
-def _add(history: History, kept: KeptContract) -> bool:
+def _add(history: History, contract: KeptContract) -> bool:
     """Add a version. Returns False if another process was faster."""
     with history.session() as session:
         try:
-            session.add(_ContractRow(**vars(kept)))
+            session.add(_ContractRow(**vars(contract)))
             session.flush()
         except IntegrityError:
             session.rollback()

@@ -76,8 +76,12 @@ def hidden_of(login: Login, settings: Settings, by: Identity, run: Run) -> tuple
     if not login.masks:
         return ()
     folder = run.folder(settings)
-    judged = [read_report(one) for one in evidence_in(folder)] if holds_evidence(folder) else []
-    named = (name for one in judged for name in (*one.source.topics, *one.sink.topics))
+    judged = (
+        [read_report(evidence) for evidence in evidence_in(folder)]
+        if holds_evidence(folder)
+        else []
+    )
+    named = (name for report in judged for name in (*report.source.topics, *report.sink.topics))
     topics = dict.fromkeys([*run.facts.every_topic, *named])
     return tuple(field for topic in topics for field in masked_fields(login.masks, topic, by))
 

@@ -121,7 +121,7 @@ class Facts:
     def every_topic(self) -> tuple[str, ...]:
         """All topics, those of each stage included. Several sources of a check have a joined
         name."""
-        of_stages = (name for one in self.stages for name in (*one.sources, *one.sinks))
+        of_stages = (name for stage in self.stages for name in (*stage.sources, *stage.sinks))
         names = (self.source, self.sink, *self.also, *self.topics.values(), *of_stages)
         return tuple(dict.fromkeys(filter(None, names)))
 

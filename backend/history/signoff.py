@@ -165,10 +165,10 @@ def signable(settings: Settings, run: Run) -> tuple[list[Report], str]:
     if run.alive:
         raise UsageError(f"Run {run.id} is still running. Sign it when it has ended.")
     folder = run.folder(settings)
-    found = evidence_in(folder)
-    for evidence in found:
+    folders = evidence_in(folder)
+    for evidence in folders:
         require_unchanged(evidence)
-    return [read_report(evidence) for evidence in found], evidence_hash(folder) or ""
+    return [read_report(evidence) for evidence in folders], evidence_hash(folder) or ""
 
 
 def sign(
@@ -203,10 +203,10 @@ def sign(
         comment = " ".join([*filter(None, [_covered(reports)]), comment]).strip()
     note(history, _action(decision), run)
     for _ in range(TRIES):
-        made = _append(
+        entry = _append(
             history,
             run,
-            merge(one.verdict for one in reports),
+            merge(report.verdict for report in reports),
             evidence,
             decision,
             by,
@@ -214,8 +214,8 @@ def sign(
             kind,
             until,
         )
-        if made is not None:
-            return made
+        if entry is not None:
+            return entry
     raise EvidenceError(
         "The sign-off could not be entered: too many people sign at the same time. Try again."
     )
@@ -231,19 +231,19 @@ def require_signer(
     with noting_refusal(history, action, run):
         by = _signer(history.by, name)
         if decision is Decision.ACCEPT and history.settings.four_eyes:
-            waived = [one for one in signoffs(history, run) if one.evidence == evidence]
+            waived = [entry for entry in signoffs(history, run) if entry.evidence == evidence]
             _require_other_eyes(by, history.get(run).facts.launched_by, waived)
     return by
 
 
 def signoffs(history: History, run: str | None = None) -> list[Signoff]:
     """Return all entries, or those of one run, oldest first."""
-    wanted = select(_SignoffRow).order_by(_SignoffRow.number)
+    query = select(_SignoffRow).order_by(_SignoffRow.number)
     with history.session() as session:
         return [
             _read(row)
             for row in session.scalars(
-                wanted if run is None else wanted.where(_SignoffRow.run == run)
+                query if run is None else query.where(_SignoffRow.run == run)
             )
         ]
 
@@ -264,15 +264,17 @@ def unanchored(history: History, keyring: Keyring) -> list[Anchored]:
     and somebody has removed. An entry without a signature, of an earlier version, is covered by any
     later one that is signed, as long as the chain is not broken."""
     entries = signoffs(history)
-    gone = missing(history.settings, [one.hash for one in entries])
-    told = [anchored(one.number, one.hash, one.envelope, keyring) for one in entries]
-    covered = max((one.number for one in told if one.trusted), default=0)
-    unsigned = {one.number for one in entries if one.envelope is None and one.number < covered}
+    removed = missing(history.settings, [entry.hash for entry in entries])
+    anchors = [anchored(entry.number, entry.hash, entry.envelope, keyring) for entry in entries]
+    covered = max((entry.number for entry in anchors if entry.trusted), default=0)
+    unsigned = {
+        entry.number for entry in entries if entry.envelope is None and entry.number < covered
+    }
     return [
-        *(one for one in told if not one.trusted and one.number not in unsigned),
+        *(entry for entry in anchors if not entry.trusted and entry.number not in unsigned),
         *(
-            Anchored(one, False, "This installation signed it, and it is not in the history.")
-            for one in gone
+            Anchored(number, False, "This installation signed it, and it is not in the history.")
+            for number in removed
         ),
     ]
 
@@ -280,7 +282,9 @@ def unanchored(history: History, keyring: Keyring) -> list[Anchored]:
 def standing(entries: Sequence[Signoff], evidence: str | None, today: date) -> Standing:
     """Return a run's status from its entries, oldest first. `evidence`: the current hash of its
     manifest, None without one."""
-    decided = next((one for one in reversed(entries) if one.decision is not Decision.WAIVE), None)
+    decided = next(
+        (entry for entry in reversed(entries) if entry.decision is not Decision.WAIVE), None
+    )
     if decided is None:
         return Standing.NONE
     if decided.evidence != evidence:
@@ -289,9 +293,9 @@ def standing(entries: Sequence[Signoff], evidence: str | None, today: date) -> S
         return Standing.REJECTED
     # The longest of several waivers of one kind counts. Only a VIOLATED verdict depends on waivers.
     days: dict[str | None, date] = {}
-    for one in entries:
-        if one.decision is Decision.WAIVE and one.evidence == evidence and one.until:
-            days[one.kind] = max(one.until, days.get(one.kind, one.until))
+    for entry in entries:
+        if entry.decision is Decision.WAIVE and entry.evidence == evidence and entry.until:
+            days[entry.kind] = max(entry.until, days.get(entry.kind, entry.until))
     rests = decided.verdict is Outcome.VIOLATED and any(day < today for day in days.values())
     return Standing.EXPIRED if rests else Standing.ACCEPTED
 
@@ -299,18 +303,20 @@ def standing(entries: Sequence[Signoff], evidence: str | None, today: date) -> S
 def waivers(entries: Sequence[Signoff], evidence: str | None) -> int:
     """Return how many kinds of finding are waived on the evidence in a verdict that is accepted; 0
     if it does not depend on waivers."""
-    decided = next((one for one in reversed(entries) if one.decision is not Decision.WAIVE), None)
+    decided = next(
+        (entry for entry in reversed(entries) if entry.decision is not Decision.WAIVE), None
+    )
     if decided is None or decided.decision is Decision.REJECT:
         return 0
     if decided.verdict is not Outcome.VIOLATED or decided.evidence != evidence:
         return 0
     return len(
         {
-            one.kind
-            for one in entries
-            if one.decision is Decision.WAIVE
-            and one.evidence == evidence
-            and one.number < decided.number
+            entry.kind
+            for entry in entries
+            if entry.decision is Decision.WAIVE
+            and entry.evidence == evidence
+            and entry.number < decided.number
         }
     )
 
@@ -326,11 +332,11 @@ def standing_text(entries: Sequence[Signoff], evidence: str | None, today: date)
 def breaking(*reports: Report) -> tuple[Finding, ...]:
     """Return the findings that make a verdict VIOLATED."""
     return tuple(
-        one
+        finding
         for report in reports
-        for one in report.findings
-        if one.outcome is Outcome.VIOLATED
-        and one.kind not in {other.kind for other in report.not_checked}
+        for finding in report.findings
+        if finding.outcome is Outcome.VIOLATED
+        and finding.kind not in {other.kind for other in report.not_checked}
     )
 
 
@@ -339,10 +345,10 @@ def _require_waivable(
 ) -> None:
     kinds = _kinds(reports)
     if kind not in kinds:
-        there = f"These can: {', '.join(kinds)}." if kinds else "No finding breaks this verdict."
+        choice = f"These can: {', '.join(kinds)}." if kinds else "No finding breaks this verdict."
         if kind is None:
-            raise UsageError(f"Name the kind of finding to waive: --kind KIND. {there}")
-        raise UsageError(f"{kind} does not break this verdict, so it cannot be waived. {there}")
+            raise UsageError(f"Name the kind of finding to waive: --kind KIND. {choice}")
+        raise UsageError(f"{kind} does not break this verdict, so it cannot be waived. {choice}")
     if until is None or until < _today():
         raise UsageError("A waiver needs its last valid day, today or later, such as 2026-12-31.")
     if not comment:
@@ -352,7 +358,7 @@ def _require_waivable(
 def _require_acceptable(
     reports: Sequence[Report], entries: Sequence[Signoff], evidence: str, comment: str
 ) -> None:
-    if any(one.verdict is Outcome.UNKNOWN for one in reports) and not comment:
+    if any(report.verdict is Outcome.UNKNOWN for report in reports) and not comment:
         raise UsageError(
             "The verdict is UNKNOWN: accepting it needs a reason in words, as its comment."
         )
@@ -362,12 +368,12 @@ def _require_acceptable(
             f"The verdict {covered} Accepting it needs a reason in words, as its comment."
         )
     waived = {
-        one.kind
-        for one in entries
-        if one.decision is Decision.WAIVE
-        and one.evidence == evidence
-        and one.until
-        and one.until >= _today()
+        entry.kind
+        for entry in entries
+        if entry.decision is Decision.WAIVE
+        and entry.evidence == evidence
+        and entry.until
+        and entry.until >= _today()
     }
     left = [kind for kind in _kinds(reports) if kind not in waived]
     if left:
@@ -401,17 +407,17 @@ def _require_other_eyes(
     """Raises NotPermitted unless `by` is another person than those who launched or resumed the run
     and who waived findings of it."""
     waived_by = [
-        one.identity or unauthenticated(one.name)
-        for one in entries
-        if one.decision is Decision.WAIVE
+        entry.identity or unauthenticated(entry.name)
+        for entry in entries
+        if entry.decision is Decision.WAIVE
     ]
     need = "Four eyes are required (TOPICPROOF_FOUR_EYES)"
     if not by.authenticated:
         raise NotPermitted(f"{need}, so accepting needs a login.")
     for did, people in (("launched it", launched_by), ("waived its findings", waived_by)):
-        if any(by.is_same_person(one) for one in people):
+        if any(by.is_same_person(person) for person in people):
             raise NotPermitted(f"{need}, and {by.name} {did}. Somebody else must accept it.")
-        if any(not one.authenticated for one in people):
+        if any(not person.authenticated for person in people):
             raise NotPermitted(f"{need}, and nobody knows who {did}: that was without a login.")
     if not launched_by:
         raise NotPermitted(f"{need}, and nobody knows who launched it: that was without a login.")
@@ -420,8 +426,8 @@ def _require_other_eyes(
 def _covered(reports: Sequence[Report]) -> str:
     """Return which part of the input the verdict covers, if the run did not reach all of it."""
     part = min(
-        (one for one in reports if one.covered_share is not None),
-        key=lambda one: one.covered_share or 0,
+        (report for report in reports if report.covered_share is not None),
+        key=lambda report: report.covered_share or 0,
         default=None,
     )
     if part is None or part.covered_share is None:
@@ -433,7 +439,7 @@ def _covered(reports: Sequence[Report]) -> str:
 
 
 def _kinds(reports: Sequence[Report]) -> list[str]:
-    return list(dict.fromkeys(one.kind for one in breaking(*reports)))
+    return list(dict.fromkeys(finding.kind for finding in breaking(*reports)))
 
 
 def _append(
@@ -453,21 +459,21 @@ def _append(
         number, previous = (last.number + 1, last.hash) if last else (1, FIRST)
         # Whole seconds, so that every database returns exactly what was hashed.
         now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
-        told = decision, comment, kind, until, verdict, evidence, previous
-        made = Signoff(number, run, now, by.name, *told, identity=by)
-        made = replace(made, hash=made.hashed())
-        made = replace(
-            made, envelope=sign_entry(history.settings, made.fields(), made.hash, evidence)
+        content = decision, comment, kind, until, verdict, evidence, previous
+        entry = Signoff(number, run, now, by.name, *content, identity=by)
+        entry = replace(entry, hash=entry.hashed())
+        entry = replace(
+            entry, envelope=sign_entry(history.settings, entry.fields(), entry.hash, evidence)
         )
         identity = json.dumps(by.as_json(), sort_keys=True, ensure_ascii=False)
-        session.add(_SignoffRow(**{**asdict(made), "identity": identity}))
+        session.add(_SignoffRow(**{**asdict(entry), "identity": identity}))
         try:
             session.flush()
         except (IntegrityError, OperationalError):
             session.rollback()
             return None
-    remember(history.settings, made.number, made.hash)
-    return made
+    remember(history.settings, entry.number, entry.hash)
+    return entry
 
 
 def _today() -> date:

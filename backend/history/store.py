@@ -129,7 +129,7 @@ class Run:
         return self.owner is not None and _holds(self.owner, self.renewed_at)
 
 
-class _Held:
+class _Connections:
     """Shared by a history and its copies. The last of them closes the connections: since Python
     3.13, one to SQLite that nobody closes is a ResourceWarning."""
 
@@ -141,8 +141,8 @@ class History:
         """`by`: who acts through it. None: who acts through this process (trust/acting.py)."""
         self.settings = settings
         self.engine = _engine(settings.database_url)
-        self._held = _Held()
-        weakref.finalize(self._held, self.engine.dispose)
+        self._connections = _Connections()
+        weakref.finalize(self._connections, self.engine.dispose)
         self._by = by
 
     @property
@@ -154,9 +154,9 @@ class History:
 
     def acted_on_by(self, by: Identity) -> History:
         """Return the same history for another person, with the same connections."""
-        found = copy(self)
-        found._by = by
-        return found
+        history = copy(self)
+        history._by = by
+        return history
 
     def create(self, kind: str, name: str, plan: Mapping[str, Any]) -> Run:
         """Create a run owned by this process, with a globally unique id. Two clusters may share a
@@ -187,8 +187,8 @@ class History:
             newest = session.scalars(
                 select(_RunRow.id).order_by(_RunRow.created_at.desc()).limit(3)
             ).all()
-        known = f"The newest are {', '.join(newest)}." if newest else "The history is empty."
-        raise UsageError(f"There is no run {run}. {known} `topicproof runs` lists all.")
+        hint = f"The newest are {', '.join(newest)}." if newest else "The history is empty."
+        raise UsageError(f"There is no run {run}. {hint} `topicproof runs` lists all.")
 
     def list(self, limit: int | None = None) -> list[Run]:
         """Return the runs, newest first; at most `limit`."""
@@ -198,19 +198,21 @@ class History:
 
     def owned_by(self, process: str) -> Sequence[str]:
         """Return the ids of the runs whose owner begins with these words, newest first."""
-        wanted = select(_RunRow.id).where(_RunRow.owner.startswith(process, autoescape=True))
+        query = select(_RunRow.id).where(_RunRow.owner.startswith(process, autoescape=True))
         with self.session() as session:
-            return session.scalars(wanted.order_by(_RunRow.created_at.desc())).all()
+            return session.scalars(query.order_by(_RunRow.created_at.desc())).all()
 
     def take(self, run: str) -> Run:
         """Become the owner. Raises UsageError while another live process owns the run."""
-        found = self.get(run)
-        if found.alive and found.owner != _me():
+        current = self.get(run)
+        if current.alive and current.owner != _me():
             raise UsageError(
-                f"Run {run} is in use by another process ({found.owner}). Stop it first: topicproof"
-                f" stop {run}"
+                f"Run {run} is in use by another process ({current.owner}). Stop it first:"
+                f" topicproof stop {run}"
             )
-        seen = _RunRow.owner.is_(None) if found.owner is None else _RunRow.owner == found.owner
+        same_owner = (
+            _RunRow.owner.is_(None) if current.owner is None else _RunRow.owner == current.owner
+        )
         values = {
             "owner": _me(),
             "renewed_at": _now(),
@@ -220,7 +222,9 @@ class History:
         }
         with self.session() as session:
             # Only if the owner has not changed since: of two concurrent attempts, one wins.
-            won = session.execute(update(_RunRow).where(_RunRow.id == run, seen).values(**values))
+            won = session.execute(
+                update(_RunRow).where(_RunRow.id == run, same_owner).values(**values)
+            )
             if won.rowcount != 1:  # type: ignore[attr-defined]
                 raise UsageError(
                     f"Run {run} was just taken by another process. Look: topicproof show {run}"
@@ -271,11 +275,11 @@ class History:
     def _update(self, run: str, also_ended: bool, **values: Any) -> None:
         """Write to a run of this process, or to one that has ended. A process that slept longer
         than its lease must not write to a run that another has resumed meanwhile."""
-        own = _RunRow.owner == _me()
+        is_ours = _RunRow.owner == _me()
         if also_ended:
-            own = or_(own, _RunRow.owner.is_(None))
+            is_ours = or_(is_ours, _RunRow.owner.is_(None))
         with self.session() as session:
-            session.execute(update(_RunRow).where(_RunRow.id == run, own).values(**values))
+            session.execute(update(_RunRow).where(_RunRow.id == run, is_ours).values(**values))
             owner = session.scalar(select(_RunRow.owner).where(_RunRow.id == run))
         if owner not in (None, _me()):
             raise UsageError(
@@ -303,8 +307,8 @@ class _Translated:
         try:
             if kind is None:
                 self.session.commit()
-        except SQLAlchemyError as found:
-            error = found
+        except SQLAlchemyError as failure:
+            error = failure
         finally:
             self.session.close()
         if isinstance(error, SQLAlchemyError):
@@ -366,12 +370,14 @@ def _revision(engine: Engine) -> str | None:
     migrations."""
     with engine.connect() as connection:
         try:
-            found: str | None = connection.scalar(text("select version_num from alembic_version"))
+            revision: str | None = connection.scalar(
+                text("select version_num from alembic_version")
+            )
         except SQLAlchemyError:
             # Either the table is missing or the database cannot be reached. The upgrade that
             # follows distinguishes them.
             return None
-    return found
+    return revision
 
 
 def _upgrade(engine: Engine) -> None:

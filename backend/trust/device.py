@@ -47,7 +47,7 @@ SLOWER_S = 5.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class DeviceCode:
     """A code that waits for its confirmation."""
 
     code: str
@@ -58,7 +58,7 @@ class Asked:
     expires_s: float
 
 
-def sign_in(settings: Settings, tell: Callable[[Asked], None]) -> Identity:
+def sign_in(settings: Settings, tell: Callable[[DeviceCode], None]) -> Identity:
     """Sign in by a device code. `tell` shows the person the code. Raises UsageError if no login is
     configured, SetupError if the provider cannot be asked, NotPermitted if it refuses."""
     login, provider = _configured(settings)
@@ -67,39 +67,39 @@ def sign_in(settings: Settings, tell: Callable[[Asked], None]) -> Identity:
     if not isinstance(endpoint, str):
         raise SetupError(f"{provider.issuer} offers no login by device code.")
     client = {"client_id": provider.device_client_id}
-    asked = _asked(_post(provider, endpoint, {**client, "scope": provider.scope}))
-    tell(asked)
-    wanted = {**client, "grant_type": GRANT, "device_code": asked.code}
+    device = _asked(_post(provider, endpoint, {**client, "scope": provider.scope}))
+    tell(device)
+    form = {**client, "grant_type": GRANT, "device_code": device.code}
 
     slower = 0
 
     def poll() -> Mapping[str, Any]:
         nonlocal slower
         time.sleep(SLOWER_S * slower)
-        answer = _post(provider, about["token_endpoint"], wanted)
+        answer = _post(provider, about["token_endpoint"], form)
         slower += answer.get("error") == "slow_down"
         return answer
 
     def is_settled(answer: Mapping[str, Any]) -> bool:
         return answer.get("error") not in ("authorization_pending", "slow_down")
 
-    answer = ask_until(poll, is_settled, asked.expires_s, asked.interval_s)
+    answer = ask_until(poll, is_settled, device.expires_s, device.interval_s)
     return _accepted(settings, login, provider, about, answer)
 
 
 def renewed(settings: Settings) -> Identity:
     """Return who is signed in, as the provider says at this moment. Raises as `sign_in`."""
     login, provider = _configured(settings)
-    kept = _read(settings)
-    if kept["issuer"] != provider.issuer:
+    login_file = _read(settings)
+    if login_file["issuer"] != provider.issuer:
         raise NotPermitted(_again("You are signed in at another provider"))
     about = _metadata(provider)
-    wanted = {
+    form = {
         "client_id": provider.device_client_id,
         "grant_type": "refresh_token",
-        "refresh_token": kept["refresh_token"],
+        "refresh_token": login_file["refresh_token"],
     }
-    answer = _post(provider, about["token_endpoint"], wanted)
+    answer = _post(provider, about["token_endpoint"], form)
     return _accepted(settings, login, provider, about, answer)
 
 
@@ -136,15 +136,15 @@ def verified_claims(
     """Return the claims of an ID token, checked by OpenID Connect Core, 3.1.3.7: signature, issuer,
     audience and times. `keys`: the provider's JWK set. Raises NotPermitted."""
     try:
-        told = jwt.decode(token, KeySet.import_key_set(dict(keys)), algorithms=ALGORITHMS)  # type: ignore[arg-type]
-        claims = dict(told.claims)
+        token_parts = jwt.decode(token, KeySet.import_key_set(dict(keys)), algorithms=ALGORITHMS)  # type: ignore[arg-type]
+        claims = dict(token_parts.claims)
     except (JoseError, ValueError, TypeError, KeyError) as error:
         raise NotPermitted(f"The ID token of {issuer} is not signed by its keys.") from error
     audience = claims.get("aud")
-    named = audience if isinstance(audience, list) else [audience]
-    if claims.get("iss") != issuer or client_id not in named:
+    audiences = audience if isinstance(audience, list) else [audience]
+    if claims.get("iss") != issuer or client_id not in audiences:
         raise NotPermitted(f"The ID token of {issuer} is for somebody else.")
-    if len(named) > 1 and claims.get("azp") != client_id:
+    if len(audiences) > 1 and claims.get("azp") != client_id:
         raise NotPermitted(f"The ID token of {issuer} is for somebody else.")
     until = claims.get("exp")
     if not isinstance(until, int | float) or until + CLOCKS_DIFFER_S < now_s:
@@ -168,14 +168,14 @@ def _accepted(
     claims = verified_claims(
         str(answer["id_token"]), keys, provider.issuer, provider.device_client_id, now
     )
-    found = identity_of_claims(login, claims, How.DEVICE, now)
+    identity = identity_of_claims(login, claims, How.DEVICE, now)
     _keep(settings, {"issuer": provider.issuer, "refresh_token": answer["refresh_token"]})
-    return found
+    return identity
 
 
-def _asked(answer: Mapping[str, Any]) -> Asked:
+def _asked(answer: Mapping[str, Any]) -> DeviceCode:
     try:
-        return Asked(
+        return DeviceCode(
             str(answer["device_code"]),
             str(answer["user_code"]),
             str(answer.get("verification_uri_complete") or answer["verification_uri"]),
@@ -211,15 +211,15 @@ def _post(provider: Provider, url: str, fields: Mapping[str, str]) -> Mapping[st
 
 def _answer(provider: Provider, ask: Callable[[], httpx.Response]) -> Mapping[str, Any]:
     try:
-        found = ask().json()
+        document = ask().json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise SetupError(
             f"The login at {provider.issuer} cannot be asked ({type(error).__name__})."
             " `topicproof logout` forgets it here; what you then sign is unauthenticated."
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise SetupError(f"The login at {provider.issuer} gives an answer of another kind.")
-    return found
+    return document
 
 
 def _again(why: str) -> str:
@@ -235,8 +235,8 @@ def _read(settings: Settings) -> dict[str, str]:
     try:
         if path.stat().st_mode & 0o077:
             raise UsageError(f"Other users can read the login {path}. Allow only you: chmod 600.")
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {name: str(found[name]) for name in ("issuer", "refresh_token")}
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return {name: str(document[name]) for name in ("issuer", "refresh_token")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(_again(f"The login {path} cannot be read")) from error
 

@@ -36,7 +36,7 @@ class Envelope(NamedTuple):
     def signed_by(self, public: PublicKey) -> bool:
         """Return whether one of the signatures is by this key."""
         text = encoded(self.payload_type, self.payload)
-        return any(verifies(public, one.signature, text) for one in self.signatures)
+        return any(verifies(public, signature.signature, text) for signature in self.signatures)
 
 
 def encoded(payload_type: str, payload: bytes) -> bytes:
@@ -46,35 +46,35 @@ def encoded(payload_type: str, payload: bytes) -> bytes:
 
 
 def format_envelope(envelope: Envelope) -> str:
-    said = {
+    fields = {
         "payloadType": envelope.payload_type,
         "payload": base64.b64encode(envelope.payload).decode(),
         "signatures": [
-            {"keyid": one.key_id, "sig": base64.b64encode(one.signature).decode()}
-            for one in envelope.signatures
+            {"keyid": signature.key_id, "sig": base64.b64encode(signature.signature).decode()}
+            for signature in envelope.signatures
         ],
     }
-    return json.dumps(said, indent=1) + "\n"
+    return json.dumps(fields, indent=1) + "\n"
 
 
 def parse_envelope(text: bytes) -> Envelope:
     """Parse an envelope. Raises ValueError with the reason as a clause."""
     if len(text) > ENVELOPE_BYTES_MAX:
         raise ValueError(f"it has more than {ENVELOPE_BYTES_MAX:,} bytes")
-    said = _fields(text)
-    signatures = said.get("signatures")
-    kind = said.get("payloadType")
+    fields = _fields(text)
+    signatures = fields.get("signatures")
+    kind = fields.get("payloadType")
     if not isinstance(signatures, list) or not signatures or not isinstance(kind, str):
         raise ValueError("it is no DSSE envelope with a signature")
     if len(signatures) > SIGNATURES_MAX:
         raise ValueError(f"it has more than {SIGNATURES_MAX} signatures")
-    found = []
-    for one in signatures:
-        key_id = one.get("keyid", "") if isinstance(one, dict) else None
+    signatures_parsed = []
+    for signature in signatures:
+        key_id = signature.get("keyid", "") if isinstance(signature, dict) else None
         if not isinstance(key_id, str):
             raise ValueError("it is no DSSE envelope with a signature")
-        found.append(Signature(key_id, _decoded(one.get("sig"))))
-    return Envelope(_decoded(said.get("payload")), kind, tuple(found))
+        signatures_parsed.append(Signature(key_id, _decoded(signature.get("sig"))))
+    return Envelope(_decoded(fields.get("payload")), kind, tuple(signatures_parsed))
 
 
 def payload_fields(envelope: Envelope) -> dict[str, Any]:
@@ -84,12 +84,12 @@ def payload_fields(envelope: Envelope) -> dict[str, Any]:
 
 def _fields(text: bytes) -> dict[str, Any]:
     try:
-        said = json.loads(text, object_pairs_hook=_once_each)
+        fields = json.loads(text, object_pairs_hook=_once_each)
     except (ValueError, RecursionError) as error:
         raise ValueError("it is not JSON") from error
-    if not isinstance(said, dict):
+    if not isinstance(fields, dict):
         raise ValueError("it is no JSON object")
-    return said
+    return fields
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -56,19 +56,19 @@ def key_of_service(settings: Settings) -> SigningKey:
 
     def sign(text: bytes) -> bytes:
         try:
-            made = bytes.fromhex(_signer(settings, uri).sign(text).signature)
+            signature = bytes.fromhex(_signer(settings, uri).sign(text).signature)
         except (UsageError, EvidenceError):
             raise
         # The libraries of devices and services have no exception in common.
         except Exception as error:
             why = f"{type(error).__name__}: {error}".rstrip(": .")
             raise EvidenceError(f"The key {uri} did not sign ({why}).") from error
-        if not verifies(public, made, text):
+        if not verifies(public, signature, text):
             raise UsageError(
                 f"The key {uri} is not the one in {settings.signing_public_key}: its signature"
                 " does not verify."
             )
-        return made
+        return signature
 
     return SigningKey(public, sign)
 

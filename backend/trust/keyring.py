@@ -42,7 +42,7 @@ class Revocation:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownKey:
     """A key that this installation knows."""
 
     id: str
@@ -52,7 +52,7 @@ class Known:
     revoked: Revocation | None = None
 
 
-Keyring = Mapping[str, Known]
+Keyring = Mapping[str, KnownKey]
 """By id. A revoked key is in it too, so that its signatures are recognized."""
 
 
@@ -62,22 +62,22 @@ def read_keyring(settings: Settings) -> Keyring:
     shared = settings.trusted_keys
     if shared is not None and not shared.is_dir():
         raise UsageError(f"The folder of trusted keys {shared} does not exist.")
-    known = [
-        Known(key_id(public), path.stem, public)
+    keys = [
+        KnownKey(key_id(public), path.stem, public)
         for folder in keyring_folders(settings)
         for path in sorted(folder.glob("*.pem"))
         for public in [read_public(path)]
     ]
-    own = own_key(settings)
-    if own is not None:
-        known.append(own)
+    home_key = own_key(settings)
+    if home_key is not None:
+        keys.append(home_key)
     revoked = [
-        one
+        key
         for folder in (shared, trust_folder(settings))
         if folder is not None
-        for one in _read_revoked(folder / REVOKED)
+        for key in _read_revoked(folder / REVOKED)
     ]
-    return {one.id: one for one in (*known, *revoked)}
+    return {key.id: key for key in (*keys, *revoked)}
 
 
 def keyring_folders(settings: Settings) -> tuple[Path, ...]:
@@ -86,81 +86,85 @@ def keyring_folders(settings: Settings) -> tuple[Path, ...]:
     return (*shared, trust_folder(settings) / TRUSTED)
 
 
-def own_key(settings: Settings) -> Known | None:
+def own_key(settings: Settings) -> KnownKey | None:
     """Return the installation's own key; None before its first use. Raises UsageError."""
     public = own_public(settings)
-    return None if public is None else Known(key_id(public), OWN, public)
+    return None if public is None else KnownKey(key_id(public), OWN, public)
 
 
-def import_key(settings: Settings, path: Path, name: str) -> Known:
+def import_key(settings: Settings, path: Path, name: str) -> KnownKey:
     """Trust a public key from now on. Raises UsageError for a file that has none, a name that is
     taken, and a revoked key."""
     public = read_public(path)
     if not _NAME.fullmatch(name) or name.startswith("."):
         raise UsageError(f"The name {name!r} has other characters than letters, digits and . @ + -")
-    made = Known(key_id(public), name, public)
-    before = read_keyring(settings).get(made.id)
+    key = KnownKey(key_id(public), name, public)
+    before = read_keyring(settings).get(key.id)
     if before is not None and before.revoked is not None:
-        raise UsageError(f"The key {made.id[:16]} was revoked on {before.revoked.at}.")
+        raise UsageError(f"The key {key.id[:16]} was revoked on {before.revoked.at}.")
     if before is not None:
-        raise UsageError(f"The key {made.id[:16]} is trusted already, as that of {before.name}.")
+        raise UsageError(f"The key {key.id[:16]} is trusted already, as that of {before.name}.")
     target = trust_folder(settings) / TRUSTED / f"{name}.pem"
     if target.exists():
         raise UsageError(f"{name} has a key already. Choose another name, or revoke that key.")
     _write(target, public_pem(public))
-    return made
+    return key
 
 
-def revoke(settings: Settings, which: str, reason: str) -> Known:
+def revoke(settings: Settings, which: str, reason: str) -> KnownKey:
     """Distrust a key for good: by its name, or by the beginning of its id.
 
     All its signatures lose their worth, older ones too, because whoever has the key can sign with
     any date. If it is the key made in the home, it is deleted, and the next signature makes another
     one. Raises UsageError for a key that is not known or not one alone, EvidenceError.
     """
-    found = [one for one in read_keyring(settings).values() if _is(one, which)]
-    if len(found) != 1:
-        there = "several keys" if found else "no key"
-        raise UsageError(f"{which} names {there}. `topicproof keys show` lists them.")
-    if found[0].revoked is not None:
-        raise UsageError(f"The key of {which} was revoked on {found[0].revoked.at}.")
+    matching = [key for key in read_keyring(settings).values() if _is(key, which)]
+    if len(matching) != 1:
+        number = "several keys" if matching else "no key"
+        raise UsageError(f"{which} names {number}. `topicproof keys show` lists them.")
+    if matching[0].revoked is not None:
+        raise UsageError(f"The key of {which} was revoked on {matching[0].revoked.at}.")
     if not reason.strip():
         raise UsageError("A revocation needs its reason: --reason TEXT.")
-    own = own_key(settings)
+    home_key = own_key(settings)
     path = trust_folder(settings) / REVOKED
     now = Revocation(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC", reason.strip())
-    mine = own is not None and own.id == found[0].id
-    gone = Known(found[0].id, OWN_BEFORE if mine else found[0].name, found[0].public, now)
-    said = {
-        one.id: {
-            "name": one.name,
-            "pem": public_pem(one.public),
-            "at": one.revoked.at,
-            "reason": one.revoked.reason,
+    mine = home_key is not None and home_key.id == matching[0].id
+    revoked = KnownKey(
+        matching[0].id, OWN_BEFORE if mine else matching[0].name, matching[0].public, now
+    )
+    entries = {
+        key.id: {
+            "name": key.name,
+            "pem": public_pem(key.public),
+            "at": key.revoked.at,
+            "reason": key.revoked.reason,
         }
-        for one in (*_read_revoked(path), gone)
-        if one.revoked is not None
+        for key in (*_read_revoked(path), revoked)
+        if key.revoked is not None
     }
-    _write(path, json.dumps(said, indent=1, ensure_ascii=False) + "\n")
-    (trust_folder(settings) / TRUSTED / f"{gone.name}.pem").unlink(missing_ok=True)
+    _write(path, json.dumps(entries, indent=1, ensure_ascii=False) + "\n")
+    (trust_folder(settings) / TRUSTED / f"{revoked.name}.pem").unlink(missing_ok=True)
     if mine and settings.signing_key is None and settings.signing_uri is None:
         key_path(settings).unlink()
-    return gone
+    return revoked
 
 
-def _is(key: Known, which: str) -> bool:
+def _is(key: KnownKey, which: str) -> bool:
     return key.name == which or (len(which) >= 8 and key.id.startswith(which.lower()))
 
 
-def _read_revoked(path: Path) -> list[Known]:
+def _read_revoked(path: Path) -> list[KnownKey]:
     if not path.exists():
         return []
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        entries = json.loads(path.read_text(encoding="utf-8"))
         return [
-            Known(key_id(public), one["name"], public, Revocation(one["at"], one["reason"]))
-            for one in said.values()
-            for public in [parse_public(one["pem"].encode(), str(path))]
+            KnownKey(
+                key_id(public), entry["name"], public, Revocation(entry["at"], entry["reason"])
+            )
+            for entry in entries.values()
+            for public in [parse_public(entry["pem"].encode(), str(path))]
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EvidenceError(

@@ -99,21 +99,21 @@ def cookie_secret(settings: Settings) -> str:
 
 def make_key(path: Path) -> None:
     """Make a private key, unless another process makes it first. Raises EvidenceError."""
-    made = Ed25519PrivateKey.generate()
-    _make(path, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    key = Ed25519PrivateKey.generate()
+    _make(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
 def read_secret(path: Path) -> str:
     """Read a secret from a file of its own. Raises UsageError if it cannot be read, if it is empty,
     or if other users can read it."""
     try:
-        found = _read(path).decode().strip()
+        secret = _read(path).decode().strip()
     except UnicodeDecodeError as error:
         raise UsageError(f"The secret in {path} is not a text.") from error
     require_own(path)
-    if not found:
+    if not secret:
         raise UsageError(f"The file {path} is empty; it should hold a secret.")
-    return found
+    return secret
 
 
 def require_own(path: Path) -> None:
@@ -128,7 +128,7 @@ def read_private(path: Path) -> Private:
     if path.stat().st_mode & 0o077:
         raise UsageError(f"Other users can read the key {path}. Allow only its owner: chmod 600.")
     try:
-        found = load_pem_private_key(text, password=None)
+        key = load_pem_private_key(text, password=None)
     except TypeError as error:
         raise UsageError(
             f"The key {path} is encrypted, and Topicproof asks for no passwords. Name a key that is"
@@ -136,10 +136,10 @@ def read_private(path: Path) -> Private:
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(f"{path} is not a private key in PEM format.") from error
-    if isinstance(found, Ed25519PrivateKey) or (
-        isinstance(found, EllipticCurvePrivateKey) and found.curve.name in HASHES
+    if isinstance(key, Ed25519PrivateKey) or (
+        isinstance(key, EllipticCurvePrivateKey) and key.curve.name in HASHES
     ):
-        return found
+        return key
     raise UsageError(
         f"The key {path} is neither Ed25519 nor ECDSA on P-256 or P-384. Make one with `openssl"
         " genpkey -algorithm ed25519`."
@@ -154,15 +154,15 @@ def read_public(path: Path) -> PublicKey:
 def parse_public(pem: bytes, where: str) -> PublicKey:
     """Parse a public key from `where`. Raises UsageError."""
     try:
-        found = load_pem_public_key(pem)
+        key = load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(
             f"{where} is not a public key in PEM format. `topicproof keys export` writes one."
         ) from error
-    if isinstance(found, Ed25519PublicKey) or (
-        isinstance(found, EllipticCurvePublicKey) and found.curve.name in HASHES
+    if isinstance(key, Ed25519PublicKey) or (
+        isinstance(key, EllipticCurvePublicKey) and key.curve.name in HASHES
     ):
-        return found
+        return key
     raise UsageError(f"The public key {where} is neither Ed25519 nor ECDSA on P-256 or P-384.")
 
 

@@ -131,10 +131,10 @@ class Proxy:
 
     def trusts(self, peer: str) -> bool:
         try:
-            found = ipaddress.ip_address(peer)
+            peer_address = ipaddress.ip_address(peer)
         except ValueError:
             return False
-        return any(found in network for network in self.peers)
+        return any(peer_address in network for network in self.peers)
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,9 @@ class Login:
     """What some roles do not see."""
 
     def roles(self, groups: Sequence[str]) -> frozenset[Role]:
-        return frozenset(role for role, given in self.groups.items() if given & set(groups))
+        return frozenset(
+            role for role, role_groups in self.groups.items() if role_groups & set(groups)
+        )
 
 
 def configured_login(settings: Settings) -> Login | None:
@@ -170,13 +172,13 @@ def _read_once(path: Path) -> Login:
 def dashboard_provider(login: Login) -> Provider:
     """Return the provider for a dashboard, which needs more of it than the command line. Raises
     UsageError."""
-    found = login.provider
-    if found is None or not found.client_secret or not found.address:
+    provider = login.provider
+    if provider is None or not provider.client_secret or not provider.address:
         raise UsageError(
             "The dashboard's login needs openid.address, its own URL, and a client secret:"
             " openid.client_secret_file."
         )
-    return found
+    return provider
 
 
 def read_login(path: Path) -> Login:
@@ -186,45 +188,45 @@ def read_login(path: Path) -> Login:
     except UsageError as error:
         raise UsageError(str(error).replace("The plan", "The login")) from error
     try:
-        said = _Fields.model_validate(fields)
+        model = _Fields.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         why = "there is no such field" if first["type"] == "extra_forbidden" else first["msg"]
         why = why.removeprefix("Value error, ")
         raise _wrong(fields, first["loc"], why) from error
-    if (said.openid is None) == (said.proxy is None):
+    if (model.openid is None) == (model.proxy is None):
         raise UsageError(f"The login {path} needs either openid or proxy.")
     return Login(
-        None if said.openid is None else _provider(fields, said.openid),
-        None if said.proxy is None else _proxy(fields, said.proxy),
-        said.roles.claim,
-        {role: frozenset(getattr(said.roles, role)) for role in Role},
-        said.hours,
-        tuple(Mask(one.topics, one.fields_, frozenset(one.shown_to)) for one in said.masks),
+        None if model.openid is None else _provider(fields, model.openid),
+        None if model.proxy is None else _proxy(fields, model.proxy),
+        model.roles.claim,
+        {role: frozenset(getattr(model.roles, role)) for role in Role},
+        model.hours,
+        tuple(Mask(mask.topics, mask.fields_, frozenset(mask.shown_to)) for mask in model.masks),
     )
 
 
-def _provider(fields: YamlFields, said: _OpenId) -> Provider:
+def _provider(fields: YamlFields, openid: _OpenId) -> Provider:
     for name in ("issuer", "address"):
-        url = getattr(said, name)
+        url = getattr(openid, name)
         if url is not None and not _is_private(url):
             raise _wrong(fields, ("openid", name), "it must begin with https://, or be on loopback")
-    secret = said.client_secret
+    secret = openid.client_secret
     if secret is not None:
         require_own(fields.path)
-    if said.client_secret_file is not None:
-        secret = read_secret(fields.path.parent / said.client_secret_file.expanduser())
-    address = said.address and said.address.rstrip("/")
-    device = said.device_client_id or said.client_id
-    return Provider(said.issuer, said.client_id, secret, address, device, said.scope)
+    if openid.client_secret_file is not None:
+        secret = read_secret(fields.path.parent / openid.client_secret_file.expanduser())
+    address = openid.address and openid.address.rstrip("/")
+    device = openid.device_client_id or openid.client_id
+    return Provider(openid.issuer, openid.client_id, secret, address, device, openid.scope)
 
 
-def _proxy(fields: YamlFields, said: _Proxy) -> Proxy:
+def _proxy(fields: YamlFields, proxy: _Proxy) -> Proxy:
     try:
-        peers = tuple(ipaddress.ip_network(one) for one in said.from_)
+        peers = tuple(ipaddress.ip_network(network) for network in proxy.from_)
     except ValueError as error:
         raise _wrong(fields, ("proxy", "from"), str(error)) from error
-    return Proxy(said.user.lower(), said.groups and said.groups.lower(), peers)
+    return Proxy(proxy.user.lower(), proxy.groups and proxy.groups.lower(), peers)
 
 
 def _wrong(fields: YamlFields, place: tuple[str | int, ...], why: str) -> UsageError:
@@ -270,27 +272,27 @@ def identity_of_headers(login: Login, headers: Mapping[str, str]) -> Identity:
     if proxy is None or not user:
         raise NotPermitted("The proxy did not say who you are.")
     groups = headers.get(proxy.groups, "") if proxy.groups else ""
-    roles = login.roles([one.strip() for one in groups.split(",")])
+    roles = login.roles([group.strip() for group in groups.split(",")])
     issuer = f"proxy header {proxy.user}"
     return _with_role(Identity(cleaned(user), issuer, user, roles, How.PROXY))
 
 
-def _with_role(found: Identity) -> Identity:
-    if not found.roles:
+def _with_role(identity: Identity) -> Identity:
+    if not identity.roles:
         raise NotPermitted(
-            f"{found.name} is known, but has no role here. Ask who runs this dashboard for one."
+            f"{identity.name} is known, but has no role here. Ask who runs this dashboard for one."
         )
-    return found
+    return identity
 
 
 def _groups(claims: Mapping[str, Any], path: str) -> list[str]:
     """Return the strings of a claim, which is named or, with dots, inside of others."""
-    found: Any = claims
+    value: Any = claims
     if path in claims:
-        found = claims[path]
+        value = claims[path]
     else:
         for part in path.split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-    if isinstance(found, str):
-        return [found]
-    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
+            value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, str):
+        return [value]
+    return [group for group in value if isinstance(group, str)] if isinstance(value, list) else []

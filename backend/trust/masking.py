@@ -93,8 +93,8 @@ def masked_part(part: str, data: bytes | None, fields: Sequence[Field]) -> bytes
 
 def masked_headers(headers: Headers, fields: Sequence[Field]) -> Headers:
     """Return the headers without what `fields` mask."""
-    every = any(one.part == "headers" for one in fields)
-    names = {one.path[0] for one in fields if one.part == "header"}
+    every = any(field.part == "headers" for field in fields)
+    names = {field.path[0] for field in fields if field.part == "header"}
     return tuple((name, MASKED if every or name in names else value) for name, value in headers)
 
 

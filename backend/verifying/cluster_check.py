@@ -49,15 +49,17 @@ def compare_with_clusters(
     of_sink: list[Log] = [(BATCHES, capture.sink, capture.batches)]
     if not capture.question.across:
         of_sink.append(log)
-    found: list[Sentences] = []
+    comparisons: list[Sentences] = []
     if address is not None:
-        found.append(_compare(address, capture.origin, of_sink))
+        comparisons.append(_compare(address, capture.origin, of_sink))
     if source is not None and capture.question.across:
-        found.append(_compare(source, capture.source_origin, [log]))
+        comparisons.append(_compare(source, capture.source_origin, [log]))
     elif source is not None:
-        found.append(((), ("The evidence is about one cluster. The source's was not asked.",)))
-    wrong = dict.fromkeys(one for each, _ in found for one in each)
-    unsettled = dict.fromkeys(one for _, each in found for one in each)
+        comparisons.append(
+            ((), ("The evidence is about one cluster. The source's was not asked.",))
+        )
+    wrong = dict.fromkeys(sentence for each, _ in comparisons for sentence in each)
+    unsettled = dict.fromkeys(sentence for _, each in comparisons for sentence in each)
     return tuple(wrong), tuple(unsettled)
 
 
@@ -74,11 +76,16 @@ def _compare(address: Address, origin_kept: Origin | None, logs: Sequence[Log]) 
             unsettled.append(str(error))
             continue
         ids = ("the cluster's id", origin.cluster, now.cluster)
-        for what, kept, there in (ids, (f"the id of topic {topic}", topic_id, now.topics[topic])):
-            if kept is None or there is None:
+        for what, in_evidence, in_cluster in (
+            ids,
+            (f"the id of topic {topic}", topic_id, now.topics[topic]),
+        ):
+            if in_evidence is None or in_cluster is None:
                 unsettled.append(f"{TAKEN}: {what} is not known on both sides.")
-            elif kept != there:
-                contradicted.append(f"{TAKEN}: {what} is {kept}; at {address} it is {there}.")
+            elif in_evidence != in_cluster:
+                contradicted.append(
+                    f"{TAKEN}: {what} is {in_evidence}; at {address} it is {in_cluster}."
+                )
     for name, bounds, batches in logs:
         if batches is not None:
             for wrong, sentence in _logs(address, bounds, batches, origin_kept):
@@ -91,53 +98,56 @@ def _logs(
 ) -> Iterator[tuple[bool, str]]:
     """Yield a sentence for each topic, and whether the cluster contradicts its raw log. If it does
     not, the log cannot be compared."""
-    for own, first in split(bounds):
-        if origin is not None and own.topic not in origin.topics:
-            yield True, f"the topic {own.topic} is not among those of {TAKEN}."
+    for topic_bounds, first in split(bounds):
+        if origin is not None and topic_bounds.topic not in origin.topics:
+            yield True, f"the topic {topic_bounds.topic} is not among those of {TAKEN}."
         try:
-            now = {p.partition: p for p in rawlog.fetch_bounds(address, own.topic).partitions}
+            now = {
+                p.partition: p for p in rawlog.fetch_bounds(address, topic_bounds.topic).partitions
+            }
         except TopicError as error:
             yield False, str(error)
             continue
         shorter = [
             p.partition
-            for p in own.partitions
+            for p in topic_bounds.partitions
             if p.partition not in now or now[p.partition].hw < p.hw
         ]
         if shorter:
-            yield True, f"partition {shorter[0]} of {own.topic} ends earlier at {address}."
+            yield True, f"partition {shorter[0]} of {topic_bounds.topic} ends earlier at {address}."
             continue
         left = replace(
-            own,
+            topic_bounds,
             partitions=tuple(
-                replace(p, start=max(p.start, now[p.partition].start)) for p in own.partitions
+                replace(p, start=max(p.start, now[p.partition].start))
+                for p in topic_bounds.partitions
             ),
         )
-        there = tuple(p for p in left.partitions if p.start < p.hw)
-        if not there:
-            yield False, f"nothing of {own.topic} is left at {address} to compare with."
+        remaining = tuple(p for p in left.partitions if p.start < p.hw)
+        if not remaining:
+            yield False, f"nothing of {topic_bounds.topic} is left at {address} to compare with."
             continue
-        found = rawlog.scan(address, own.topic, replace(left, partitions=there))
-        for partition in there:
+        batches_now = rawlog.scan(address, topic_bounds.topic, replace(left, partitions=remaining))
+        for partition in remaining:
             # If the log start moved, it may cut a batch that is whole in the evidence.
-            moved = partition not in own.partitions
-            held, kept = (
+            moved = partition not in topic_bounds.partitions
+            rows_now, rows = (
                 _rows(table, number, partition.start + moved)
                 for table, number in (
-                    (found, partition.partition),
+                    (batches_now, partition.partition),
                     (batches, first + partition.partition),
                 )
             )
-            other = sorted(held - kept, key=lambda row: row[0])
+            other = sorted(rows_now - rows, key=lambda row: row[0])
             if other:
-                place = f"{own.topic}-{partition.partition}@{other[0][0]}"
+                place = f"{topic_bounds.topic}-{partition.partition}@{other[0][0]}"
                 yield True, f"the batch of {place} at {address} is not in the evidence."
 
 
 def _rows(batches: pa.Table, partition: int, start: int) -> set[tuple[Any, ...]]:
     """Return the lasting fields of a partition's batches that begin at `start` or later."""
-    here = pc.and_(
+    is_wanted = pc.and_(
         pc.equal(batches["partition"], partition), pc.greater_equal(batches["base_offset"], start)
     )
-    rows = batches.filter(here).select(LASTING)
+    rows = batches.filter(is_wanted).select(LASTING)
     return set(zip(*(rows[name].to_pylist() for name in LASTING), strict=True))

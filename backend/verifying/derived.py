@@ -46,7 +46,7 @@ SENTENCES_MAX = 20
 SHOWN_MAX = 80
 
 
-def report_contradictions(text: str, said: Report, found: Report) -> list[str]:
+def report_contradictions(text: str, report: Report, judged: Report) -> list[str]:
     """Return a sentence for each field of report.json (`text`) that the new judgement contradicts,
     in the report's order.
 
@@ -54,47 +54,47 @@ def report_contradictions(text: str, said: Report, found: Report) -> list[str]:
     catalogue may have been shorter. Sentences, whose wording may differ, and later additions are
     ignored.
     """
-    again = replace(found, took_s=said.took_s, versions=said.versions)
-    if not same_version(said):
-        again = _only(again, known_kinds(said))
-        again = replace(again, origin=again.origin if said.origin else None)
+    again = replace(judged, took_s=report.took_s, versions=report.versions)
+    if not same_version(report):
+        again = _only(again, known_kinds(report))
+        again = replace(again, origin=again.origin if report.origin else None)
         # Earlier versions did not warn of inputs that may be lost or filtered: the last warning.
-        again = replace(again, warnings=again.warnings[: len(said.warnings)])
-    before, after = (json.loads(one.to_json()) for one in (said, again))
-    if not same_version(said):
+        again = replace(again, warnings=again.warnings[: len(report.warnings)])
+    before, after = (json.loads(each.to_json()) for each in (report, again))
+    if not same_version(report):
         before, after = _without_sentences(before), _without_sentences(after)
     sentences = list(_compared(before, after, ""))
-    if not sentences and text != f"{said.to_json()}\n" and same_version(said):
+    if not sentences and text != f"{report.to_json()}\n" and same_version(report):
         sentences = ["it is not the text that Topicproof writes for its content."]
-    return _few([f"{REPORT}: {one}" for one in sentences])
+    return _few([f"{REPORT}: {sentence}" for sentence in sentences])
 
 
-def same_version(said: Report) -> bool:
+def same_version(report: Report) -> bool:
     """Return whether all versions that judge and render are unchanged today."""
-    return not other_versions(said)
+    return not other_versions(report)
 
 
-def other_versions(said: Report) -> list[str]:
+def other_versions(report: Report) -> list[str]:
     """Return the report's versions that differ today, such as `pyspark 4.0.0 (now 4.1.0)`."""
     from topicproof.backend.judging.judge import (
         versions,  # late: judge.py completes the evidence that this module verifies
     )
 
     return [
-        f"{name} {said.versions.get(name, 'of no known version')} (now {now})"
+        f"{name} {report.versions.get(name, 'of no known version')} (now {now})"
         for name, now in versions().items()
-        if said.versions.get(name) != now
+        if report.versions.get(name) != now
     ]
 
 
-def known_kinds(said: Report) -> frozenset[str]:
+def known_kinds(report: Report) -> frozenset[str]:
     return frozenset(
-        one.kind for each in (said.findings, said.checked, said.not_checked) for one in each
+        row.kind for each in (report.findings, report.checked, report.not_checked) for row in each
     )
 
 
-def manifest_contradictions(manifest: Manifest, found: Report) -> list[str]:
-    pairs = (("run", manifest.run, found.run), ("verdict", manifest.verdict, str(found.verdict)))
+def manifest_contradictions(manifest: Manifest, report: Report) -> list[str]:
+    pairs = (("run", manifest.run, report.run), ("verdict", manifest.verdict, str(report.verdict)))
     return [
         f"{MANIFEST}: {name} is {was}; judged again it is {now}."
         for name, was, now in pairs
@@ -112,7 +112,7 @@ def asked_contradictions(evidence: Path, question: Question) -> list[str]:
         if not (evidence / name).is_file():
             continue
         try:
-            asked = read(evidence / name)
+            terms = read(evidence / name)
         except (
             TopicproofError,
             ValidationError,
@@ -126,10 +126,10 @@ def asked_contradictions(evidence: Path, question: Question) -> list[str]:
             continue
         judged = _judged(question)
         sentences += [
-            f"{name}: {field} is {_shown(wanted)}; the question in taken.json has"
+            f"{name}: {field} is {_shown(term)}; the question in taken.json has"
             f" {_shown(judged[field])}."
-            for field, wanted in asked.items()
-            if judged[field] != wanted
+            for field, term in terms.items()
+            if judged[field] != term
         ]
     return _few(sentences)
 
@@ -187,20 +187,22 @@ def _asked_by_contract(path: Path, sink: str, across: bool) -> dict[str, Any]:
     )
 
     contracts = read_contract(path, across)[0].each()
-    contract = next((one for one in contracts if sink in one.of.names), contracts[0])
+    contract = next(
+        (candidate for candidate in contracts if sink in candidate.of.names), contracts[0]
+    )
     agreed = contract.terms({} if contract.group is not None else None)
-    asked = _terms(contract.guarantee, contract.by, contract.expected, contract.order, agreed)
-    return {"source": contract.source.names, "sink": contract.of.names, **asked}
+    fixed = _terms(contract.guarantee, contract.by, contract.expected, contract.order, agreed)
+    return {"source": contract.source.names, "sink": contract.of.names, **fixed}
 
 
 def _asked_by_plan(path: Path) -> dict[str, Any]:
     """Read the terms that the plan of a run or a check fixes."""
     fields = read_json(path)
     if isinstance(fields.get("source", fields.get("sink")), str):
-        asked = {name: fields[name] for name in ("guarantee", "identity") if name in fields}
+        terms = {name: fields[name] for name in ("guarantee", "identity") if name in fields}
         if "source" in fields:
-            asked["source"] = tuple(fields["source"].split(" + "))
-        return {**asked, **({"first sink": fields["sink"]} if "sink" in fields else {})}
+            terms["source"] = tuple(fields["source"].split(" + "))
+        return {**terms, **({"first sink": fields["sink"]} if "sink" in fields else {})}
     return _asked_by_run(fields)
 
 
@@ -210,22 +212,22 @@ def _asked_by_run(fields: Mapping[str, Any]) -> dict[str, Any]:
     from topicproof.backend.sink.options import OFF
 
     plan = RunPlan.model_validate(dict(fields))
-    asked: dict[str, Any] = {"guarantee": str(plan.guarantee)}
-    asked["identity"] = str(Identity.KEY if plan.lineage == OFF else Identity.LINEAGE)
+    terms: dict[str, Any] = {"guarantee": str(plan.guarantee)}
+    terms["identity"] = str(Identity.KEY if plan.lineage == OFF else Identity.LINEAGE)
     chosen = scenario(plan.scenario)
     if len(chosen.stages) == 1 and len(chosen.stages[0].sources) == 1:
         if plan.source.topic is not None:
-            asked["source"] = (plan.source.topic,)
+            terms["source"] = (plan.source.topic,)
         if plan.sink.topic is not None and len(chosen.stages[0].sinks) == 1:
-            asked["first sink"] = plan.sink.topic
-    return asked
+            terms["first sink"] = plan.sink.topic
+    return terms
 
 
 def file_contradictions(
     spark: SparkSession,
     evidence: Path,
     manifest: Manifest,
-    said: Report,
+    report: Report,
     places: Mapping[Place, int],
     scratch: Path,
 ) -> list[str]:
@@ -233,17 +235,17 @@ def file_contradictions(
 
     `places` and `scratch`, which holds `findings.parquet`, come from the new judgement.
     """
-    kinds = known_kinds(said)
-    here = Counter({place: count for place, count in places.items() if place.kind in kinds})
+    kinds = known_kinds(report)
+    counts = Counter({place: count for place, count in places.items() if place.kind in kinds})
     judged_at = manifest.judged_at or page_time(evidence / PAGE) or ""
     sentences = []
-    if not _same_rows(spark, evidence / PARQUET, scratch / PARQUET, kinds, same_version(said)):
+    if not _same_rows(spark, evidence / PARQUET, scratch / PARQUET, kinds, same_version(report)):
         sentences.append(f"{PARQUET}: its rows differ from those found again.")
     try:
         write_csv(evidence / PARQUET, scratch / CSV)
         write_csv(evidence / PARQUET, scratch / RAW_CSV, raw=True)
-        write_junit(scratch / JUNIT, said, here, judged_at)
-        _render_page(scratch / PAGE, evidence, manifest, said)
+        write_junit(scratch / JUNIT, report, counts, judged_at)
+        _render_page(scratch / PAGE, evidence, manifest, report)
         # Earlier versions wrote cells that a spreadsheet runs as they were.
         for name, source, renderings in (
             (CSV, PARQUET, (scratch / CSV, scratch / RAW_CSV)),
@@ -252,47 +254,49 @@ def file_contradictions(
         ):
             if not (evidence / name).is_file():
                 sentences.append(f"{name}: it is missing.")
-            elif name == PAGE and has_old_page(evidence, manifest, said, scratch):
+            elif name == PAGE and has_old_page(evidence, manifest, report, scratch):
                 continue
-            elif not any(filecmp.cmp(evidence / name, one, shallow=False) for one in renderings):
+            elif not any(
+                filecmp.cmp(evidence / name, rendering, shallow=False) for rendering in renderings
+            ):
                 sentences.append(f"{name}: it is not what {source} gives.")
     except (OSError, pa.ArrowInvalid) as error:
         raise EvidenceError(f"The files of {evidence} cannot be rendered again: {error}") from error
     return sentences
 
 
-def has_old_page(evidence: Path, manifest: Manifest, said: Report, scratch: Path) -> bool:
+def has_old_page(evidence: Path, manifest: Manifest, report: Report, scratch: Path) -> bool:
     """Return whether the page is what an earlier version wrote: it does not say which sign-offs are
     signed. Raises OSError, EvidenceError."""
     if not read_signoffs(evidence) or not (evidence / PAGE).is_file():
         return False
     old = scratch / f"old-{PAGE}"
-    _render_page(old, evidence, manifest, said, signatures=False)
+    _render_page(old, evidence, manifest, report, signatures=False)
     return filecmp.cmp(evidence / PAGE, old, shallow=False)
 
 
 def _render_page(
-    target: Path, evidence: Path, manifest: Manifest, said: Report, signatures: bool = True
+    target: Path, evidence: Path, manifest: Manifest, report: Report, signatures: bool = True
 ) -> None:
     judged_at = manifest.judged_at or page_time(evidence / PAGE) or ""
     made_at = f"{judged_at.replace('T', ' ')} UTC"
-    write_page(target, said, made_at, read_signoffs(evidence), signatures)
+    write_page(target, report, made_at, read_signoffs(evidence), signatures)
 
 
 def _same_rows(
-    spark: SparkSession, kept: Path, found: Path, kinds: frozenset[str], sentences: bool
+    spark: SparkSession, in_evidence: Path, judged: Path, kinds: frozenset[str], sentences: bool
 ) -> bool:
     """Return whether both files hold the same rows in any order. Of the new rows, only those of
     `kinds` count. `sentences`: the wording must match as well."""
     try:
-        if not pq.read_schema(kept).equals(SCHEMA):
+        if not pq.read_schema(in_evidence).equals(SCHEMA):
             return False
-        rows = pq.read_metadata(kept).num_rows
+        rows = pq.read_metadata(in_evidence).num_rows
     except (OSError, pa.ArrowInvalid):
         return False
-    if not rows and not pq.read_metadata(found).num_rows:
+    if not rows and not pq.read_metadata(judged).num_rows:
         return True
-    before, after = (spark.read.parquet(sent(spark, path)) for path in (kept, found))
+    before, after = (spark.read.parquet(sent(spark, path)) for path in (in_evidence, judged))
     after = after.where(after["kind"].isin(sorted(kinds)))
     if not sentences:
         before, after = before.drop("why"), after.drop("why")
@@ -302,9 +306,9 @@ def _same_rows(
 def _only(report: Report, kinds: frozenset[str]) -> Report:
     return replace(
         report,
-        findings=tuple(one for one in report.findings if one.kind in kinds),
-        checked=tuple(one for one in report.checked if one.kind in kinds),
-        not_checked=tuple(one for one in report.not_checked if one.kind in kinds),
+        findings=tuple(row for row in report.findings if row.kind in kinds),
+        checked=tuple(row for row in report.checked if row.kind in kinds),
+        not_checked=tuple(row for row in report.not_checked if row.kind in kinds),
     )
 
 
@@ -328,8 +332,8 @@ def _compared(was: Any, now: Any, path: str) -> Iterator[str]:
 def _without_sentences(value: Any) -> Any:
     """Remove every `why`."""
     if isinstance(value, dict):
-        return {name: _without_sentences(one) for name, one in value.items() if name != "why"}
-    return [_without_sentences(one) for one in value] if isinstance(value, list) else value
+        return {name: _without_sentences(part) for name, part in value.items() if name != "why"}
+    return [_without_sentences(part) for part in value] if isinstance(value, list) else value
 
 
 def _by_name(values: Iterable[Any]) -> dict[str, Any]:

@@ -37,9 +37,9 @@ def signoffs_beside(
     entries = read_signoffs(evidence)
     if not entries:
         return ()
-    own = manifest.of or manifest_hash(evidence) or ""
-    hashes = frozenset((own, whole) if whole else (own,))
-    doubtful = frozenset(() if whole is None or is_whole_proven or whole == own else (whole,))
+    stage = manifest.of or manifest_hash(evidence) or ""
+    hashes = frozenset((stage, whole) if whole else (stage,))
+    doubtful = frozenset(() if whole is None or is_whole_proven or whole == stage else (whole,))
     proven = is_proven(evidence, manifest, vouched)
     return vouched_signoffs(entries, Subject(manifest.run, hashes, proven, doubtful), keyring)
 

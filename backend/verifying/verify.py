@@ -59,7 +59,7 @@ HOSTILE = (
 
 
 @dataclass(frozen=True)
-class Verified:
+class Verification:
     """Result of verifying a folder."""
 
     folder: Path
@@ -68,9 +68,9 @@ class Verified:
     """SHA-256 of the manifest, as in a sign-off."""
     differences: tuple[Difference, ...]
     """Changed files. If there are any, nothing is judged."""
-    said: Report | None
+    report: Report | None
     """The report in the folder."""
-    found: Report | None
+    judged: Report | None
     """The report of the new judgement."""
     contradictions: tuple[str, ...]
     """Differences between the report and the new judgement; each sentence begins with the file."""
@@ -97,9 +97,9 @@ class Verified:
         """Whether the folder is not worth judging again: it was changed, or its signature or a
         sign-off says that it cannot be trusted."""
         trust = None if self.vouched is None else self.vouched.trust
-        wanted = self.signature_required and trust is not Trust.VOUCHED
+        lacks_signature = self.signature_required and trust is not Trust.VOUCHED
         changed = bool(self.differences) or self._refuses_signoffs
-        return changed or wanted or (trust is not None and trust.refused)
+        return changed or lacks_signature or (trust is not None and trust.refused)
 
     @property
     def _refuses_signoffs(self) -> bool:
@@ -134,11 +134,11 @@ class Verified:
         """The verdict's exit code, including warnings, if the evidence is genuine; 4 if it is not;
         3 if a masked copy is not enough, a file cannot be compared, or the key that signed is not
         known."""
-        if self.refused or self.found is None or self.forged:
+        if self.refused or self.judged is None or self.forged:
             return FORGED
         if self.contradictions:
             return UNJUDGED if self.masked else FORGED
-        return worst([code_of(self.found), UNJUDGED if self.unsettled else 0, self.trust_code])
+        return worst([code_of(self.judged), UNJUDGED if self.unsettled else 0, self.trust_code])
 
 
 def unchanged(
@@ -148,7 +148,7 @@ def unchanged(
     whole: str | None = None,
     *,
     is_whole_proven: bool = True,
-) -> Verified:
+) -> Verification:
     """Compare the files with the manifest, look at each of them within limits, and compare the
     manifest and the sign-offs with their signatures: the first part of `verify`. `whole`: the hash
     of all stages of the run, if the folder is one of several, and `is_whole_proven`: whether each
@@ -156,8 +156,14 @@ def unchanged(
     require_size(evidence)
     changed = tuple(differences(evidence))
     manifest = read_manifest(evidence)
-    looked = Verified(
-        *(evidence, manifest, manifest_hash(evidence) or "", changed, None, None, ()),
+    looked = Verification(
+        folder=evidence,
+        manifest=manifest,
+        hash=manifest_hash(evidence) or "",
+        differences=changed,
+        report=None,
+        judged=None,
+        contradictions=(),
         vouched=None if keyring is None else vouching(evidence, keyring),
         signature_required=signature_required,
     )
@@ -167,7 +173,11 @@ def unchanged(
     return replace(
         looked,
         signoffs=signoffs_beside(
-            *(evidence, manifest, looked.vouched, keyring or {}, whole),
+            evidence,
+            manifest,
+            looked.vouched,
+            keyring=keyring or {},
+            whole=whole,
             is_whole_proven=is_whole_proven,
         ),
         forged=(
@@ -179,7 +189,7 @@ def unchanged(
 
 def unchanged_parts(
     folder: Path, keyring: Keyring, signature_required: bool = False
-) -> list[Verified]:
+) -> list[Verification]:
     """Return `unchanged` for each evidence in a folder. Raises EvidenceError."""
     parts, whole = evidence_in(folder), original_hash(folder)
     proven = all(is_proven(part, read_manifest(part), vouching(part, keyring)) for part in parts)
@@ -194,8 +204,8 @@ def verify(
     evidence: Path,
     address: Address | None = None,
     source: Address | None = None,
-    looked: Verified | None = None,
-) -> Verified:
+    looked: Verification | None = None,
+) -> Verification:
     """Compare every file with the manifest. If none has changed, judge again and derive the other
     files again. With an `address`, also compare the cluster's id, the topics' ids and the rest of
     the raw logs. `source` is the source's cluster, if the evidence is about two. `looked` is the
@@ -206,7 +216,7 @@ def verify(
     looked = looked or unchanged(evidence)
     if looked.refused:
         return looked
-    said, manifest = read_report(evidence), looked.manifest
+    report, manifest = read_report(evidence), looked.manifest
     try:
         capture = read_capture(spark, evidence)
     except PySparkException as error:
@@ -216,7 +226,7 @@ def verify(
     with tempfile.TemporaryDirectory(prefix="topicproof-verify-") as name:
         scratch = Path(name)
         try:
-            found = judge_capture(spark, capture, scratch)
+            judged = judge_capture(spark, capture, scratch)
         except HOSTILE as error:
             raise EvidenceError(
                 f"The evidence in {evidence} cannot be judged: its files do not fit together"
@@ -228,19 +238,19 @@ def verify(
                 " records: the evidence was kept without payloads. Judge the topics again."
             ) from error
         text = read_bytes(evidence / REPORT).decode()
-        contradictions = report_contradictions(text, said, found)
+        contradictions = report_contradictions(text, report, judged)
         forged = [*looked.forged, *asked_contradictions(evidence, capture.question)]
-        others = other_versions(said)
+        others = other_versions(report)
         rendered: list[str] = []
         old_page: list[str] = []
         if not contradictions:
             # The files are rendered from the report, so a wrong report says nothing about them.
-            forged += manifest_contradictions(manifest, found)
+            forged += manifest_contradictions(manifest, judged)
             fetch(spark, scratch / "ledger")
             places = gather(scratch / "ledger", scratch)
             try:
-                rendered = file_contradictions(spark, evidence, manifest, said, places, scratch)
-                old_page = [OLD_PAGE] if has_old_page(evidence, manifest, said, scratch) else []
+                rendered = file_contradictions(spark, evidence, manifest, report, places, scratch)
+                old_page = [OLD_PAGE] if has_old_page(evidence, manifest, report, scratch) else []
             except HOSTILE as error:
                 raise EvidenceError(
                     f"The files of {evidence} cannot be rendered again: {first_line(error)}"
@@ -249,22 +259,22 @@ def verify(
                 raise SparkError(
                     f"Spark could not compare the findings: {first_line(error)}"
                 ) from error
-    asked = compare_with_clusters(capture, address, source)
+    cluster_sentences = compare_with_clusters(capture, address, source)
     unsettled = [
-        f"{one} This version may render it otherwise than the report's."
-        for one in rendered
+        f"{sentence} This version may render it otherwise than the report's."
+        for sentence in rendered
         if others
     ]
-    told = "The report was written with other versions, so its sentences are not compared"
-    notes = [f"{told}: {', '.join(others)}."] if others else []
+    reason = "The report was written with other versions, so its sentences are not compared"
+    notes = [f"{reason}: {', '.join(others)}."] if others else []
     notes += old_page
     forged += [] if others else rendered
     return replace(
         looked,
-        said=said,
-        found=found,
+        report=report,
+        judged=judged,
         contradictions=tuple(contradictions),
-        forged=(*forged, *asked[0]),
-        unsettled=(*unsettled, *asked[1]),
+        forged=(*forged, *cluster_sentences[0]),
+        unsettled=(*unsettled, *cluster_sentences[1]),
         notes=tuple(notes),
     )

@@ -102,7 +102,7 @@ def decide(page: Page, decision: str) -> None:
 
 def confirmed(context: BrowserContext, team: Team) -> Identity:
     """Signs in on the command line, and confirms the code in a browser where somebody is."""
-    asked: Queue[device.Asked] = Queue()
+    asked: Queue[device.DeviceCode] = Queue()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(device.sign_in, team.settings, asked.put)
         page = context.new_page()

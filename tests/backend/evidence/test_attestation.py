@@ -34,7 +34,7 @@ from topicproof.backend.trust.identity import How, Identity, Role
 from topicproof.backend.trust.keyring import OWN, import_key, read_keyring, revoke
 from topicproof.backend.trust.keys import from_private, key_id, public_pem
 from topicproof.backend.trust.signing import signing_key
-from topicproof.backend.verifying.verify import Verified, unchanged
+from topicproof.backend.verifying.verify import Verification, unchanged
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 
@@ -58,7 +58,9 @@ def signed(settings: Settings, tmp_path: Path) -> Path:
     return folder
 
 
-def looked(settings: Settings, folder: Path, required: bool = False) -> tuple[Verified, Vouching]:
+def looked(
+    settings: Settings, folder: Path, required: bool = False
+) -> tuple[Verification, Vouching]:
     found = unchanged(folder, read_keyring(settings), required)
     assert found.vouched is not None
     return found, found.vouched

@@ -135,7 +135,7 @@ def test_it_is_judged_again_from_itself_alone(
     copy_evidence(folder, tmp_path / "auditor")
     found = verify(spark, tmp_path / "auditor")
     assert found.differences == () and found.contradictions == ()
-    assert found.found is not None and found.found.findings == report.findings
+    assert found.judged is not None and found.judged.findings == report.findings
     assert found.exit_code == report.exit_code == {"healthy": 0, "broken": 1}[which]
     assert differences(tmp_path / "auditor") == [], "judging again leaves no trace in the folder"
 
@@ -168,7 +168,7 @@ def test_any_changed_byte_is_named(what: str, copied: Path, spark: SparkSession)
     harm, how = TAMPERED[what]
     harm(copied)
     found = verify(spark, copied)
-    assert [one.how for one in found.differences] == [how] and found.found is None
+    assert [one.how for one in found.differences] == [how] and found.judged is None
     assert found.exit_code == 4
     with pytest.raises(EvidenceError, match=how):
         copy_evidence(copied, copied.parent / "another")
@@ -801,8 +801,8 @@ def test_evidence_that_an_earlier_version_wrote_still_verifies(
     assert [one.split(":")[0] for one in found.unsettled] == [
         "report.html"
     ] and found.exit_code == 3
-    assert found.found is not None and found.found.verdict is Outcome.HOLDS
-    assert {one.kind: one.count for one in found.found.findings}["duplicate"] == 100
+    assert found.judged is not None and found.judged.verdict is Outcome.HOLDS
+    assert {one.kind: one.count for one in found.judged.findings}["duplicate"] == 100
 
 
 def test_two_reports_that_differ_say_where(

@@ -50,7 +50,7 @@ from topicproof.backend.trust.dsse import format_envelope, parse_envelope
 from topicproof.backend.trust.identity import How, Identity, Role
 from topicproof.backend.trust.keyring import OWN, import_key, read_keyring, revoke
 from topicproof.backend.trust.keys import from_private, public_pem
-from topicproof.backend.verifying.verify import Verified, unchanged, unchanged_parts
+from topicproof.backend.verifying.verify import Verification, unchanged, unchanged_parts
 
 ISSUER = "https://sso.example/realms/team"
 KURT = Identity("Kurt Gödel", ISSUER, "kurt", frozenset({Role.SIGNER}), How.OPENID)
@@ -103,7 +103,7 @@ def rejected(history: History, tmp_path: Path) -> Path:
     return exported(history, run, tmp_path / "copy")
 
 
-def verified(history: History, folder: Path, required: bool = False) -> Verified:
+def verified(history: History, folder: Path, required: bool = False) -> Verification:
     return unchanged(folder, read_keyring(history.settings), required, original_hash(folder))
 
 
