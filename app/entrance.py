@@ -26,7 +26,7 @@ from streamlit.web.server.server_util import get_cookie_secret
 from streamlit.web.server.starlette.starlette_app_utils import decode_signed_value
 
 from topicproof.backend.errors import NotPermitted
-from topicproof.backend.trust.identity import How, Identity
+from topicproof.backend.trust.identity import Action, How, Identity, allows
 from topicproof.backend.trust.login import Login, Provider, identity_of_claims, identity_of_headers
 
 COOKIE = "_streamlit_user"
@@ -39,6 +39,11 @@ WANTED = "topicproof_wanted"
 """A cookie with the page that a stranger asked for, to open it after the login."""
 WANTED_S, WANTED_LENGTH_MAX = 600, 2_000
 UNKNOWN, REFUSED = 401, 403
+UPLOADS = "/_stcore/upload_file/"
+"""Streamlit takes files here for any page, also for one that asks for none."""
+MAY_NOT_UPLOAD = "Your role does not allow contracts to be imported, so no file is taken.\n"
+SUBPROTOCOLS = "sec-websocket-protocol"
+"""Streamlit's client sends a name, a token and the id of the session that it had before."""
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Topicproof</title>
 <meta name="viewport" content="width=device-width"><style>body {{font-family: sans-serif;
 max-width: 32rem; margin: 20vh auto; padding: 0 1rem; color: #0b141d; background: #fff}}
@@ -75,7 +80,13 @@ class Entrance:
             await _refuse(str(error), self.login, asked, receive, send)
             return
         if scope["type"] == "websocket":
+            # Streamlit gives a session back to whoever names it, and knows only the people of its
+            # own login. Behind a proxy it could be another person's.
+            scope = scope if self.login.proxy is None else _without_session(scope)
             await self.app(scope, self._while_signed_in(asked, by, receive), send)
+            return
+        if scope["path"].startswith(UPLOADS) and not allows(by, Action.KEEP):
+            await PlainTextResponse(MAY_NOT_UPLOAD, REFUSED)(scope, receive, send)
             return
         wanted = _wanted(asked)
         if wanted is not None and scope["path"] == "/":
@@ -172,6 +183,15 @@ def _claims(cookies: Mapping[str, str]) -> dict[str, Any] | None:
     except ValueError:
         return None
     return claims if isinstance(claims, dict) else None
+
+
+def _without_session(scope: Scope) -> Scope:
+    """Return a websocket's scope without the session that it asks to go on with."""
+    headers = MutableHeaders(scope={**scope, "headers": [*scope["headers"]]})
+    names = [name.strip() for name in headers.get(SUBPROTOCOLS, "").split(",")]
+    if len(names) > 2:
+        headers[SUBPROTOCOLS] = ", ".join(names[:2])
+    return {**scope, "headers": headers.raw, "subprotocols": [*scope.get("subprotocols", [])][:2]}
 
 
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:

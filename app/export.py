@@ -189,7 +189,12 @@ def _size(row: Record | Row) -> int:
 def _iso(timestamp_ms: int | None) -> str | None:
     if timestamp_ms is None:
         return None
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        # Brokers accept any number. It must not end the export of the records around it.
+        return f"{timestamp_ms} ms, which is not a date"
+    return moment.isoformat(timespec="milliseconds")
 
 
 def _text(value: bytes | None) -> str | None:

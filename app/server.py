@@ -18,6 +18,7 @@ from starlette.middleware import Middleware
 
 from topicproof.app.doors import Doors
 from topicproof.app.entrance import Entrance, secrets_of
+from topicproof.app.stored_files import use_own_storage
 from topicproof.backend.services.dashboard import (
     STDIN_HELD,
     host_names,
@@ -53,4 +54,5 @@ if login is not None:
     middleware.append(Middleware(Entrance, login=login))
     if login.provider is not None:
         secrets = secrets_of(dashboard_provider(login), cookie_secret(settings))
+use_own_storage()
 app = st.App("main.py", secrets=secrets, middleware=middleware, lifespan=with_parent)

@@ -3,8 +3,9 @@ those of them that match."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import uuid
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -23,9 +24,11 @@ from topicproof.app.record_browser import (
     keep_needles,
     needles,
 )
-from topicproof.app.session.access import note_look
+from topicproof.app.session.access import note_look, page_identity
+from topicproof.app.session.byte_budget import byte_budget
 from topicproof.app.session.connection import decoders, page_settings, running_kafka
 from topicproof.app.session.masking import hidden_fields, mask_records, require_unmasked
+from topicproof.app.session.records import size_of
 from topicproof.app.session.snapshots import page_snapshot
 from topicproof.app.snapshot import Snapshot
 from topicproof.app.url_state import COMMITTED, UNCOMMITTED, TopicsState
@@ -43,6 +46,14 @@ TAIL_ROWS = 50
 SEARCHED_ROWS = 2_000
 """The newest records in which each look searches."""
 ISOLATION = {COMMITTED: READ_COMMITTED, UNCOMMITTED: READ_UNCOMMITTED}
+
+
+@dataclass(frozen=True)
+class TailRows:
+    """What a tail shows, and the snapshot of the topic with which it was read."""
+
+    snapshot: Snapshot
+    rows: tuple[Row, ...]
 
 
 def tail(_kafka: Services, seen: Snapshot, look: TopicsState) -> None:
@@ -80,8 +91,8 @@ def tail(_kafka: Services, seen: Snapshot, look: TopicsState) -> None:
     needles(slots[1:], chosen)
     paused = state["paused"]
     # Outside of what is redrawn every two seconds: there it could not be used.
-    kept = state.get("tail")
-    rows = kept[2] if kept is not None and kept[0][0] == look.topic else ()
+    shown = _shown_before(look)
+    rows = () if shown is None else shown.rows
     choose_fields(look, offered(values_of(rows, look.topic, decoders(page_settings()))))
     st.fragment(newest, run_every=None if paused else TAIL_S)(look, paused)
 
@@ -89,32 +100,44 @@ def tail(_kafka: Services, seen: Snapshot, look: TopicsState) -> None:
 def newest(look: TopicsState, paused: bool) -> None:
     """Shows the newest records that a consumer at this level would have received. If Kafka does not
     answer, the rows stay and the next refresh asks again."""
-    wanted = (look.topic, look.level, look.partition, look.wanted)
-    kept = st.session_state.get("tail")
-    kept = None if kept is None or kept[0] != wanted else kept
-    if not paused or kept is None:
+    shown = _shown_before(look)
+    if not paused or shown is None:
         try:
             # An embedded Kafka that was started again may have another address.
             settings = page_settings()
             kafka = running_kafka(settings)
             seen = page_snapshot(settings, kafka, look.topic, live=True)
             found = read(settings, kafka, seen, look)
-            rows = merged(found, kept[2] if kept is not None else (), seen.ranges)
-            kept = st.session_state["tail"] = (wanted, seen, rows)
+            rows = merged(found, () if shown is None else shown.rows, seen.ranges)
+            shown = TailRows(seen, rows)
+            byte_budget().keep(_tail_key(look), shown, size_of(rows))
         except TopicproofError as error:
             st.warning(
                 wording.plain(str(error)),
                 title=f"Nothing new could be read. Trying again every {TAIL_S:.0f} s",
                 icon=":material/sync_problem:",
             )
-    if kept is None:
+    if shown is None:
         return
-    _wanted, seen, rows = kept
-    st.markdown(sentence(seen, look, rows, paused))
-    if not rows:
+    st.markdown(sentence(shown.snapshot, look, shown.rows, paused))
+    if not shown.rows:
         st.info("Nothing yet.", icon=":material/hourglass_empty:")
         return
-    listing(look, rows, paused)
+    listing(look, shown.rows, paused)
+
+
+def _shown_before(look: TopicsState) -> TailRows | None:
+    """Returns what this tab shows of the same tail to the same person."""
+    shown = byte_budget().kept_value(_tail_key(look))
+    return shown if isinstance(shown, TailRows) else None
+
+
+def _tail_key(look: TopicsState) -> Hashable:
+    settings = page_settings()
+    by = page_identity(settings)
+    tab = st.session_state.setdefault("tail_tab", uuid.uuid4().hex)
+    parts = look.topic, look.level, look.partition, look.wanted
+    return "tail", tab, by.issuer, by.subject, hidden_fields(settings, look.topic), *parts
 
 
 def read(settings: Settings, kafka: Services, seen: Snapshot, look: TopicsState) -> tuple[Row, ...]:

@@ -48,7 +48,9 @@ def note_look(settings: Settings, what: str) -> None:
     NotPermitted."""
     if settings.login is None:
         return
-    seen: set[str] = st.session_state.setdefault("looked_at", set())
-    if what not in seen:
+    by = page_identity(settings)
+    look = (by.issuer, by.subject, what)
+    noted: set[tuple[str, str, str]] = st.session_state.setdefault("looked_at", set())
+    if look not in noted:
         allow(open_history(settings), Action.LOOK, what)
-        seen.add(what)
+        noted.add(look)

@@ -37,23 +37,36 @@ class ByteBudget:
         Whoever passes a key always reads the same type."""
         now = time.monotonic()
         with self._lock:
-            value, size, read_at = self._values.get(key, (None, 0, 0.0))
+            value, _, read_at = self._values.get(key, (None, 0, 0.0))
             if key in self._values and now - read_at <= self._ttl_s:
                 self._values.move_to_end(key)
                 return value  # type: ignore[return-value]
         fresh = read()
-        size = size_of(fresh)
+        self.keep(key, fresh, size_of(fresh))
+        return fresh
+
+    def keep(self, key: Hashable, value: object, size: int) -> None:
+        """Keep a value of `size` bytes in place of the key's present one."""
         with self._lock:
             self._drop(key)
-            if size <= self.bytes_max:
-                self._values[key] = fresh, size, now
-                self.bytes += size
-            expired = [name for name, one in self._values.items() if now - one[2] > self._ttl_s]
-            for name in expired:
-                self._drop(name)
-            while self.bytes > self.bytes_max:
-                self._drop(next(iter(self._values)))
-        return fresh
+            self._put(key, value, size)
+
+    def kept_value(self, key: Hashable) -> object | None:
+        """Return the key's value, None if it is not kept any more."""
+        with self._lock:
+            value, _, read_at = self._values.get(key, (None, 0, 0.0))
+            return value if time.monotonic() - read_at <= self._ttl_s else None
+
+    def _put(self, key: Hashable, value: object, size: int) -> None:
+        now = time.monotonic()
+        if size <= self.bytes_max:
+            self._values[key] = value, size, now
+            self.bytes += size
+        expired = [name for name, entry in self._values.items() if now - entry[2] > self._ttl_s]
+        for name in expired:
+            self._drop(name)
+        while self.bytes > self.bytes_max:
+            self._drop(next(iter(self._values)))
 
     def _drop(self, key: Hashable) -> None:
         if key in self._values:

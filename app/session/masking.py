@@ -64,17 +64,21 @@ def mask_records(fields: Sequence[Field], rows: Sequence[Shown]) -> tuple[Shown,
     return tuple(_masked(row, fields) for row in rows) if fields else tuple(rows)
 
 
+def hides_our_headers(fields: Sequence[Field]) -> bool:
+    """Whether lineage and transactions, which our sink writes as headers, are masked."""
+    return any(
+        field.part == "headers" or (field.part == "header" and field.path[0] in OURS)
+        for field in fields
+    )
+
+
 def _masked(row: Shown, fields: Sequence[Field]) -> Shown:
     parts: dict[str, Any] = {
         "key": masked_part("key", row.key, fields),
         "value": masked_part("value", row.value, fields),
         "headers": masked_headers(row.headers, fields),
     }
-    ours = any(
-        field.part == "headers" or (field.part == "header" and field.path[0] in OURS)
-        for field in fields
-    )
-    if isinstance(row, Record) and ours:
+    if isinstance(row, Record) and hides_our_headers(fields):
         # Read from headers: of this record, of its pack, or of its transaction.
         parts["transaction"] = None if row.transaction is None else MASKED.decode()
         parts["packed"] = None

@@ -7,15 +7,20 @@ from dataclasses import replace
 
 import streamlit as st
 
-from topicproof.app.session.access import note_look
+from topicproof.app.session.access import note_look, page_identity
 from topicproof.app.session.byte_budget import byte_budget
 from topicproof.app.session.connection import decoders
-from topicproof.app.session.masking import hidden_fields, mask_records, require_unmasked
+from topicproof.app.session.masking import (
+    hidden_fields,
+    hides_our_headers,
+    mask_records,
+    require_unmasked,
+)
 from topicproof.app.snapshot import Snapshot, fingerprint, same_place
 from topicproof.app.url_state import TopicsState
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.browse.records import Record, read_window
-from topicproof.backend.kafka.browse.search import Search, offsets_at, search, search_all
+from topicproof.backend.kafka.browse.search import Row, Search, offsets_at, search, search_all
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 
@@ -50,10 +55,10 @@ def unmasked_records(
             return tuple(read_window(address, topic, partition, first, count, *facts))
 
     key = ("window", kafka.bootstrap, topic, partition, first, count, mark)
-    return byte_budget().get(key, read, _size_of)
+    return byte_budget().get(key, read, size_of)
 
 
-def _size_of(records: Sequence[Record]) -> int:
+def size_of(records: Sequence[Record | Row]) -> int:
     """Returns the bytes of records, of which the payloads are counted exactly."""
     return sum(
         RECORD_BYTES
@@ -71,9 +76,13 @@ def search_results(
     look: TopicsState,
     told: Callable[[int, int], None],
 ) -> dict[int, Search]:
-    """Returns the result of the URL's search by partition. Kept until another search is
-    requested."""
+    """Returns the result of the URL's search by partition. It is kept for the same person and
+    search, as long as they see the same parts of records."""
+    hidden, by = hidden_fields(settings, look.topic), page_identity(settings)
     key = (
+        "search",
+        (by.issuer, by.subject, by.name),
+        hidden,
         kafka.bootstrap,
         look.topic,
         look.partition,
@@ -84,19 +93,23 @@ def search_results(
         look.newest,
         seen.taken_at,
     )
-    kept = st.session_state.get("searched")
-    if kept is None or kept[0] != key:
-        if look.key or look.value or look.header:
-            # Whether a record is found would tell what is masked in it.
-            require_unmasked(settings, look.topic)
-        where = "all partitions" if look.partition is None else f"partition {look.partition}"
-        note_look(settings, f"{look.topic}, a search of {where}")
-        answer = {
-            number: replace(one, rows=mask_records(hidden_fields(settings, look.topic), one.rows))
-            for number, one in _search(settings, kafka, seen, look, told).items()
+    if look.key or look.value or look.header:
+        # Whether a record is found would tell what is masked in it.
+        require_unmasked(settings, look.topic)
+    where = "all partitions" if look.partition is None else f"partition {look.partition}"
+    note_look(settings, f"{look.topic}, a search of {where}")
+
+    def masked_results() -> dict[int, Search]:
+        return {
+            number: replace(result, rows=mask_records(hidden, result.rows))
+            for number, result in _search(settings, kafka, seen, look, told).items()
         }
-        kept = st.session_state["searched"] = (key, answer)
-    return dict(kept[1])
+
+    def size(results: dict[int, Search]) -> int:
+        return sum(size_of(result.rows) for result in results.values())
+
+    results = byte_budget().get(key, masked_results, size)
+    return dict(results)
 
 
 def _search(
@@ -136,7 +149,8 @@ def committed_retry(
 ) -> int | None:
     """Finds the offset where the same output of the same input was committed after all, if one of
     the next transactions holds it."""
-    if aborted.lineage is None:
+    if aborted.lineage is None or hides_our_headers(hidden_fields(settings, seen.bounds.topic)):
+        # Masked lineage is the same for all records.
         return None
     for offset in same_place(seen.ranges, aborted.partition, aborted.offset, ATTEMPTS_FOLLOWED):
         for record in records_in_window(settings, kafka, seen, aborted.partition, offset, 1):

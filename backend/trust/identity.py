@@ -138,9 +138,14 @@ def read_identity(fields: Mapping[str, Any]) -> Identity:
         raise ValueError(f"no identity: {error}") from error
 
 
+def allows(by: Identity, action: Action) -> bool:
+    """Return whether one of the person's roles may do this."""
+    return any(action in MAY[role] for role in by.roles)
+
+
 def require(by: Identity, action: Action) -> None:
     """Raises NotPermitted if none of the person's roles may do this."""
-    if any(action in MAY[role] for role in by.roles):
+    if allows(by, action):
         return
     able = " or ".join(role for role in Role if action in MAY[role])
     have = f"has the role {by.roles_shown}" if by.roles else "has no role here"

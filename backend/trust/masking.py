@@ -7,8 +7,8 @@
 
 `key`, `value` and `headers` are masked as a whole. A field inside is masked in JSON; a key or value
 that is no JSON object, such as Avro, is then masked as a whole, so that nothing slips through. So
-is a text or number in place of an object that would hold the field. A name with dots counts as a
-path.
+is a document of more than `VALUES_MAX` values, and a text or number in place of an object that
+would hold the field. A name with dots counts as a path.
 
 Several topics judged as one have a joined name: `orders + payments`. The rules of each topic apply.
 """
@@ -25,6 +25,9 @@ from topicproof.backend.trust.identity import Identity, Role
 from topicproof.validators.finding import JOINED_BY
 
 MASKED = b"(masked)"
+BYTES_MAX, VALUES_MAX = 4_000_000, 50_000
+"""Of a JSON document in which fields are masked. A larger one is masked as a whole: as Python
+objects it would take fifty times its bytes, and seconds for each page."""
 WHOLE = ("key", "value", "headers")
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -79,8 +82,11 @@ def masked_part(part: str, data: bytes | None, fields: Sequence[Field]) -> bytes
     paths = [field.path for field in fields if field.part == part]
     if data is None or not paths:
         return data
+    # Each value but the first follows one of these.
+    values = sum(data.count(mark) for mark in (b",", b"[", b"{"))
+    is_small = len(data) <= BYTES_MAX and values <= VALUES_MAX
     try:
-        document = json.loads(data) if all(paths) else None
+        document = json.loads(data) if all(paths) and is_small else None
         if not isinstance(document, dict | list):
             return MASKED
         for path in paths:

@@ -43,6 +43,18 @@ def test_a_kept_value_is_read_once_and_the_oldest_goes_first() -> None:
     assert expired.bytes == 0
 
 
+def test_a_value_that_changes_takes_its_size_once() -> None:
+    """Story: a live tail keeps its newest rows over those of before, for hours."""
+    budget = ByteBudget(bytes_max=10)
+    for rows in (b"aaaa", b"bbbbbb", b"cc"):
+        budget.keep("tail", rows, len(rows))
+    assert (budget.kept_value("tail"), budget.bytes) == (b"cc", 2)
+    budget.keep("another", b"d" * 9, 9)
+    assert budget.kept_value("tail") is None and budget.kept_value("another") == b"d" * 9
+    budget.keep("another", b"e" * 11, 11)
+    assert budget.kept_value("another") is None and budget.bytes == 0
+
+
 def test_what_pages_cache_by_number_is_small() -> None:
     """Story: somebody adds a cache of records. Streamlit's caches count entries of any size, so
     records, reports and findings belong to the budget."""

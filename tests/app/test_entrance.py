@@ -283,6 +283,39 @@ def test_a_proxy_is_believed_and_nobody_else(proxy: Login) -> None:
     assert sent_by(proxy, ada, kind="websocket", peer="192.0.2.7")[0]["type"] == "websocket.close"
 
 
+def test_a_session_is_not_handed_on_to_another_person(proxy: Login) -> None:
+    """Story: an administrator closes a tab. Somebody else connects in it, whom the proxy names now,
+    and the browser asks for the session of before, with all that it shows."""
+    offered: list[tuple[bytes, list[str]]] = []
+
+    async def dashboard(scope: Any, _receive: Any, _send: Any) -> None:
+        offered.append((dict(scope["headers"])[b"sec-websocket-protocol"], scope["subprotocols"]))
+
+    names = ["streamlit", "token", "session-of-ada"]
+    scope = {
+        "type": "websocket",
+        "path": "/_stcore/stream",
+        "headers": [
+            (b"x-user", b"alan"),
+            (b"x-groups", b"viewer"),
+            (b"sec-websocket-protocol", ", ".join(names).encode()),
+        ],
+        "subprotocols": names,
+        "client": ("127.0.0.1", 1),
+    }
+    asyncio.run(Entrance(dashboard, proxy, lambda: NOW_S)(scope, cast(Any, None), cast(Any, None)))
+    assert offered == [(b"streamlit, token", ["streamlit", "token"])]
+    assert scope["subprotocols"] == names, "the server's own scope was changed"
+
+
+def test_only_people_who_may_keep_contracts_upload(proxy: Login) -> None:
+    """Story: a viewer sends files to Streamlit's route for uploads, which no page offers them."""
+    path = "/_stcore/upload_file/session/file"
+    for role, answer in (("viewer", 403), ("signer", 403), ("operator", 299), ("admin", 299)):
+        ada = {"x-user": "ada", "x-groups": role}
+        assert status(proxy, ada, path=path, method="PUT") == answer, role
+
+
 def test_a_dashboard_with_a_login_may_listen_for_others(tmp_path: Path) -> None:
     """Story: a team shares the dashboard. With a login it may listen beyond loopback, under the
     address that the login names; a login without its secret is none. Streamlit gets the secrets in

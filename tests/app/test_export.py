@@ -36,6 +36,19 @@ RECORDS = (
 )
 
 
+@pytest.mark.parametrize(
+    "timestamp_ms", [-(2**63), -62_135_596_800_001, 253_402_300_800_000, 2**63 - 1]
+)
+def test_a_record_whose_time_is_no_date_is_exported(timestamp_ms: int) -> None:
+    """Story: a producer writes a timestamp before the year 1 or after 9999, which brokers accept.
+    The window around it is exported all the same."""
+    row = Row(1, 7, timestamp_ms, None, b"a", (), 1, Fate.COMMITTED, 42)
+    frame = export.record_frame("numbers", [row, RECORDS[0]])
+    assert frame["timestamp"].tolist()[0] == f"{timestamp_ms} ms, which is not a date"
+    for write in (export.as_csv, export.as_json, export.as_parquet):
+        assert str(timestamp_ms).encode() in write(frame)
+
+
 def test_each_kind_of_file_reads_back_as_it_was_written() -> None:
     """Story: bytes that are not text, a comma, a line break, a marker: nothing is lost in any of
     the three."""

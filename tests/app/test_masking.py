@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from confluent_kafka import Producer
 from tests.app.conftest import OpenPage, texts
 from tests.app.test_history_page import HELD
 from tests.backend.trust.people import ADA, EMMY, GRACE, ISSUER
-from topicproof.app.session import access
-from topicproof.app.session.masking import shown_error
+from topicproof.app.session import access, records
+from topicproof.app.session.masking import mask_records, shown_error
 from topicproof.app.session.reports import kept_report, shown_report
 from topicproof.app.session.runs import zipped_evidence
 from topicproof.backend.address import Address
@@ -25,13 +26,16 @@ from topicproof.backend.evidence.manifest import MANIFEST, Payloads
 from topicproof.backend.history.audit import audit_entries
 from topicproof.backend.history.run_state import Facts, Names
 from topicproof.backend.history.store import History, State
+from topicproof.backend.kafka.browse.records import Record
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.runs.launch import LOG
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.trust.acting import ACTING, environment_for
 from topicproof.backend.trust.identity import Action, Identity, Role
-from topicproof.validators.finding import Bounds, Example, Finding, Outcome, PartitionBounds
+from topicproof.backend.trust.masking import Field
+from topicproof.validators.finding import Bounds, Example, Fate, Finding, Outcome, PartitionBounds
 from topicproof.validators.kinds.wrong_value import WRONG
+from topicproof.validators.lineage.headers import LINEAGE_HEADER
 from topicproof.validators.merged_topics import join
 
 SECRET, TOKEN, SEEN = "4111-secret", "hush-token", "seen-by-all"
@@ -221,3 +225,16 @@ def test_a_login_that_has_ended_is_not_a_missing_report(
     monkeypatch.setattr(access, "current_identity", ended)
     with pytest.raises(NotPermitted, match="has ended"):
         kept_report(settings, run)
+
+
+def test_masked_lineage_is_nobodys(at_home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: somebody who does not see headers looks at an aborted record. That its input was
+    committed elsewhere cannot be told from lineage that is masked on all records."""
+    headers = ((LINEAGE_HEADER, b"orders/0/7/0"),)
+    record = Record(0, 5, 0, None, b"v", headers, Fate.ABORTED, False, "t/1, attempt 1", "")
+    (masked,) = mask_records((Field("headers"),), (record,))
+    assert masked.lineage == "(masked)" and masked.transaction == "(masked)"
+    monkeypatch.setattr(records, "hidden_fields", lambda *_: (Field("headers"),))
+    snapshot: Any = SimpleNamespace(bounds=SimpleNamespace(topic="payments"))
+    kafka: Any = None
+    assert records.committed_retry(at_home, kafka, snapshot, masked) is None

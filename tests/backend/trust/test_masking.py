@@ -14,7 +14,9 @@ from topicproof.backend.errors import UsageError
 from topicproof.backend.trust.identity import unauthenticated
 from topicproof.backend.trust.login import Login, read_login
 from topicproof.backend.trust.masking import (
+    BYTES_MAX,
     MASKED,
+    VALUES_MAX,
     Field,
     masked_fields,
     masked_headers,
@@ -52,6 +54,21 @@ def test_rules_are_by_topic_and_role(tmp_path: Path) -> None:
 def test_a_field_that_is_none_is_refused(field: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"line 2: masks\.0\.fields\.0: .* is none of key, value"):
         login(tmp_path, f"masks: [{{topics: a, fields: ['{field}']}}]")
+
+
+def test_a_document_too_large_for_a_page_is_masked_as_a_whole() -> None:
+    """Story: a batch of a few kilobytes holds `[[],[],...]` of 30 MB. Taken apart, it would hold up
+    everybody's pages for minutes and take gigabytes."""
+    fields = (parse_field("value.card.number"),)
+    many = b"[" + b"[]," * (VALUES_MAX + 1) + b"1]"
+    assert masked_part("value", many, fields) == MASKED
+    long = json.dumps({"pad": "x" * BYTES_MAX, "card": {"number": 1}}).encode()
+    assert masked_part("value", long, fields) == MASKED
+    assert masked_part("key", many, fields) == many
+    large = json.dumps({"pad": "x" * (BYTES_MAX // 2), "card": {"number": 41}}).encode()
+    assert masked_part("value", large, fields) == large.replace(b", ", b",").replace(
+        b": ", b":"
+    ).replace(b":41", b':"(masked)"')
 
 
 def test_a_field_is_masked_wherever_it_is() -> None:

@@ -1,0 +1,94 @@
+"""What Streamlit holds of files: no name tells a content, and no session fills the memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from starlette.exceptions import HTTPException
+from streamlit.runtime.media_file_storage import MediaFileKind
+from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
+from streamlit.runtime.uploaded_file_manager import UploadedFileRec
+
+from topicproof.app.stored_files import (
+    UPLOADED_BYTES_MAX,
+    UPLOADS_PER_SESSION,
+    BoundedUploads,
+    PrivateDownloads,
+)
+from topicproof.backend.interpreter import python_environment
+from topicproof.backend.settings import ROOT
+
+SECRET = b"HUNTER88"
+MASKED = b"(masked)"
+FILE = ("text/plain", MediaFileKind.DOWNLOADABLE, "records.jsonl")
+
+
+def export_of(card: bytes) -> bytes:
+    """More than 1 MiB, in which the card lies outside of the three samples that Streamlit takes."""
+    return b"x" * 300_000 + card + b"x" * 1_200_000
+
+
+def test_a_masked_export_is_never_answered_with_the_unmasked_one() -> None:
+    """Story: an administrator exports a window, then an operator who does not see the card. Both
+    files have one name, one length, and the same beginning, middle and end."""
+    streamlits = MemoryMediaFileStorage("/media")
+    alike = [streamlits.load_and_get_id(export_of(card), *FILE) for card in (SECRET, MASKED)]
+    assert alike[0] == alike[1], "Streamlit has mended this itself: PrivateDownloads may go"
+
+    storage = PrivateDownloads("/media")
+    ids = [storage.load_and_get_id(export_of(card), *FILE) for card in (SECRET, MASKED)]
+    contents = [storage.get_file(f"{file_id}.txt").content for file_id in ids]
+    assert contents == [export_of(SECRET), export_of(MASKED)]
+    assert storage.load_and_get_id(export_of(SECRET), *FILE) == ids[0]
+    assert storage.load_and_get_id(export_of(SECRET), FILE[0], FILE[1], "other") != ids[0]
+
+
+def test_nobody_can_compute_the_name_of_a_content() -> None:
+    """Story: a viewer asks for the files of all contents that a masked key may have."""
+    ids = {PrivateDownloads("/media").load_and_get_id(SECRET, *FILE) for _ in range(3)}
+    assert len(ids) == 3 and all(len(file_id) >= 64 for file_id in ids)
+
+
+def upload(number: int, size: int) -> UploadedFileRec:
+    return UploadedFileRec(f"file-{number}", "contract.yaml", "text/yaml", b"y" * size)
+
+
+def test_a_session_keeps_few_uploads_and_all_together_a_bound() -> None:
+    """Story: somebody uploads without end, in one session, then in many."""
+    uploads = BoundedUploads("/upload")
+    for number in range(UPLOADS_PER_SESSION + 3):
+        uploads.add_file("session", upload(number, 100))
+    held = uploads.get_files("session", [f"file-{number}" for number in range(10)])
+    assert [file.file_id for file in held] == ["file-3", "file-4", "file-5", "file-6"]
+    size = UPLOADED_BYTES_MAX // 4
+    for number in range(3):
+        uploads.add_file(f"session {number}", upload(number, size))
+    with pytest.raises(HTTPException, match="Too much is being uploaded"):
+        uploads.add_file("session 3", upload(3, size))
+    uploads.remove_session_files("session 0")
+    uploads.add_file("another", upload(0, size))
+
+
+def test_the_dashboard_keeps_files_in_these_classes(tmp_path: Path) -> None:
+    program = (
+        "from streamlit import config\n"
+        "config._main_script_path = 'app/server.py'\n"
+        "from topicproof.app.server import app\n"
+        "runtime = app._create_runtime()\n"
+        "print(type(runtime._uploaded_file_mgr).__name__)\n"
+        "print(type(runtime._media_file_mgr._storage).__name__)\n"
+        "print(config.get_option('server.maxUploadSize'))\n"
+        "print(config.get_option('server.maxWidgetStateSize'))\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        cwd=ROOT,
+        env=python_environment() | {"TOPICPROOF_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stdout.split() == ["BoundedUploads", "PrivateDownloads", "1", "1"]
