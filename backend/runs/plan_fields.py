@@ -23,12 +23,36 @@ from topicproof.backend.runs.scenarios import SCENARIOS, scenario
 from topicproof.backend.sink.options import BATCH_LEAST_S, BATCH_S, COMMIT_INTERVAL_MS
 from topicproof.backend.yaml_fields import TopicName
 
+SOURCE_OPTIONS = frozenset(
+    name.lower()
+    for name in (
+        "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "kafkaConsumer.pollTimeoutMs",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        "kafka.fetch.min.bytes",
+        "kafka.fetch.max.bytes",
+        "kafka.fetch.max.wait.ms",
+        "kafka.max.partition.fetch.bytes",
+        "kafka.max.poll.records",
+        "kafka.max.poll.interval.ms",
+        "kafka.receive.buffer.bytes",
+        "kafka.request.timeout.ms",
+        "kafka.default.api.timeout.ms",
+    )
+)
+"""Options of Spark's Kafka source that a plan may set, in lower case: figures of how much is read
+at once. A plan may come from somebody else, and many of Kafka's properties name a class, a file or
+a program for Spark's process (`sasl.kerberos.kinit.cmd`, `metric.reporters`)."""
+
 REFUSED_SOURCE_OPTIONS = {
     "minpartitions": "it splits a source partition over several tasks",
     "maxrecordsperpartition": "it splits a source partition over several tasks",
     "startingoffsetsbytimestamp": "the start comes from the group's committed offsets",
     "startingoffsets": "the start comes from the group's committed offsets",
     "endingoffsets": "a run ends at the end of its source",
+    "failondataloss": "false loses records silently, and true is the default",
     "kafka.isolation.level": "set source.isolation instead",
     "kafka.group.id": "the run has a group of its own",
     "kafka.enable.auto.commit": "offsets are committed inside the transactions only",
@@ -36,8 +60,14 @@ REFUSED_SOURCE_OPTIONS = {
     "assign": "set source.topic instead",
     "subscribepattern": "set source.topic instead",
 }
-"""Options of Spark's Kafka source that a plan may not set, each with the reason. Two were observed
-to lose records silently: 13,334 and 10,600 of 20,000 committed while the query succeeded."""
+"""Why some options are refused. The first two were observed to lose records silently: 13,334 and
+10,600 of 20,000 committed while the query succeeded."""
+
+NOT_A_FIGURE = (
+    "a plan sets only how much Spark reads at once. What says how a cluster is reached belongs to"
+    " the cluster's properties (--config)"
+)
+OPTION_VALUE = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 def _scenario(name: str) -> str:
@@ -109,18 +139,16 @@ class SourcePlan(BaseModel):
     """SQLAlchemy URL of the database whose table is copied into the source, with `duplicates:
     transfer`. None: a SQLite file in the run's folder."""
     options: dict[str, str] = Field(default_factory=dict)
-    """More options of Spark's Kafka source."""
+    """More options of Spark's Kafka source, of `SOURCE_OPTIONS`."""
 
     @model_validator(mode="after")
     def _refuse(self) -> SourcePlan:
         for name, value in self.options.items():
-            reason = REFUSED_SOURCE_OPTIONS.get(name.lower())
-            if reason is not None:
+            if name.lower() not in SOURCE_OPTIONS:
+                reason = REFUSED_SOURCE_OPTIONS.get(name.lower(), NOT_A_FIGURE)
                 raise ValueError(f"source option {name} is refused: {reason}. Remove it.")
-            if name.lower() == "failondataloss" and value.lower() != "true":
-                raise ValueError(
-                    "source option failOnDataLoss=false is refused: it loses records silently."
-                )
+            if not OPTION_VALUE.fullmatch(value):
+                raise ValueError(f"source option {name} needs a whole number, such as 50000.")
         return self
 
 

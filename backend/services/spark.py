@@ -77,6 +77,8 @@ PRINTABLE = re.compile(r"[!-~]+")
 """The characters of a token."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
+NO_PROVIDERS = "-Dorg.apache.kafka.automatic.config.providers=none"
+"""No value of a Kafka property is looked up in a file, a folder or the environment."""
 COMPILER = "-XX:ThreadPriorityPolicy=1 -XX:CompilerThreadPriority=10 -XX:ReservedCodeCacheSize=512m"
 """Java compiles hot code for minutes, in threads that took a third of the processor time of a short
 run. Now they give way to the run (10 is their nice value), and compiled code is not discarded for
@@ -140,7 +142,7 @@ class EmbeddedSpark:
         emptied(self.folder / "local")
         emptied(self.sockets)
         command += ["--driver-memory", "4g"]
-        command += ["--driver-java-options", f'{COMPILER} "{temporary}"']
+        command += ["--driver-java-options", f'{COMPILER} {NO_PROVIDERS} "{temporary}"']
         command += ["--properties-file", str(self._write_secrets())]
         command += ["--jars", ",".join(str(jar) for jar in self.jars)]
         self._start_forks()

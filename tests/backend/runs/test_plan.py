@@ -138,8 +138,28 @@ def test_a_fault_is_written_in_its_shortest_form(kind: Kind) -> None:
             {"source": {"options": {"maxRecordsPerPartition": "8"}}},
             "maxRecordsPerPartition is refused",
         ),
-        ({"source": {"options": {"failOnDataLoss": "false"}}}, "failOnDataLoss=false is refused"),
+        (
+            {"source": {"options": {"failOnDataLoss": "false"}}},
+            "failOnDataLoss is refused: false loses",
+        ),
         ({"source": {"options": {"kafka.isolation.level": "x"}}}, "set source.isolation instead"),
+        ({"source": {"options": {"kafka.max.poll.records": "${f:a}"}}}, "needs a whole number"),
+        *(
+            ({"source": {"options": {name: "1"}}}, f"{name} is refused: a plan sets only how much")
+            for name in (
+                "kafka.sasl.kerberos.kinit.cmd",
+                "kafka.config.providers",
+                "kafka.metric.reporters",
+                "kafka.security.providers",
+                "kafka.ssl.engine.factory.class",
+                "kafka.sasl.jaas.config",
+                "kafka.sasl.login.callback.handler.class",
+                "kafka.bootstrap.servers",
+                "KAFKA.Client.Id",
+                "groupIdPrefix",
+                "path",
+            )
+        ),
     ],
 )
 def test_a_bad_plan_is_refused_with_the_field_and_the_reason(
