@@ -8,7 +8,7 @@ compared with its envelope, and the envelope with the keyring.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -33,7 +33,8 @@ class SignoffTrust(StrEnum):
 
     VOUCHED = "signed by a trusted key"
     UNPROVEN = "signed by a trusted key, perhaps about other evidence"
-    """Nobody vouches that the copy is one of the evidence that the entry names."""
+    """Neither the original manifest nor the same key says that the copy is one of the evidence that
+    the entry names."""
     OTHER = "about other evidence"
     """About earlier evidence of this run, or about more than this part of it: it does not count."""
     UNSIGNED = "not signed"
@@ -48,8 +49,15 @@ class SignoffTrust(StrEnum):
 
     @property
     def by_trusted(self) -> bool:
-        """Whether a trusted key vouches for what the entry says."""
-        return self in (SignoffTrust.VOUCHED, SignoffTrust.UNPROVEN, SignoffTrust.OTHER)
+        """Whether a trusted key vouches for what the entry says, and it is known what about."""
+        return self in (SignoffTrust.VOUCHED, SignoffTrust.OTHER)
+
+
+Proof = frozenset[str] | None
+"""Why a copy is known to be the evidence whose hash its manifest names. None: the original manifest
+lies in it and fits. Else the ids of the trusted keys that vouch for the copy. What such a key says
+of the original counts for its own sign-offs alone: it may not put another key's name under evidence
+which that key never saw."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +65,9 @@ class Subject:
     """What the sign-offs beside evidence must speak of."""
 
     run: str | None
-    evidence: frozenset[str]
-    """The hash of the original manifest, and that of all stages together if they are there."""
-    proven: bool
-    """Whether the evidence is known to be that of the hash: a trusted key vouches for the copy, or
-    the original manifest lies in it and fits."""
-    doubtful: frozenset[str] = frozenset()
-    """Hashes of `evidence` for which that is not known, whatever `proven` says: that of all stages
-    together, if one of them is not proven."""
+    evidence: Mapping[str, Proof]
+    """The hash of the original manifest, and that of all stages together if they are there, each
+    with its proof."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +113,12 @@ def _vouched(
     if entry.get("envelope") is None:
         says = "It is not signed: anyone who had this copy may have written it."
         return _answer(entry, SignoffTrust.UNSIGNED, text, says)
-    if fields.get("evidence") in subject.doubtful:
-        subject = replace(subject, proven=False)
-    return _by_key(entry, text, about_this, subject, keyring)
+    proof = subject.evidence.get(str(fields.get("evidence")))
+    return _by_key(entry, text, keyring, about_this=about_this, proof=proof)
 
 
 def _by_key(
-    entry: Mapping[str, Any], text: str, about_this: bool, subject: Subject, keyring: Keyring
+    entry: Mapping[str, Any], text: str, keyring: Keyring, *, about_this: bool, proof: Proof
 ) -> SignoffVouching:
     envelope = parse_entry_envelope(entry)
     holder, hint = signers_of(envelope, keyring)
@@ -135,11 +137,11 @@ def _by_key(
     elif not about_this:
         trust = SignoffTrust.OTHER
         says = f"{by}, and it speaks of other evidence than this, so it does not count here."
-    elif not subject.proven:
+    elif proof is not None and holder.id not in proof:
         trust = SignoffTrust.UNPROVEN
         says = (
-            f"{by}, and nobody vouches that this copy is the evidence that it speaks of: the copy"
-            " itself, or another part of it, is not signed by a trusted key."
+            f"{by}, and that key does not vouch that this copy is the evidence that it speaks of:"
+            " the copy itself, or another part of it, is not signed by the same key."
         )
     else:
         trust, says = SignoffTrust.VOUCHED, f"{by}."

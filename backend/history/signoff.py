@@ -261,12 +261,14 @@ def broken(entries: Sequence[Signoff]) -> int | None:
 
 def unanchored(history: History, keyring: Keyring) -> list[Anchored]:
     """Return the entries for which no trusted key vouches, and those that this installation signed
-    and somebody has removed. An entry without a signature, of an earlier version, is covered by any
-    later one that is signed, as long as the chain is not broken."""
+    and somebody has removed. Entries without a signature, of earlier versions, are covered by the
+    first one that is signed, as long as the chain is not broken. After it each needs its own:
+    whoever can write to the database could append one, and the next person's sign-off would cover
+    it."""
     entries = signoffs(history)
     removed = missing(history.settings, [entry.hash for entry in entries])
     anchors = [anchored(entry.number, entry.hash, entry.envelope, keyring) for entry in entries]
-    covered = max((entry.number for entry in anchors if entry.trusted), default=0)
+    covered = min((entry.number for entry in anchors if entry.trusted), default=0)
     unsigned = {
         entry.number for entry in entries if entry.envelope is None and entry.number < covered
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from topicproof.backend.evidence.attestation import Trust, Vouching
@@ -15,7 +16,12 @@ from topicproof.backend.evidence.manifest import (
 )
 from topicproof.backend.evidence.page import PAGE
 from topicproof.backend.evidence.signed import ORIGINAL, SIGNOFFS, read_signoffs
-from topicproof.backend.evidence.signoff_trust import SignoffVouching, Subject, vouched_signoffs
+from topicproof.backend.evidence.signoff_trust import (
+    Proof,
+    SignoffVouching,
+    Subject,
+    vouched_signoffs,
+)
 from topicproof.backend.trust.keyring import Keyring
 
 MADE_ANEW = (PAGE, SIGNOFFS, ORIGINAL)
@@ -29,26 +35,33 @@ def signoffs_beside(
     keyring: Keyring,
     whole: str | None = None,
     *,
-    is_whole_proven: bool = True,
+    whole_proof: Proof = None,
 ) -> tuple[SignoffVouching, ...]:
     """Return what the sign-offs in a folder are worth. `whole`: the hash of all stages of its run
-    together; `is_whole_proven`: whether each stage is known to be the one of its hash. Raises
+    together; `whole_proof`: why each stage is known to be the one of its hash. Raises
     EvidenceError."""
     entries = read_signoffs(evidence)
     if not entries:
         return ()
     stage = manifest.of or manifest_hash(evidence) or ""
-    hashes = frozenset((stage, whole) if whole else (stage,))
-    doubtful = frozenset(() if whole is None or is_whole_proven or whole == stage else (whole,))
-    proven = is_proven(evidence, manifest, vouched)
-    return vouched_signoffs(entries, Subject(manifest.run, hashes, proven, doubtful), keyring)
+    proofs = {} if whole is None else {whole: whole_proof}
+    proofs[stage] = proof_of(evidence, manifest, vouched)
+    return vouched_signoffs(entries, Subject(manifest.run, proofs), keyring)
 
 
-def is_proven(evidence: Path, manifest: Manifest, vouched: Vouching | None) -> bool:
-    """Return whether evidence is known to be that of the hash which its manifest names: a trusted
-    key vouches for it, or the original manifest lies in it and fits. Raises EvidenceError."""
-    by_folder = vouched is not None and vouched.trust is Trust.VOUCHED
-    return by_folder or _is_copy_of_original(evidence, manifest)
+def proof_of(evidence: Path, manifest: Manifest, vouched: Vouching | None) -> Proof:
+    """Return why evidence is known to be that of the hash which its manifest names. Raises
+    EvidenceError."""
+    if _is_copy_of_original(evidence, manifest):
+        return None
+    is_vouched = vouched is not None and vouched.trust is Trust.VOUCHED
+    return frozenset([vouched.key]) if is_vouched and vouched and vouched.key else frozenset()
+
+
+def proof_of_all(proofs: Sequence[Proof]) -> Proof:
+    """Return the proof of several parts together: keys that vouch for each part which needs it."""
+    by_keys = [proof for proof in proofs if proof is not None]
+    return frozenset.intersection(*by_keys) if by_keys else None
 
 
 def original_contradictions(evidence: Path, manifest: Manifest) -> list[str]:

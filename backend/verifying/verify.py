@@ -26,7 +26,7 @@ from topicproof.backend.evidence.manifest import (
     read_manifest,
 )
 from topicproof.backend.evidence.signed import read_signoffs, signoff_contradictions
-from topicproof.backend.evidence.signoff_trust import SignoffTrust, SignoffVouching
+from topicproof.backend.evidence.signoff_trust import Proof, SignoffTrust, SignoffVouching
 from topicproof.backend.exit_codes import FORGED, UNJUDGED, code_of, worst
 from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.judge import judge_capture
@@ -43,8 +43,9 @@ from topicproof.backend.verifying.derived import (
     report_contradictions,
 )
 from topicproof.backend.verifying.signoffs import (
-    is_proven,
     original_contradictions,
+    proof_of,
+    proof_of_all,
     signoffs_beside,
 )
 from topicproof.validators.ledger.ledger import ReadingsNeeded
@@ -147,12 +148,12 @@ def unchanged(
     signature_required: bool = False,
     whole: str | None = None,
     *,
-    is_whole_proven: bool = True,
+    whole_proof: Proof = None,
 ) -> Verification:
     """Compare the files with the manifest, look at each of them within limits, and compare the
     manifest and the sign-offs with their signatures: the first part of `verify`. `whole`: the hash
-    of all stages of the run, if the folder is one of several, and `is_whole_proven`: whether each
-    is known to be the stage of that run. Raises EvidenceError."""
+    of all stages of the run, if the folder is one of several, and `whole_proof`: why each is known
+    to be the stage of that run. Raises EvidenceError."""
     require_size(evidence)
     changed = tuple(differences(evidence))
     manifest = read_manifest(evidence)
@@ -178,7 +179,7 @@ def unchanged(
             looked.vouched,
             keyring=keyring or {},
             whole=whole,
-            is_whole_proven=is_whole_proven,
+            whole_proof=whole_proof,
         ),
         forged=(
             *signoff_contradictions(read_signoffs(evidence)),
@@ -192,10 +193,11 @@ def unchanged_parts(
 ) -> list[Verification]:
     """Return `unchanged` for each evidence in a folder. Raises EvidenceError."""
     parts, whole = evidence_in(folder), original_hash(folder)
-    proven = all(is_proven(part, read_manifest(part), vouching(part, keyring)) for part in parts)
+    proof = proof_of_all(
+        [proof_of(part, read_manifest(part), vouching(part, keyring)) for part in parts]
+    )
     return [
-        unchanged(part, keyring, signature_required, whole, is_whole_proven=proven)
-        for part in parts
+        unchanged(part, keyring, signature_required, whole, whole_proof=proof) for part in parts
     ]
 
 

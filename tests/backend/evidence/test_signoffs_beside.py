@@ -43,13 +43,21 @@ from topicproof.backend.evidence.signed import (
 from topicproof.backend.evidence.signoff_trust import SignoffTrust
 from topicproof.backend.history.export import export_folder
 from topicproof.backend.history.run_state import Facts
-from topicproof.backend.history.signoff import Decision, sign, signable, signoffs
+from topicproof.backend.history.signoff import (
+    Decision,
+    broken,
+    sign,
+    signable,
+    signoffs,
+    unanchored,
+)
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.dsse import format_envelope, parse_envelope
 from topicproof.backend.trust.identity import How, Identity, Role
 from topicproof.backend.trust.keyring import OWN, import_key, read_keyring, revoke
 from topicproof.backend.trust.keys import from_private, public_pem
+from topicproof.backend.trust.signing import signing_key
 from topicproof.backend.verifying.verify import Verification, unchanged, unchanged_parts
 
 ISSUER = "https://sso.example/realms/team"
@@ -330,6 +338,29 @@ def test_a_masked_copy_rests_on_its_own_signature(history: History, rejected: Pa
     assert trusts(history, rejected) == [SignoffTrust.VOUCHED], "the original manifest proves it"
 
 
+def test_a_trusted_key_speaks_for_no_other(
+    history: History, rejected: Path, tmp_path: Path
+) -> None:
+    """Story: the keys of a pipeline and of a person are trusted. The pipeline's owner puts the
+    person's genuine sign-off beside other evidence, whose manifest he lets name the hash of hers,
+    and signs the folder. Her words are about other evidence, so a required signature is missing."""
+    bob = Settings(home=tmp_path / "bob", signer="bob@pipeline")
+    bob.home.mkdir()
+    public = tmp_path / "bob.pem"
+    public.write_text(public_pem(signing_key(bob).public))
+    import_key(history.settings, public, "Bob")
+    true = read_manifest(rejected)
+    forged = made(tmp_path / "forged", replace(HELD, run=true.run, why="1,000,000 of 1,000,000."))
+    write_signoffs(forged, entries_of(rejected))
+    write_manifest(forged, true.run, true.verdict, Payloads.MASKED, true.of, true.judged_at)
+    attest(bob, forged)
+    answer = verified(history, forged)
+    assert answer.vouched is not None and answer.vouched.name == "Bob"
+    assert [entry.trust for entry in answer.signoffs] == [SignoffTrust.UNPROVEN]
+    assert "that key does not vouch that this copy" in answer.signoffs[0].says
+    assert (answer.trust_code, verified(history, forged, required=True).trust_code) == (3, 4)
+
+
 def test_sign_offs_of_all_stages_count_in_the_whole(history: History, tmp_path: Path) -> None:
     """Story: a run of two stages is signed as one. The whole copy says so; one stage alone cannot
     say what the signature is about."""
@@ -399,6 +430,42 @@ def test_an_export_signs_nothing_that_the_chain_rejects(
     with pytest.raises(EvidenceError, match=r"not exported with its sign-offs, because of entry 1"):
         exported(history, run, tmp_path / "laundered")
     assert not (tmp_path / "laundered").exists()
+
+
+def test_the_next_sign_off_covers_no_entry_that_was_appended(
+    history: History, tmp_path: Path
+) -> None:
+    """Story: an administrator of the database appends an acceptance in Grace's name, which nobody
+    signed. Then somebody signs off another run. The entry stays without a signature."""
+    honest, run = run_of(history), run_of(history)
+    decided(history, honest, Decision.REJECT)
+    last = signoffs(history)[-1]
+    forged = replace(
+        last,
+        number=2,
+        run=run.id,
+        decision=Decision.ACCEPT,
+        evidence=signable(history.settings, run)[1],
+        previous=last.hash,
+        envelope=None,
+    )
+    forged = replace(forged, hash=forged.hashed())
+    row = {**asdict(forged), "identity": json.dumps(KURT.as_json(), sort_keys=True)}
+    names = [column["name"] for column in sa.inspect(history.engine).get_columns("signoffs")]
+    with history.session() as session:
+        session.execute(
+            sa.text(
+                f"insert into signoffs({', '.join(names)})"
+                f" values({', '.join(f':{name}' for name in names)})"
+            ),
+            {name: row[name] for name in names},
+        )
+    decided(history, honest, Decision.REJECT)
+    keyring = read_keyring(history.settings)
+    assert broken(signoffs(history)) is None
+    assert [doubt.number for doubt in unanchored(history, keyring)] == [2]
+    with pytest.raises(EvidenceError, match="because of entry 2: Nobody vouches for it"):
+        exported(history, run, tmp_path / "laundered")
 
 
 def test_an_export_notices_that_an_entry_was_removed(history: History, tmp_path: Path) -> None:
