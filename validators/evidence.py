@@ -1,4 +1,4 @@
-"""The columns of every validator's rows, and the wording of their counts."""
+"""The columns of every validator's rows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from topicproof.validators.circumstances import Removed
 from topicproof.validators.expectation import RANGE
 from topicproof.validators.finding import Bounds
+from topicproof.validators.sentences import counted
 
 COLUMNS = (
     "partition int, offset long, source_topic string, source_partition int, source_offset long,"
@@ -74,20 +75,6 @@ def together(frames: Sequence[DataFrame]) -> DataFrame | None:
     return reduce(lambda some, more: some.unionByName(more), frames) if frames else None
 
 
-def amount(count: int, covered: int, noun: str, one: str, many: str) -> str:
-    """`none of 9 inputs has ...`, `1 of 9 inputs has ...`, `1,234 of 9,000 inputs have ...`"""
-    return f"{f'{count:,}' if count else 'none'} of {covered:,} {noun} {one if count < 2 else many}"
-
-
-def share(count: int, covered: int, noun: str, good: str, one: str, many: str) -> str:
-    """`all 9 inputs have ...`, `1 of 9 inputs lacks ...`, `1,234 of 9,000 inputs lack ...`"""
-    return (
-        f"{count:,} of {covered:,} {noun} {one if count == 1 else many}"
-        if count
-        else f"all {covered:,} {noun} {good}"
-    )
-
-
 def removed(
     spark: SparkSession,
     bounds: Bounds,
@@ -104,7 +91,7 @@ def removed(
         topic, partition = bounds.place(one.partition)
         said = []
         if gone.below:
-            said.append(f"{gone.below:,} offsets below the log start {one.start:,}")
+            said.append(f"{counted(gone.below, 'offset')} below the log start {one.start:,}")
         if gone.inside:
             said.append(f"{gone.inside:,} at or above it that compaction removed")
         if said:

@@ -29,6 +29,14 @@ FIRST_COPY = "first_copy"
 """Explains rows whose order depends on which of several copies came first, if nothing tells that:
 unknown."""
 
+UNDECIDED: Mapping[str, str] = {
+    PENDING: "an open transaction may still commit or abort what it depends on",
+    MOVEMENT: "the topics grew during the check, and nothing tells which outputs were due",
+    UNTOLD: "the group has committed no offset there",
+    FIRST_COPY: "nothing tells which of several copies came first",
+}
+"""Why rows with such a cause cannot be judged, as clauses."""
+
 PROMISES: Mapping[Guarantee, str] = {
     Guarantee.EXACTLY_ONCE: "exactly once",
     Guarantee.AT_LEAST_ONCE: "at least once",
@@ -207,6 +215,9 @@ NORMAL = frozenset(
 )
 """Advisory kinds whose rows tell what happened, not that anything is wrong."""
 
+NOT_NAMED = "Not required: the contract does not name it."
+"""Why a kind does not count, if a contract names the kinds that do."""
+
 WORST_FIRST = (Outcome.VIOLATED, Outcome.UNKNOWN, Outcome.HOLDS)
 EXIT_CODES: Mapping[Outcome, int] = {Outcome.HOLDS: 0, Outcome.VIOLATED: 1, Outcome.UNKNOWN: 3}
 
@@ -223,6 +234,11 @@ def counts(kind: str) -> bool:
     return any(kind in kinds for kinds in tables)
 
 
+def covers(guarantee: Guarantee, kinds: Iterable[str], order: bool) -> bool:
+    """Whether `kinds` are all that a guarantee requires. `order`: an order is promised."""
+    return set(kinds) >= {kind for kind in REQUIRED[guarantee] if order or kind != "order"}
+
+
 def looked_for(kind: str, guarantee: Guarantee) -> bool:
     """Whether a kind is looked for and shown although it is not required."""
     shown = (EXEMPT[guarantee], CONTRADICTIONS[Guarantee.EXACTLY_ONCE])
@@ -237,13 +253,18 @@ def judge_rows(kind: str, causes: Mapping[str | None, int], guarantee: Guarantee
     )
 
 
+def is_undecided(cause: str, kind: str) -> bool:
+    """Whether rows of `kind` with this cause are unknown: neither right nor wrong."""
+    return (cause in UNDECIDED or cause in PREMISES) and (cause, kind) != (MOVEMENT, MOVEMENT)
+
+
 def reason_not_required(kind: str, guarantee: Guarantee, chosen: bool) -> str:
     """Explains why a kind does not count for the verdict. `chosen`: the contract named the kinds
     itself."""
     if kind in EXEMPT[guarantee]:
         return f"Not required: {EXEMPT[guarantee][kind]}."
     if chosen:
-        return "Not required: the contract does not name it."
+        return NOT_NAMED
     if kind == "order" and kind in REQUIRED[guarantee]:
         return "Not required: no order is promised."
     if kind in PREMISES:
@@ -258,9 +279,7 @@ def reason_not_required(kind: str, guarantee: Guarantee, chosen: bool) -> str:
 
 
 def _judge_cause(cause: str, kind: str, guarantee: Guarantee) -> Outcome:
-    if cause in (PENDING, UNTOLD, FIRST_COPY, *PREMISES) or (
-        cause == MOVEMENT and kind != MOVEMENT
-    ):
+    if is_undecided(cause, kind):
         return Outcome.UNKNOWN
     allowed = cause == RANGE or cause in NORMAL or cause in EXEMPT[guarantee]
     return Outcome.HOLDS if allowed else Outcome.VIOLATED

@@ -11,7 +11,9 @@ from topicproof.validators.expectation import (
     COVERAGE,
     EXEMPT,
     PREMISES,
+    PROMISES,
     REQUIRED,
+    covers,
     judge_rows,
     looked_for,
     merge,
@@ -24,10 +26,11 @@ from topicproof.validators.kinds import order
 from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.report import Report
+from topicproof.validators.sentences import counted
 from topicproof.validators.verdict_sentence import (
+    finding_sentence,
     keeps_order,
     of_sink_alone,
-    plural,
     threshold_warnings,
     unchecked_filter,
     verdict_sentence,
@@ -99,10 +102,18 @@ def judge(
         or (finding.kind in premises and finding.count and finding.outcome is Outcome.UNKNOWN)
     ]
     verdict = _verdict(ledger, counting)
+    whole = covers(guarantee, required, keeps_order(ledger))
     return Report(
         verdict=verdict,
         guarantee=guarantee,
-        why=verdict_sentence(verdict, ledger, guarantee, counting, findings, not_processed),
+        why=verdict_sentence(
+            verdict,
+            ledger,
+            promise=PROMISES[guarantee] if whole else None,
+            counting=counting,
+            findings=findings,
+            not_processed=not_processed,
+        ),
         source=ledger.source_bounds,
         source_records=ledger.inputs_count,
         sink=ledger.sink_bounds,
@@ -205,17 +216,7 @@ def _judge_kind(
     others = {cause: number for cause, number in found.causes.items() if cause is not None}
     explained_by = max(others, key=lambda cause: others[cause]) if others else None
     outcome = judge_rows(validator.NAME, found.causes, guarantee)
-    why = f"{_capital(validator.says(primary or count, covered))}."
-    if others:
-        rest = count - primary
-        told = (
-            f"{rest:,} more {'is' if rest == 1 else 'are'}"
-            if primary
-            else "All of these are"
-            if rest > 1
-            else "It is"
-        )
-        why += f" {told} explained by {explained_by}."
+    why = finding_sentence(validator.NAME, validator.WORDS, found.causes, covered)
     if validator.NAME in PREMISES and outcome is Outcome.UNKNOWN:
         why += f" {PREMISES[validator.NAME].remedy}"
     if outcome is Outcome.HOLDS and covered == 0:
@@ -237,10 +238,7 @@ def _nothing(validator: Validator, ledger: Ledger) -> str:
     told = ledger.transactions
     inside = (told.committed or 0) + (told.aborted or 0) + (told.open or 0)
     if validator.UNIT == "transactions" and inside and told.told_by == "raw_log":
-        return (
-            f"the log holds {inside:,} {plural(inside, 'transaction')}, but no header or journal"
-            " names one"
-        )
+        return f"the log holds {counted(inside, 'transaction')}, but no header or journal names one"
     return f"there are no {validator.UNIT}"
 
 
@@ -251,7 +249,3 @@ def _verdict(ledger: Ledger, counting: Iterable[Finding]) -> Outcome:
     # anyway.
     pending = [Outcome.UNKNOWN] if ledger.pending and not ledger.circumstances.moving else []
     return merge([*(finding.outcome for finding in counting), *pending])
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -7,7 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from topicproof.validators.expectation import EXIT_CODES, MOVEMENT, NORMAL
+from topicproof.validators.expectation import (
+    EXIT_CODES,
+    MOVEMENT,
+    NORMAL,
+    NOT_NAMED,
+    PREMISES,
+    covers,
+)
 from topicproof.validators.finding import (
     Balance,
     Bounds,
@@ -81,6 +88,20 @@ class Report:
         if watched or not self.not_processed:
             return None
         return self.source_records / (self.source_records + self.not_processed)
+
+    @property
+    def scope(self) -> str:
+        """What the verdict is about: the guarantee, or the kinds that a contract requires
+        instead."""
+        reasons = {one.kind: one.why for one in self.not_checked}
+        kinds = [
+            one.kind
+            for one in self.findings
+            if one.kind not in reasons and one.kind not in PREMISES
+        ]
+        if NOT_NAMED not in reasons.values() or covers(self.guarantee, kinds, order=True):
+            return str(self.guarantee)
+        return f"{' and '.join(kinds)} alone"
 
     @property
     def aside(self) -> tuple[Finding, ...]:

@@ -2,38 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from topicproof.validators.expectation import PREMISES, PROMISES, REQUIRED
+from topicproof.validators.expectation import (
+    PREMISES,
+    RANGE,
+    UNDECIDED,
+    is_undecided,
+)
 from topicproof.validators.expected import Expect
-from topicproof.validators.finding import Finding, Guarantee, Order, Outcome
+from topicproof.validators.finding import Finding, Order, Outcome
+from topicproof.validators.ledger.counts import OF_CONTRACT
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Words, counted, sentence
+
+DISTRUST = "The readings cannot be trusted"
+
+
+def finding_sentence(
+    kind: str, words: Words, causes: Mapping[str | None, int], covered: int
+) -> str:
+    """Formulates what a kind found. `causes`: its rows by what explains them; None: nothing."""
+    primary = causes.get(None, 0)
+    others = sorted(
+        ((cause, count) for cause, count in causes.items() if cause is not None and count),
+        key=lambda pair: -pair[1],
+    )
+    if primary or not others:
+        sentences = [sentence(words, primary, covered)]
+        sentences += [f"{count:,} more {_explained(cause, count, kind)}" for cause, count in others]
+    elif all(is_undecided(cause, kind) for cause, _ in others):
+        count = sum(count for _, count in others)
+        reasons = "; ".join(dict.fromkeys(_reason(cause) for cause, _ in others))
+        sentences = [f"{_of(words, count, covered)} cannot be judged: {reasons}"]
+    else:
+        count = sum(count for _, count in others)
+        sentences = [sentence(words, count, covered)]
+        alone = len(others) == 1
+        sentences += [
+            ("This " if count == 1 else "All of these " if alone else f"{count:,} of these ")
+            + _explained(cause, count, kind)
+            for cause, count in others
+        ]
+    return " ".join(f"{one[:1].upper()}{one[1:]}." for one in sentences)
+
+
+def _of(words: Words, count: int, covered: int) -> str:
+    """Formats `1 of 4 inputs`."""
+    if words.counted is not None:
+        return counted(count, *words.counted)
+    return f"{count:,} of {counted(covered, *words.noun)}"
+
+
+def _explained(cause: str, count: int, kind: str) -> str:
+    """Formulates a verb phrase about rows that something explains."""
+    if cause == RANGE and kind in PREMISES:
+        return "is accepted by the contract" if count == 1 else "are accepted by the contract"
+    if cause == RANGE:
+        return "may lie in part outside the judged range, and " + (
+            "does not count" if count == 1 else "do not count"
+        )
+    if is_undecided(cause, kind):
+        return f"cannot be judged: {_reason(cause)}"
+    return f"is a consequence of {cause}" if count == 1 else f"are consequences of {cause}"
+
+
+def _reason(cause: str) -> str:
+    return UNDECIDED.get(cause, f"{cause} is broken")
 
 
 def verdict_sentence(
     verdict: Outcome,
     ledger: Ledger,
-    guarantee: Guarantee,
+    promise: str | None,
     counting: Sequence[Finding],
     findings: Sequence[Finding],
     not_processed: int,
 ) -> str:
-    """Formulates the verdict in one sentence."""
+    """Formulates the verdict in one sentence. `promise`: what is judged, such as `exactly once`;
+    None if the contract requires only some of its kinds."""
     if ledger.doubts:
-        return f"The readings cannot be trusted: {ledger.doubts[0]}"
+        doubt = ledger.doubts[0]
+        about = "Could not be judged" if doubt.startswith(OF_CONTRACT) else DISTRUST
+        return f"{about}: {doubt}"
     if ledger.circumstances.replaced:
         remedy = PREMISES["recreated"].remedy
         return f"Could not be judged: {ledger.circumstances.replaced[0]}. {remedy}"
-    rest = (
-        f"; {not_processed:,} {plural(not_processed, 'input')} not processed"
-        if not_processed
-        else ""
-    )
+    rest = _rest(ledger, not_processed)
     bad = [finding for finding in counting if finding.outcome is verdict]
     if verdict is Outcome.VIOLATED:
-        told = [finding for finding in bad if finding.primary] or bad
-        promise = "unique" if ledger.agreed.unique else PROMISES[guarantee]
-        return f"Not {promise}: {'; '.join(_clause(finding) for finding in told)}{rest}."
+        causes = [finding for finding in bad if finding.primary] or bad
+        clauses = "; ".join(_clause(finding) for finding in causes)
+        promise = "unique" if ledger.agreed.unique else promise or "as the contract requires"
+        return f"Not {promise}: {clauses}{rest}."
     if verdict is Outcome.UNKNOWN:
         broken = [finding for finding in bad if finding.kind in PREMISES]
         others = [
@@ -42,80 +103,97 @@ def verdict_sentence(
             if finding not in broken and finding.explained_by not in PREMISES
         ] or [finding for finding in bad if not broken]
         # Kinds that had nothing to examine, because a premise is broken, add nothing.
-        told = [finding for finding in others if finding.count or not broken]
-        reasons = [f"{finding.kind}: {_clause(finding)}" for finding in (*broken, *told)]
+        causes = [finding for finding in others if finding.count or not broken]
+        reasons = [f"{finding.kind}: {_clause(finding)}" for finding in (*broken, *causes)]
         if ledger.pending and not ledger.circumstances.moving:
-            pending = plural(ledger.pending, "offset")
-            reasons.insert(
-                0, f"{ledger.pending:,} {pending} still pending at or above the last stable offset"
-            )
+            reasons.insert(0, f"{counted(ledger.pending, 'offset')} {_pending(ledger)}")
         remedy = f" {PREMISES[broken[0].kind].remedy}" if broken else ""
-        sentence = f"Could not be judged: {'; '.join(reasons)}{rest}.{remedy}"
-        return of_sink_alone(sentence) if ledger.agreed.unique else sentence
-    return f"{_praise(ledger, guarantee, counting, findings)}{rest}."
+        unknown = f"Could not be judged: {'; '.join(reasons)}{rest}.{remedy}"
+        return of_sink_alone(unknown) if ledger.agreed.unique else unknown
+    return f"{_praise(ledger, promise, counting, findings)}{_left_out(ledger)}{rest}."
+
+
+def _pending(ledger: Ledger) -> str:
+    verb = "is" if ledger.pending == 1 else "are"
+    return f"of the sink {verb} still pending, at or above the last stable offset"
 
 
 def _praise(
-    ledger: Ledger, guarantee: Guarantee, counting: Sequence[Finding], findings: Sequence[Finding]
+    ledger: Ledger, promise: str | None, counting: Sequence[Finding], findings: Sequence[Finding]
 ) -> str:
     """Formulates what holds, claiming no more than was required."""
+    inputs = counted(ledger.inputs_count, "input")
     if ledger.agreed.unique:
-        inputs = ledger.inputs_count
-        said = (
-            f"{inputs:,} committed {plural(inputs, 'record')} and as many identities: none repeats"
-        )
-        return said + _left_out(ledger)
+        records = counted(ledger.inputs_count, "committed record")
+        identities = "its identity" if ledger.inputs_count == 1 else "as many identities"
+        return f"{records} and {identities}: none repeats"
     kinds = {finding.kind for finding in counting}
     primary = {finding.kind: finding.primary for finding in findings}
-    inputs = ledger.inputs_count
     in_order = ", in order" if keeps_order(ledger) else ""
-    if not kinds >= set(REQUIRED[guarantee]) - (set() if in_order else {"order"}):
-        return (
-            f"None of the required kinds ({', '.join(sorted(kinds))}) was found among {inputs:,}"
-            " inputs"
-        )
+    if promise is None:
+        names = " and ".join(sorted(kinds))
+        return f"Nothing but {names} was judged, and none was found among {inputs}"
     wanted = ledger.outputs_count
     # A gap that another kind explains, such as a group's offset ahead, is missing all the same.
     there = wanted - sum(one.count for one in findings if one.kind == "gap")
     match ledger.expected.kind:
         case Expect.ONE_TO_ONE:
-            said = f"{there:,} of {inputs:,} inputs committed {PROMISES[guarantee]}{in_order}"
+            praise = f"{there:,} of {inputs} committed {promise}{in_order}"
         case Expect.ZERO_OR_ONE if ledger.expected.count is None:
-            said = (
-                f"{there:,} outputs of {inputs:,} inputs committed {PROMISES[guarantee]}{in_order}"
-            )
-            if inputs > wanted:
-                others = "one was" if inputs - wanted == 1 else f"{inputs - wanted:,} were"
-                said += f"; it is unknown whether the other {others} filtered out or lost"
+            praise = f"{counted(there, 'output')} of {inputs} committed {promise}{in_order}"
+            if ledger.inputs_count > wanted:
+                rest = ledger.inputs_count - wanted
+                others = "one was" if rest == 1 else f"{rest:,} were"
+                praise += f"; it is unknown whether the other {others} filtered out or lost"
         case _:
-            said = (
-                f"{there:,} of {wanted:,} outputs of {inputs:,} inputs committed"
-                f" {PROMISES[guarantee]}{in_order}"
-            )
+            outputs = counted(wanted, "output")
+            praise = f"{there:,} of {outputs} of {inputs} committed {promise}{in_order}"
     if ledger.aborted and "aborted_read" in kinds:
-        said += f"; {ledger.aborted:,} aborted {plural(ledger.aborted, 'record')} stayed invisible"
+        praise += f"; {counted(ledger.aborted, 'aborted record')} stayed invisible"
     if primary.get("duplicate"):
-        said += (
-            f"; {primary['duplicate']:,} {plural(primary['duplicate'], 'duplicate')}, as allowed"
-        )
+        praise += f"; {counted(primary['duplicate'], 'duplicate')}, as allowed"
     if wanted - there:
-        said += f"; {wanted - there:,} lost, as allowed"
-    return said + _left_out(ledger)
+        praise += f"; {wanted - there:,} lost, as allowed"
+    return praise
 
 
 def _left_out(ledger: Ledger) -> str:
-    """Formulates what the verdict does not cover."""
-    said = ""
+    """Formulates what a verdict that holds does not cover."""
+    clauses = ""
     for side in ("source", "sink"):
-        lost = sum(one.offsets for one in getattr(ledger.circumstances, f"{side}_removed").values())
-        if lost:
-            said += f"; {lost:,} {plural(lost, 'offset')} lost by the {side} and not judged"
+        removed = getattr(ledger.circumstances, f"{side}_removed").values()
+        if lost := sum(one.offsets for one in removed):
+            clauses += f"; {counted(lost, 'offset')} lost by the {side} and not judged"
     if ledger.pending:
-        said += (
-            f"; {ledger.pending:,} {plural(ledger.pending, 'offset')} at or above the last stable"
-            " offset, not judged yet"
+        clauses += f"; {counted(ledger.pending, 'offset')} {_pending(ledger)}, and not judged yet"
+    return clauses
+
+
+def _rest(ledger: Ledger, not_processed: int) -> str:
+    """Formulates which inputs no verdict covers."""
+    clauses = ""
+    if pending := 0 if ledger.agreed.unique else pending_inputs(ledger):
+        verb = "is" if pending == 1 else "are"
+        clauses += (
+            f"; {counted(pending, 'offset')} of the source {verb} pending in a transaction that is"
+            " still open, and not judged yet"
         )
-    return said
+    if not_processed and ledger.circumstances.watched:
+        verb = "was" if not_processed == 1 else "were"
+        clauses += f"; {counted(not_processed, 'later input')} {verb} not due, and not judged"
+    elif not_processed:
+        clauses += f"; {counted(not_processed, 'input')} not processed"
+    return clauses
+
+
+def pending_inputs(ledger: Ledger) -> int:
+    """Counts the source's offsets at and above its last stable offset."""
+    stable = ledger.circumstances.source_lso
+    return sum(
+        max(0, one.hw - stable[one.partition])
+        for one in ledger.source_bounds.partitions
+        if one.partition in stable
+    )
 
 
 def threshold_warnings(ledger: Ledger) -> tuple[str, ...]:
@@ -123,8 +201,8 @@ def threshold_warnings(ledger: Ledger) -> tuple[str, ...]:
     warn, said = ledger.agreed.warn, []
     if warn.pending is not None and ledger.pending > warn.pending:
         said.append(
-            f"{ledger.pending:,} offsets are pending, and the contract warns above"
-            f" {warn.pending:,}."
+            f"{counted(ledger.pending, 'offset')} {'is' if ledger.pending == 1 else 'are'} pending,"
+            f" and the contract warns above {warn.pending:,}."
         )
     stable = ledger.aborted + ledger.committed
     share = ledger.aborted / stable if stable else 0.0
@@ -145,7 +223,7 @@ def unchecked_filter(ledger: Ledger) -> tuple[str, ...]:
         return ()
     has = "has" if count == 1 else "have"
     return (
-        f"{count:,} {plural(count, 'input')} {has} no output: filtered or lost, and zero_or_one"
+        f"{counted(count, 'input')} {has} no output: filtered or lost, and zero_or_one"
         " without a count cannot tell. Give the contract a `count` of 0 or 1, or accept this with"
         " `filtered: unchecked`.",
     )
@@ -161,11 +239,6 @@ def of_sink_alone(sentence: str) -> str:
 def keeps_order(ledger: Ledger) -> bool:
     """Whether the order of records is judged."""
     return ledger.order is not Order.NONE
-
-
-def plural(count: int, noun: str) -> str:
-    """Returns the noun, with an s unless there is one."""
-    return noun if count == 1 else f"{noun}s"
 
 
 def _clause(finding: Finding) -> str:

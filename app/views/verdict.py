@@ -282,7 +282,7 @@ def outcome(run: Run, report: Report) -> None:
     )
     show(
         wording.plain(report.why),
-        title=f"{report.verdict}{covered} · {wording.plain(report.guarantee)}",
+        title=f"{report.verdict}{covered} · {wording.plain(report.scope)}",
         icon=word.symbol,
     )
     for doubt in report.doubts:

@@ -81,7 +81,7 @@ def report_lines(report: Report) -> Iterator[Line]:
     """Yield a report as lines."""
     yield (
         Styled(report.verdict, _bold(COLOURS[report.verdict])),
-        f" {report.guarantee}: {report.why}",
+        f" {report.scope}: {report.why}",
     )
     fates = {
         name: count

@@ -9,7 +9,7 @@ from topicproof.backend.characters import visible
 from topicproof.backend.matrix.table import TABLE
 from topicproof.backend.torture.run import Tried
 from topicproof.backend.torture.schedule import Schedule
-from topicproof.validators.verdict_sentence import plural
+from topicproof.validators.sentences import counted
 
 
 def line(one: Tried) -> str:
@@ -26,9 +26,8 @@ def summary(schedules: Sequence[Schedule], surprises: int) -> str:
     exactly = sum(one.name == "exactly_once" for one in schedules)
     faults = sum(len(one.strikes) for one in schedules)
     return (
-        f"{len(schedules):,} {plural(len(schedules), 'run')}, {exactly:,} of them exactly-once,"
-        f" under {faults:,} {plural(faults, 'fault')}: {surprises:,}"
-        f" {plural(surprises, 'surprise')}."
+        f"{counted(len(schedules), 'run')}, {exactly:,} of them exactly-once,"
+        f" under {counted(faults, 'fault')}: {counted(surprises, 'surprise')}."
     )
 
 

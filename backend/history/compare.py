@@ -95,7 +95,7 @@ def compare(before: Report, after: Report) -> Comparison:
             )
             for end in ("committed", "aborted", "open")
         ),
-        Figure("inputs not processed", before.not_processed, after.not_processed),
+        Figure("inputs beyond the judged range", before.not_processed, after.not_processed),
         Figure("judged in, s", before.took_s, after.took_s),
     ]
     was, is_ = (

@@ -59,10 +59,14 @@ def test_as_many_outputs_as_the_count_says(spark: SparkSession, tmp_path: Path) 
 def test_a_fraction_is_no_count(spark: SparkSession, tmp_path: Path) -> None:
     """Story: an expression divides. Rounded, its count would fit the sink by accident. A whole
     number is a count whatever its type."""
+    doubt = (
+        "the contract's `count` must be a whole number from 0 to 1,000,000, and is none for 1 input"
+        " (numbers-0@0)."
+    )
     for place, (count, doubts) in enumerate(
         (
-            ("if(offset = 0, 1.9, 1)", ("inputs without a valid count of expected outputs: 1.",)),
-            ("if(offset = 0, 1.5D, 1D)", ("inputs without a valid count of expected outputs: 1.",)),
+            ("if(offset = 0, 1.9, 1)", (doubt,)),
+            ("if(offset = 0, 1.5D, 1D)", (doubt,)),
             ("'1'", ()),
             ("1.0", ()),
         )
@@ -101,7 +105,10 @@ def test_counts_may_come_as_a_table(spark: SparkSession, tmp_path: Path) -> None
     counts = spark.createDataFrame(rows, "partition int, offset long, count int")
     made = history("0#0 0#1 2 C", inputs=4)
     ledger = made.ledger(spark, tmp_path, expected=Expected(Expect.ONE_TO_MANY, counts))
-    assert ledger.doubts == ("inputs without a valid count of expected outputs: 2.",)
+    assert ledger.doubts == (
+        "the contract's `count` must be a whole number from 0 to 1,000,000, and is none for 2"
+        " inputs (the first is numbers-0@2).",
+    )
     assert (ledger.outputs_count, list(rows_of(ledger))) == (2, [])
 
 

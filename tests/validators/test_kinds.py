@@ -23,6 +23,7 @@ from topicproof.validators.kinds import aborted_read, gap
 from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.sentences import sentence
 
 APART = 2
 """Partitions that each story has to itself."""
@@ -539,7 +540,7 @@ def test_every_validator_has_the_same_shape(
     assert validator.__name__.rpartition(".")[2] == validator.NAME  # type: ignore[attr-defined]
     assert validator.QUESTION.endswith("?") and validator.UNIT and validator.WITNESSES
     assert validator.covered(ledger) > 0
-    assert re.match("(none of|all) 1,000 ", validator.says(0, 1_000))
+    assert re.match("(none of|all) 1,000 ", sentence(validator.WORDS, 0, 1_000))
 
 
 def test_a_gap_tells_a_hole_from_the_lost_tail(ledger: Ledger) -> None:

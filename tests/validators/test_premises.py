@@ -21,6 +21,7 @@ from topicproof.validators.judge import judge
 from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.lineage.identity import Identity, Match
 from topicproof.validators.report import Report
+from topicproof.validators.sentences import sentence
 
 Keys = Mapping[tuple[int, int], bytes | None]
 RETAINED = ContractTerms(retained=True)
@@ -60,8 +61,8 @@ def test_a_misspelt_header_identifies_nothing(spark: SparkSession, tmp_path: Pat
     assert (
         report.why
         == "Could not be judged: identity_missing: 8 of 8 records of both topics hold no identity;"
-        " identity_disjoint: None of 4 committed records names an input of the source. Name what"
-        " every record of both topics holds: `topicproof contract init` proposes an identity."
+        " identity_disjoint: 4 of 4 committed records name no input of the source. Name what every"
+        " record of both topics holds: `topicproof contract init` proposes an identity."
     )
 
 
@@ -264,8 +265,8 @@ def test_topics_without_lineage_are_not_condemned(spark: SparkSession, tmp_path:
     }
     assert (
         report.why
-        == "Could not be judged: identity_disjoint: None of 3 committed records names an input of"
-        " the source. Match them by something else: `topicproof contract init` proposes an"
+        == "Could not be judged: identity_disjoint: 3 of 3 committed records name no input of the"
+        " source. Match them by something else: `topicproof contract init` proposes an"
         " identity."
     )
     assert judged(spark, tmp_path, history("0 ? 2 C", inputs=3)).verdict is Outcome.VIOLATED
@@ -407,7 +408,7 @@ def test_the_output_of_a_pending_input_is_not_settled(spark: SparkSession, tmp_p
     pending = next(one for one in report.findings if one.kind == "source_pending")
     assert (pending.outcome, pending.why) == (
         Outcome.HOLDS,
-        "1 of 1 source partitions has pending inputs, not judged.",
+        "1 of 1 source partition has pending inputs, not judged.",
     )
 
 
@@ -493,7 +494,7 @@ def test_every_premise_has_the_words_of_a_kind() -> None:
     assert {one.NAME for one in kinds} == set(names)
     for one in kinds:
         assert one.QUESTION.endswith("?") and one.UNIT and one.WITNESSES
-        assert one.says(0, 1_000).startswith("all 1,000 ")
+        assert sentence(one.WORDS, 0, 1_000).startswith("all 1,000 ")
     assert all(one.remedy.endswith(".") for one in PREMISES.values())
 
 

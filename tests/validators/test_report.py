@@ -145,7 +145,7 @@ def test_what_is_not_required_is_not_checked_and_says_why(broken: Ledger) -> Non
     report = judge(broken, Guarantee.EXACTLY_ONCE, require=["phantom"])
     assert (report.verdict, report.why) == (
         Outcome.HOLDS,
-        "None of the required kinds (phantom) was found among 4 inputs.",
+        "Nothing but phantom was judged, and none was found among 4 inputs.",
     )
     premises = {"identity_disjoint"}  # of the others nobody looked
     assert {one.kind for one in report.not_checked} == set(KINDS) - {"phantom"} - premises
@@ -214,7 +214,8 @@ def test_a_pending_offset_is_no_pass(healthy: Ledger) -> None:
     report = judge(replace(healthy, sink_bounds=behind), Guarantee.EXACTLY_ONCE)
     assert (report.verdict, report.why) == (
         Outcome.UNKNOWN,
-        "Could not be judged: 1 offset still pending at or above the last stable offset.",
+        "Could not be judged: 1 offset of the sink is still pending, at or above the last stable"
+        " offset.",
     )
 
 

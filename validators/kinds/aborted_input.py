@@ -11,17 +11,22 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds.matching import of_another
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "aborted_input"
 TITLE = "Aborted inputs processed"
 QUESTION = "Does every committed record come from an input that was not aborted?"
 UNIT = "aborted inputs"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.SOURCE_LOG,))
+WORDS = Words(
+    noun=Forms("aborted input", "aborted inputs"),
+    bad=Forms("has a committed output", "have committed outputs"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -36,9 +41,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     return ledger.aborted_inputs
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count, records, "aborted inputs", "has a committed output", "have committed outputs"
-    )

@@ -11,11 +11,12 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import resurrected, wrong_attribution
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import known_aborted, without_marker
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "aborted_read"
 TITLE = "Aborted records visible"
@@ -24,6 +25,10 @@ UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = (
     (Witness.READ_COMMITTED,),
     (Witness.RAW_LOG, Witness.JOURNAL),
+)
+WORDS = Words(
+    noun=Forms("record visible to read_committed", "records visible to read_committed"),
+    bad=Forms("belongs to an aborted transaction", "belong to aborted transactions"),
 )
 
 
@@ -47,13 +52,3 @@ def covered(ledger: Ledger) -> int:
     """Counts committed records whose transaction's outcome is known from the raw log or the
     journal, and those that the raw log says are in none."""
     return sum(cell.heard for cell in ledger.cells)
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count,
-        records,
-        "records visible to read_committed",
-        "belongs to an aborted transaction",
-        "belong to aborted transactions",
-    )

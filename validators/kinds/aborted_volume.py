@@ -10,17 +10,22 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence, records
+from topicproof.validators.evidence import evidence, records
 from topicproof.validators.facts.raw_log import inside
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.offsets import bound, by_partition
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "aborted_volume"
 TITLE = "Aborted volume"
 QUESTION = "How much of the log is aborted records, and why?"
 UNIT = "transactions of a partition"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
+WORDS = Words(
+    noun=Forms("transaction of a partition", "transactions of a partition"),
+    bad=Forms("is aborted", "are aborted"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -51,7 +56,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     return sum(ledger.ends.values())
-
-
-def says(count: int, records: int) -> str:
-    return amount(count, records, "transactions of a partition", "is aborted", "are aborted")

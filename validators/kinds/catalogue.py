@@ -50,6 +50,7 @@ from topicproof.validators.kinds import (
     zombie_write,
 )
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Words
 
 
 class Validator(Protocol):
@@ -64,6 +65,8 @@ class Validator(Protocol):
     """What the denominator counts."""
     WITNESSES: tuple[tuple[Witness, ...], ...]
     """The witnesses that must have been heard: at least one of each group."""
+    WORDS: Words
+    """The words of its sentence."""
 
     def find(self, ledger: Ledger) -> DataFrame | None:
         """Returns the rows, with the columns of validators/evidence.py. Lazy: nothing is computed
@@ -71,9 +74,6 @@ class Validator(Protocol):
 
     def covered(self, ledger: Ledger) -> int:
         """Returns the denominator: how many were examined. 0 can never hold."""
-
-    def says(self, count: int, records: int) -> str:
-        """Describes the finding as a clause: `3 of 100 ... are ...`."""
 
 
 VALIDATORS: tuple[Validator, ...] = (

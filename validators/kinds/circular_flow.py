@@ -19,17 +19,22 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import COLUMNS, amount
+from topicproof.validators.evidence import COLUMNS
 from topicproof.validators.facts.header_transactions import NAME as NAMED
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import real
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "circular_flow"
 TITLE = "Transactions that read their own output"
 QUESTION = "Is every transaction independent of its own output?"
 UNIT = "inputs that name their transaction"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("input that names its transaction", "inputs that name their transaction"),
+    bad=Forms("closes a circle of transactions", "close circles of transactions"),
+)
 
 Name = tuple[object, ...]
 
@@ -107,9 +112,3 @@ def _spell(name: Name) -> str:
 
 def covered(ledger: Ledger) -> int:
     return ledger.written_count
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count, records, "inputs that name their transaction", "closes a circle", "close circles"
-    )

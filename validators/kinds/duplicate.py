@@ -12,19 +12,25 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import evidence, share
+from topicproof.validators.evidence import evidence
 from topicproof.validators.expectation import PENDING
 from topicproof.validators.finding import Witness
 from topicproof.validators.kinds import aborted_read
 from topicproof.validators.kinds.matching import is_pending, of_another
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import known_aborted
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "duplicate"
 TITLE = "Duplicates"
 QUESTION = "Is every output committed at most once?"
 UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("committed record", "committed records"),
+    bad=Forms("repeats a committed output", "repeat a committed output"),
+    good=Forms("is the only copy of its output", "are the only copies of their outputs"),
+)
 FIRST_COPY = r"the first is at (\d+)/(\d+)\."
 """Finds the first copy's partition and offset in a row's sentence."""
 
@@ -49,15 +55,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 def covered(ledger: Ledger) -> int:
     """Counts committed records that have an input."""
     return sum(cell.committed for cell in ledger.matched)
-
-
-def says(count: int, records: int) -> str:
-    good = "are the only copies of their outputs"
-    return share(
-        count,
-        records,
-        "committed records",
-        good,
-        "repeats a committed output",
-        "repeat a committed output",
-    )

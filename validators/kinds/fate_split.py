@@ -11,16 +11,24 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.evidence import evidence
 from topicproof.validators.facts import header_transactions
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "fate_split"
 TITLE = "Transactions with two outcomes"
 QUESTION = "Does every transaction have the same outcome in all its partitions?"
 UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
+WORDS = Words(
+    noun=Forms("transaction that headers name", "transactions that headers name"),
+    bad=Forms(
+        "is committed in one partition and aborted in another",
+        "are committed in one partition and aborted in another",
+    ),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -46,13 +54,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     return sum(one.committed + one.aborted for one in ledger.ids)
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count,
-        records,
-        "transactions that headers name",
-        "is committed in one partition and aborted in another",
-        "are committed in one partition and aborted in another",
-    )

@@ -20,7 +20,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import evidence, of_source, share
+from topicproof.validators.evidence import evidence, of_source
 from topicproof.validators.expectation import PENDING
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Fate, Witness
@@ -29,12 +29,18 @@ from topicproof.validators.kinds.matching import why_uncertain
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place, is_hidden, known_aborted
 from topicproof.validators.offsets import bits, by_partition, holds, members, minus, word
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "gap"
 TITLE = "Gaps"
 QUESTION = "Does every input have its committed outputs?"
 UNIT = "expected outputs"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("expected output", "expected outputs"),
+    bad=Forms("is missing", "are missing"),
+    good=Forms("is committed", "are committed"),
+)
 
 _NOT_THIS_ONE = (
     "A hole: this output is not committed, and others of its input or of later ones are."
@@ -131,7 +137,3 @@ def _of_torn(ledger: Ledger) -> DataFrame:
 
 def covered(ledger: Ledger) -> int:
     return ledger.outputs_count
-
-
-def says(count: int, records: int) -> str:
-    return share(count, records, "expected outputs", "are committed", "is missing", "are missing")

@@ -12,15 +12,19 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from topicproof.validators.coordinator import row, told
-from topicproof.validators.evidence import amount
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "hanging"
 TITLE = "Hanging transactions"
 QUESTION = "Does a coordinator know of every transaction that is open on the sink?"
 UNIT = "partitions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.COORDINATOR,),)
+WORDS = Words(
+    noun=Forms("partition", "partitions"),
+    bad=Forms("holds a hanging transaction", "hold hanging transactions"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -32,9 +36,3 @@ def covered(ledger: Ledger) -> int:
     """Counts partitions whose leaders were asked; none while a transaction may hang unseen."""
     asked = ledger.coordinator
     return asked.partitions if asked and not any(each.unseen for each in asked.open) else 0
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count, records, "partitions", "holds a hanging transaction", "hold hanging transactions"
-    )

@@ -11,15 +11,20 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "identity_change"
 TITLE = "Changes of producer identity"
 QUESTION = "Which transactional ids changed their producer id or epoch, and why?"
 UNIT = "transactional ids"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
+WORDS = Words(
+    noun=Forms("transactional id", "transactional ids"),
+    bad=Forms("changed its producer id or epoch", "changed their producer ids or epochs"),
+)
 
 EPOCHS_USED_UP = 32_766
 """The last epoch that a coordinator assigns before it takes a new producer id: the largest int16
@@ -88,9 +93,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     return len(ledger.ids)
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count, records, "transactional ids", "changed its identity", "changed their identity"
-    )

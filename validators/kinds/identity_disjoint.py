@@ -10,15 +10,21 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import evidence, share
+from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "identity_disjoint"
 TITLE = "Nothing in common"
 QUESTION = "Does any committed record name an input of the source?"
 UNIT = "committed records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("committed record", "committed records"),
+    bad=Forms("names no input of the source", "name no input of the source"),
+    good=Forms("was matched with the source", "were matched with the source"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -35,9 +41,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     return ledger.committed
-
-
-def says(count: int, records: int) -> str:
-    if count:
-        return f"none of {records:,} committed records names an input of the source"
-    return share(0, records, "committed records", "were matched with the source", "", "")

@@ -12,17 +12,23 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import evidence, of_source, share, together
+from topicproof.validators.evidence import evidence, of_source, together
 from topicproof.validators.finding import Witness
 from topicproof.validators.kinds import undecodable
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import countable
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "identity_missing"
 TITLE = "Records without an identity"
 QUESTION = "Does every record hold the identity by which it is matched?"
 UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("record of both topics", "records of both topics"),
+    bad=Forms("holds no identity", "hold no identity"),
+    good=Forms("that needs an identity holds one", "that need an identity hold one"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -61,17 +67,6 @@ def covered(ledger: Ledger) -> int:
     # Of one topic alone, the inputs are records of the sink.
     inputs = 0 if ledger.agreed.unique else ledger.identified.records
     return inputs + ledger.committed + sum(cell.pending for cell in ledger.cells)
-
-
-def says(count: int, records: int) -> str:
-    return share(
-        count,
-        records,
-        "records of both topics",
-        "that need an identity hold one",
-        "holds no identity",
-        "hold no identity",
-    )
 
 
 def _spelled(by: str) -> str:

@@ -11,15 +11,23 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import evidence, of_source, share
+from topicproof.validators.evidence import evidence, of_source
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "identity_repeated"
 TITLE = "Inputs that share an identity"
 QUESTION = "Does each input have an identity of its own?"
 UNIT = "inputs"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("input", "inputs"),
+    bad=Forms(
+        "repeats the identity of an earlier input", "repeat the identity of an earlier input"
+    ),
+    good=Forms("has an identity of its own", "have an identity of their own"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -47,14 +55,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 def covered(ledger: Ledger) -> int:
     """Counts the inputs of the source's reading, pending ones included."""
     return ledger.identified.records
-
-
-def says(count: int, records: int) -> str:
-    return share(
-        count,
-        records,
-        "inputs",
-        "have an identity of their own",
-        "repeats an identity",
-        "repeat an identity",
-    )

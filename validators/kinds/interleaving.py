@@ -11,17 +11,22 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.evidence import evidence
 from topicproof.validators.facts.raw_log import settled
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.offsets import bound
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "interleaving"
 TITLE = "Interleaved transactions"
 QUESTION = "Which transactions have records of other transactions between their own?"
 UNIT = "transactions of a partition"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
+WORDS = Words(
+    noun=Forms("transaction of a partition", "transactions of a partition"),
+    bad=Forms("has records of others between its own", "have records of others between their own"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -45,13 +50,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     return sum(ledger.ends.values())
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count,
-        records,
-        "transactions of a partition",
-        "has records of others between its own",
-        "have records of others between their own",
-    )

@@ -13,16 +13,21 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence, of_log, records
+from topicproof.validators.evidence import evidence, of_log, records
 from topicproof.validators.facts.raw_log import settled
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "intruder"
 TITLE = "Foreign batches in the sink"
 QUESTION = "Was everything in the sink written by its own pipeline?"
 UNIT = "batches"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
+WORDS = Words(
+    noun=Forms("batch", "batches"),
+    bad=Forms("was not written by the pipeline", "were not written by the pipeline"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -96,13 +101,3 @@ def _owners(ledger: Ledger) -> DataFrame:
 def covered(ledger: Ledger) -> int:
     """Counts data batches, in a sink with transactions whose records carry our headers."""
     return ledger.marks("batches") if ledger.ids and ledger.ends else 0
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count,
-        records,
-        "batches",
-        "was not written by the pipeline",
-        "were not written by the pipeline",
-    )

@@ -10,16 +10,22 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import evidence, share
+from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.counts import keys_of
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "key_spread"
 TITLE = "Keys in several partitions"
 QUESTION = "Does each key keep to one partition of the sink?"
 UNIT = "keys"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("key", "keys"),
+    bad=Forms("lies in several partitions", "lie in several partitions"),
+    good=Forms("keeps to one partition", "keep to one partition"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -36,14 +42,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     return ledger.keys.all
-
-
-def says(count: int, records: int) -> str:
-    return share(
-        count,
-        records,
-        "keys",
-        "keep to one partition",
-        "lies in several partitions",
-        "lie in several",
-    )

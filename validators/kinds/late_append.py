@@ -11,16 +11,21 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence, records
+from topicproof.validators.evidence import evidence, records
 from topicproof.validators.facts import header_transactions
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "late_append"
 TITLE = "Records after their marker"
 QUESTION = "Are all records of a transaction before its own marker?"
 UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
+WORDS = Words(
+    noun=Forms("transaction that headers name", "transactions that headers name"),
+    bad=Forms("has records after its own marker", "have records after their own markers"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -35,13 +40,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     return sum(one.committed + one.aborted + one.open for one in ledger.ids)
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count,
-        records,
-        "transactions that headers name",
-        "has records after its own marker",
-        "have records after their own markers",
-    )

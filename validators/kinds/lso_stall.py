@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame
 
 from topicproof.validators.coordinator import CLEANUP_MS, OpenTransaction, row, told
 from topicproof.validators.durations import in_words
-from topicproof.validators.evidence import amount
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "lso_stall"
 TITLE = "Last stable offset that stalls"
@@ -23,6 +23,10 @@ QUESTION = (
 )
 UNIT = "partitions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.COORDINATOR,),)
+WORDS = Words(
+    noun=Forms("partition", "partitions"),
+    bad=Forms("has a stalled last stable offset", "have stalled last stable offsets"),
+)
 
 TIMEOUT_MS = 60_000
 """Kafka's default, for a transaction whose own timeout is unknown."""
@@ -35,16 +39,6 @@ def find(ledger: Ledger) -> DataFrame | None:
 def covered(ledger: Ledger) -> int:
     """Counts partitions whose leaders were asked."""
     return ledger.coordinator.partitions if ledger.coordinator else 0
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count,
-        records,
-        "partitions",
-        "has a stalled last stable offset",
-        "have a stalled last stable offset",
-    )
 
 
 def _stalls(ledger: Ledger) -> list[OpenTransaction]:

@@ -19,18 +19,23 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence, of_log, records, together
+from topicproof.validators.evidence import evidence, of_log, records, together
 from topicproof.validators.facts.raw_log import inside, settled
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import resurrected
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import without_marker
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "marker_accounting"
 TITLE = "Markers that do not add up"
 QUESTION = "Does every transaction below the last stable offset have exactly one marker?"
 UNIT = "transactions and markers"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
+WORDS = Words(
+    noun=Forms("transaction or marker", "transactions and markers"),
+    bad=Forms("has no counterpart", "have no counterpart"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -69,9 +74,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     return sum(ledger.ends.values()) + ledger.marks("markers")
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count, records, "transactions and markers", "has no counterpart", "have no counterpart"
-    )

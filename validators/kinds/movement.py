@@ -10,15 +10,21 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from topicproof.validators.evidence import COLUMNS, share
+from topicproof.validators.evidence import COLUMNS
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "movement"
 TITLE = "Growth during the check"
 QUESTION = "Which partitions grew during the check?"
 UNIT = "partitions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("partition", "partitions"),
+    bad=Forms("grew during the check", "grew during the check"),
+    good=Forms("stood still during the check", "stood still during the check"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -40,14 +46,3 @@ def covered(ledger: Ledger) -> int:
     """Counts all partitions of both topics, if they were looked at twice."""
     partitions = len(ledger.source_bounds.partitions) + len(ledger.sink_bounds.partitions)
     return partitions if ledger.circumstances.watched else 0
-
-
-def says(count: int, records: int) -> str:
-    return share(
-        count,
-        records,
-        "partitions",
-        "stood still during the check",
-        "grew during the check",
-        "grew during the check",
-    )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import COLUMNS, evidence, of_source, share, together
+from topicproof.validators.evidence import COLUMNS, evidence, of_source, together
 from topicproof.validators.expectation import PENDING
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import identity_repeated
@@ -21,12 +21,24 @@ from topicproof.validators.kinds.matching import untold, why_uncertain
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import known_aborted
 from topicproof.validators.offsets import by_partition
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "offset_ahead"
 TITLE = "Group offset ahead of the output"
 QUESTION = "Is the last expected output below the group's offset committed?"
 UNIT = "source partitions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("source partition", "source partitions"),
+    bad=Forms(
+        "has a group's offset ahead of its committed outputs",
+        "have a group's offset ahead of their committed outputs",
+    ),
+    good=Forms(
+        "has the last output that is expected below the group's offset",
+        "have the last outputs that are expected below the group's offset",
+    ),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -105,11 +117,3 @@ def _lost(ledger: Ledger) -> DataFrame | None:
 def covered(ledger: Ledger) -> int:
     """Counts source partitions with a committed offset."""
     return len(ledger.agreed.offsets or ())
-
-
-def says(count: int, records: int) -> str:
-    return share(
-        *(count, records, "source partitions", "have the outputs below the group's offset"),
-        "has a group's offset ahead of its committed outputs",
-        "have a group's offset ahead of their committed outputs",
-    )

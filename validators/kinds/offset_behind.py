@@ -10,18 +10,30 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from topicproof.validators.evidence import COLUMNS, share
+from topicproof.validators.evidence import COLUMNS
 from topicproof.validators.expectation import MOVEMENT
 from topicproof.validators.finding import Witness
 from topicproof.validators.kinds import identity_missing, identity_repeated, source_removed
 from topicproof.validators.kinds.matching import untold
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "offset_behind"
 TITLE = "Group offset behind the output"
 QUESTION = "Does the group's offset lie beyond every input whose output is committed?"
 UNIT = "source partitions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("source partition", "source partitions"),
+    bad=Forms(
+        "has a group's offset at or below an input whose output is committed",
+        "have a group's offset at or below an input whose output is committed",
+    ),
+    good=Forms(
+        "has a group's offset beyond its committed outputs",
+        "have a group's offset beyond their committed outputs",
+    ),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -66,16 +78,3 @@ def _uncertain(ledger: Ledger) -> str | None:
 def covered(ledger: Ledger) -> int:
     """Counts source partitions, if a group is named."""
     return 0 if ledger.agreed.offsets is None else len(ledger.source_bounds.partitions)
-
-
-def says(count: int, records: int) -> str:
-    return share(
-        *(
-            count,
-            records,
-            "source partitions",
-            "have a group's offset beyond their committed outputs",
-        ),
-        "has none beyond its committed outputs",
-        "have none beyond their committed outputs",
-    )

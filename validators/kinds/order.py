@@ -15,7 +15,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.evidence import evidence
 from topicproof.validators.expectation import FIRST_COPY, PENDING
 from topicproof.validators.finding import Order, Witness
 from topicproof.validators.kinds import aborted_read, duplicate, identity_missing, sink_removed
@@ -23,12 +23,17 @@ from topicproof.validators.kinds.matching import of_another
 from topicproof.validators.ledger.counts import first_unknown
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import LINE, known_aborted, ordered, real
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "order"
 TITLE = "Order"
 QUESTION = "Are the outputs of a source partition in the order of its inputs?"
 UNIT = "pairs"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("adjacent pair", "adjacent pairs"),
+    bad=Forms("is out of order", "are out of order"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -53,21 +58,40 @@ def find(ledger: Ledger) -> DataFrame | None:
     maybe = F.coalesce(maybe_first & (F.col("maybe_before") >= place), F.lit(False))
     rows = rows.where(own | maybe | (F.col("place_before") >= place))
     above = (
-        F.when(own, F.col("first_before.source_offset"))
-        .when(maybe, F.col("maybe_before.source_offset"))
-        .otherwise(F.col("place_before.source_offset"))
+        F.when(own, F.col("first_before"))
+        .when(maybe, F.col("maybe_before"))
+        .otherwise(F.col("place_before"))
     )
-    why = F.format_string(
-        "Input %d comes after input %d of the same partition.", "source_offset", above
-    )
+    why = _behind(above.getField("source_offset"), above.getField("output_index"))
     cause = F.when(known_aborted() | F.col("aborted_before"), aborted_read.NAME)
     another = of_another(ledger)
     if another is not None:
         # The record named as the cause may not be a duplicate.
         cause = cause.when(F.col("waiting_before"), PENDING).when(another.isNotNull(), another)
     cause = F.when(maybe & ~own, FIRST_COPY).otherwise(cause.otherwise(duplicate.NAME))
-    return evidence(
-        rows, above - F.col("source_offset"), why, F.when(~own, cause).otherwise(_uncertain(ledger))
+    backwards = above.getField("source_offset") - F.col("source_offset")
+    return evidence(rows, backwards, why, F.when(~own, cause).otherwise(_uncertain(ledger)))
+
+
+def _behind(offset: Column, index: Column) -> Column:
+    """Formulates which record a row stands behind, though its own place is not beyond it. `offset`
+    and `index`: the input and output index of that record."""
+    later_input = F.format_string(
+        "The output of input %d stands behind the output of input %d, which is later in the same"
+        " source partition.",
+        *("source_offset", offset),
+    )
+    later_output = F.format_string(
+        "Output %d of input %d, counted from 0, stands behind output %d of the same input.",
+        *("output_index", "source_offset", index),
+    )
+    again = F.format_string(
+        "The output of input %d stands behind another copy of itself.", "source_offset"
+    )
+    return (
+        F.when(F.col("source_offset") != offset, later_input)
+        .when(F.col("output_index") != index, later_output)
+        .otherwise(again)
     )
 
 
@@ -118,7 +142,3 @@ def without_pairs(ledger: Ledger) -> str | None:
         "a key and a partition" if per_key else "both partitions, of the source and of the sink"
     )
     return f"Nothing can be out of order: no two of {outputs:,} committed outputs share {shared}"
-
-
-def says(count: int, records: int) -> str:
-    return amount(count, records, "adjacent pairs", "is out of order", "are out of order")

@@ -14,16 +14,24 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import evidence, share
+from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.counts import later_alike
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "outputs_alike"
 TITLE = "Outputs that cannot be told apart"
 QUESTION = "Can the outputs of an input be told apart?"
 UNIT = "committed records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("committed record", "committed records"),
+    bad=Forms("is like another output of its input", "are like another output of their input"),
+    good=Forms(
+        "differs from other outputs of its input", "differ from other outputs of their input"
+    ),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -35,14 +43,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     return ledger.at_inputs
-
-
-def says(count: int, records: int) -> str:
-    return share(
-        count,
-        records,
-        "committed records",
-        "differ from other outputs of their input",
-        "is like another",
-        "are alike",
-    )

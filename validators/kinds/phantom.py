@@ -15,10 +15,10 @@ identity: `source_removed`, `identity_missing`.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import evidence, share
+from topicproof.validators.evidence import evidence
 from topicproof.validators.expectation import PENDING, RANGE
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import (
@@ -30,12 +30,20 @@ from topicproof.validators.kinds import (
 from topicproof.validators.kinds.matching import is_pending, of_another
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "phantom"
 TITLE = "Outputs without an input"
 QUESTION = "Does every committed record stem from an input?"
 UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("committed record", "committed records"),
+    bad=Forms(
+        "is no expected output of any judged input", "are no expected outputs of any judged input"
+    ),
+    good=Forms("is an expected output of an input", "are expected outputs of inputs"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -45,7 +53,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     rows = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & (place != Place.INPUT.value))
     outside = place.isin(Place.BEFORE.value, Place.AFTER.value)
     why = (
-        F.when(F.col("source_offset").isNull(), "No input is known for this record.")
+        F.when(F.col("source_offset").isNull(), _unknown(ledger))
         .when(
             place == Place.HOLE.value,
             "Its lineage points to an offset where the source has no committed record.",
@@ -57,6 +65,10 @@ def find(ledger: Ledger) -> DataFrame | None:
         .when(
             place == Place.REMOVED.value,
             "Its input is no longer in the source: compaction or retention removed it.",
+        )
+        .when(
+            (place == Place.BEYOND.value) & (F.col("output_index") == 0),
+            "Its input must have no output: the contract's `count` is 0 for it.",
         )
         .when(
             place == Place.BEYOND.value,
@@ -81,11 +93,14 @@ def find(ledger: Ledger) -> DataFrame | None:
     return evidence(rows, F.when(outside, 0).otherwise(1), why, cause)
 
 
+def _unknown(ledger: Ledger) -> Column:
+    """Formulates why no input is known for a record."""
+    if not ledger.by_key:
+        return F.lit("It has no lineage header that names an input.")
+    return F.when(F.col("identified"), "No input of the source has its identity.").otherwise(
+        "It holds no identity, so no input is known for it."
+    )
+
+
 def covered(ledger: Ledger) -> int:
     return ledger.committed
-
-
-def says(count: int, records: int) -> str:
-    return share(
-        count, records, "committed records", "have an input", "lacks an input", "lack an input"
-    )

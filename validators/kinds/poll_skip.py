@@ -13,15 +13,20 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "poll_skip"
 TITLE = "Records skipped by a reader"
 QUESTION = "Did a read_committed reader receive every committed record in turn?"
 UNIT = "records polled"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READER,), (Witness.READ_COMMITTED,))
+WORDS = Words(
+    noun=Forms("polled record", "polled records"),
+    bad=Forms("was skipped or came again", "were skipped or came again"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -52,9 +57,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     return ledger.polled.records if ledger.polled else 0
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count, records, "records polled", "was skipped or came again", "were skipped or came again"
-    )

@@ -12,15 +12,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from topicproof.validators import polled
-from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "precommitted_read"
 TITLE = "Records read too early"
 QUESTION = "Did a read_committed reader receive only records that were committed by then?"
 UNIT = "records polled"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READER,),)
+WORDS = Words(
+    noun=Forms("polled record", "polled records"),
+    bad=Forms("was not committed yet", "were not committed yet"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -43,9 +48,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     return ledger.polled.records if ledger.polled else 0
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count, records, "records polled", "was not committed yet", "were not committed yet"
-    )

@@ -14,17 +14,25 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import aborted_read
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import is_hidden
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "reading_mismatch"
 TITLE = "Readings against the log"
 QUESTION = "Did read_committed deliver what the batches and markers of the raw log say?"
 UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.RAW_LOG,))
+WORDS = Words(
+    noun=Forms("record below the last stable offset", "records below the last stable offset"),
+    bad=Forms(
+        "was delivered or withheld contrary to the raw log",
+        "were delivered or withheld contrary to the raw log",
+    ),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -43,13 +51,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 def covered(ledger: Ledger) -> int:
     """Counts records below the last stable offset."""
     return ledger.committed + ledger.aborted
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count,
-        records,
-        "records below the last stable offset",
-        "was delivered or withheld contrary to the raw log",
-        "were delivered or withheld contrary to the raw log",
-    )

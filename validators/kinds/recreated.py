@@ -13,17 +13,26 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import COLUMNS, evidence, share, together
+from topicproof.validators.evidence import COLUMNS, evidence, together
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.incarnations import is_older
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "recreated"
 TITLE = "Made again"
 QUESTION = "Are the committed records outputs of the present topics, and not of deleted ones?"
 UNIT = "committed records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("committed record", "committed records"),
+    bad=Forms(
+        "belongs to a topic that was deleted and made again under its name",
+        "belong to a topic that was deleted and made again under its name",
+    ),
+    good=Forms("belongs to the present topics", "belong to the present topics"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -45,14 +54,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 def covered(ledger: Ledger) -> int:
     """Counts committed records; none if the topics were not inspected."""
     return ledger.committed if ledger.circumstances.looked else 0
-
-
-def says(count: int, records: int) -> str:
-    return share(
-        count,
-        records,
-        "committed records",
-        "belong to the present topics",
-        "belongs to a topic that was deleted and made again under its name",
-        "belong to a topic that was deleted and made again under its name",
-    )

@@ -12,16 +12,24 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import without_marker
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "resurrected"
 TITLE = "Records without their marker"
 QUESTION = "Is every record that read_committed shows committed by a marker in the log?"
 UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.RAW_LOG,))
+WORDS = Words(
+    noun=Forms(
+        "transactional record visible to read_committed",
+        "transactional records visible to read_committed",
+    ),
+    bad=Forms("is committed by no marker", "are committed by no marker"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -40,13 +48,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 def covered(ledger: Ledger) -> int:
     """Counts committed records that were in a transaction."""
     return ledger.committed - sum(cell.never_transactional for cell in ledger.cells)
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count,
-        records,
-        "transactional records visible to read_committed",
-        "is committed by no marker",
-        "are committed by no marker",
-    )

@@ -11,16 +11,21 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence, of_log
+from topicproof.validators.evidence import evidence, of_log
 from topicproof.validators.facts.raw_log import settled
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "sequence_hole"
 TITLE = "Holes in sequences"
 QUESTION = "Do the sequence numbers of every producer follow one another?"
 UNIT = "batches"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
+WORDS = Words(
+    noun=Forms("numbered batch", "numbered batches"),
+    bad=Forms("does not follow the one before it", "do not follow the ones before them"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -38,13 +43,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 def covered(ledger: Ledger) -> int:
     """Counts data batches of producers that number their records."""
     return ledger.marks("sequenced")
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count,
-        records,
-        "numbered batches",
-        "does not follow the one before it",
-        "do not follow the ones before them",
-    )

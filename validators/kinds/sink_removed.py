@@ -9,15 +9,25 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from topicproof.validators.evidence import removed, share
+from topicproof.validators.evidence import removed
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "sink_removed"
 TITLE = "Removed from the sink"
 QUESTION = "Does the sink still hold every record of the judged range?"
 UNIT = "offsets"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("offset of the sink", "offsets of the sink"),
+    bad=Forms(
+        "has lost records to retention or compaction",
+        "have lost records to retention or compaction",
+    ),
+    good=Forms("is accounted for", "are accounted for"),
+    counted=Forms("partition of the sink", "partitions of the sink"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -33,13 +43,3 @@ def covered(ledger: Ledger) -> int:
     topic was not inspected."""
     below = sum(one.below for one in ledger.circumstances.sink_removed.values())
     return ledger.sink_bounds.offsets + below if ledger.circumstances.looked else 0
-
-
-def says(count: int, records: int) -> str:
-    if not count:
-        return share(0, records, "offsets of the sink", "are accounted for", "", "")
-    noun = "partition" if count == 1 else "partitions"
-    return (
-        f"{count:,} {noun} of the sink lost records to retention or compaction (of a range"
-        f" of {records:,} offsets)"
-    )

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from topicproof.validators.evidence import COLUMNS, share
+from topicproof.validators.evidence import COLUMNS
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "source_pending"
 TITLE = "Pending inputs"
 QUESTION = "Which inputs are pending in the source?"
 UNIT = "source partitions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("source partition", "source partitions"),
+    bad=Forms("has pending inputs, not judged", "have pending inputs, not judged"),
+    good=Forms("is settled", "are settled"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -37,14 +43,3 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     return len(ledger.circumstances.source_lso)
-
-
-def says(count: int, records: int) -> str:
-    return share(
-        count,
-        records,
-        "source partitions",
-        "are settled",
-        "has pending inputs, not judged",
-        "have pending inputs, not judged",
-    )

@@ -10,15 +10,25 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from topicproof.validators.evidence import removed, share
+from topicproof.validators.evidence import removed
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "source_removed"
 TITLE = "Removed from the source"
 QUESTION = "Does the source still hold every record of the judged range?"
 UNIT = "offsets"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("offset of the source", "offsets of the source"),
+    bad=Forms(
+        "has lost records to retention or compaction",
+        "have lost records to retention or compaction",
+    ),
+    good=Forms("is accounted for", "are accounted for"),
+    counted=Forms("partition of the source", "partitions of the source"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -38,13 +48,3 @@ def covered(ledger: Ledger) -> int:
     topic was not inspected."""
     below = sum(one.below for one in ledger.circumstances.source_removed.values())
     return ledger.source_bounds.offsets + below if ledger.circumstances.looked else 0
-
-
-def says(count: int, records: int) -> str:
-    if not count:
-        return share(0, records, "offsets of the source", "are accounted for", "", "")
-    noun = "partition" if count == 1 else "partitions"
-    return (
-        f"{count:,} {noun} of the source lost records to retention or compaction (of a"
-        f" range of {records:,} offsets)"
-    )

@@ -19,7 +19,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.evidence import evidence
 from topicproof.validators.expectation import RANGE
 from topicproof.validators.facts import header_transactions
 from topicproof.validators.finding import Witness
@@ -30,12 +30,19 @@ from topicproof.validators.kinds import (
     wrong_attribution,
 )
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "torn"
 TITLE = "Transactions committed in part"
 QUESTION = "Is every transaction committed as a whole or not at all?"
 UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.RAW_LOG,))
+WORDS = Words(
+    noun=Forms(
+        "committed transaction that headers name", "committed transactions that headers name"
+    ),
+    bad=Forms("is only partly committed", "are only partly committed"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -109,13 +116,3 @@ def _with_cut(rows: DataFrame, ledger: Ledger) -> tuple[DataFrame, Column]:
 def covered(ledger: Ledger) -> int:
     """Counts transactions with a committed record, in a sink that has transactions at all."""
     return sum(one.committed for one in ledger.ids) if ledger.ends else 0
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count,
-        records,
-        "committed transactions that headers name",
-        "is only partly committed",
-        "are only partly committed",
-    )

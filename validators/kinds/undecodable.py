@@ -11,16 +11,22 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from topicproof.validators.decoded import undecoded
-from topicproof.validators.evidence import evidence, of_source, share, together
+from topicproof.validators.evidence import evidence, of_source, together
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import countable
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "undecodable"
 TITLE = "Records that cannot be decoded"
 QUESTION = "Can every record be decoded whose fields the contract names?"
 UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("record whose fields the contract names", "records whose fields the contract names"),
+    bad=Forms("cannot be decoded", "cannot be decoded"),
+    good=Forms("can be decoded", "can be decoded"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -51,14 +57,3 @@ def covered(ledger: Ledger) -> int:
     sink's committed and pending ones."""
     outputs = ledger.committed + sum(cell.pending for cell in ledger.cells)
     return ledger.inputs_decoded.records + (outputs if ledger.agreed.sink_fields else 0)
-
-
-def says(count: int, records: int) -> str:
-    return share(
-        count,
-        records,
-        "records whose fields the contract names",
-        "can be decoded",
-        "cannot be decoded",
-        "cannot be decoded",
-    )

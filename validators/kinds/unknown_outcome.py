@@ -11,17 +11,22 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence, records
+from topicproof.validators.evidence import evidence, records
 from topicproof.validators.expectation import PENDING
 from topicproof.validators.facts import header_transactions
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "unknown_outcome"
 TITLE = "Outcomes settled by the log"
 QUESTION = "What became of the transactions whose outcome the journal does not know?"
 UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.JOURNAL,), (Witness.RAW_LOG,))
+WORDS = Words(
+    noun=Forms("transaction of the run", "transactions of the run"),
+    bad=Forms("ended without its worker knowing", "ended without their workers knowing"),
+)
 
 _FIRST = (
     "partition",
@@ -83,13 +88,3 @@ def covered(ledger: Ledger) -> int:
         return 0
     own = [one for one in ledger.ids if one.transactional_id in ledger.journaled]
     return sum(one.committed + one.aborted + one.open for one in own)
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count,
-        records,
-        "transactions of the run",
-        "ended without its worker knowing",
-        "ended without their workers knowing",
-    )

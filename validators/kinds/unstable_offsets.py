@@ -10,15 +10,22 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from topicproof.validators.coordinator import Coordinator, Row, row, told
-from topicproof.validators.evidence import amount
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "unstable_offsets"
 TITLE = "Unstable offsets"
 QUESTION = "Does every decided transaction get its markers, and every group's offset become stable?"
 UNIT = "partitions and group offsets"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.COORDINATOR,),)
+WORDS = Words(
+    noun=Forms("partition or group offset", "partitions and group offsets"),
+    bad=Forms(
+        "waits for a transaction that should have ended",
+        "wait for transactions that should have ended",
+    ),
+)
 
 NONE = Coordinator(0, (), 0, ())
 
@@ -40,9 +47,3 @@ def covered(ledger: Ledger) -> int:
     """Counts partitions whose leaders were asked, and group offsets that were requested."""
     heard = ledger.coordinator or NONE
     return heard.partitions + heard.offsets
-
-
-def says(count: int, records: int) -> str:
-    return amount(count, records, "partitions and group offsets", "waits", "wait") + (
-        " for a transaction that should have ended"
-    )

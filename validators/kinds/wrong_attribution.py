@@ -13,11 +13,12 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence, together
+from topicproof.validators.evidence import evidence, together
 from topicproof.validators.facts import header_transactions
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import fate_split, late_append
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "wrong_attribution"
 TITLE = "Markers of another transaction"
@@ -27,6 +28,13 @@ QUESTION = (
 )
 UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
+WORDS = Words(
+    noun=Forms("transaction that headers name", "transactions that headers name"),
+    bad=Forms(
+        "is ended by a marker of another transaction or outcome",
+        "are ended by markers of other transactions or outcomes",
+    ),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -71,13 +79,3 @@ def _misdeclared(ledger: Ledger) -> DataFrame:
 
 def covered(ledger: Ledger) -> int:
     return sum(one.committed + one.aborted + one.open for one in ledger.ids)
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count,
-        records,
-        "transactions that headers name",
-        "is ended by a marker of another transaction or outcome",
-        "are ended by markers of other transactions or outcomes",
-    )

@@ -15,12 +15,13 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import evidence, share
+from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import undecodable
 from topicproof.validators.kinds.matching import of_another
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "wrong_value"
 TITLE = "Wrong values"
@@ -30,6 +31,13 @@ WRONG = "Its value is not the one that the contract's expression gives for its i
 CHARACTERS_MAX = 60
 """Characters shown of a value."""
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+WORDS = Words(
+    noun=Forms("committed output", "committed outputs"),
+    bad=Forms("has a wrong value", "have wrong values"),
+    good=Forms(
+        "has the value that its input must give", "have the values that their inputs must give"
+    ),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -89,10 +97,3 @@ def without_values(why: str) -> str:
 def covered(ledger: Ledger) -> int:
     """Counts committed records with an input, if a contract constrains their value."""
     return 0 if ledger.values is None else sum(cell.committed for cell in ledger.matched)
-
-
-def says(count: int, records: int) -> str:
-    good = "have the value that their input must give"
-    return share(
-        count, records, "committed outputs", good, "has a wrong value", "have wrong values"
-    )

@@ -11,17 +11,22 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import amount, evidence, of_log, records, together
+from topicproof.validators.evidence import evidence, of_log, records, together
 from topicproof.validators.facts.header_transactions import TransactionalId
 from topicproof.validators.facts.raw_log import settled
 from topicproof.validators.finding import Order, Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.sentences import Forms, Words
 
 NAME = "zombie_write"
 TITLE = "Writes of replaced producers"
 QUESTION = "Do no fenced or replaced producers write?"
 UNIT = "batches"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
+WORDS = Words(
+    noun=Forms("batch", "batches"),
+    bad=Forms("comes from a replaced writer", "come from replaced writers"),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -81,9 +86,3 @@ def _first_of(ledger: Ledger, earlier: TransactionalId, later: TransactionalId) 
 def covered(ledger: Ledger) -> int:
     """Counts data batches of producers with an epoch."""
     return ledger.marks("sequenced")
-
-
-def says(count: int, records: int) -> str:
-    return amount(
-        count, records, "batches", "comes from a replaced writer", "come from replaced writers"
-    )

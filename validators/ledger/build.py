@@ -279,7 +279,11 @@ def _ledger(
         lines=found.lines,
         balance=balance,
         transactions=_transactions(found.ids, found.ends),
-        doubts=(*found.doubts, *doubts, *doubts_of(found.doubted, found.inputs, balance)),
+        doubts=(
+            *found.doubts,
+            *doubts,
+            *doubts_of(found.doubted, found.inputs, balance, asked.source_bounds),
+        ),
         evidence=asked.evidence,
         took_s=time.monotonic() - began,
     )

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from topicproof.validators.contract_terms import ContractTerms, broken_text, compared_value, digest
 from topicproof.validators.decoded import path_of, text_of, undecoded
-from topicproof.validators.expected import NUMBERED, outputs_of, record
+from topicproof.validators.expected import COUNT_MAX, NUMBERED, outputs_of, record
 from topicproof.validators.facts.balance import Headers
 from topicproof.validators.facts.cell import Cell
 from topicproof.validators.facts.header_transactions import NAME
@@ -36,6 +36,7 @@ from topicproof.validators.ledger.rows import (
 )
 from topicproof.validators.lineage.identity import with_transaction
 from topicproof.validators.offsets import between, bits, minus, word
+from topicproof.validators.sentences import counted
 
 
 class Inputs(NamedTuple):
@@ -54,6 +55,8 @@ class Inputs(NamedTuple):
     """Inputs without a valid count."""
     headed: int
     """Records with a header."""
+    first_uncounted: tuple[int, int] | None = None
+    """Partition and offset of the first of them."""
 
 
 def count_inputs(
@@ -73,14 +76,17 @@ def count_inputs(
     ).collect()[0]
     width = sum(one.lso - one.start for one in read.partitions)
     dense = there == width and repeated == 0
-    outputs, uncounted = judged, 0
+    outputs, uncounted, first = judged, 0, None
     if counts is not None:
         due = counts.where(between("source_partition", "source_offset", bounds, "lso"))
-        said = due.agg(
-            F.coalesce(F.sum("expected"), F.lit(0)), F.count_if(F.col("expected").isNull())
-        )
-        outputs, uncounted = said.collect()[0]
-    return Inputs(judged, repeated, dense, outputs, uncounted, headed)
+        invalid = F.col("expected").isNull()
+        row = due.agg(
+            F.coalesce(F.sum("expected"), F.lit(0)),
+            F.count_if(invalid),
+            F.min(F.when(invalid, F.struct("source_partition", "source_offset"))),
+        ).collect()[0]
+        outputs, uncounted, first = row[0], row[1], None if row[2] is None else tuple(row[2])
+    return Inputs(judged, repeated, dense, outputs, uncounted, headed, first)
 
 
 def outputs_wanted(source: DataFrame, bounds: Bounds, counts: DataFrame | None) -> DataFrame:
@@ -421,17 +427,28 @@ def count_doubts(
     return {doubt: row[doubt.name] for doubt in Doubt}, row["hidden"]
 
 
+OF_CONTRACT = "the contract's "
+"""A doubt about the contract begins so; the others are about the readings."""
+
+
 def doubts_of(
-    found: Mapping[Doubt, int], inputs: Inputs, balance: Sequence[Balance]
+    found: Mapping[Doubt, int], inputs: Inputs, balance: Sequence[Balance], source: Bounds
 ) -> tuple[str, ...]:
-    """Returns the reasons not to trust the readings, as clauses."""
+    """Returns the reasons not to judge, as clauses: the readings cannot be trusted, or the contract
+    does not say how many outputs an input has."""
     said = [f"{doubt.value}: {count:,}." for doubt, count in found.items() if count]
     if inputs.repeated:
         said.append(
             f"records delivered more than once by the reading of the source: {inputs.repeated:,}."
         )
-    if inputs.uncounted:
-        said.append(f"inputs without a valid count of expected outputs: {inputs.uncounted:,}.")
+    if inputs.first_uncounted is not None:
+        topic, partition = source.place(inputs.first_uncounted[0])
+        first = f"{topic}-{partition}@{inputs.first_uncounted[1]}"
+        them = first if inputs.uncounted == 1 else f"the first is {first}"
+        said.append(
+            f"{OF_CONTRACT}`count` must be a whole number from 0 to {COUNT_MAX:,}, and is none for"
+            f" {counted(inputs.uncounted, 'input')} ({them})."
+        )
     said += [
         f"unexplained offsets in partition {one.partition}: {one.unexplained:,} of {one.offsets:,}."
         for one in balance
@@ -444,7 +461,9 @@ def empty_fields(topic: str, found: DecodedCounts) -> tuple[str, ...]:
     """Returns a doubt if no record holds a field that the contract names. It may be misspelt, and
     then comparing nothing with nothing would hold."""
     names = ", ".join(found.empty)
-    return (f"fields that no decoded record of {topic} holds: {names}.",) if names else ()
+    fields = "field" if len(found.empty) == 1 else "fields"
+    verb = "is" if len(found.empty) == 1 else "are"
+    return (f"{OF_CONTRACT}{fields} {names} {verb} in no decoded record of {topic}.",) * bool(names)
 
 
 def count_ends(raw_log: RawLog, bounds: Bounds) -> dict[str, int]:

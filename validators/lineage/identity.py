@@ -180,7 +180,8 @@ def _with_key(
     records = records.withColumn("nth", F.when(F.col("countable"), F.row_number().over(in_turn)))
     inputs = source.where(F.col("source_key").isNotNull())
     of_key = inputs.groupBy(F.col("source_key").alias("total_key")).agg(
-        F.count("*").alias("inputs_of_key")
+        F.count("*").alias("inputs_of_key"),
+        F.min(F.struct("source_partition", "source_offset")).alias("first_of_key"),
     )
     if counts is None:
         outputs = inputs.withColumn("output_index", F.lit(0))
@@ -219,10 +220,16 @@ def _with_key(
         (F.col("inputs_of_key") > 1) | (F.col("inputs_of_key").isNotNull() & waiting), F.lit(False)
     )
     known = F.col("source_offset").isNotNull() | F.col("inputs_of_key").isNotNull()
+    # An input that must have no output is the input of a record with its identity, all the same.
+    filtered = F.col("countable") & F.col("source_offset").isNull()
+    first = F.when(filtered, F.col("first_of_key"))
     named = {
         "waiting": waiting,
         "ambiguous": shared,
         "source_topic": F.when(known, F.lit(bounds.topic)),
+        "source_partition": F.coalesce("source_partition", first.getField("source_partition")),
+        "source_offset": F.coalesce("source_offset", first.getField("source_offset")),
+        "output_index": F.coalesce("output_index", F.when(first.isNotNull(), F.lit(0))),
     }
     return records.withColumns(named).drop(
         "pending_of_key",
@@ -233,6 +240,7 @@ def _with_key(
             "total_key",
             "outputs_of_key",
             "inputs_of_key",
+            "first_of_key",
             "source_key",
             "source_nth",
         ),

@@ -1,0 +1,56 @@
+"""The wording of counts: here and nowhere else, numbers agree with their nouns and verbs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Forms(NamedTuple):
+    """A noun or a verb with its complements: for one thing, and for several or none."""
+
+    one: str
+    many: str
+
+    def of(self, count: int) -> str:
+        return self.one if count == 1 else self.many
+
+
+class Words(NamedTuple):
+    """The words of a kind's sentence. `noun` is what was examined, `bad` is said of what was
+    found."""
+
+    noun: Forms
+    bad: Forms
+    good: Forms | None = None
+    """Said of all that was examined, if nothing was found; None: none of it is `bad`."""
+    counted: Forms | None = None
+    """What the findings count, if not what was examined."""
+
+
+def sentence(words: Words, count: int, covered: int) -> str:
+    """Returns the clause for `count` findings among `covered` examined things: `3 of 100 inputs
+    lack ...`, `all 100 inputs have ...`, `none of 100 batches comes ...`."""
+    examined = f"{covered:,} {words.noun.of(covered)}"
+    if not count and words.good is not None:
+        if covered == 1:
+            return f"the only {words.noun.one} {words.good.one}"
+        return f"all {examined} {words.good.many}"
+    if not count:
+        return (
+            f"of {examined}, none {words.bad.one}"
+            if covered == 1
+            else (f"none of {examined} {words.bad.one}")
+        )
+    if words.counted is not None:
+        return f"{counted(count, *words.counted)} {words.bad.of(count)}, among {examined}"
+    return f"{count:,} of {examined} {words.bad.of(count)}"
+
+
+def counted(count: int, noun: str, nouns: str | None = None) -> str:
+    """`1 input`, `1,234 inputs`."""
+    return f"{count:,} {plural(count, noun) if nouns is None else Forms(noun, nouns).of(count)}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Returns the noun, with an s unless there is one."""
+    return noun if count == 1 else f"{noun}s"
