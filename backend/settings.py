@@ -27,6 +27,7 @@ from topicproof.backend.properties.facts import facts_of
 from topicproof.backend.properties.reading import Properties, read_properties
 from topicproof.backend.properties.registry import RegistryFacts, take_registry
 from topicproof.backend.properties.spelling import for_librdkafka, tls_context
+from topicproof.backend.properties.spring import in_kafkas_words
 
 
 def _user_folder(variable: str, otherwise: str) -> Path:
@@ -148,6 +149,7 @@ class Settings(BaseSettings):
         config = given.get("config")
         try:
             client = read_properties(_whole(Path(config))) if config else Properties({}, {})
+            client = in_kafkas_words(client)
         except ValueError as error:
             raise UsageError(f"The setting TOPICPROOF_CONFIG is wrong: {error}.") from error
         named = [client.pop(name, None) for name in ("bootstrap.servers", "metadata.broker.list")]

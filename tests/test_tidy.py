@@ -246,6 +246,7 @@ def test_client_settings_are_spelled_in_one_place() -> None:
     assert spelled <= {
         "backend/kafka/client_configs.py",
         "backend/properties/names.py",
+        "backend/properties/spring.py",
         "backend/settings.py",
         "backend/sink/exactly_once.py",
         "backend/sink/options.py",

@@ -6,14 +6,22 @@ into `ClientFacts`; `spelling.py` says them again in the words of each client.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.properties.jaas import PLAIN, SCRAM, TOKENS, Login, parse_login
-from topicproof.backend.properties.names import others
+from topicproof.backend.properties.jaas import (
+    PLAIN,
+    QUOTES,
+    SCRAM,
+    TOKENS,
+    Login,
+    parse_login,
+)
+from topicproof.backend.properties.names import MSK_IAM, others
 from topicproof.backend.properties.reading import place_of, read_text
 from topicproof.backend.properties.stores import (
     Identity,
@@ -90,7 +98,7 @@ def facts_of(given: Mapping[str, str]) -> ClientFacts:
     said = _Given(given)
     protocol = said.value("security.protocol") or "PLAINTEXT"
     if protocol.upper() not in PROTOCOLS:
-        raise said.error("security.protocol", f"it must be one of {', '.join(PROTOCOLS)}")
+        raise said.error("security.protocol", _not_one_of(protocol, PROTOCOLS))
     found = ClientFacts(protocol.upper(), others=rest)
     if found.has_sasl:
         found = _with_login(found, said)
@@ -149,11 +157,11 @@ class _Given:
 
 def _with_login(found: ClientFacts, given: _Given) -> ClientFacts:
     names = ("sasl.mechanism", "sasl.mechanisms")
-    mechanism = (given.value(*names) or "").upper()
+    value = given.value(*names) or ""
+    mechanism = value.upper()
     if mechanism not in MODULES:
         name = names[1] if names[1] in given.given else names[0]
-        what = mechanism or "GSSAPI (Kerberos), which is meant without this property,"
-        raise given.error(name, f"{what} is not supported. Supported are {', '.join(MODULES)}")
+        raise given.error(name, _no_mechanism(value))
     text = given.value("sasl.jaas.config")
     login = parse_login(text, given.place("sasl.jaas.config")) if text else None
     if login is not None and login.module != MODULES[mechanism]:
@@ -167,6 +175,28 @@ def _with_login(found: ClientFacts, given: _Given) -> ClientFacts:
     username = _from_login(given, login, "username", "sasl.username")
     password = _from_login(given, login, "password", "sasl.password")
     return replace(found, mechanism=mechanism, username=username, password=password)
+
+
+def _no_mechanism(value: str) -> str:
+    """Explain what is wrong with a mechanism, or with its absence, and what to write."""
+    if not value:
+        return (
+            "it is missing, and GSSAPI (Kerberos), which is meant without it, is not supported."
+            f" Write which of {', '.join(MODULES)} the brokers have"
+        )
+    if value.upper() == "AWS_MSK_IAM":
+        return MSK_IAM
+    if value.upper() == "GSSAPI":
+        return f"GSSAPI (Kerberos) is not supported. Supported are {', '.join(MODULES)}"
+    return _not_one_of(value, tuple(MODULES))
+
+
+def _not_one_of(value: str, allowed: tuple[str, ...]) -> str:
+    """Explain why a value is none of those allowed: all of the line behind `=` belongs to it."""
+    bare = re.split(r"\s+[#!;]|\s//", value)[0].strip(QUOTES)
+    if bare != value and bare.upper() in allowed:
+        return f"it reads {value!r}: comments and quotes belong to the value. Write {bare} alone"
+    return f"it must be one of {', '.join(allowed)}, and reads {value!r}"
 
 
 def _from_login(given: _Given, login: Login | None, option: str, *names: str) -> str:
@@ -186,17 +216,26 @@ def _tokens(given: _Given, login: Login | None) -> Tokens:
     unsecured = [name for name in options if name.startswith("unsecured")]
     if unsecured:
         raise given.error("sasl.jaas.config", "unsigned tokens are not supported")
-    endpoint = given.value("sasl.oauthbearer.token.endpoint.url")
-    if urlsplit(endpoint or "").scheme not in ("http", "https"):
-        raise given.error("sasl.oauthbearer.token.endpoint.url", "it must be an http(s) address")
+    options = _of_strimzi(given, options)
     prefix = "sasl.oauthbearer"
+    endpoint = _from_options(given, options, _ENDPOINT, f"{prefix}.{_ENDPOINT}")
+    if endpoint is None:
+        raise given.error(
+            f"{prefix}.{_ENDPOINT}",
+            "it is missing. Write the http(s) address that gives tokens, and"
+            f" {prefix}.client.id and {prefix}.client.secret. Tokens that a program makes itself,"
+            " as for Amazon MSK's IAM, are not supported",
+        )
+    if urlsplit(endpoint).scheme not in ("http", "https"):
+        raise given.error(f"{prefix}.{_ENDPOINT}", "it must be an http(s) address")
+    login = login and replace(login, options=options)
     extensions = given.value(f"{prefix}.extensions")
     listed = dict(one.split("=", 1) for one in (extensions or "").split(",") if "=" in one)
     own = {
         n.removeprefix("extension_"): v for n, v in options.items() if n.startswith("extension_")
     }
     return Tokens(
-        endpoint or "",
+        endpoint,
         _from_login(
             given,
             login,
@@ -215,6 +254,64 @@ def _tokens(given: _Given, login: Login | None) -> Tokens:
         {**listed, **own},
         _token_ca(given, _Given(options)),
     )
+
+
+def _from_options(given: _Given, options: Mapping[str, str], option: str, name: str) -> str | None:
+    """Return what the login or the property says. Raises UsageError if they disagree."""
+    own, other = options.get(option), given.value(name)
+    if own is not None and other is not None and own != other:
+        raise given.error(name, "sasl.jaas.config says something else. Keep one of them")
+    return own or other
+
+
+_ENDPOINT = "token.endpoint.url"
+_STRIMZI = {
+    "oauth.token.endpoint.uri": _ENDPOINT,
+    "oauth.client.id": "clientId",
+    "oauth.client.secret": "clientSecret",
+    "oauth.scope": "scope",
+    "oauth.ssl.truststore.location": "ssl.truststore.location",
+    "oauth.ssl.truststore.certificates": "ssl.truststore.certificates",
+    "oauth.ssl.truststore.password": "ssl.truststore.password",
+    "oauth.ssl.truststore.type": "ssl.truststore.type",
+}
+"""Kafka's names for the options of Strimzi's login handler."""
+_STRIMZI_IGNORED = (
+    *("oauth.access.token.is.jwt", "oauth.username.claim", "oauth.fallback.username.claim"),
+    *("oauth.fallback.username.prefix", "oauth.max.token.expiry.seconds", "oauth.enable.metrics"),
+    *("oauth.connect.timeout.seconds", "oauth.read.timeout.seconds", "oauth.http.retries"),
+    *("oauth.http.retry.pause.millis", "oauth.include.accept.header"),
+)
+"""How that handler reads tokens, or how patient it is: the brokers see no difference."""
+
+
+def _of_strimzi(given: _Given, options: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a login's options with Kafka's names instead of Strimzi's. Raises UsageError for an
+    option that would not be kept, and for facts that only the environment of Strimzi has."""
+    handler = given.value("sasl.login.callback.handler.class") or ""
+    if not handler.startswith("io.strimzi.") and not any(n.startswith("oauth.") for n in options):
+        return options
+    unknown = [
+        name
+        for name in options
+        if name.startswith("oauth.") and name not in (*_STRIMZI, *_STRIMZI_IGNORED)
+    ]
+    if unknown:
+        raise given.error(
+            "sasl.jaas.config",
+            f"the option {unknown[0]} of Strimzi's login is not supported: only tokens by"
+            " oauth.token.endpoint.uri, oauth.client.id and oauth.client.secret are",
+        )
+    needed = list(_STRIMZI)[:3]
+    missing = [name for name in needed if name not in options and _STRIMZI[name] not in options]
+    if missing:
+        raise given.error(
+            "sasl.jaas.config",
+            f"Strimzi's login has no {missing[0]} there. Its programs may take it from their"
+            f' environment; write {missing[0]}="VALUE" into the line',
+        )
+    kept = {name: value for name, value in options.items() if name not in _STRIMZI_IGNORED}
+    return {_STRIMZI.get(name, name): value for name, value in kept.items()}
 
 
 def _token_ca(given: _Given, login: _Given) -> str | None:

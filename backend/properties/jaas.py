@@ -27,6 +27,11 @@ _TOKEN = re.compile(
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
+_TYPOGRAPHIC = "\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb"
+QUOTES = f"\"'{_TYPOGRAPHIC}"
+"""Characters that people put around a value."""
+
+
 @dataclass(frozen=True)
 class Login:
     module: str
@@ -51,7 +56,11 @@ def parse_login(text: str, place: str) -> Login:
         options[name[1]] = value[1]
         at += 3
     if at != len(tokens) - 1:
-        why = "a semicolon must end it" if at == len(tokens) else "only one login module may stand"
+        why = (
+            "a semicolon (;) must end it, after the last option"
+            if at == len(tokens)
+            else "only one login module may stand"
+        )
         raise UsageError(f"{place}: {why}.")
     return Login(tokens[0][1].rpartition(".")[2], options)
 
@@ -73,13 +82,30 @@ def _tokens(text: str, place: str) -> list[tuple[str, str]]:
     while at < len(text):
         token = _TOKEN.match(text, at)
         if token is None:
-            raise UsageError(f"{place}: character {at + 1} does not fit. Quote each value.")
+            raise UsageError(f"{place}: {_misfit(text, at, found)}.")
         at = token.end()
         if token.lastgroup == "quoted":
             found.append(("word", _unescaped(token.group()[1:-1])))
         elif token.lastgroup is not None:
             found.append((token.lastgroup, token.group()))
     return found
+
+
+def _misfit(text: str, at: int, before: list[tuple[str, str]]) -> str:
+    """Explain why no word begins at `at`, and what to write. Contains no value."""
+    character = text[at]
+    if character in _TYPOGRAPHIC:
+        return f'character {at + 1} is a typographic quote ({character}). Write a straight one (")'
+    if character in "\"'":
+        return (
+            f"the quote at character {at + 1} is not closed. Write a second one after the value,"
+            " and a backslash before a quote inside it"
+        )
+    marks = [place for place, token in enumerate(before) if token == ("mark", "=") and place]
+    option = before[marks[-1] - 1][1] if marks else ""
+    if not option:
+        return f"character {at + 1} does not fit. Quote each value"
+    return f'the value of {option} holds what only quotes allow. Write {option}="VALUE"'
 
 
 def _unescaped(text: str) -> str:

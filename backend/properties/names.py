@@ -71,6 +71,16 @@ _ONLY_LIBRDKAFKA = (
 _ONLY_JAVA = "only Java has it, so librdkafka and kafka-python would not keep it"
 _NO_CODE = "it loads code of yours into one client, and the others would do without"
 _CLAIMS = "only tokens by client id and secret are supported"
+MSK_IAM = (
+    "AWS_MSK_IAM signs each login with AWS credentials, in code that only Java loads. Write"
+    " sasl.mechanism=SCRAM-SHA-512 with sasl.username and sasl.password from the cluster's secret"
+    " (port 9096), or security.protocol=SSL with the client's certificate (port 9094)"
+)
+"""What Amazon MSK offers instead of its own mechanism."""
+_JAAS_FILE = (
+    "only Java reads a JAAS file. Write its login in one line:"
+    ' sasl.jaas.config=MODULE required NAME="VALUE";'
+)
 
 _REFUSED = {
     "ssl.cipher.suites": "Java and OpenSSL name ciphers differently: one client would not keep it",
@@ -91,6 +101,7 @@ _REFUSED = {
         ("sasl.oauthbearer.config", "enable.sasl.oauthbearer.unsecure.jwt"),
         "unsigned tokens of librdkafka's own are not supported",
     ),
+    "java.security.auth.login.config": _JAAS_FILE,
     "sasl.oauthbearer.header.urlencode": "librdkafka never encodes the client id and secret",
 }
 
@@ -124,7 +135,9 @@ _VALUES: Mapping[str, Callable[[str], str | None]] = {
     "sasl.oauthbearer.jwt.retriever.class": _unless(
         ("clientcredentialsjwtretriever", "defaultjwtretriever"), _CLAIMS
     ),
-    "sasl.login.callback.handler.class": _unless(("oauthbearerlogincallbackhandler",), _NO_CODE),
+    "sasl.login.callback.handler.class": _unless(
+        ("oauthbearerlogincallbackhandler", "jaasclientoauthlogincallbackhandler"), _NO_CODE
+    ),
     "sasl.oauthbearer.sub.claim.name": _unless(("sub",), _ONLY_JAVA),
     "sasl.oauthbearer.scope.claim.name": _unless(("scope",), _ONLY_JAVA),
 }
@@ -141,6 +154,8 @@ def others(given: Mapping[str, str]) -> dict[str, str]:
         why = _REFUSED.get(name) or (_VALUES[name](value) if name in _VALUES else None)
         if name.startswith("sasl.oauthbearer.assertion."):
             why = _CLAIMS
+        if value.startswith("software.amazon.msk.auth.iam."):
+            why = MSK_IAM
         if why is not None:
             raise UsageError(f"{place_of(given, name)} is not supported: {why}.")
         if name in KNOWN or name in _VALUES or name in _IGNORED:
@@ -166,8 +181,14 @@ def _require_known(name: str, value: str, given: Mapping[str, str]) -> None:
         return
     if _UNKNOWN not in told:
         raise UsageError(f"{place_of(given, name)}: librdkafka does not take its value.")
-    near = get_close_matches(name, KNOWN | _IGNORED | _VALUES.keys(), 1, 0.8)
-    hint = f" Did you mean {near[0]}?" if near else " Remove the line, or correct the name."
+    here = KNOWN | _IGNORED | _VALUES.keys()
+    near = get_close_matches(name, here, 1, 0.8)
+    bare = [known for known in KNOWN if name.endswith(f".{known}")]
+    hint = " Remove the line, or correct the name."
+    if bare:
+        hint = f" Write {max(bare, key=len)}, without a prefix."
+    elif near:
+        hint = f" Did you mean {near[0]}?"
     raise UsageError(f"{place_of(given, name)}: no Kafka client has this property.{hint}")
 
 

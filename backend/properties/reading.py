@@ -12,6 +12,7 @@ names are always there; `config.providers` may give them further names.
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,8 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPED = frozenset("\\=:#! ")
 _REFERENCE = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 """Kafka's own pattern (ConfigTransformer.DEFAULT_PATTERN)."""
+_JAAS = re.compile(r"^\s*[\w.$-]+\s*\{[^{}]*LoginModule\s", re.MULTILINE)
+"""Matches a file of Java's logins: `KafkaClient { MODULE required NAME="VALUE"; };`"""
 _PROVIDERS = {
     "env": "EnvVarConfigProvider",
     "file": "FileConfigProvider",
@@ -67,17 +70,30 @@ def read_properties(path: Path) -> Properties:
 def read_text(path: Path, place: str) -> str:
     """Return the text of a file that a property names. Raises UsageError."""
     try:
-        return path.expanduser().read_text(encoding="utf-8")
+        data = path.expanduser().read_bytes()
     except OSError as error:
         raise UsageError(f"{place}: {path} cannot be read ({error.strerror}).") from error
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UsageError(f"{place}: {path} is UTF-16 text. Save it as UTF-8.")
+    try:
+        # Editors of Windows put a byte order mark in front, which is no part of the text.
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{place}: {path} is not a text file.") from error
+        raise UsageError(f"{place}: {path} is not UTF-8 text. Save it as UTF-8.") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _raw(path: Path, wanted_by: str = "The client properties") -> Properties:
     values: dict[str, str] = {}
     places: dict[str, str] = {}
-    for number, line in _logical_lines(read_text(path, wanted_by)):
+    text = read_text(path, wanted_by)
+    if _JAAS.search(text):
+        raise UsageError(
+            f"{wanted_by}: {path} is a JAAS file. Client properties hold a login in one line: write"
+            ' sasl.jaas.config=MODULE required NAME="VALUE"; as it stands between the braces, and'
+            " security.protocol and sasl.mechanism beside it."
+        )
+    for number, line in _logical_lines(text):
         place = f"{path}, line {number}"
         name, value = _split(line)
         if value is None:

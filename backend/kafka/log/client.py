@@ -160,7 +160,8 @@ def require_reachable(address: Address) -> None:
         places = [get_ip_port_afi(each) for each in address.bootstrap.split(",")]
     except ValueError as error:
         raise UsageError(
-            f"The address of Kafka, {address}, must be host:port, or several with commas."
+            f"The address of Kafka, {address}, must be host:port, or several with commas, without"
+            " quotes."
         ) from error
     tls = facts_of(address.client).has_tls
     refused = []

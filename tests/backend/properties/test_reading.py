@@ -105,7 +105,7 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"client\.properties cannot be read \(No such file"):
         read_properties(path)
     path.write_bytes(b"a=\xff")
-    with pytest.raises(UsageError, match=r"client\.properties is not a text file"):
+    with pytest.raises(UsageError, match=r"client\.properties is not UTF-8 text"):
         read_properties(path)
 
 
@@ -134,7 +134,7 @@ def test_any_text_survives_in_a_login(options: dict[str, str]) -> None:
     ("text", "sentence"),
     [
         ("a.PlainLoginModule username=x;", "expected a login module, `required`"),
-        ('a.PlainLoginModule required username="hid"', "a semicolon must end it"),
+        ('a.PlainLoginModule required username="hid"', "a semicolon (;) must end it"),
         ("a.P required username=x; a.Q required;", "only one login module may stand"),
         ('a.P required username="hid" password="a"b";', "character"),
         ('a.P required username="hid" password;', 'expected name="value" after 1 options'),

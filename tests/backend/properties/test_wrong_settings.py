@@ -14,6 +14,18 @@ from topicproof.backend.settings import read_settings
 SSL = "security.protocol=SSL\n"
 DAMAGED = "-----BEGIN CERTIFICATE-----\\nAAAA\\n-----END CERTIFICATE-----"
 PLAIN = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+MSK = (
+    "security.protocol=SASL_SSL\nsasl.mechanism=AWS_MSK_IAM\n"
+    "sasl.client.callback.handler.class=software.amazon.msk.auth.iam.IAMClientCallbackHandler\n"
+)
+STRIMZI = (
+    "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
+    "sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+    ' oauth.token.endpoint.uri="https://idp/token" oauth.client.id="me" oauth.client.secret="hid"'
+    ' oauth.username.claim="sub" oauth.scope="read";\n'
+    "sasl.login.callback.handler.class=io.strimzi.kafka.oauth.client"
+    ".JaasClientOauthLoginCallbackHandler\n"
+)
 WRONG = {
     "a typo": ("sasl.pasword=hid", "line 1, sasl.pasword: no Kafka client has this property. Did"
                " you mean sasl.password?"),
@@ -22,10 +34,52 @@ WRONG = {
     "a value": ("socket.timeout.ms=hid", "socket.timeout.ms: librdkafka does not take its value."),
     "a range": ("client.id=a\nsocket.timeout.ms=1", "line 2, socket.timeout.ms: librdkafka does"),
     "a protocol": ("security.protocol=TLS", "it must be one of PLAINTEXT, SSL, SASL_PLAINTEXT"),
-    "Kerberos": (PLAIN.replace("PLAIN\n", "") + "sasl.mechanism=GSSAPI",
-                 "GSSAPI is not supported. Supported are PLAIN, SCRAM-SHA-256"),
-    "no mechanism": ("security.protocol=SASL_SSL", "sasl.mechanism: GSSAPI (Kerberos), which is"
-                     " meant without this property, is not supported."),
+    "Kerberos": (PLAIN.replace("PLAIN\n", "GSSAPI"),
+                 "GSSAPI (Kerberos) is not supported. Supported are PLAIN, SCRAM-"),
+    "no mechanism": ("security.protocol=SASL_SSL", "sasl.mechanism: it is missing, and GSSAPI"
+                     " (Kerberos), which is meant without it, is not supported. Write which of"),
+    "an unknown mechanism": ("security.protocol=SASL_SSL\nsasl.mechanism=SCRAM",
+                             "it must be one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER,"
+                             " and reads 'SCRAM'."),
+    "a comment": ("security.protocol=SASL_SSL   # as the provider says", "it reads 'SASL_SSL   # as"
+                  " the provider says': comments and quotes belong to the value. Write SASL_SSL"
+                  " alone."),
+    "quotes": ('security.protocol="SASL_SSL"', "comments and quotes belong to the value. Write"),
+    "typographic quotes": (PLAIN + "sasl.jaas.config=a.PlainLoginModule required username=\u201cme"
+                           "\u201d password=\u201chid\u201d;", "line 3, sasl.jaas.config: character"
+                           " 38 is a typographic quote (\u201c). Write a straight one (\")."),
+    "an open quote": (PLAIN + 'sasl.jaas.config=a.PlainLoginModule required username="me;',
+                      "the quote at character 38 is not closed."),
+    "no quotes": (PLAIN + "sasl.jaas.config=a.PlainLoginModule required username=me password=h/d;",
+                  'the value of password holds what only quotes allow. Write password="VALUE".'),
+    "no semicolon": (PLAIN + 'sasl.jaas.config=a.PlainLoginModule required username="me"',
+                     "a semicolon (;) must end it, after the last option."),
+    "MSK's IAM": (MSK, "line 3, sasl.client.callback.handler.class is not supported: AWS_MSK_IAM"
+                  " signs each login with AWS credentials, in code that only Java loads. Write"
+                  " sasl.mechanism=SCRAM-SHA-512"),
+    "MSK's IAM alone": ("\n".join(MSK.splitlines()[:2]), "line 2, sasl.mechanism: AWS_MSK_IAM"),
+    "tokens of a program": ("security.protocol=SASL_SSL\nsasl.mechanisms=OAUTHBEARER",
+                            "sasl.oauthbearer.token.endpoint.url: it is missing. Write the http(s)"
+                            " address that gives tokens, and sasl.oauthbearer.client.id and"),
+    "a JAAS file": ('KafkaClient {\n  a.b.PlainLoginModule required\n  username="hid";\n};',
+                    "client.properties is a JAAS file. Client properties hold a login in one line:"
+                    ' write sasl.jaas.config=MODULE required NAME="VALUE";'),
+    "the name of a JAAS file": ("java.security.auth.login.config=/a/jaas.conf", "line 1,"
+                                " java.security.auth.login.config is not supported: only Java reads"
+                                " a JAAS file. Write its login in one line: sasl.jaas.config="),
+    "a prefix of Spark": ("kafka.security.protocol=SSL",
+                          "Write security.protocol, without a prefix."),
+    "a login of Spring Boot": ("spring.kafka.jaas.options.password=hid", "line 1,"
+                               " spring.kafka.jaas.options.password: only Spring Boot makes a login"
+                               " of this. Write it as spring.kafka.properties.sasl.jaas.config="),
+    "a store in a jar": ("spring.kafka.ssl.trust-store-location=classpath:ca.jks", "line 1,"
+                         " spring.kafka.ssl.trust-store-location: classpath: is inside a jar."),
+    "another token of Strimzi": (STRIMZI.replace("oauth.client.secret", "oauth.refresh.token"),
+                                 "the option oauth.refresh.token of Strimzi's login is not"
+                                 " supported: only tokens by oauth.token.endpoint.uri,"),
+    "a secret in Strimzi's environment": (STRIMZI.replace(' oauth.client.secret="hid"', ""),
+                                          "Strimzi's login has no oauth.client.secret there. Its"
+                                          " programs may take it from their environment; write"),
     "no password": (PLAIN + "sasl.username=me", "sasl.password: it is missing, and"),
     "two users": (PLAIN + 'sasl.username=you\nsasl.jaas.config=a.PlainLoginModule required'
                   ' username="me" password="hid";', "line 3, sasl.username: sasl.jaas.config says"),
@@ -69,8 +123,9 @@ WRONG = {
                     "The authorities' certificates are damaged (ssl.ca.location)."),
     "unsigned tokens": ("security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"
                         "sasl.oauthbearer.config=principal=me", "unsigned tokens"),
-    "no endpoint": ("security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n",
-                    "sasl.oauthbearer.token.endpoint.url: it must be an http(s) address."),
+    "no address": ("security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"
+                   "sasl.oauthbearer.token.endpoint.url=idp:8080",
+                   "sasl.oauthbearer.token.endpoint.url: it must be an http(s) address."),
     "a registry's address": ("schema.registry.url=registry:8081",
                              "line 1, schema.registry.url: it must be an http(s) address."),
     "a registry's typo": ("schema.registry.ulr=hid", "line 1, schema.registry.ulr is not supported"
@@ -106,3 +161,55 @@ def test_a_wrong_setting_is_named_at_the_start(stores: Path, tmp_path: Path, cas
     with pytest.raises(UsageError, match=re.escape(sentence)) as told:
         read_settings(config=path, home=tmp_path)
     assert "hid" not in str(told.value).replace("hidden", "") and "\n" not in str(told.value)
+
+
+KAFKAS = "bootstrap.servers=a:9092\n" + PLAIN + "sasl.username=me\nsasl.password=you\n"
+SPRING = (
+    "spring.application.name=orders\nserver.port=8080\n"
+    "spring.kafka.bootstrap-servers=a:9092\nspring.kafka.consumer.group-id=orders\n"
+    "spring.kafka.properties.security.protocol=SSL\n"
+    "spring.kafka.consumer.security.protocol=SASL_PLAINTEXT\n"
+    "spring.kafka.properties[sasl.mechanism]=PLAIN\n"
+    'spring.kafka.properties.sasl.jaas.config=a.PlainLoginModule required username="me"'
+    ' password="you";\n'
+)
+KAFKAS_TOKENS = (
+    "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\nsasl.oauthbearer.scope=read\n"
+    "sasl.oauthbearer.token.endpoint.url=https://idp/token\nsasl.oauthbearer.client.id=me\n"
+    "sasl.oauthbearer.client.secret=hid\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "kafkas"),
+    [(SPRING, KAFKAS), (f"\ufeff{KAFKAS}", KAFKAS), (STRIMZI, KAFKAS_TOKENS)],
+    ids=["Spring Boot", "a byte order mark", "Strimzi"],
+)
+def test_what_other_programs_write_is_translated(dialect: str, kafkas: str, tmp_path: Path) -> None:
+    """Story: somebody hands over the file of his own program. It has all facts, so it gives the
+    same settings as Kafka's own names."""
+    path = tmp_path / "client.properties"
+    path.write_text(dialect, encoding="utf-8")
+    given = read_settings(config=path, home=tmp_path)
+    path.write_text(kafkas, encoding="utf-8")
+    assert given == read_settings(config=path, home=tmp_path)
+    assert given.client
+
+
+def test_a_store_of_spring_boot_is_read(stores: Path, tmp_path: Path) -> None:
+    """Story: Spring Boot names files with a scheme."""
+    path = tmp_path / "client.properties"
+    path.write_text(
+        f"spring.kafka.security.protocol=SSL\n"
+        f"spring.kafka.ssl.trust-store-location=file:{stores}/ca.jks\n"
+        f"spring.kafka.ssl.trustStorePassword={STORE_PASSWORD}\n"
+    )
+    assert "BEGIN CERTIFICATE" in read_settings(config=path, home=tmp_path).client["ssl.ca.pem"]
+
+
+def test_a_file_in_utf_16_says_so(tmp_path: Path) -> None:
+    """Story: PowerShell redirected a command into the file."""
+    path = tmp_path / "client.properties"
+    path.write_text(KAFKAS, encoding="utf-16")
+    with pytest.raises(UsageError, match=r"is UTF-16 text\. Save it as UTF-8\."):
+        read_settings(config=path, home=tmp_path)
