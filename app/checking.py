@@ -25,7 +25,7 @@ from topicproof.backend.judging.contract_draft import Draft, draft_from
 from topicproof.backend.judging.contract_lint import lint, needs_spark
 from topicproof.backend.judging.contract_text import LABELS, side_label, spell
 from topicproof.backend.judging.sample import Sample, older_outputs, samples
-from topicproof.backend.runs.sides import Chosen
+from topicproof.backend.runs.sides import SideSettings
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
@@ -44,7 +44,7 @@ class Drafted:
     """What can identify a record on each side, as labels, by `source` and `sink`."""
 
 
-def drafted(found: Chosen, kafka: Services, source: str, sink: str) -> Drafted:
+def drafted(found: SideSettings, kafka: Services, source: str, sink: str) -> Drafted:
     """Returns samples and draft of two topics. `kafka` is the sink's. Raises ClusterError,
     TopicError; UsageError, if the source's cluster has no address."""
     require_unmasked(found.sink, sink)

@@ -32,10 +32,10 @@ from topicproof.backend.sink.entries import (
     EVERY_PARTITION,
     Declared,
     FaultFired,
-    FaultTold,
+    FaultReport,
     Stamped,
     TaskStarted,
-    Told,
+    FaultPhase,
     TransactionEnded,
 )
 from topicproof.validators.finding import Bounds
@@ -344,9 +344,9 @@ def _frozen(facts: RunFacts, clock: Clock) -> tuple[tuple[int, int], ...]:
     periods = []
     for stamped in facts.journal:
         entry = stamped.entry
-        if not isinstance(entry, FaultTold) or not entry.fault.startswith(CUT_OFF):
+        if not isinstance(entry, FaultReport) or not entry.fault.startswith(CUT_OFF):
             continue
-        if entry.what is Told.DONE:
+        if entry.what is FaultPhase.DONE:
             began[entry.fault] = stamped.at_ms
         elif entry.fault in began:
             periods.append((began.pop(entry.fault), stamped.at_ms))

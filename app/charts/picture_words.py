@@ -11,12 +11,12 @@ from topicproof.backend.sink.entries import (
     Declared,
     Entry,
     FaultFired,
-    FaultTold,
+    FaultPhase,
+    FaultReport,
     GenerationBegun,
     RunTopics,
     TaskFailed,
     TaskStarted,
-    Told,
     TransactionEnded,
     WorkerBegan,
     WorkerEnded,
@@ -28,10 +28,10 @@ Place = tuple[str, int]
 NAMED_MAX = 4
 REASON_CHARACTERS = 160
 _TOLD = {
-    Told.DONE: "The fault is under way",
-    Told.STRUCK: "The fault strikes again",
-    Told.HEALED: "The fault ends",
-    Told.FAILED: "The fault is impossible",
+    FaultPhase.DONE: "The fault is under way",
+    FaultPhase.STRUCK: "The fault strikes again",
+    FaultPhase.HEALED: "The fault ends",
+    FaultPhase.FAILED: "The fault is impossible",
 }
 
 
@@ -46,8 +46,8 @@ def journal_event(entry: Entry, names: Mapping[Place, str], portions: bool) -> s
     `portions`: whether the run writes without transactions."""
     if isinstance(entry, RunTopics | WorkerBegan | WorkerEnded):
         return None
-    if isinstance(entry, FaultTold):
-        if entry.what is Told.DONE and is_by_hand(entry.fault):
+    if isinstance(entry, FaultReport):
+        if entry.what is FaultPhase.DONE and is_by_hand(entry.fault):
             return None
         return f"{_TOLD[entry.what]}: {_cut(entry.said)}."
     if isinstance(entry, GenerationBegun):

@@ -42,7 +42,7 @@ from topicproof.backend.judging.contract import (
 )
 from topicproof.backend.judging.contract_text import spell
 from topicproof.backend.runs.launch import start_check
-from topicproof.backend.runs.sides import Chosen, chosen
+from topicproof.backend.runs.sides import SideSettings, settings_of_sides
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import read_settings
 
@@ -157,14 +157,14 @@ def with_topics(state: CheckState, fields: Mapping[str, Any] | None) -> CheckSta
     )
 
 
-def clusters_of(state: CheckState, fields: Mapping[str, Any]) -> Chosen:
+def clusters_of(state: CheckState, fields: Mapping[str, Any]) -> SideSettings:
     """Returns the clusters of both sides: those that contract or URL name, else the page's. Raises
     UsageError for an unknown one."""
     sink, source = cluster_of(fields, "sink"), state.source_cluster
     own = settings if sink in (None, settings.cluster) else read_settings(cluster=sink)
     if source in (None, own.cluster):
-        return Chosen(own)
-    return Chosen(own, read_settings(cluster=source))
+        return SideSettings(own)
+    return SideSettings(own, read_settings(cluster=source))
 
 
 def go(state: CheckState) -> None:
@@ -199,7 +199,7 @@ def show_long_names(state: CheckState) -> None:
         st.caption(" → ".join(map(wording.plain, names)))
 
 
-def choose_source_cluster(state: CheckState, sides: Chosen) -> None:
+def choose_source_cluster(state: CheckState, sides: SideSettings) -> None:
     """Asks for the source's cluster, if there are named ones. The page's cluster is the sink's."""
     others = [name for name in settings.named_clusters if name != sides.sink.cluster]
     if not others:
@@ -287,7 +287,7 @@ def welcome(topics: bool) -> None:
         )
 
 
-def sampled(kafka: Services, sides: Chosen, state: CheckState) -> Drafted | None:
+def sampled(kafka: Services, sides: SideSettings, state: CheckState) -> Drafted | None:
     """Returns samples of both topics; None, with a notice, if they cannot be had."""
     if state.source is None or state.sink is None:
         return None
@@ -444,7 +444,7 @@ def begin(kafka: Services, name: str, text: str, fields: Mapping[str, Any]) -> N
             raise ContractError(*wrong)
         given = parse_fields(text)
         for one in make_contract(given).each():
-            sides = chosen(one, settings)
+            sides = settings_of_sides(one, settings)
             own = kafka.address if one.of.cluster is None else sides.sink.address
             question_of(one, given, *sides.clusters(own))
         with st.status("Starting the check…") as status:

@@ -37,7 +37,7 @@ from topicproof.backend.judging.contract_lint import lint
 from topicproof.backend.judging.contract_preview import preview
 from topicproof.backend.judging.sample import samples
 from topicproof.backend.kafka.browse.records import as_text
-from topicproof.backend.runs.sides import Chosen, chosen
+from topicproof.backend.runs.sides import SideSettings, settings_of_sides
 from topicproof.backend.services.keeper import require_topics, services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
@@ -108,7 +108,7 @@ def contract(
         case Action.INIT:
             other = source_settings(source_bootstrap, source_config, source_cluster)
             own = kafka_settings(bootstrap, config, cluster=cluster)
-            _init(path, source, sink, Chosen(own, other), json_)
+            _init(path, source, sink, SideSettings(own, other), json_)
         case Action.LIST:
             _list(json_)
         case Action.EXPORT:
@@ -134,7 +134,7 @@ def _init(
     file: Path | None,
     source: str | None,
     sink: str | None,
-    sides: Chosen,
+    sides: SideSettings,
     json_: str | None,
 ) -> None:
     if source is None or sink is None:
@@ -185,7 +185,7 @@ def _preview(file: Path, settings: Settings, source: Settings | None, json_: str
             )
         if len(one.source.names) > 1 or len(one.of.names) > 1:
             raise UsageError("A preview is of one source and one sink, not of several topics.")
-        sides = require_sides(chosen(one, settings, source))
+        sides = require_sides(settings_of_sides(one, settings, source))
         with (
             services(sides.sink, spark=False, say=say) as running,
             sides.formats() as formats,

@@ -15,7 +15,7 @@ from topicproof.backend.evidence.manifest import MANIFEST, Payloads
 from topicproof.backend.faults.kinds import KINDS
 from topicproof.backend.kafka.log.client import require_reachable
 from topicproof.backend.runs.scenarios import SCENARIOS
-from topicproof.backend.runs.sides import Chosen
+from topicproof.backend.runs.sides import SideSettings
 from topicproof.backend.services.keeper import require_topics
 from topicproof.backend.storage import is_url, uploading
 
@@ -110,7 +110,7 @@ PayloadsKept = Annotated[
 ]
 
 
-def require_sides(sides: Chosen) -> Chosen:
+def require_sides(sides: SideSettings) -> SideSettings:
     """Return the same. Raises ClusterError if a given Kafka of them cannot be reached, UsageError
     if none is given and the embedded one is empty."""
     for side in (sides.sink, sides.source):

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, InjectedError
-from topicproof.backend.sink.entries import FaultTold, Told
+from topicproof.backend.sink.entries import FaultPhase, FaultReport
 from topicproof.backend.sink.journal import JournalReader
 
 DONE_WITHIN_S = 120.0
@@ -29,8 +29,8 @@ def wait_for_the_run(address: Address, journal: str, fault: str) -> None:
             # The fault may strike the brokers.
             with suppress(ClusterError):
                 for entry in reader.news():
-                    if isinstance(entry, FaultTold) and entry.fault == fault:
-                        if entry.what is Told.FAILED:
+                    if isinstance(entry, FaultReport) and entry.fault == fault:
+                        if entry.what is FaultPhase.FAILED:
                             raise InjectedError(f"{fault}: {entry.said}")
                         return
             time.sleep(LOOK_S)

@@ -11,9 +11,9 @@ from topicproof.backend.sink.entries import (
     Declared,
     Entry,
     FaultFired,
-    FaultTold,
+    FaultPhase,
+    FaultReport,
     TaskStarted,
-    Told,
     TransactionEnded,
 )
 from topicproof.validators.finding import Guarantee
@@ -84,14 +84,14 @@ def _fired(trial: Trial) -> set[int]:
     return {entry.source_partition for entry in trial.entries if isinstance(entry, FaultFired)}
 
 
-def reported(what: Told) -> Callable[[Trial], str | None]:
+def reported(what: FaultPhase) -> Callable[[Trial], str | None]:
     """Prove a fault by the reports of the run's own process."""
 
     def proof(trial: Trial) -> str | None:
         said = [
             entry.said
             for entry in trial.entries
-            if isinstance(entry, FaultTold) and entry.what is what
+            if isinstance(entry, FaultReport) and entry.what is what
         ]
         # Retries repeat entries when the fault struck the journal's own leader.
         return "; ".join(dict.fromkeys(said)) or None
@@ -101,7 +101,7 @@ def reported(what: Told) -> Callable[[Trial], str | None]:
 
 def arrived_late(trial: Trial) -> str | None:
     """Prove that a request was struck and arrived late; with transactions, in the next one."""
-    struck, arrived = reported(Told.STRUCK)(trial), reported(Told.HEALED)(trial)
+    struck, arrived = reported(FaultPhase.STRUCK)(trial), reported(FaultPhase.HEALED)(trial)
     if struck is None or arrived is None:
         return None
     transactional = trial.report.guarantee is Guarantee.EXACTLY_ONCE

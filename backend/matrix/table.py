@@ -20,7 +20,7 @@ from topicproof.backend.matrix.proofs import (
     source_has_attempts,
     taken_over,
 )
-from topicproof.backend.sink.entries import Told
+from topicproof.backend.sink.entries import FaultPhase
 from topicproof.backend.sink.hooks import Step
 
 BROKERS = 3
@@ -92,7 +92,11 @@ def _network(request: str, how: str, *expected: str | None, **plan: Any) -> Trou
     fault = f"network@transaction=2,request={request},how={how}"
     title = f"a request ({request}) is {how}"
     return Trouble(
-        f"{request}-{how}", title, {"faults": [fault], **plan}, reported(Told.STRUCK), expected
+        f"{request}-{how}",
+        title,
+        {"faults": [fault], **plan},
+        reported(FaultPhase.STRUCK),
+        expected,
     )
 
 
@@ -131,7 +135,7 @@ def _broker(role: str, how: str) -> Trouble:
         f"broker-{role}-{how}",
         f"the broker that {keeps.get(role, 'keeps the transactions')} {says[how]}",
         {"faults": [f"broker@transaction=2,role={role},how={how}{seconds}"]},
-        reported(Told.DONE),
+        reported(FaultPhase.DONE),
         ("hidden?", *others),
         brokers=BROKERS,
     )
@@ -232,35 +236,35 @@ TABLE: tuple[Trouble, ...] = (
         "isolated",
         "the worker is cut off from the brokers for a moment",
         {"faults": ["isolated@transaction=2,seconds=3"]},
-        reported(Told.HEALED),
+        reported(FaultPhase.HEALED),
         ("", "", "", "", ""),
     ),
     Trouble(
         "isolated-expired",
         "the worker is cut off from the brokers until they have aborted its transaction",
         {"faults": ["isolated@transaction=2,seconds=20"], "transaction_timeout_ms": 2_000},
-        reported(Told.HEALED),
+        reported(FaultPhase.HEALED),
         ("hidden", *_NO_TRANSACTIONS),
     ),
     Trouble(
         "open",
         "a foreign transaction is left open in the sink, and aborted",
         {"faults": ["open@transaction=2,seconds=1"]},
-        reported(Told.HEALED),
+        reported(FaultPhase.HEALED),
         ("hidden", "hidden", "hidden", "hidden", "hidden"),
     ),
     Trouble(
         "open-expired",
         "a foreign transaction is left open in the sink until the coordinator aborts it",
         {"faults": ["open@transaction=2,end=expiry,seconds=2"]},
-        reported(Told.HEALED),
+        reported(FaultPhase.HEALED),
         ("hidden", *_NO_TRANSACTIONS),
     ),
     Trouble(
         "member",
         "another consumer joins the run's group for a moment",
         {"faults": ["member@transaction=2,seconds=1"]},
-        reported(Told.HEALED),
+        reported(FaultPhase.HEALED),
         # While a group has a member, Kafka refuses offsets from others outside of transactions: the
         # other guarantees stop after as many attempts as the plan allows.
         ("", *_NO_TRANSACTIONS),
@@ -270,7 +274,7 @@ TABLE: tuple[Trouble, ...] = (
             f"restart-{name}",
             f"the query is stopped and started again {how}",
             {"faults": [f"restart@transaction=2,{words}"]},
-            reported(Told.DONE),
+            reported(FaultPhase.DONE),
             # The stopped worker may still write beside its successor.
             (
                 "hidden?",
@@ -291,7 +295,7 @@ TABLE: tuple[Trouble, ...] = (
             f"rights-{to}",
             f"the right to {what} is denied until the run fails; then the run is resumed",
             {"faults": [f"rights@transaction=2,step=begun,to={to},seconds=60"]},
-            reported(Told.HEALED),
+            reported(FaultPhase.HEALED),
             ("hidden?", *_NO_TRANSACTIONS),
             brokers_max=1,  # More embedded brokers keep no ACLs.
             resumes=1,
@@ -320,7 +324,7 @@ TABLE: tuple[Trouble, ...] = (
         "a replica of the sink is elected that missed what its leader had acknowledged",
         # One partition: it strikes partition 0, and others may write last.
         {"faults": ["unclean@transaction=2,step=produced,seconds=20"], "partitions": 1},
-        reported(Told.HEALED),
+        reported(FaultPhase.HEALED),
         # Kafka loses records and markers. Timing decides which. A lost ABORT marker lets the next
         # COMMIT marker of the same producer commit what was aborted. A lost COMMIT marker lets it
         # commit what should have been committed before: every record is there, by a wrong marker.

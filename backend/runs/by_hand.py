@@ -69,23 +69,23 @@ def sources(run: Run) -> list[tuple[str, int]]:
     )
 
 
-def strike(history: History, run: Run, wanted: Strike) -> None:
+def strike(history: History, run: Run, request: Strike) -> None:
     """Ask for a strike. Raises UsageError if the run cannot be struck or has no such worker,
     NotPermitted, EvidenceError."""
-    kills = isinstance(wanted, Kill)
+    kills = isinstance(request, Kill)
     if why := why_no_kill(run) if kills else why_no_freeze(history.settings, run):
         raise UsageError(why)
-    if isinstance(wanted, Kill):
-        wanted = _addressed(run, wanted)
+    if isinstance(request, Kill):
+        request = _addressed(run, request)
     allow(history, Action.STRIKE, run.id)
     folder = history.settings.runs / run.id / FOLDER
-    kind = next(name for name, one in _KINDS.items() if isinstance(wanted, one))
+    kind = next(name for name, strike_class in _KINDS.items() if isinstance(request, strike_class))
     # Requests are heard in the order of their names.
     path = folder / f"{time.time_ns():020}-{uuid.uuid4().hex[:8]}.json"
     draft = path.with_suffix(".draft")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps({"kind": kind, **asdict(wanted)}), encoding="utf-8")
+        draft.write_text(json.dumps({"kind": kind, **asdict(request)}), encoding="utf-8")
         draft.replace(path)
     except OSError as error:
         raise EvidenceError(f"{path} cannot be written: {error.strerror}.") from error
@@ -94,25 +94,25 @@ def strike(history: History, run: Run, wanted: Strike) -> None:
 def requests(folder: Path) -> Iterator[tuple[Path, Strike]]:
     """Yield the requests that wait, in their order."""
     for path in sorted(folder.glob("*.json")):
-        said = json.loads(path.read_text(encoding="utf-8"))
-        yield path, _KINDS[said.pop("kind")](**said)
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        yield path, _KINDS[fields.pop("kind")](**fields)
 
 
-def _addressed(run: Run, wanted: Kill) -> Kill:
+def _addressed(run: Run, request: Kill) -> Kill:
     """Return the same with its topic."""
-    known = sources(run)
-    found = [
+    workers = sources(run)
+    matches = [
         (topic, partition)
-        for topic, partition in known
-        if partition == wanted.partition and wanted.topic in (None, topic)
+        for topic, partition in workers
+        if partition == request.partition and request.topic in (None, topic)
     ]
-    if len(found) == 1:
-        return Kill(wanted.partition, found[0][0])
-    if found:
-        topics = ", ".join(topic for topic, _ in found)
+    if len(matches) == 1:
+        return Kill(request.partition, matches[0][0])
+    if matches:
+        topics = ", ".join(topic for topic, _ in matches)
         raise UsageError(f"{run.id} has several sources. Say which with --topic: {topics}.")
-    where = ", ".join(f"{topic}-{partition}" for topic, partition in known)
-    what = f"{wanted.topic}-" if wanted.topic else "partition "
+    where = ", ".join(f"{topic}-{partition}" for topic, partition in workers)
+    prefix = f"{request.topic}-" if request.topic else "partition "
     raise UsageError(
-        f"{run.id} has no worker of {what}{wanted.partition}. It has workers of {where}."
+        f"{run.id} has no worker of {prefix}{request.partition}. It has workers of {where}."
     )

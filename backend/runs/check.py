@@ -23,7 +23,7 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.log_file import RUN_LOG, logged_to
 from topicproof.backend.runs.lifeline import check_lifeline, kafka_service, spark_service
 from topicproof.backend.runs.recorded_ids import outdated_ids
-from topicproof.backend.runs.sides import Chosen
+from topicproof.backend.runs.sides import SideSettings
 from topicproof.backend.runs.watched import watched
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import spark_session
@@ -65,7 +65,7 @@ def check(
     require_noted(history, Action.CHECK, f"{source} and {sink}")
     # Rather now than after an hour of judging: the key may be in a device that is not there.
     usable_key(settings).sign(b"Topicproof tries its key before a check.")
-    chosen = Chosen(settings, source_side)
+    chosen = SideSettings(settings, source_side)
     if chosen.other is not None:
         sides = {"source": chosen.other.called, "sink": services.address.called}
         plan["clusters"] = sides
@@ -77,9 +77,12 @@ def check(
     note(history, Action.CHECK, f"{entry.id}: {source} and {sink}")
     history.enter(entry.id, State.JUDGING)
     folder = settings.runs / entry.id
-    asked = [kafka_service(Cluster(services.address), sink), spark_service(services.spark_remote)]
+    required_services = [
+        kafka_service(Cluster(services.address), sink),
+        spark_service(services.spark_remote),
+    ]
     if chosen.other is not None:
-        asked.append(kafka_service(Cluster(chosen.other), source))
+        required_services.append(kafka_service(Cluster(chosen.other), source))
 
     def without(error: TopicproofError) -> None:
         _remove(services.storage, folder, payloads, stopped=False)
@@ -89,7 +92,7 @@ def check(
     try:
         with (
             logged_to(lambda: folder / RUN_LOG),
-            check_lifeline(history, entry.id, asked, without if give_up else None),
+            check_lifeline(history, entry.id, required_services, without if give_up else None),
             spark_session(services.spark_remote, services.storage) as spark,
             watched(history, entry.id, spark) as watch,
         ):
@@ -100,13 +103,21 @@ def check(
             every = {"plan.json": entry.plan, **(attachments or {})}
             with chosen.formats() as formats:
                 report = judge_topics(
-                    *(spark, services.address, judged, folder, every, payloads),
-                    *(watch.told, formats[0], chosen.other, formats[1]),
+                    spark,
+                    services.address,
+                    judged,
+                    folder,
+                    every,
+                    payloads,
+                    watch.on_step,
+                    formats=formats[0],
+                    source=chosen.other,
+                    source_formats=formats[1],
                 )
         if payloads is Payloads.NONE:
             without_payloads(folder / EVIDENCE)
             report = without_values(report)
-        attest(settings, folder / EVIDENCE, [one.as_json() for one in by])
+        attest(settings, folder / EVIDENCE, [identity.as_json() for identity in by])
         publish(services.storage, folder / EVIDENCE)
     except TopicproofError as error:
         stopped = isinstance(error, CheckStopped)

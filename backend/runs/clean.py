@@ -37,8 +37,8 @@ def clean(settings: Settings, services: Services, history: History, run_id: str)
             deleted.append(names.sink)
     source = run.plan.get("source")
     # A check names its source only.
-    if isinstance(source, dict) and (given := source.get("url")):
-        drop_table(given, table_of(run.facts.source))
+    if isinstance(source, dict) and (url := source.get("url")):
+        drop_table(url, table_of(run.facts.source))
     shutil.rmtree(settings.runs / run.id, ignore_errors=True)
     withdraw(services.storage, settings.runs / run.id)
     history.forget(run_id)

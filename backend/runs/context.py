@@ -147,6 +147,12 @@ def make_context(
     cluster = Cluster(services.address)
     plan = RunPlan.model_validate(run.plan)
     return Context(
-        *(settings, services, history, cluster, run, plan, stop or threading.Event()),
+        settings=settings,
+        services=services,
+        history=history,
+        cluster=cluster,
+        run=run,
+        plan=plan,
+        stop=stop or threading.Event(),
         give_up=give_up,
     )

@@ -48,14 +48,14 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
         require_no_table(plan.sink.url, plan.sink.topic)
     run = history.create("run", plan.scenario, plan.model_dump(mode="json"))
     note(history, Action.LAUNCH, run.id)
-    made: list[str] = []
+    created: list[str] = []
     try:
-        facts = _make(settings, cluster, plan, run.id, made)
+        facts = _make(settings, cluster, plan, run.id, created)
         history.remember(run.id, replace(facts, launched_by=(history.by,)))
     except TopicproofError as error:
         # `clean` deletes what there is.
         where = RanOn(settings.bootstrap, settings.brokers, settings.cluster)
-        left = Facts(made=tuple(made), cluster=where, launched_by=(history.by,))
+        left = Facts(made=tuple(created), cluster=where, launched_by=(history.by,))
         history.remember(run.id, left)
         history.end(run.id, State.FAILED, None, None, str(error))
         raise
@@ -63,16 +63,16 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
 
 
 def _make(
-    settings: Settings, cluster: Cluster, plan: RunPlan, run_id: str, made: list[str]
+    settings: Settings, cluster: Cluster, plan: RunPlan, run_id: str, created: list[str]
 ) -> Facts:
-    """Create the topics, tables and initial offsets. Returns the facts to remember. `made` gets
+    """Create the topics, tables and initial offsets. Returns the facts to remember. `created` gets
     each topic that is created, even if a later one fails."""
     chosen = scenario(plan.scenario)
     topics = topics_of(run_id, plan, chosen)
     journal = f"{run_id}-journal"
     cluster.create_topic(journal, 1)
-    made.append(journal)
-    _make_topics(cluster, plan, chosen, topics, made)
+    created.append(journal)
+    _make_topics(cluster, plan, chosen, topics, created)
     database = _database(settings, run_id, plan) if chosen.tables else None
     stages = [
         replace(stage_names(run_id, stage, topics, journal), database=database)
@@ -81,9 +81,9 @@ def _make(
     for stage, names in zip(chosen.stages, stages, strict=True):
         if stage.stateful:
             partitions = len(cluster.partitions(names.source))
-            made.append(commit_batch_floor(cluster, names.group, partitions))
+            created.append(commit_batch_floor(cluster, names.group, partitions))
     if plan.sink.dead_letters:
-        stages = [_with_dead_letters(cluster, names, made) for names in stages]
+        stages = [_with_dead_letters(cluster, names, created) for names in stages]
     sinks = [] if database else [sink for names in stages for sink in names.sinks]
     if settings.bootstrap is not None and Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE:
         # A coordinator that lets nobody begin is named now. On Spark's workers each try would wait
@@ -99,7 +99,7 @@ def _make(
         group=stages[0].group,
         topics=topics,
         stages=tuple(stages),
-        made=tuple(made),
+        made=tuple(created),
         cluster=RanOn(settings.bootstrap, settings.brokers, settings.cluster),
         initial_offsets={
             names.stage: _commit_initial_offsets(cluster, plan, names, topics, chosen)
@@ -149,36 +149,36 @@ def _database(settings: Settings, run_id: str, plan: RunPlan) -> str:
 def stage_names(run_id: str, stage: Stage, topics: Mapping[str, str], journal: str) -> Names:
     """Return the names of a run's stage in Kafka."""
     sources, sinks = ([topics[topic] for topic in of] for of in (stage.sources, stage.sinks))
-    own = f"{run_id}-{stage.name}"
-    return Names(stage.name, tuple(sources), tuple(sinks), journal, own, own)
+    prefix = f"{run_id}-{stage.name}"
+    return Names(stage.name, tuple(sources), tuple(sinks), journal, prefix, prefix)
 
 
-def _with_dead_letters(cluster: Cluster, names: Names, made: list[str]) -> Names:
+def _with_dead_letters(cluster: Cluster, names: Names, created: list[str]) -> Names:
     """Create a stage's dead-letter topic, if it is missing."""
     if names.dead_letters is not None:
         return names
     topic = f"{names.sink}{DEAD_LETTERS}"
     if topic not in cluster.topics():
         cluster.create_topic(topic, 1)
-        made.append(topic)
+        created.append(topic)
     return replace(names, sinks=(*names.sinks, topic))
 
 
 def _make_topics(
-    cluster: Cluster, plan: RunPlan, chosen: Scenario, topics: Mapping[str, str], made: list[str]
+    cluster: Cluster, plan: RunPlan, chosen: Scenario, topics: Mapping[str, str], created: list[str]
 ) -> None:
-    """Create the missing topics of a run, and add their names to `made`."""
+    """Create the missing topics of a run, and add their names to `created`."""
     if plan.fills:
         for source in chosen.sources:
             cluster.create_topic(topics[source], plan.partitions)
-            made.append(topics[source])
+            created.append(topics[source])
     partitions = len(cluster.partitions(topics[chosen.sources[0]]))
     existing = cluster.topics() if plan.sink.topic is not None else []
     for role in chosen.topics:
         topic = topics[role]
         if role not in (*chosen.sources, *chosen.tables) and topic not in existing:
             cluster.create_topic(topic, plan.sink.partitions or partitions)
-            made.append(topic)
+            created.append(topic)
 
 
 def _commit_initial_offsets(

@@ -38,7 +38,7 @@ from topicproof.backend.runs.pacing import Pacing, load
 from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.runs.query import Prepared, explained, prepare, process, progress
 from topicproof.backend.runs.reader import FOLDER, reading
-from topicproof.backend.runs.real_time import require_slots, seen, start_again
+from topicproof.backend.runs.real_time import look_at_brokers, require_slots, start_again
 from topicproof.backend.runs.stage_verdicts import Judged, Until, judge_run
 from topicproof.backend.runs.totals import current_totals, wrong_by
 from topicproof.backend.services.spark import session_id, spark_session
@@ -128,9 +128,13 @@ def _process(
             while True:
                 with closing(Finish(context, filling)) as finish:
                     _run_queries(
-                        *(context, spark, ready, director, checkpoints),
-                        lambda: raise_failure(filling),
-                        finish,
+                        context,
+                        spark,
+                        ready,
+                        director,
+                        checkpoints,
+                        tick=lambda: raise_failure(filling),
+                        finish=finish,
                     )
                 fault = None if context.stop.is_set() else director.take_restart()
                 if fault is None:
@@ -166,7 +170,7 @@ def _run_queries(
     def run(
         stages: Iterable[Prepared], plan: RunPlan, checkpoints: str, stopped: Callable[[], bool]
     ) -> None:
-        connected = [replace(one, bootstrap=director.bootstrap) for one in stages]
+        connected = [replace(prepared, bootstrap=director.bootstrap) for prepared in stages]
         process(connected, cluster, plan, checkpoints, stopped, tick)
 
     if plan.trigger != "real_time":
@@ -181,13 +185,13 @@ def _run_queries(
             changed = Event()
 
             def ended(changed: Event = changed) -> bool:
-                if seen(pacing.changes):
+                if look_at_brokers(pacing.changes):
                     changed.set()
                 return stopped() or changed.is_set()
 
             # Rows continue at the group's offsets. An old checkpoint would repeat a whole batch.
             new = f"{checkpoints}/{uuid.uuid4().hex[:8]}"
-            paced = [replace(one, pace=pacing.pace) for one in next(starts)]
+            paced = [replace(prepared, pace=pacing.pace) for prepared in next(starts)]
             run(paced, plan, new, ended)
             if stopped() or not changed.is_set():
                 return
@@ -229,17 +233,18 @@ def _conclude(
         context.enter(State.JUDGING)
         try:
             judged = judge_run(context, spark, _until(context, failure, stopped))
-            launched_by = [one.as_json() for one in context.run.facts.launched_by]
+            launched_by = [identity.as_json() for identity in context.run.facts.launched_by]
             attest_all(context.settings, context.folder, launched_by)
             for evidence in evidence_in(context.folder):
                 publish(context.services.storage, evidence)
             stages = {
-                name: StageVerdict(one.verdict, one.why) for name, one in judged.stages.items()
+                name: StageVerdict(report.verdict, report.why)
+                for name, report in judged.stages.items()
             }
             context.remember(verdicts=stages, values=judged.values)
             if context.plan.scenario == "totals":
-                known = current_totals(context.cluster, context.names.sink)
-                context.remember(accounts=len(known), wrong_by=wrong_by(known))
+                balances = current_totals(context.cluster, context.names.sink)
+                context.remember(accounts=len(balances), wrong_by=wrong_by(balances))
         except TopicproofError as error:
             raise failure or error from error
     context.history.end(

@@ -53,7 +53,7 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.by_hand import requests
 from topicproof.backend.services.keeper import brokers
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.entries import EVERY_PARTITION, FaultFired, FaultTold, Told
+from topicproof.backend.sink.entries import EVERY_PARTITION, FaultFired, FaultPhase, FaultReport
 from topicproof.backend.sink.journal import JournalReader, JournalWriter, read_journal
 
 LOOK_S = 0.05
@@ -95,8 +95,8 @@ class Director(threading.Thread):
     def __init__(self, struck: Struck, faults: Sequence[str]) -> None:
         super().__init__(name="director", daemon=True)
         self.struck = struck
-        found = [parse_fault(text) for text in faults]
-        self.faults = {str(fault): fault for fault in found if fault.kind.side is Side.RUN}
+        parsed = [parse_fault(text) for text in faults]
+        self.faults = {str(fault): fault for fault in parsed if fault.kind.side is Side.RUN}
         self.proxy: Proxy | None = None
         self.done: set[str] = set()
         """Faults that were struck. A resumed run knows earlier ones from its journal."""
@@ -141,9 +141,9 @@ class Director(threading.Thread):
                     allow_again(cluster, *self._right(fault))
             self.writer = JournalWriter(cluster.address, journal)
             stack.callback(self.writer.close)
-            told = read_journal(cluster.address, journal)
-            self.done = {entry.fault for entry in told if isinstance(entry, FaultTold)}
-            self.strikes = len(strikes(told))
+            entries = read_journal(cluster.address, journal)
+            self.done = {entry.fault for entry in entries if isinstance(entry, FaultReport)}
+            self.strikes = len(strikes(entries))
             for path, _ in self._requests():
                 path.unlink()  # They asked a process that is gone.
             self.reader = JournalReader(cluster.address, journal)
@@ -178,7 +178,7 @@ class Director(threading.Thread):
         checkpoint, partitions = fault.word("checkpoint"), fault.word("partitions")
         self._tell(
             str(fault),
-            Told.DONE,
+            FaultPhase.DONE,
             f"the query was stopped; checkpoint: {checkpoint}, partitions: {partitions}",
         )
 
@@ -227,7 +227,7 @@ class Director(threading.Thread):
                 return True
             return self._kill(name, strike)
         except UsageError as error:
-            self._tell(name, Told.FAILED, str(error))
+            self._tell(name, FaultPhase.FAILED, str(error))
             return True
 
     def _kill(self, name: str, strike: Kill) -> bool:
@@ -246,7 +246,7 @@ class Director(threading.Thread):
             self._claim(FaultFired(worker.task, name, *place, 0))
             process.kill()
         self.workers.forget(worker)
-        self._tell(name, Told.DONE, f"process {worker.pid} was killed")
+        self._tell(name, FaultPhase.DONE, f"process {worker.pid} was killed")
         return True
 
     def _freeze(self, name: str, strike: Freeze) -> None:
@@ -259,7 +259,7 @@ class Director(threading.Thread):
             raise UsageError("the network is already frozen")
         self._claim(FaultFired("", name, self.struck.names.source, EVERY_PARTITION, 0))
         self.frozen = name
-        self._tell(name, Told.DONE, self._isolate(name, strike.seconds, "every worker"))
+        self._tell(name, FaultPhase.DONE, self._isolate(name, strike.seconds, "every worker"))
 
     def _claim(self, claim: FaultFired) -> None:
         self.writer.append_acknowledged(claim)
@@ -267,11 +267,11 @@ class Director(threading.Thread):
 
     def _strike(self, name: str, fault: Fault, claim: FaultFired) -> None:
         try:
-            said = self._do(name, fault, claim)
+            report = self._do(name, fault, claim)
         except TopicproofError as error:
-            self._tell(name, Told.FAILED, str(error))
+            self._tell(name, FaultPhase.FAILED, str(error))
         else:
-            self._tell(name, Told.DONE, said)
+            self._tell(name, FaultPhase.DONE, report)
 
     def _do(self, name: str, fault: Fault, claim: FaultFired) -> str:
         """Do the damage. Returns a description of it."""
@@ -305,9 +305,11 @@ class Director(threading.Thread):
         if self.struck.transactional:
             # Only for the waiting worker: other workers continue.
             rule.writer = f"-{claim.source_topic}-{claim.source_partition}"
-        rule.arrived = lambda said: self._tell(name, Told.HEALED, f"{api.name} arrived {said}")
+        rule.arrived = lambda arrival: self._tell(
+            name, FaultPhase.HEALED, f"{api.name} arrived {arrival}"
+        )
         rule.heard = lambda: self._tell(
-            name, Told.STRUCK, f"{api.name} {rule.how}, {rule.struck} of {times}"
+            name, FaultPhase.STRUCK, f"{api.name} {rule.how}, {rule.struck} of {times}"
         )
         self.proxy.arm(rule)
         return f"the next {times} of {api.name} will be {rule.how}"
@@ -317,9 +319,9 @@ class Director(threading.Thread):
         topic = names.source if role == "source" else names.sink
         key = names.group if role == "offsets" else f"{names.prefix}-{names.source}-0"
         node = leader(self.struck.cluster, role, topic, key)
-        said = self.handle(node, fault.word("how"))
+        report = self.handle(node, fault.word("how"))
         self._later(name, fault.number("seconds"), lambda: self.handle(node, "heal"))
-        return said
+        return report
 
     def _lose_the_follower(self, name: str, fault: Fault) -> str:
         sink, seconds = self.struck.names.sink, fault.number("seconds")
@@ -384,9 +386,9 @@ class Director(threading.Thread):
         if heal is None:
             return
         try:
-            self._tell(name, Told.HEALED, heal())
+            self._tell(name, FaultPhase.HEALED, heal())
         except TopicproofError as error:
-            self._tell(name, Told.FAILED, str(error))
+            self._tell(name, FaultPhase.FAILED, str(error))
         if name == self.frozen:
             self.frozen = None
 
@@ -396,7 +398,7 @@ class Director(threading.Thread):
         for name in list(self.heals):
             self._heal(name)
         for path, strike in self._requests():
-            self._tell(strike.name(self.strikes + 1), Told.FAILED, "the run has ended before")
+            self._tell(strike.name(self.strikes + 1), FaultPhase.FAILED, "the run has ended before")
             path.unlink()
 
     def _end(self) -> None:
@@ -405,5 +407,5 @@ class Director(threading.Thread):
         self.ended.set()
         self.join()
 
-    def _tell(self, fault: str, what: Told, said: str) -> None:
-        self.writer.append(FaultTold(fault, what, said))
+    def _tell(self, fault: str, phase: FaultPhase, report: str) -> None:
+        self.writer.append(FaultReport(fault, phase, report))

@@ -79,8 +79,8 @@ class _Again(BadFile):
 
 def with_payments(rows: DataFrame, limits: Limits, dead_letters: str) -> DataFrame:
     """Turn source rows into rows for the sink, by downloads within the tasks."""
-    wanted = rows.select("topic", "partition", "offset", "value")
-    return wanted.mapInArrow(partial(_rows, limits, dead_letters), ROWS)
+    urls = rows.select("topic", "partition", "offset", "value")
+    return urls.mapInArrow(partial(_rows, limits, dead_letters), ROWS)
 
 
 def _rows(
@@ -94,10 +94,13 @@ def _rows(
         for batch in batches:
             for first in range(0, batch.num_rows, AT_ONCE):
                 some = batch.slice(first, AT_ONCE).to_pylist()
-                made = pool.map(
+                outputs_by_row = pool.map(
                     lambda row: outputs(client, limits, dead_letters, row["value"]), some
                 )
-                rows = [{**row, "outputs": one} for row, one in zip(some, made, strict=True)]
+                rows = [
+                    {**row, "outputs": row_outputs}
+                    for row, row_outputs in zip(some, outputs_by_row, strict=True)
+                ]
                 yield pa.RecordBatch.from_pylist(rows, _ARROW)
 
 
@@ -107,7 +110,7 @@ def outputs(
     """Return one output per payment, keyed by the URL, or one dead letter."""
     try:
         url = (value or b"").decode()
-        found = parse(url, download(client, limits, url))
+        payments = parse(url, download(client, limits, url))
     except (BadFile, UnicodeDecodeError) as error:
         why = (
             "malformed: the URL is not text"
@@ -116,7 +119,7 @@ def outputs(
         )
         header = {"key": REASON_HEADER, "value": why.encode()}
         return [{"key": value, "value": value, "headers": [header], "topic": dead_letters}]
-    return [{"key": value, "value": json.dumps(one).encode()} for one in found]
+    return [{"key": value, "value": json.dumps(payment).encode()} for payment in payments]
 
 
 def download(client: httpx.Client, limits: Limits, url: str) -> bytes:
@@ -145,7 +148,7 @@ def require_allowed(limits: Limits, url: str) -> None:
 
 def _download(client: httpx.Client, limits: Limits, url: str) -> bytes:
     deadline = time.monotonic() + limits.timeout_s
-    found = bytearray()
+    body = bytearray()
     try:
         with client.stream("GET", url) as answer:
             if answer.status_code >= 500:
@@ -156,8 +159,8 @@ def _download(client: httpx.Client, limits: Limits, url: str) -> bytes:
                 raise BadFile(f"oversized: more than {limits.bytes_max:,} bytes")
             # Decompressed size: a small answer may be a large file.
             for piece in answer.iter_bytes():
-                found += piece
-                if len(found) > limits.bytes_max:
+                body += piece
+                if len(body) > limits.bytes_max:
                     raise BadFile(f"oversized: more than {limits.bytes_max:,} bytes")
                 if time.monotonic() > deadline:
                     raise _Again(f"slow: not there after {limits.timeout_s:g} s")
@@ -167,7 +170,7 @@ def _download(client: httpx.Client, limits: Limits, url: str) -> bytes:
         raise _Again("half-sent: the connection ended in the middle") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise _Again(f"missing: {type(error).__name__}") from error
-    return bytes(found)
+    return bytes(body)
 
 
 def parse(url: str, body: bytes) -> list[dict[str, str]]:
@@ -209,7 +212,7 @@ def _payment(number: int, row: Any) -> dict[str, str]:
     if (
         not isinstance(row, dict)
         or set(row) != set(FIELDS)
-        or not all(isinstance(one, str) for one in row.values())
+        or not all(isinstance(field, str) for field in row.values())
     ):
         raise BadFile(
             f"malformed: payment {number} has not exactly {', '.join(FIELDS)}, each a text"

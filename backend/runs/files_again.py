@@ -45,7 +45,7 @@ def counts(limits: Limits, urls: Iterable[bytes | None]) -> list[int]:
 
 def _count(opener: urllib.request.OpenerDirector, limits: Limits, url: bytes | None) -> int:
     looks = (_look(opener, limits, url) for _ in range(limits.attempts))
-    return next((found for found in looks if found is not None), 1)
+    return next((count for count in looks if count is not None), 1)
 
 
 def _look(opener: urllib.request.OpenerDirector, limits: Limits, url: bytes | None) -> int | None:
@@ -65,13 +65,13 @@ def _look(opener: urllib.request.OpenerDirector, limits: Limits, url: bytes | No
 
 def _read(answer: HTTPResponse, limits: Limits) -> bytes | None:
     """Read a body. None if it is incomplete, late or too large."""
-    found, deadline = b"", time.monotonic() + limits.timeout_s
+    body, deadline = b"", time.monotonic() + limits.timeout_s
     while piece := answer.read(PIECE):
-        found += piece
-        if len(found) > limits.bytes_max or time.monotonic() > deadline:
+        body += piece
+        if len(body) > limits.bytes_max or time.monotonic() > deadline:
             return None
     announced = answer.headers["Content-Length"]
-    return found if announced is None or len(found) == int(announced) else None
+    return body if announced is None or len(body) == int(announced) else None
 
 
 def payments_of(path: str, body: bytes) -> int | None:

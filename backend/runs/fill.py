@@ -44,7 +44,7 @@ def fill(
     earlier, killed fill wrote. Returns the final number. Raises ClusterError if a record was not
     acknowledged.
     """
-    there = set(present)
+    numbers_present = set(present)
     numbers: Iterator[int] = iter(range(records)) if records is not None else itertools.count()
     failed: list[KafkaError] = []
 
@@ -54,9 +54,9 @@ def fill(
 
     producer = Producer(idempotent_producer_config(cluster.address))
     _connect(producer, topic)
-    count, sent, started = len(there), 0, time.monotonic()
+    count, sent, started = len(numbers_present), 0, time.monotonic()
     for number in numbers:
-        if number in there:
+        if number in numbers_present:
             continue
         text = str(number).encode()
         own_key, own_value = (text if make is None else make(number) for make in (key, value))
@@ -101,7 +101,7 @@ def numbers_in(
             if p.partition in ends
         ]
     )
-    found: set[int] = set()
+    numbers: set[int] = set()
     try:
         while ends:
             message = consumer.poll(TIMEOUT_S)
@@ -113,12 +113,12 @@ def numbers_in(
             if error is not None:
                 ends.pop(message.partition() or 0, None)
                 continue
-            found.add(_number(topic, number(message)))
+            numbers.add(_number(topic, number(message)))
     except KafkaException as error:
         raise ClusterError(f"Topic {topic} could not be read: {error}.") from error
     finally:
         consumer.close()
-    return found
+    return numbers
 
 
 def _connect(producer: Producer, topic: str) -> None:

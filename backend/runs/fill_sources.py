@@ -47,7 +47,7 @@ def _fill(context: Context) -> None:
     def fill_one(role: str) -> None:
         topic = work.topics[role]
 
-        def heard(count: int) -> None:
+        def on_filled(count: int) -> None:
             counts[role] = count
             context.filled = sum(counts.values())
 
@@ -57,7 +57,7 @@ def _fill(context: Context) -> None:
             None if plan.until_stopped else plan.records,
             plan.rate,
             lambda: context.fill_over,
-            heard,
+            on_filled,
             numbers_in(context.cluster, topic, chosen.number),
             value=lambda number: value(number, work),
             key=chosen.key,
@@ -74,7 +74,7 @@ def _fill_twice(context: Context, cause: Cause) -> None:
     chosen = scenario(context.plan.scenario)
     topic = context.work.topics[chosen.sources[0]]
 
-    def heard(count: int) -> None:
+    def on_filled(count: int) -> None:
         # A filler that restarts counts from zero again.
         context.filled = max(context.filled, count)
 
@@ -85,7 +85,7 @@ def _fill_twice(context: Context, cause: Cause) -> None:
         context.plan.records,
         database=context.plan.source.url or f"sqlite:///{context.folder / PAYMENTS}",
         stopped=context.stop.is_set,
-        filled=heard,
+        filled=on_filled,
         present=numbers_in(context.cluster, topic, chosen.number),
     )
     fill_twice(cause, twice)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from topicproof.backend.runs.context import Context
-from topicproof.backend.runs.real_time import SourceEnds, seen
+from topicproof.backend.runs.real_time import SourceEnds, look_at_brokers
 
 
 class Finish:
@@ -23,7 +23,7 @@ class Finish:
             return False
         if self.filling is not None and not self.filling.done():
             return False
-        context.finished = context.finished or seen(self._processed)
+        context.finished = context.finished or look_at_brokers(self._processed)
         return context.finished
 
     def close(self) -> None:

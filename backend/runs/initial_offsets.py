@@ -22,11 +22,13 @@ def commit_initial_offsets(
     an offset there: moving it would repeat or lose records.
     """
     bounds = cluster.bounds(topic)
-    there = cluster.committed(group, topic)
-    if there:
-        told = ", ".join(f"{topic}-{p} at {offset:,}" for p, offset in sorted(there.items()))
+    committed = cluster.committed(group, topic)
+    if committed:
+        positions = ", ".join(
+            f"{topic}-{p} at {offset:,}" for p, offset in sorted(committed.items())
+        )
         raise ClusterError(
-            f"Group {group} has already begun ({told}); its initial offsets are committed only"
+            f"Group {group} has already begun ({positions}); its initial offsets are committed only"
             " once. Nothing was changed. Start the program to continue from there, or choose"
             " another group and an empty sink topic to start over."
         )
@@ -40,15 +42,16 @@ def extend(context: Context) -> None:
     run began."""
     offsets = context.run.facts.initial_offsets or {}
     initial = {
-        stage: {of: dict(known) for of, known in one.items()} for stage, one in offsets.items()
+        stage: {source: dict(positions) for source, positions in of_stage.items()}
+        for stage, of_stage in offsets.items()
     }
     for _, names in context.stages:
         for source in names.sources:
-            known = initial[names.stage].setdefault(source, {})
+            positions = initial[names.stage].setdefault(source, {})
             new = {
                 p.partition: p.start
                 for p in context.cluster.bounds(source).partitions
-                if str(p.partition) not in known
+                if str(p.partition) not in positions
             }
             if new:
                 if names.database is not None:
@@ -59,5 +62,5 @@ def extend(context: Context) -> None:
                     )
                 else:
                     context.cluster.commit_offsets(names.group, source, new)
-                known |= {str(p): offset for p, offset in new.items()}
+                positions |= {str(p): offset for p, offset in new.items()}
                 context.remember(initial_offsets=initial)

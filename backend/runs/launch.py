@@ -172,7 +172,7 @@ def _fork(
 
 
 def _spawn(arguments: list[str], output: IO[bytes], environment: Mapping[str, str]) -> _Started:
-    _STARTED[:] = [one for one in _STARTED if one.poll() is None]
+    _STARTED[:] = [started for started in _STARTED if started.poll() is None]
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", MODULE, *arguments],
         stdin=subprocess.DEVNULL,
@@ -190,17 +190,17 @@ def _await_run(
     history: History, process: _Started, log: Path, said_before: int, say: Callable[[str], None]
 ) -> str:
     mark = f"{socket.gethostname()}:{process.pid}:"
-    heard = ""
+    last_line = ""
 
     def look() -> tuple[str | None, bool]:
         """Return the run's id, and whether the process ended before the history was read."""
-        nonlocal heard
+        nonlocal last_line
         ended = process.ended()
         begun = history.owned_by(mark)
         if begun:
             return begun[0], ended
-        if (line := _end(log, said_before).rpartition("\n")[2]) != heard:
-            heard = line
+        if (line := _end(log, said_before).rpartition("\n")[2]) != last_line:
+            last_line = line
             say(line)
         return None, ended
 

@@ -67,18 +67,18 @@ class Lifeline(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
-        heard = dict.fromkeys(self.services, time.monotonic())
+        answered_at = dict.fromkeys(self.services, time.monotonic())
         while not self.ended.wait(LOOK_S):
             for service in self.services:
                 if service.answers():
-                    heard[service] = time.monotonic()
-                elif (why := self._gone(service, heard[service])) and not self.ended.is_set():
+                    answered_at[service] = time.monotonic()
+                elif (why := self._gone(service, answered_at[service])) and not self.ended.is_set():
                     self.gone(service.error(why))
                     return
 
-    def _gone(self, service: Service, heard: float) -> str | None:
+    def _gone(self, service: Service, answered_at: float) -> str | None:
         """Return a sentence if nobody should wait for a silent service any longer."""
-        silent_s = time.monotonic() - heard
+        silent_s = time.monotonic() - answered_at
         if self.stop.is_set():
             return f"The run was stopped while {service.name} did not answer."
         if silent_s > self.patience_s:
@@ -133,12 +133,12 @@ def _ending(
     """Return what notes the error in the history, with what to do, and then gives up."""
 
     def gone(error: TopicproofError) -> None:
-        told = type(error)(f"{error} {remedy}")
+        failure = type(error)(f"{error} {remedy}")
         try:
-            history.end(run, State.FAILED, None, None, str(told))
+            history.end(run, State.FAILED, None, None, str(failure))
         except TopicproofError as unwritten:
-            told = type(unwritten)(f"{told} {unwritten}")
-        give_up(told)
+            failure = type(unwritten)(f"{failure} {unwritten}")
+        give_up(failure)
 
     return gone
 

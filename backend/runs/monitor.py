@@ -38,7 +38,7 @@ class Monitor(threading.Thread):
         self.context = context
         self.ended = threading.Event()
         self.journal = JournalReader(context.cluster.address, context.names.journal)
-        self.seen = Progress(stage=State.CREATED)
+        self.figures = Progress(stage=State.CREATED)
         self.window: deque[tuple[float, int]] = deque()
         self.error: TopicproofError | None = None
 
@@ -46,12 +46,12 @@ class Monitor(threading.Thread):
         while True:
             ended = self.ended.wait(TICK_S)
             try:
-                self.seen = self._look()
+                self.figures = self._look()
             except (ClusterError, SinkError) as error:
                 # A brief broker outage must not end the run. The page shows the error.
-                self.seen = replace(self.seen, stage=self.context.stage, trouble=str(error))
+                self.figures = replace(self.figures, stage=self.context.stage, trouble=str(error))
             try:
-                if self.context.history.renew(self.context.run.id, self.seen):
+                if self.context.history.renew(self.context.run.id, self.figures):
                     self.context.stop.set()
             except TopicproofError as error:
                 self.error = error
@@ -63,41 +63,43 @@ class Monitor(threading.Thread):
     def _look(self) -> Progress:
         context, stages = self.context, self.context.stages
         # Kept at once: what follows may fail, and the journal tells each entry once.
-        self.seen = _counted(self.seen, self.journal.news())
-        asked = requests(context.requests_log) if context.run.facts.served else None
-        seen = [self._stage(names) for _, names in stages]
-        processed, there = seen[0].processed, seen[0].there
+        self.figures = _counted(self.figures, self.journal.news())
+        downloads = requests(context.requests_log) if context.run.facts.served else None
+        stages_progress = [self._stage(names) for _, names in stages]
+        processed, available = stages_progress[0].processed, stages_progress[0].there
         last = stages[-1][1]
-        rate = self._rate(sum(one.processed for one in seen))
-        planned = context.plan.records * len(stages[0][1].sources) if context.plan.fills else there
-        filled = max(planned, there) if context.plan.duplicates else planned
+        rate = self._rate(sum(stage.processed for stage in stages_progress))
+        planned = (
+            context.plan.records * len(stages[0][1].sources) if context.plan.fills else available
+        )
+        filled = max(planned, available) if context.plan.duplicates else planned
         total = None if context.plan.until_stopped else filled
         left = (total - processed) / rate if total is not None and rate > 0 else None
         return replace(
-            self.seen,
+            self.figures,
             stage=context.stage,
             trouble=None,
-            filled=max(context.filled, there),
+            filled=max(context.filled, available),
             processed=processed,
             total=total,
             records_per_s=round(rate, 1),
             seconds_left=None if left is None else round(max(0.0, left), 1),
             sink=(() if last.database else context.cluster.bounds(last.sink).partitions),
-            downloads=asked.total() if asked is not None else None,
-            downloaded=len(asked or ()),
-            stages=tuple(seen) if len(seen) > 1 else (),
+            downloads=downloads.total() if downloads is not None else None,
+            downloaded=len(downloads or ()),
+            stages=tuple(stages_progress) if len(stages_progress) > 1 else (),
         )
 
     def _stage(self, names: Names) -> StageProgress:
         """Return a stage's progress in offsets, not records: in a transactional source both figures
         include markers."""
-        processed = there = 0
+        processed = available = 0
         for source, began in self.context.run.facts.of_stage(names.stage).items():
             offsets = committed_of(self.context.cluster, names, source)
             processed += sum(offset - began.get(str(p), 0) for p, offset in offsets.items())
             bounds = self.context.cluster.bounds(source)
-            there += sum(p.hw - began.get(str(p.partition), 0) for p in bounds.partitions)
-        return StageProgress(names.stage, processed, there)
+            available += sum(p.hw - began.get(str(p.partition), 0) for p in bounds.partitions)
+        return StageProgress(names.stage, processed, available)
 
     def _rate(self, processed: int) -> float:
         now = time.monotonic()
@@ -108,10 +110,16 @@ class Monitor(threading.Thread):
         return (processed - before) / (now - began) if now > began else 0.0
 
 
-def _counted(seen: Progress, news: Iterable[Entry]) -> Progress:
+def _counted(figures: Progress, news: Iterable[Entry]) -> Progress:
     """Return the figures with these entries of the journal."""
-    committed, aborted, fenced, faults = seen.committed, seen.aborted, seen.fenced, seen.faults
-    attempted, kept, elsewhere = seen.attempted, seen.kept, set(seen.elsewhere)
+    committed, aborted, fenced, faults = (
+        figures.committed,
+        figures.aborted,
+        figures.fenced,
+        figures.faults,
+    )
+    attempted, committed_inputs = figures.attempted, figures.kept
+    elsewhere = set(figures.elsewhere)
     for entry in news:
         committed += _ended(entry, Declared.COMMITTED)
         aborted += _ended(entry, Declared.ABORTED)
@@ -121,15 +129,15 @@ def _counted(seen: Progress, news: Iterable[Entry]) -> Progress:
             elsewhere.add(entry.host)
         if isinstance(entry, TransactionEnded):
             attempted += entry.inputs
-            kept += entry.inputs if entry.outcome is Declared.COMMITTED else 0
+            committed_inputs += entry.inputs if entry.outcome is Declared.COMMITTED else 0
     return replace(
-        seen,
+        figures,
         committed=committed,
         aborted=aborted,
         fenced=fenced,
         faults=faults,
         attempted=attempted,
-        kept=kept,
+        kept=committed_inputs,
         elsewhere=tuple(sorted(elsewhere)),
     )
 

@@ -85,19 +85,19 @@ class Pacing:
         """Look again, once a second. Returns whether another pace is due. Raises ClusterError."""
         if self.clock() - self.looked_at < LOOK_S:
             return False
-        found = self.look()
+        current_load = self.look()
         # After the look: on a busy machine it takes long.
         now = self.clock()
-        rates = rates_of(self.before, found, now - self.looked_at)
-        self.before, self.looked_at = found, now
-        wanted = pace_for(rates, CALM if self.pace.fast else BUSY)
-        faster, slower = is_faster(wanted, self.pace), is_slower(rates, wanted, self.pace)
+        rates = rates_of(self.before, current_load, now - self.looked_at)
+        self.before, self.looked_at = current_load, now
+        next_pace = pace_for(rates, CALM if self.pace.fast else BUSY)
+        faster, slower = is_faster(next_pace, self.pace), is_slower(rates, next_pace, self.pace)
         self.faster = self.faster + 1 if faster else 0
         self.slower = self.slower + 1 if slower else 0
-        behind = faster and not self.pace.fast and sum(found.waiting.values()) >= BEHIND
+        behind = faster and not self.pace.fast and sum(current_load.waiting.values()) >= BEHIND
         if not behind and self.faster < FASTER_LOOKS and self.slower < SLOWER_LOOKS:
             return False
-        self.pace, self.faster, self.slower = wanted, 0, 0
+        self.pace, self.faster, self.slower = next_pace, 0, 0
         return True
 
 
@@ -120,15 +120,15 @@ def pace_for(rates: Mapping[Place, float], busy: float) -> Pace:
     return Pace(max(1, rows), frozenset(fast))
 
 
-def is_faster(wanted: Pace, pace: Pace) -> bool:
-    """Return whether the wanted pace saves much beside this one."""
-    grown = bool(pace.fast) and wanted.message_rows >= GROWN * pace.message_rows
-    return grown or bool(wanted.fast - pace.fast)
+def is_faster(next_pace: Pace, pace: Pace) -> bool:
+    """Return whether the next pace saves much beside this one."""
+    grown = bool(pace.fast) and next_pace.message_rows >= GROWN * pace.message_rows
+    return grown or bool(next_pace.fast - pace.fast)
 
 
-def is_slower(rates: Mapping[Place, float], wanted: Pace, pace: Pace) -> bool:
+def is_slower(rates: Mapping[Place, float], next_pace: Pace, pace: Pace) -> bool:
     """Return whether rows of fast partitions wait too long in this pace."""
     if not pace.fast:
         return False
     filled = pace.message_rows / SLOWED_MESSAGE_S
-    return not wanted.fast or any(rates.get(place, 0) < filled for place in pace.fast)
+    return not next_pace.fast or any(rates.get(place, 0) < filled for place in pace.fast)

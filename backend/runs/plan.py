@@ -45,5 +45,5 @@ def refused(plan: RunPlan, field: str, why: str) -> UsageError:
     return UsageError(_sentence(where(plan._file, (field,)), (field,), why))
 
 
-def _sentence(found: str, place: Place, why: str) -> str:
-    return f"{found}: {'.'.join(map(str, place)) or 'plan'}: {why}"
+def _sentence(source: str, place: Place, why: str) -> str:
+    return f"{source}: {'.'.join(map(str, place)) or 'plan'}: {why}"

@@ -93,14 +93,14 @@ def _database(url: str | None) -> str | None:
     from topicproof.backend.sink.table import connect_database
 
     _as_value_error(lambda: connect_database(url))
-    found = make_url(url)
-    if found.password is not None:
+    address = make_url(url)
+    if address.password is not None:
         raise ValueError(
             "a plan is kept with its run, so it must not hold a password. Leave it out of the"
             " address, and put it where the database's client looks for it on the workers'"
             " machines, such as ~/.pgpass"
         )
-    if found.get_backend_name() == "sqlite" and not Path(found.database or "").is_absolute():
+    if address.get_backend_name() == "sqlite" and not Path(address.database or "").is_absolute():
         raise ValueError("give the absolute path of a SQLite file, such as sqlite:////var/out.db")
     return url
 

@@ -32,8 +32,8 @@ def require_agreement(plan: PlanFields) -> None:
             f"{plan.guarantee} needs acks=all. Choose at_most_once to do without it.", "acks"
         )
     chosen = scenario(plan.scenario)
-    for given, field in ((plan.key, "key"), (plan.value, "value")):
-        if given is not None and not chosen.expressions:
+    for expression, field in ((plan.key, "key"), (plan.value, "value")):
+        if expression is not None and not chosen.expressions:
             raise _disagree(
                 f"{chosen.name} takes no expression. Choose the scenario yours, or remove it.",
                 field,
@@ -82,10 +82,11 @@ def _agree_on_real_time(plan: PlanFields, chosen: Scenario) -> None:
             )
         return
     if chosen.tables or any(stage.stateful for stage in chosen.stages):
-        what = "writes a table" if chosen.tables else "has a stateful stage"
+        obstacle = "writes a table" if chosen.tables else "has a stateful stage"
         raise _disagree(
-            f"{chosen.name} {what}, which real time does not support yet: only stages that treat"
-            " each record on its own, and write topics. Choose micro_batch, or another scenario.",
+            f"{chosen.name} {obstacle}, which real time does not support yet: only stages that"
+            " treat each record on its own, and write topics. Choose micro_batch, or another"
+            " scenario.",
             "trigger",
         )
 
@@ -114,11 +115,11 @@ def _agree_on_duplicates(plan: PlanFields, chosen: Scenario) -> None:
             "duplicates",
         )
     if not plan.fills or plan.until_stopped or plan.rate is not None:
-        given = (
+        field = (
             "source.topic" if not plan.fills else "until_stopped" if plan.until_stopped else "rate"
         )
         raise _disagree(
-            f"a fill that repeats payments always runs to its end. Remove {given}.",
+            f"a fill that repeats payments always runs to its end. Remove {field}.",
             "duplicates",
         )
 
@@ -136,9 +137,9 @@ def _agree_on_lineage(plan: PlanFields, chosen: Scenario) -> None:
         "sink.dead_letters": plan.sink.dead_letters,
         "table": chosen.tables,
     }
-    for given in (name for name, value in needy.items() if value):
+    for field in (name for name, value in needy.items() if value):
         raise _disagree(
-            f"{given} needs lineage, which shows what became of its records. Remove one.",
+            f"{field} needs lineage, which shows what became of its records. Remove one.",
             "lineage",
         )
     if plan.judged and not (chosen.keyed and plan.fills):
@@ -159,12 +160,12 @@ def _agree_on_packs(plan: PlanFields, chosen: Scenario) -> None:
             "lineage",
         )
     if chosen.tables or any(stage.stateful for stage in chosen.stages):
-        what = (
+        obstacle = (
             "a table has a column for it in every row"
             if chosen.tables
             else "a stateful stage cannot pack it"
         )
-        raise _disagree(f"{what}. Choose record, or another scenario.", "lineage")
+        raise _disagree(f"{obstacle}. Choose record, or another scenario.", "lineage")
 
 
 def _agree_on_tables(plan: PlanFields, chosen: Scenario) -> None:
@@ -183,8 +184,8 @@ def _agree_on_tables(plan: PlanFields, chosen: Scenario) -> None:
             "guarantee",
         )
     if plan.sink.dead_letters or plan.sink.partitions is not None:
-        given = "dead_letters" if plan.sink.dead_letters else "partitions"
-        raise _disagree(f"a table has no {given.replace('_', ' ')}. Remove it.", "sink", given)
+        field = "dead_letters" if plan.sink.dead_letters else "partitions"
+        raise _disagree(f"a table has no {field.replace('_', ' ')}. Remove it.", "sink", field)
     if plan.reader:
         raise _disagree("a table is not polled. Remove it.", "reader")
     for number, fault in enumerate(map(parse_fault, plan.faults)):

@@ -41,7 +41,7 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.records_source import OVERFLOW
 from topicproof.backend.runs.plan import RunPlan, refused
-from topicproof.backend.runs.real_time import SourceEnds, seen
+from topicproof.backend.runs.real_time import SourceEnds, look_at_brokers
 from topicproof.backend.runs.scenarios import Stage, Work, as_text
 from topicproof.backend.services.spark import server_gone
 from topicproof.backend.sink.entries import GenerationBegun
@@ -133,7 +133,7 @@ def process(
     However they end, no transaction of this run is left open. Raises SinkError for a refusal of the
     sink, SparkError for a failure of Spark itself.
     """
-    for together in [stages] if plan.until_stopped else [[one] for one in stages]:
+    for together in [stages] if plan.until_stopped else [[prepared] for prepared in stages]:
         if not stopped():
             _process(together, cluster, plan, checkpoints, stopped, tick)
 
@@ -157,9 +157,13 @@ def _process(
     ends: list[SourceEnds] = []
     try:
         if plan.trigger == "real_time" and not plan.until_stopped:
-            ends += [SourceEnds(cluster, one.names, plan.source.isolation) for one in stages]
-        for one in stages:
-            going.append(start_query(one, cluster, plan, f"{checkpoints}/{one.stage.name}"))
+            ends += [
+                SourceEnds(cluster, prepared.names, plan.source.isolation) for prepared in stages
+            ]
+        for prepared in stages:
+            going.append(
+                start_query(prepared, cluster, plan, f"{checkpoints}/{prepared.stage.name}")
+            )
         _await(going, lambda: stopped() or _all_reached(ends), tick)
         settled = not stopped()
     except TopicproofError as error:
@@ -178,7 +182,7 @@ def _process(
         # The producer that fenced us is active: resolving its transaction would fence it in turn.
         settled = settled or isinstance(failure, Fenced)
         exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
-        fenced = [one for one in stages if exactly_once or one.stage.table]
+        fenced = [prepared for prepared in stages if exactly_once or prepared.stage.table]
         if fenced and not settled:
             _settle(fenced, cluster, failure)
 
@@ -201,9 +205,11 @@ def _settle(stages: Sequence[Prepared], cluster: Cluster, failure: TopicproofErr
     try:
         # First the generation: Spark does not wait for the workers of a query that it stops. A
         # late worker that acquires its transactional id must find its generation outdated.
-        for one in stages:
-            begin_generation(cluster, one.names)
-        cluster.fence_and_abort([name for one in stages for name in one.transactional_ids(cluster)])
+        for prepared in stages:
+            begin_generation(cluster, prepared.names)
+        cluster.fence_and_abort(
+            [name for prepared in stages for name in prepared.transactional_ids(cluster)]
+        )
     except TopicproofError as error:
         if failure is None or str(error) == str(failure):
             raise
@@ -341,22 +347,27 @@ def require_offsets(
     offset comes from the journal, and a moved one is accepted.
     """
     entries = read_journal(cluster.address, names.journal)
-    found = {}
+    offsets = {}
     for source in names.sources:
         bounds = cluster.bounds(source)
         committed = committed_of(cluster, names, source)
         for partition in bounds.partitions:
             where = f"{source}-{partition.partition}"
-            known = journalled(entries, f"{names.prefix}-{where}")
-            if forced and known is not None:
-                committed.setdefault(partition.partition, known.offset)
+            recorded = journalled(entries, f"{names.prefix}-{where}")
+            if forced and recorded is not None:
+                committed.setdefault(partition.partition, recorded.offset)
             offset = committed.get(partition.partition)
             _require_offset(names.group, where, offset, partition.start)
-            if offset is not None and known is not None and offset < known.offset and not forced:
-                raise moved(names.group, where, offset, known)
+            if (
+                offset is not None
+                and recorded is not None
+                and offset < recorded.offset
+                and not forced
+            ):
+                raise moved(names.group, where, offset, recorded)
         _require_readable(cluster, bounds, committed)
-        found[source] = committed
-    return found
+        offsets[source] = committed
+    return offsets
 
 
 def _require_readable(cluster: Cluster, bounds: Bounds, committed: Mapping[int, int]) -> None:
@@ -407,13 +418,13 @@ def require_expressions(spark: SparkSession, plan: RunPlan) -> None:
                 rows.select("offset", F.expr(spark_sql(text)).alias(field)).schema[field].dataType
             )
         except PySparkException as error:
-            said = re.sub(r"^\w+: |\[[\w.]+\] | ?SQLSTATE: \w+.*", "", first_line(error)).rstrip(
+            reason = re.sub(r"^\w+: |\[[\w.]+\] | ?SQLSTATE: \w+.*", "", first_line(error)).rstrip(
                 "."
             )
             raise refused(
                 plan,
                 field,
-                f"Spark rejects the expression {text!r}: {said}. It may use key, value, topic,"
+                f"Spark rejects the expression {text!r}: {reason}. It may use key, value, topic,"
                 " partition, offset, timestamp and headers.",
             ) from error
         if isinstance(kind, ArrayType | MapType | StructType):
@@ -449,9 +460,9 @@ def explained(error: PySparkException) -> TopicproofError:
     exception reaches us only as text."""
     text = str(error)
     for match in re.finditer(r"backend\.errors\.(\w+): (.+)", text):
-        found = error_named(match.group(1), match.group(2).strip())
-        if found is not None:
-            return found
+        sink_error = error_named(match.group(1), match.group(2).strip())
+        if sink_error is not None:
+            return sink_error
     if (gone := server_gone(error)) is not None:
         return gone
     if OVERFLOW in text:
@@ -467,13 +478,13 @@ def explained(error: PySparkException) -> TopicproofError:
         return SparkError(f"The Spark query failed in a Python worker: {raised[0][:500]}")
     if (clause := exhausted(text)) is not None:
         return SparkError(f"The Spark query failed: {clause}.")
-    said = data_error(text) or (lines[0][:500] if lines else type(error).__name__)
-    return SparkError(f"The Spark query failed: {said}")
+    reason = data_error(text) or (lines[0][:500] if lines else type(error).__name__)
+    return SparkError(f"The Spark query failed: {reason}")
 
 
 def _all_reached(ends: Sequence[SourceEnds]) -> bool:
     """Return whether real-time stages have processed their sources, of which each has an end."""
-    return bool(ends) and all(seen(end.reached) for end in ends)
+    return bool(ends) and all(look_at_brokers(end.reached) for end in ends)
 
 
 def _await(going: list[Query], stopped: Callable[[], bool], tick: Callable[[], None]) -> None:

@@ -152,17 +152,17 @@ class Reader:
             offsets.setdefault((str(topic), int(partition or 0)), []).append(int(offset or 0))
         if offsets:
             stable = self._stable(offsets)
-            for place, found in offsets.items():
-                for first, last in runs(found):
+            for place, received_offsets in offsets.items():
+                for first, last in runs(received_offsets):
                     self._add(poll, place, first, last, stable[place])
 
     def _stable(self, places: Iterable[Place]) -> dict[Place, int]:
         """Return the current last stable offsets."""
-        wanted = set(places)
-        topics = sorted({topic for topic, _ in wanted})
+        partitions = set(places)
+        topics = sorted({topic for topic, _ in partitions})
         bounds = {topic: self.cluster.bounds(topic) for topic in topics}
         every = {(topic, p.partition): p.lso for topic in topics for p in bounds[topic].partitions}
-        return {place: every[place] for place in wanted}
+        return {place: every[place] for place in partitions}
 
     def _add(self, poll: int, place: Place, first: int, last: int, lso: int) -> None:
         at_ms = int(time.time() * 1000)
@@ -184,13 +184,13 @@ class Reader:
 
 def runs(offsets: list[int]) -> list[tuple[int, int]]:
     """Return offsets, in order of receipt, as ranges (first, last)."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for offset in offsets:
-        if found and offset == found[-1][1] + 1:
-            found[-1][1] = offset
+        if ranges and offset == ranges[-1][1] + 1:
+            ranges[-1][1] = offset
         else:
-            found.append([offset, offset])
-    return [(first, last) for first, last in found]
+            ranges.append([offset, offset])
+    return [(first, last) for first, last in ranges]
 
 
 def read_account(folder: Path, sinks: Bounds) -> pa.Table | None:
@@ -200,9 +200,9 @@ def read_account(folder: Path, sinks: Bounds) -> pa.Table | None:
     if not files:
         return None
     every = pa.concat_tables([pq.read_table(file) for file in files])
-    found: list[Any] = []
-    for own, first in split(sinks):
-        part = every.filter(pc.field("topic") == own.topic)
+    parts: list[Any] = []
+    for sink, first in split(sinks):
+        part = every.filter(pc.field("topic") == sink.topic)
         place = part.schema.get_field_index("partition")
-        found.append(part.set_column(place, "partition", pc.add(part["partition"], first)))
-    return pa.concat_tables(found).drop_columns(["topic"])
+        parts.append(part.set_column(place, "partition", pc.add(part["partition"], first)))
+    return pa.concat_tables(parts).drop_columns(["topic"])

@@ -76,7 +76,7 @@ def start_again(
                 raise
 
 
-def seen(look: Callable[[], bool]) -> bool:
+def look_at_brokers(look: Callable[[], bool]) -> bool:
     """Return what a look at the brokers shows, and False while they do not answer: that is no
     reason to end a query, whose workers are more patient."""
     with suppress(ClusterError):
@@ -145,7 +145,7 @@ class SourceEnds:
 
     def _declared(self) -> bool:
         for (source, partition), offset in self.last.items():
-            known = journalled(self.entries, f"{self.names.prefix}-{source}-{partition}")
-            if known is not None and known.offset < offset:
+            recorded = journalled(self.entries, f"{self.names.prefix}-{source}-{partition}")
+            if recorded is not None and recorded.offset < offset:
                 return False
         return True

@@ -52,15 +52,15 @@ def _records(
 ) -> Iterator[Mapping[str, str | None]]:
     """Yield the ids that runs of these topics recorded: runs of this history, and runs of others
     whose journals are on the cluster."""
-    known = set()
+    journals = set()
     for run in history.list(RUNS_MAX):
         if run.kind == "run" and set(topics) & set(run.facts.topic_ids):
-            known.add(run.facts.journal)
+            journals.add(run.facts.journal)
             yield run.facts.topic_ids
     for name in Cluster(address).topics():
         prefix = name.removesuffix(JOURNAL_SUFFIX)
         of_these = any(topic.startswith(f"{prefix}-") for topic in topics)
-        if name.endswith(JOURNAL_SUFFIX) and of_these and name not in known:
+        if name.endswith(JOURNAL_SUFFIX) and of_these and name not in journals:
             yield _first_entry(address, name)
 
 

@@ -37,21 +37,21 @@ def resume(
     `offsets_forced`: continue from the group's offsets, even if the journal shows that they were
     moved. `give_up` ends this process if Kafka or Spark is gone for good (lifeline.py).
     """
-    found = history.get(run_id)
-    if found.kind != "run":
+    entry = history.get(run_id)
+    if entry.kind != "run":
         raise UsageError(f"{run_id} is a check, and a check cannot be resumed. Check again.")
-    if found.state is State.DONE and not found.alive:
+    if entry.state is State.DONE and not entry.alive:
         raise UsageError(
             f"Run {run_id} is finished; there is nothing to resume. `topicproof show {run_id}`"
             " shows it."
         )
-    if found.facts.initial_offsets is None:
+    if entry.facts.initial_offsets is None:
         raise UsageError(
             f"Run {run_id} ended before its topics were made. Delete it, and start a"
             f" new run: topicproof clean {run_id}"
         )
     allow(history, Action.RESUME, run_id)
-    if replaced := fetch_replaced(services.address, found.facts.topic_ids, "since the run began"):
+    if replaced := fetch_replaced(services.address, entry.facts.topic_ids, "since the run began"):
         raise UsageError(
             f"Run {run_id} cannot continue: {replaced[0]}. Start a new run, with a sink of its own."
         )
@@ -80,7 +80,11 @@ def abort_left_open(context: Context) -> None:
     cluster = context.cluster
     for stage, names in context.stages:
         bounds = [cluster.bounds(topic) for topic in names.sinks if names.database is None]
-        if any(one.lso < one.hw for each in bounds for one in each.partitions):
+        if any(
+            partition.lso < partition.hw
+            for topic_bounds in bounds
+            for partition in topic_bounds.partitions
+        ):
             # First the generation, as after any start that has failed: a late worker must find it.
             begin_generation(cluster, names)
             cluster.fence_and_abort(transactional_ids(cluster, stage, names))

@@ -147,9 +147,9 @@ class Scenario:
         return tuple(sink for stage in self.stages if stage.table for sink in stage.sinks)
 
 
-def outputs(*made: Column) -> Column:
+def outputs(*structs: Column) -> Column:
     """Make an `outputs` column of structs from `output`."""
-    return F.array(*made).alias("outputs")
+    return F.array(*structs).alias("outputs")
 
 
 def output(key: Column, value: Column) -> Column:
@@ -214,11 +214,11 @@ def _evaluated(rows: DataFrame, work: Work) -> DataFrame:
     from topicproof.backend.judging.expressions import spark_sql
 
     # Cast to text first: a number has no bytes of its own.
-    made = (
+    key_and_value = (
         F.expr(spark_sql(text)).cast("string")
         for text in (work.key or "key", work.value or "value")
     )
-    return as_text(rows).select(*place(), *single(*made))
+    return as_text(rows).select(*place(), *single(*key_and_value))
 
 
 def _downloaded(rows: DataFrame, work: Work) -> DataFrame:
@@ -233,9 +233,10 @@ def _counted_again(reading: DataFrame, work: Work) -> DataFrame:
     from topicproof.backend.runs.files_again import counts
 
     inputs = reading.select("partition", "offset", "value").collect()
-    found = counts(work.limits, [row["value"] for row in inputs])
+    output_counts = counts(work.limits, [row["value"] for row in inputs])
     counted = [
-        (row["partition"], row["offset"], count) for row, count in zip(inputs, found, strict=True)
+        (row["partition"], row["offset"], count)
+        for row, count in zip(inputs, output_counts, strict=True)
     ]
     return reading.sparkSession.createDataFrame(counted, "partition int, offset long, count long")
 
@@ -291,11 +292,11 @@ TOTALS = Scenario(
 
 
 def _counted_up(rows: DataFrame, work: Work) -> DataFrame:
-    made = (
+    structs = (
         output(F.col("account"), F.col(value)).withField("topic", F.lit(work.topics[topic]))
         for value, topic in (("event", windows.BY_EVENT_TIME), ("clock", windows.BY_CLOCK))
     )
-    return windows.counts(rows).select(*place(), outputs(*made))
+    return windows.counts(rows).select(*place(), outputs(*structs))
 
 
 WINDOWS = Scenario(
@@ -322,11 +323,13 @@ _EVEN = spark_sql("cast(value as decimal(19,0)) % 2 = 0")
 
 
 def _kept(rows: DataFrame, _work: Work) -> DataFrame:
-    seen = as_text(rows)
-    one = output(F.col("key"), F.col("value"))
+    text_rows = as_text(rows)
+    output_struct = output(F.col("key"), F.col("value"))
     # Rows are not filtered: an input without outputs is still an input, and its offset must be
     # committed.
-    return seen.select(*place(), F.filter(F.array(one), lambda _: F.expr(_EVEN)).alias("outputs"))
+    return text_rows.select(
+        *place(), F.filter(F.array(output_struct), lambda _: F.expr(_EVEN)).alias("outputs")
+    )
 
 
 def _labelled(rows: DataFrame, _work: Work) -> DataFrame:
@@ -362,12 +365,12 @@ CHAIN = Scenario(
 
 
 def _booked(rows: DataFrame, work: Work) -> DataFrame:
-    told = F.concat_ws(" ", F.regexp_extract("topic", "[a-z]+$", 0), F.col("value").cast("string"))
-    made = (
+    entry = F.concat_ws(" ", F.regexp_extract("topic", "[a-z]+$", 0), F.col("value").cast("string"))
+    structs = (
         (output(F.col("key"), F.col("value"))).withField("topic", F.lit(work.topics["bookings"])),
-        (output(F.col("key"), told)).withField("topic", F.lit(work.topics["audit"])),
+        (output(F.col("key"), entry)).withField("topic", F.lit(work.topics["audit"])),
     )
-    return rows.select(*place(), outputs(*made))
+    return rows.select(*place(), outputs(*structs))
 
 
 MERGE = Scenario(
@@ -403,7 +406,7 @@ SCENARIOS = {
 
 def scenario(name: str) -> Scenario:
     """Return a scenario. Raises UsageError naming the known ones."""
-    found = SCENARIOS.get(name)
-    if found is None:
+    chosen = SCENARIOS.get(name)
+    if chosen is None:
         raise UsageError(f"Unknown scenario {name!r}. Known: {', '.join(SCENARIOS)}.")
-    return found
+    return chosen

@@ -15,7 +15,7 @@ from topicproof.backend.settings import Settings, read_settings
 
 
 @dataclass(frozen=True)
-class Chosen:
+class SideSettings:
     """The settings of both sides."""
 
     sink: Settings
@@ -39,15 +39,21 @@ class Chosen:
     def formats(self) -> Iterator[tuple[Formats, Formats | None]]:
         """Give the formats of the sink, and those of the source if it has a registry of its own."""
         with closing(Formats(self.sink.registry, self.sink.avro_files)) as formats:
-            own = None if self.source is None else self.source.registry
-            if self.source is None or own is None or own == self.sink.registry:
+            source_registry = None if self.source is None else self.source.registry
+            if (
+                self.source is None
+                or source_registry is None
+                or source_registry == self.sink.registry
+            ):
                 yield formats, None
                 return
-            with closing(Formats(own, self.source.avro_files)) as others:
+            with closing(Formats(source_registry, self.source.avro_files)) as others:
                 yield formats, others
 
 
-def chosen(terms: Contract, settings: Settings, source: Settings | None = None) -> Chosen:
+def settings_of_sides(
+    terms: Contract, settings: Settings, source: Settings | None = None
+) -> SideSettings:
     """Choose the clusters of a contract for one sink. `settings` are those of the command or page,
     `source` what the command says of the source alone.
 
@@ -65,10 +71,10 @@ def chosen(terms: Contract, settings: Settings, source: Settings | None = None) 
             f"The contract names the cluster of the sink alone, {sink}. Name the source's too:"
             " `source: {topic: ..., cluster: ...}`, --source-cluster or --source-bootstrap."
         )
-    own = settings if sink is None else read_settings(cluster=sink)
-    if source is None and (name is None or name == own.cluster):
-        return Chosen(own)
+    sink_settings = settings if sink is None else read_settings(cluster=sink)
+    if source is None and (name is None or name == sink_settings.cluster):
+        return SideSettings(sink_settings)
     other = source or read_settings(cluster=name)
     if other.bootstrap is None:
         raise UsageError("Name the source's cluster: --source-bootstrap or --source-cluster.")
-    return Chosen(own, other)
+    return SideSettings(sink_settings, other)

@@ -80,22 +80,28 @@ class Judged:
     def verdict(self) -> Outcome:
         """The worst verdict. Values count only if they are wrong, not if they are unknown."""
         wrong = (Outcome.VIOLATED for _ in self._wrong())
-        return merge([self.report.verdict, *(one.verdict for one in self.stages.values()), *wrong])
+        return merge(
+            [self.report.verdict, *(report.verdict for report in self.stages.values()), *wrong]
+        )
 
     def _wrong(self) -> list[str]:
         """Return the sinks with wrong values."""
-        return [sink for sink, one in self.values.items() if one.verdict is Outcome.VIOLATED]
+        return [
+            sink
+            for sink, values_verdict in self.values.items()
+            if values_verdict.verdict is Outcome.VIOLATED
+        ]
 
     @property
     def why(self) -> str:
         """One sentence for the verdict, from the report or the stage that decided it."""
         if self.report.verdict is self.verdict:
             return self.report.why
-        if not any(one.verdict is self.verdict for one in self.stages.values()):
+        if not any(report.verdict is self.verdict for report in self.stages.values()):
             sink = self._wrong()[0]
             return f"Values of {sink}: {self.values[sink].why}"
         name, worst = next(
-            (name, one) for name, one in self.stages.items() if one.verdict is self.verdict
+            (name, report) for name, report in self.stages.items() if report.verdict is self.verdict
         )
         return f"Stage {name}: {worst.why}"
 
@@ -135,15 +141,17 @@ def _judge_end_to_end(context: Context, spark: SparkSession, until: Until) -> Re
 def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) -> Capture:
     """Combine the readings of the last sink and the first source, kept in the run's evidence."""
     evidence = context.folder / EVIDENCE
-    taken = [
+    captures = [
         with_headers(
             read_capture(spark, stage_folder(context.folder, names.stage) / EVIDENCE),
             scratch / names.stage,
         )
         for _, names in context.stages
     ]
-    first, last = taken[0], taken[-1]
-    between = [(one.question.source.topic, one.inputs) for one in reversed(taken[1:])]
+    first, last = captures[0], captures[-1]
+    between = [
+        (capture.question.source.topic, capture.inputs) for capture in reversed(captures[1:])
+    ]
 
     def up(reading: DataFrame) -> DataFrame:
         for topic, inputs in between:
@@ -179,7 +187,7 @@ def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) 
             last.circumstances, source_removed=first.circumstances.source_removed
         ),
         origin=_ends(first, last),
-        notes=tuple(dict.fromkeys(note for one in taken for note in one.notes)),
+        notes=tuple(dict.fromkeys(note for capture in captures for note in capture.notes)),
         aborted=(
             None
             if first.aborted is None
@@ -207,13 +215,13 @@ def carried_through(
     ends = {p.partition: p.lso for p in source.partitions}
     with TemporaryDirectory(prefix="packs-", dir=context.folder) as scratch:
         for number, (_, names) in enumerate(context.stages[1:], 1):
-            there = context.cluster.bounds(names.source)
-            reached = _reached(context, names, there, until)
+            bounds = context.cluster.bounds(names.source)
+            reached = _reached(context, names, bounds, until)
             begins = tuple(
-                replace(p, start=max(p.start, reached[p.partition])) for p in there.partitions
+                replace(p, start=max(p.start, reached[p.partition])) for p in bounds.partitions
             )
             reading = _with_lineage(
-                context, spark, there, Path(scratch), replace(there, partitions=begins)
+                context, spark, bounds, Path(scratch), replace(bounds, partitions=begins)
             )
             for _, upper in reversed(context.stages[1:number]):
                 whole = _with_lineage(
@@ -263,10 +271,18 @@ def judge_stage(
     source, not_processed = judged_range(context, names, until)
     guarantee = Guarantee(context.plan.guarantee)
     of_stage = (*names.sources, *names.sinks, names.journal)
-    topic_ids = {of: known for of, known in context.run.facts.topic_ids.items() if of in of_stage}
+    topic_ids = {
+        of: topic_id for of, topic_id in context.run.facts.topic_ids.items() if of in of_stage
+    }
     if names.database is not None:
         return judge_table(
-            *(spark, context.cluster, names.database, names.sink, source, folder, guarantee),
+            spark,
+            context.cluster,
+            url=names.database,
+            table=names.sink,
+            source=source,
+            folder=folder,
+            guarantee=guarantee,
             run=context.run.id,
             not_processed=not_processed,
             attachments=_attachments(context),
@@ -286,8 +302,8 @@ def judge_stage(
         polled=read_account(context.folder / FOLDER, sinks),
         sink_from={
             first + int(partition): offset
-            for own, first in split(sinks)
-            for partition, offset in begun[own.topic].items()
+            for sink_bounds, first in split(sinks)
+            for partition, offset in begun[sink_bounds.topic].items()
         },
         run=context.run.id,
         not_processed=not_processed,
@@ -346,13 +362,13 @@ def _reached(context: Context, names: Names, source: Bounds, until: Until) -> Ma
     if until is Until.COMMITTED:
         return committed_of(context.cluster, names, source.topic)
     entries = read_journal(context.cluster.address, names.journal)
-    known = {
+    positions = {
         p: journalled(entries, f"{names.prefix}-{source.topic}-{p.partition}")
         for p in source.partitions
     }
     return {
         p.partition: p.start if position is None else position.offset
-        for p, position in known.items()
+        for p, position in positions.items()
     }
 
 

@@ -77,10 +77,12 @@ def add_up(
     before = state.get[0] if state.exists else 0
     after = payments["cents"].cumsum() + before
     state.update((int(after.iloc[-1]),))
-    told = zip(payments["id"], payments["cents"], after, strict=True)
+    payment_totals = zip(payments["id"], payments["cents"], after, strict=True)
     yield payments[PLACE].assign(
         key=key[0].encode(),
-        value=[total_text(identity, key[0], cents, total) for identity, cents, total in told],
+        value=[
+            total_text(identity, key[0], cents, total) for identity, cents, total in payment_totals
+        ],
     )
 
 
@@ -112,10 +114,10 @@ def payment(number: int) -> bytes:
 def number(payment: bytes | None) -> bytes | None:
     """Return the N of a fill's payment as text; None for anything else."""
     try:
-        found = json.loads(payment or b"")
+        fields = json.loads(payment or b"")
     except ValueError:
         return None
-    return str(found["id"]).encode() if isinstance(found, dict) and "id" in found else None
+    return str(fields["id"]).encode() if isinstance(fields, dict) and "id" in fields else None
 
 
 @dataclass(frozen=True)
@@ -142,8 +144,8 @@ def current_totals(cluster: Cluster, sink: str) -> list[Balance]:
     left = {p.partition for p in cluster.bounds(sink).partitions}
     consumer = Consumer(consumer_config(cluster.address, f"{sink}-totals", READ_COMMITTED))
     consumer.assign([TopicPartition(sink, partition, OFFSET_BEGINNING) for partition in left])
-    found: dict[str, Balance] = {}
-    seen: set[tuple[str, str]] = set()
+    balances: dict[str, Balance] = {}
+    identities: set[tuple[str, str]] = set()
     try:
         while left:
             message = consumer.poll(REQUEST_TIMEOUT_MS / 1000)
@@ -155,24 +157,28 @@ def current_totals(cluster: Cluster, sink: str) -> list[Balance]:
             if error is not None:
                 left.discard(message.partition() or 0)
                 continue
-            told = json.loads(message.value() or b"")
-            name, identity = told["account"], (told["account"], told["id"])
-            before = found.get(name, Balance(name, 0, 0, 0))
-            due = before.due_cents + (0 if identity in seen else told["cents"])
-            seen.add(identity)
-            found[name] = Balance(name, told["total"], before.payments + 1, due)
+            fields = json.loads(message.value() or b"")
+            name, identity = fields["account"], (fields["account"], fields["id"])
+            before = balances.get(name, Balance(name, 0, 0, 0))
+            due = before.due_cents + (0 if identity in identities else fields["cents"])
+            identities.add(identity)
+            balances[name] = Balance(name, fields["total"], before.payments + 1, due)
     except (KafkaException, ValueError, KeyError, TypeError) as error:
         raise ClusterError(
             f"Topic {sink} holds records that are not totals, or cannot be read: {error}."
         ) from error
     finally:
         consumer.close()
-    return [found[account] for account in sorted(found)]
+    return [balances[account] for account in sorted(balances)]
 
 
 def wrong_by(balances: Iterable[Balance]) -> dict[str, int]:
     """Return the cents of error per wrong account, caused by duplicate payments."""
-    return {one.account: one.difference_cents for one in balances if one.difference_cents}
+    return {
+        balance.account: balance.difference_cents
+        for balance in balances
+        if balance.difference_cents
+    }
 
 
 def counts(reading: DataFrame, deduplicate_s: int | None) -> DataFrame | None:

@@ -27,7 +27,7 @@ class Watched(ProgressHandler):
         self._tasks: dict[str | None, int] = {}
         self._stop, self._ended = threading.Event(), threading.Event()
 
-    def told(self, step: str) -> None:
+    def on_step(self, step: str) -> None:
         """Enter a step. Raises CheckStopped if somebody has stopped the check."""
         self._step = step
         self._publish()
@@ -43,7 +43,7 @@ class Watched(ProgressHandler):
     ) -> None:
         """Count the finished tasks of one of Spark's operations. Spark calls this by keyword."""
         del inflight_tasks, done
-        self._tasks[operation_id] = sum(one.num_completed_tasks for one in stages or ())
+        self._tasks[operation_id] = sum(stage.num_completed_tasks for stage in stages or ())
 
     def _publish(self) -> None:
         """Publish the step in the history, and hear a request to stop."""

@@ -81,20 +81,20 @@ def count_up(
 ) -> Iterator[pd.DataFrame]:
     """Turn one account's new payments and its counts so far into two values per payment."""
     payments = pd.concat(list(frames)).sort_values(PLACE)
-    known: dict[str, dict[str, int]] = (
+    counts_so_far: dict[str, dict[str, int]] = (
         json.loads(state.get[0]) if state.exists else {"event": {}, "clock": {}}
     )
     values: dict[str, list[bytes]] = {"event": [], "clock": []}
     for event_s, clock_s in zip(payments["event_s"], payments["clock_s"], strict=True):
         for name, seconds in (("event", int(event_s)), ("clock", int(clock_s))):
             window = window_of(seconds)
-            count = known[name].get(window, 0) + 1
+            count = counts_so_far[name].get(window, 0) + 1
             if name == "clock" and count == 1:
                 # Batches begin one after the other, so a past minute of the clock does not return.
-                known[name].clear()
-            known[name][window] = count
+                counts_so_far[name].clear()
+            counts_so_far[name][window] = count
             values[name].append(count_text(key[0], window, count))
-    state.update((json.dumps(known),))
+    state.update((json.dumps(counts_so_far),))
     yield payments[PLACE].assign(account=key[0], **values)
 
 
@@ -115,13 +115,16 @@ def check_values(cluster: Cluster, topics: Mapping[str, str]) -> dict[str, Stage
     TopicError.
     """
     due: dict[str, bytes] = {}
-    seen: Counter[tuple[str, str]] = Counter()
+    counts_so_far: Counter[tuple[str, str]] = Counter()
     for message in _read(cluster, topics["payments"]):
-        one = json.loads(message.value() or b"")
-        window = window_of(int(datetime.fromisoformat(one["at"]).timestamp()))
-        seen[one["account"], window] += 1
+        payment = json.loads(message.value() or b"")
+        account = payment["account"]
+        window = window_of(int(datetime.fromisoformat(payment["at"]).timestamp()))
+        counts_so_far[account, window] += 1
         place = f"{message.topic()}/{message.partition()}/{message.offset()}"
-        due[place] = count_text(one["account"], window, seen[one["account"], window])
+        due[place] = count_text(
+            payment["account"], window, counts_so_far[payment["account"], window]
+        )
     looked_at = wrong = 0
     for message in _read(cluster, topics[BY_EVENT_TIME]):
         headers: dict[str, Any] = dict(headers_in(message))

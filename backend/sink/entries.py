@@ -75,7 +75,7 @@ class FaultFired:
     """0 for strikes by hand, which do not choose a transaction."""
 
 
-class Told(StrEnum):
+class FaultPhase(StrEnum):
     """How far the run's process is with a fault."""
 
     DONE = "DONE"
@@ -88,11 +88,11 @@ class Told(StrEnum):
 
 
 @dataclass(frozen=True)
-class FaultTold:
+class FaultReport:
     """The run's process reports on a fault outside the worker."""
 
     fault: str
-    what: Told
+    what: FaultPhase
     said: str
 
 
@@ -140,7 +140,7 @@ Entry = (
     | TaskStarted
     | TransactionEnded
     | FaultFired
-    | FaultTold
+    | FaultReport
     | GenerationBegun
     | TaskFailed
     | WorkerBegan
@@ -161,7 +161,7 @@ _KINDS: dict[str, type[Entry]] = {
     "task": TaskStarted,
     "transaction": TransactionEnded,
     "fault": FaultFired,
-    "told": FaultTold,
+    "told": FaultReport,
     "generation": GenerationBegun,
     "failure": TaskFailed,
     "worker": WorkerBegan,
@@ -179,8 +179,8 @@ def decode(value: bytes) -> Entry:
     kind = _KINDS[fields.pop("kind")]
     if kind is TransactionEnded:
         fields["outcome"] = Declared(fields["outcome"])
-    elif kind is FaultTold:
-        fields["what"] = Told(fields["what"])
+    elif kind is FaultReport:
+        fields["what"] = FaultPhase(fields["what"])
     elif kind is RunTopics:
         fields["ids"] = {str(topic): known and str(known) for topic, known in fields["ids"].items()}
     elif kind is FaultFired:

@@ -18,7 +18,7 @@ from topicproof.backend.matrix.proofs import Trial
 from topicproof.backend.matrix.table import Trouble
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.entries import FaultFired, FaultTold
+from topicproof.backend.sink.entries import FaultFired, FaultReport
 from topicproof.backend.torture.schedule import MICRO_BATCH, Schedule, draw, smaller
 
 AT_ONCE = 2
@@ -129,7 +129,7 @@ def _cell(schedule: Schedule) -> Cell:
     struck = len(schedule.strikes)
 
     def proof(trial: Trial) -> str:
-        entries = [one for one in trial.entries if isinstance(one, FaultFired | FaultTold)]
+        entries = [one for one in trial.entries if isinstance(one, FaultFired | FaultReport)]
         return f"{len(entries)} entries of {struck} faults"
 
     trouble = Trouble(

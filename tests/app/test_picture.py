@@ -18,12 +18,12 @@ from topicproof.backend.sink.entries import (
     Declared,
     Entry,
     FaultFired,
-    FaultTold,
+    FaultPhase,
+    FaultReport,
     GenerationBegun,
     Stamped,
     TaskFailed,
     TaskStarted,
-    Told,
     TransactionEnded,
     WorkerBegan,
 )
@@ -284,8 +284,8 @@ def test_the_rest_of_the_journal_in_words() -> None:
     """Story: faults of the run's own process, restarts and failed tasks are events too."""
     entries: list[tuple[int, Entry]] = [
         (1, GenerationBegun(2)),
-        (2, FaultTold("open", Told.DONE, "a foreign transaction is open.")),
-        (3, FaultTold("open", Told.HEALED, "it was aborted")),
+        (2, FaultReport("open", FaultPhase.DONE, "a foreign transaction is open.")),
+        (3, FaultReport("open", FaultPhase.HEALED, "it was aborted")),
         (4, TaskFailed(2, "Fenced", "taken over")),
         (5, ended(Declared.FENCED, 1, 10, "x" * 500)),
         (6, ended(Declared.UNKNOWN, 1, 10, "no answer")),
@@ -309,12 +309,12 @@ def test_strikes_by_hand_are_events_and_a_freeze_is_a_span() -> None:
     entries: list[tuple[int, Entry]] = [
         (40, WorkerBegan("t", "numbers", 0, "here", 1, 0.0)),
         (100, FaultFired("t", kill, "numbers", 0, 0)),
-        (101, FaultTold(kill, Told.DONE, "process 1 was killed")),
+        (101, FaultReport(kill, FaultPhase.DONE, "process 1 was killed")),
         (200, FaultFired("", freeze, "numbers", EVERY_PARTITION, 0)),
-        (201, FaultTold(freeze, Told.DONE, "every worker is cut off")),
-        (900, FaultTold(freeze, Told.HEALED, "every worker reaches the brokers again")),
-        (901, FaultTold(again, Told.FAILED, "the network is already frozen.")),
-        (950, FaultTold(again, Told.DONE, "every worker is cut off")),
+        (201, FaultReport(freeze, FaultPhase.DONE, "every worker is cut off")),
+        (900, FaultReport(freeze, FaultPhase.HEALED, "every worker reaches the brokers again")),
+        (901, FaultReport(again, FaultPhase.FAILED, "the network is already frozen.")),
+        (950, FaultReport(again, FaultPhase.DONE, "every worker is cut off")),
     ]
     found = picture(seen([], BOUNDS, entries))
     assert [event.says for event in found.events] == [

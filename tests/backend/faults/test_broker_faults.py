@@ -36,7 +36,7 @@ from topicproof.backend.runs.launch import said, start_resume, start_run
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services, brokers, services
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.entries import FaultTold, Told
+from topicproof.backend.sink.entries import FaultPhase, FaultReport
 from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.finding import Outcome
 from topicproof.validators.kinds import hanging
@@ -138,11 +138,11 @@ def test_a_run_outlives_the_broker_that_leads_a_role(
     got = Counter(message.value for message in read_all(three.bootstrap, done.sink))
     assert got == Counter(str(n * n).encode() for n in range(RECORDS))
     entries = read_journal(Address(three.bootstrap), done.run.facts.journal)
-    told = {entry.what: entry.said for entry in entries if isinstance(entry, FaultTold)}
+    told = {entry.what: entry.said for entry in entries if isinstance(entry, FaultReport)}
     struck, healed = SAYS[how]
-    assert struck in told[Told.DONE]
+    assert struck in told[FaultPhase.DONE]
     if in_one_go:
-        assert healed in told[Told.HEALED]
+        assert healed in told[FaultPhase.HEALED]
 
 
 def test_a_broker_that_is_cut_off_is_replaced_and_comes_back(
@@ -206,8 +206,8 @@ def test_what_an_unclean_election_loses_is_named(home: Settings, three: Services
     plan = {"records": RECORDS, "partitions": 1, "per_transaction": PER_TRANSACTION}
     done, _ = outlived(home, **plan, faults=["unclean@transaction=2,seconds=20"])
     entries = read_journal(Address(three.bootstrap), done.run.facts.journal)
-    told = {entry.what: entry.said for entry in entries if isinstance(entry, FaultTold)}
-    assert "which lacked what" in told[Told.HEALED]
+    told = {entry.what: entry.said for entry in entries if isinstance(entry, FaultReport)}
+    assert "which lacked what" in told[FaultPhase.HEALED]
     found = {one.kind: one.count for one in done.report.findings}
     got = {message.value for message in read_all(three.bootstrap, done.sink)}
     assert done.report.verdict is Outcome.VIOLATED, done.report.why

@@ -45,8 +45,8 @@ from topicproof.backend.sink.entries import (
     Declared,
     Entry,
     FaultFired,
-    FaultTold,
-    Told,
+    FaultPhase,
+    FaultReport,
     TransactionEnded,
     WorkerBegan,
     WorkerEnded,
@@ -87,11 +87,11 @@ def test_a_run_that_is_struck_keeps_its_guarantee(
         done = pool.submit(execute, context)
         wait_until(lambda: told(committed), 120, "a transaction")
         strike(history, history.get(run.id), Freeze(1))
-        wait_until(lambda: told(_is(Told.DONE, "freeze")), 60, "the freeze")
+        wait_until(lambda: told(_is(FaultPhase.DONE, "freeze")), 60, "the freeze")
         strike(history, history.get(run.id), Kill(1))
-        wait_until(lambda: told(_is(Told.DONE, "kill")), 60, "the kill")
-        wait_until(lambda: told(_is(Told.HEALED, "freeze")), 60, "the end of the freeze")
-        (killed,) = [n for n, one in enumerate(entries) if _is(Told.DONE, "kill")(one)]
+        wait_until(lambda: told(_is(FaultPhase.DONE, "kill")), 60, "the kill")
+        wait_until(lambda: told(_is(FaultPhase.HEALED, "freeze")), 60, "the end of the freeze")
+        (killed,) = [n for n, one in enumerate(entries) if _is(FaultPhase.DONE, "kill")(one)]
         (victim,) = [
             one for one in entries if isinstance(one, FaultFired) and one.fault.startswith("kill")
         ]
@@ -120,9 +120,9 @@ def test_a_run_that_is_struck_keeps_its_guarantee(
     assert guarantee == "at_least_once" or not extra
 
 
-def _is(what: Told, strike: str) -> Callable[[Entry], bool]:
+def _is(what: FaultPhase, strike: str) -> Callable[[Entry], bool]:
     def condition(entry: Entry) -> bool:
-        told = isinstance(entry, FaultTold) and entry.what is what
+        told = isinstance(entry, FaultReport) and entry.what is what
         return told and getattr(entry, "fault", "").startswith(strike)
 
     return condition

@@ -19,7 +19,7 @@ from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.entries import FaultTold, TaskStarted, Told
+from topicproof.backend.sink.entries import FaultPhase, FaultReport, TaskStarted
 from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.finding import Outcome
 
@@ -49,9 +49,11 @@ def copies(cluster: Services, done: Finished) -> tuple[int, int]:
     return sum(got[value] - 1 for value in expected & set(got)), len(expected - set(got))
 
 
-def told(cluster: Services, done: Finished, what: Told) -> list[str]:
+def told(cluster: Services, done: Finished, what: FaultPhase) -> list[str]:
     entries = read_journal(Address(cluster.bootstrap), str(done.run.facts.journal))
-    return [entry.said for entry in entries if isinstance(entry, FaultTold) and entry.what is what]
+    return [
+        entry.said for entry in entries if isinstance(entry, FaultReport) and entry.what is what
+    ]
 
 
 @pytest.mark.parametrize("request_", ["end", "partitions"])
@@ -70,7 +72,7 @@ def test_an_unanswered_commit_is_settled_once(settings: Settings, cluster: Servi
     """Story: the brokers commit a transaction and their answer is lost. It is asked again, and the
     sink is exact."""
     done = run(settings, cluster, "network@transaction=2,request=end")
-    assert told(cluster, done, Told.STRUCK) == ["END_TXN unanswered, 1 of 1"]
+    assert told(cluster, done, FaultPhase.STRUCK) == ["END_TXN unanswered, 1 of 1"]
     assert (done.report.verdict, copies(cluster, done)) == (Outcome.HOLDS, (0, 0)), done.report.why
 
 
@@ -83,7 +85,7 @@ def test_an_unanswered_produce_repeats_only_without_idempotence(
     are not."""
     fault = "network@transaction=2,request=produce"
     done = run(settings, cluster, fault, "at_least_once", idempotence=idempotence)
-    assert told(cluster, done, Told.STRUCK) == ["PRODUCE unanswered, 1 of 1"]
+    assert told(cluster, done, FaultPhase.STRUCK) == ["PRODUCE unanswered, 1 of 1"]
     repeated, lost = copies(cluster, done)
     assert (repeated > 0, lost) == (not idempotence, 0)
     assert done.report.verdict is Outcome.HOLDS
@@ -96,7 +98,7 @@ def test_a_worker_cut_off_for_longer_than_its_transaction_may_last_ends_exact(
     aborted it. Healed, the worker finds itself fenced, and its successor continues from the
     committed offset."""
     done = run(settings, cluster, "isolated@transaction=2,seconds=8", transaction_timeout_ms=2_000)
-    assert told(cluster, done, Told.HEALED) == ["the worker reaches the brokers again"]
+    assert told(cluster, done, FaultPhase.HEALED) == ["the worker reaches the brokers again"]
     assert (done.report.verdict, copies(cluster, done)) == (Outcome.HOLDS, (0, 0)), done.report.why
     assert done.report.fates["aborted"] and done.run.state is State.DONE
 
@@ -110,7 +112,7 @@ def test_a_foreign_open_transaction_withholds_records_and_nothing_else(
     """Story: somebody leaves a transaction open in the sink. Until it is aborted, or the
     coordinator aborts it because its time is over, nobody gets past it; then all do."""
     done = run(settings, cluster, f"open@transaction=2,{fault}")
-    (said,) = told(cluster, done, Told.HEALED)
+    (said,) = told(cluster, done, FaultPhase.HEALED)
     assert f"and was {ended}" in said and "withheld 0" not in said
     assert (done.report.verdict, copies(cluster, done)) == (Outcome.HOLDS, (0, 0)), done.report.why
     assert done.report.fates["aborted"] == PARTITIONS
@@ -154,7 +156,7 @@ def test_a_member_of_the_group_hurts_no_transaction(settings: Settings, cluster:
     partitions and leaves. The run is exact."""
     done = run(settings, cluster, "member@transaction=2,seconds=1")
     assert done.report.verdict is Outcome.HOLDS and done.run.error is None, done.report.why
-    (left,) = told(cluster, done, Told.HEALED)
+    (left,) = told(cluster, done, FaultPhase.HEALED)
     assert f"owned {PARTITIONS} partitions of {done.source}" in left
 
 
@@ -171,7 +173,7 @@ def test_a_query_that_is_started_again_goes_on_exactly(
     done = run(settings, cluster, f"restart@transaction=2,{words}")
     assert done.report.verdict is Outcome.HOLDS and done.run.error is None, done.report.why
     assert len(done.report.source.partitions) == len(done.report.sink.partitions) == partitions
-    assert len(told(cluster, done, Told.DONE)) == 1
+    assert len(told(cluster, done, FaultPhase.DONE)) == 1
     starts = [
         entry
         for entry in read_journal(Address(cluster.bootstrap), str(done.run.facts.journal))

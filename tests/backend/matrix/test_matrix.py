@@ -35,7 +35,7 @@ from topicproof.backend.matrix.table import BROKERS, TABLE
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings
-from topicproof.backend.sink.entries import FaultTold, Told
+from topicproof.backend.sink.entries import FaultPhase, FaultReport
 from topicproof.validators.finding import Guarantee, Outcome
 from topicproof.validators.lineage.headers import LINEAGE_HEADER
 from topicproof.validators.readings import COLUMNS
@@ -237,9 +237,9 @@ def test_a_ghost_proves_itself_only_in_the_next_transaction() -> None:
     ghost = cell("exactly_once", "ghost-end")
     (name, _) = make_plan(dict(ghost.plan)).faults
     report = cast(Report, SimpleNamespace(guarantee=Guarantee.EXACTLY_ONCE))
-    struck = FaultTold(name, Told.STRUCK, "END_TXN ghost, 1 of 1")
+    struck = FaultReport(name, FaultPhase.STRUCK, "END_TXN ghost, 1 of 1")
     for when, proves in (("at the end of its time", False), (IN_NEXT, True)):
-        arrived = FaultTold(name, Told.HEALED, f"END_TXN arrived {when}: NO_ERROR")
+        arrived = FaultReport(name, FaultPhase.HEALED, f"END_TXN arrived {when}: NO_ERROR")
         assert ghost.trouble.proof(Trial([struck], report, 1)) is None
         assert bool(ghost.trouble.proof(Trial([struck, arrived], report, 1))) is proves
 

@@ -255,11 +255,11 @@ def test_figures_survive_a_look_that_fails(unfinished: Context) -> None:
     monitor.journal = JournalReader(unfinished.cluster.address, unfinished.names.journal)
     monitor.ended.set()
     monitor.run()
-    assert (monitor.seen.faults, monitor.seen.trouble is None) == (1, False)
+    assert (monitor.figures.faults, monitor.figures.trouble is None) == (1, False)
     monitor.context = unfinished
     monitor.run()
-    assert (monitor.seen.faults, monitor.seen.trouble) == (1, None)
-    assert monitor.seen.total == 2_000 == monitor.seen.filled
+    assert (monitor.figures.faults, monitor.figures.trouble) == (1, None)
+    assert monitor.figures.total == 2_000 == monitor.figures.filled
 
 
 def replace_cluster(context: Context, cluster: Cluster) -> Context:

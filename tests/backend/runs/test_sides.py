@@ -10,7 +10,7 @@ import pytest
 from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
 from topicproof.backend.judging.contract import Contract, make_contract
-from topicproof.backend.runs.sides import chosen
+from topicproof.backend.runs.sides import settings_of_sides
 from topicproof.backend.settings import read_settings
 
 
@@ -40,7 +40,7 @@ def test_each_sink_is_judged_on_its_own_cluster() -> None:
     """Story: one topic is mirrored to two clusters, one of them its own. Each side also decodes
     with its own registry, because their schema ids have nothing to do with each other."""
     one, two = contract("east", "west", "east").each()
-    far, near = (chosen(each, read_settings(bootstrap="given:1")) for each in (one, two))
+    far, near = (settings_of_sides(each, read_settings(bootstrap="given:1")) for each in (one, two))
     assert (
         far.sink.address.called == "west (west:1)" and near.sink.address.called == "east (east:1)"
     )
@@ -55,12 +55,17 @@ def test_what_no_contract_names_is_on_the_commands_cluster() -> None:
     """Story: options name the clusters, of one side or of both."""
     given, other = read_settings(bootstrap="given:1"), read_settings(cluster="west")
     (plain,) = contract(None, None).each()
-    assert chosen(plain, given).sink is given and chosen(plain, given).other is None
-    assert chosen(plain, given, other).other == Address("west:1")
+    assert (
+        settings_of_sides(plain, given).sink is given
+        and settings_of_sides(plain, given).other is None
+    )
+    assert settings_of_sides(plain, given, other).other == Address("west:1")
     (of_source,) = contract("east", None).each()
-    assert chosen(of_source, given).other == Address("east:1")
+    assert settings_of_sides(of_source, given).other == Address("east:1")
     (of_sink,) = contract(None, "east").each()
-    assert chosen(of_sink, given, other).at(Address("east:1")).source == Address("west:1")
+    assert settings_of_sides(of_sink, given, other).at(Address("east:1")).source == Address(
+        "west:1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,4 +84,4 @@ def test_what_is_unclear_is_refused(
     (one,) = contract(source, sink).each()
     other = read_settings(cluster=told) if told else None
     with pytest.raises(UsageError, match=said):
-        chosen(one, read_settings(), other)
+        settings_of_sides(one, read_settings(), other)

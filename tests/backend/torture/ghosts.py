@@ -35,7 +35,7 @@ from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.settings import Settings, read_settings
-from topicproof.backend.sink.entries import FaultTold, Told
+from topicproof.backend.sink.entries import FaultPhase, FaultReport
 from topicproof.backend.sink.hooks import Step
 from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.finding import Outcome
@@ -114,7 +114,9 @@ def attempt(settings: Settings, found: Services, seed: int, plan: dict[str, Any]
     told = [
         entry.said
         for entry in read_journal(Address(found.bootstrap, settings.client), context.names.journal)
-        if isinstance(entry, FaultTold) and entry.what is Told.HEALED and IN_NEXT in entry.said
+        if isinstance(entry, FaultReport)
+        and entry.what is FaultPhase.HEALED
+        and IN_NEXT in entry.said
     ]
     error = error or history.get(run.id).error or ""
     got = Counter(one.value for one in read_all(found.bootstrap, context.names.sink))
