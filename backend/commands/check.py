@@ -56,7 +56,7 @@ from topicproof.backend.judging.contract import (
 from topicproof.backend.judging.contract_lint import lint, needs_spark
 from topicproof.backend.judging.selftest import NOTHING_TO_INJECT_INTO, self_test
 from topicproof.backend.runs.check import check as judge
-from topicproof.backend.runs.sides import chosen
+from topicproof.backend.runs.sides import settings_of_sides
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
@@ -162,7 +162,9 @@ def check(
         require_room(Path(folder))
     _require_one_name(terms, given(bootstrap=bootstrap, config=config, cluster=cluster))
     settings = settings_of(bootstrap, config, brokers, cluster)
-    each = [(one, require_sides(chosen(one, settings, source_side))) for one in terms.each()]
+    each = [
+        (one, require_sides(settings_of_sides(one, settings, source_side))) for one in terms.each()
+    ]
     history = History(settings)
     attachments = {} if given_by.text is None else {"contract.yaml": given_by.text}
     reports, codes, servers = [], [], []

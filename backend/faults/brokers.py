@@ -22,15 +22,15 @@ def leader(cluster: Cluster, role: str, topic: str, key: str) -> int:
     """
     name = OWN_TOPICS.get(role, topic)
     try:
-        found = cluster.admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
+        partitions = cluster.admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
     except KafkaException as error:
         raise cluster_error(error, cluster.address, f"asking who leads {name}") from error
-    if not found:
+    if not partitions:
         raise ClusterError(f"There is no topic {name} yet, so no broker leads it.")
-    partition = own_partition(key, len(found)) if role in OWN_TOPICS else 0
-    if found[partition].leader < 0:
+    partition = own_partition(key, len(partitions)) if role in OWN_TOPICS else 0
+    if partitions[partition].leader < 0:
         raise ClusterError(f"No broker leads {name}-{partition} at this moment.")
-    return int(found[partition].leader)
+    return int(partitions[partition].leader)
 
 
 def how_many(cluster: Cluster) -> int:

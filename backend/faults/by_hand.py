@@ -100,12 +100,12 @@ def strike_sentence(claim: FaultFired, who: str) -> str | None:
 
 def strike_notes(entries: Iterable[Entry]) -> tuple[str, ...]:
     """Return one note for a report that names the strikes by hand; none if there was none."""
-    found = strikes(entries)
-    if not found:
+    claims = strikes(entries)
+    if not claims:
         return ()
-    said = [f"{number}. {_noted(claim)}" for number, claim in enumerate(found, start=1)]
-    more = f"; and {len(said) - NAMED_MAX:,} more" if len(said) > NAMED_MAX else ""
-    return (f"This run was struck by hand: {'; '.join(said[:NAMED_MAX])}{more}.",)
+    lines = [f"{number}. {_noted(claim)}" for number, claim in enumerate(claims, start=1)]
+    more = f"; and {len(lines) - NAMED_MAX:,} more" if len(lines) > NAMED_MAX else ""
+    return (f"This run was struck by hand: {'; '.join(lines[:NAMED_MAX])}{more}.",)
 
 
 def _noted(claim: FaultFired) -> str:
@@ -136,25 +136,25 @@ class Workers:
     """The tasks at work and their processes, by the journal."""
 
     def __init__(self) -> None:
-        self._known: dict[_Place, WorkerBegan] = {}
+        self._by_partition: dict[_Place, WorkerBegan] = {}
 
     def hear(self, entry: Entry) -> None:
         """Follow an entry of the journal."""
         if isinstance(entry, WorkerBegan):
-            self._known[entry.source_topic, entry.source_partition] = entry
+            self._by_partition[entry.source_topic, entry.source_partition] = entry
         elif isinstance(entry, WorkerEnded):
-            known = self._known.get((entry.source_topic, entry.source_partition))
+            worker = self._by_partition.get((entry.source_topic, entry.source_partition))
             # The predecessor's end may come after its successor's beginning.
-            if known is not None and known.task == entry.task:
-                del self._known[entry.source_topic, entry.source_partition]
+            if worker is not None and worker.task == entry.task:
+                del self._by_partition[entry.source_topic, entry.source_partition]
 
     def of(self, topic: str, partition: int) -> WorkerBegan | None:
         """Return the worker of a source partition; None while there is none."""
-        return self._known.get((topic, partition))
+        return self._by_partition.get((topic, partition))
 
     def forget(self, worker: WorkerBegan) -> None:
         """Note that a worker's process is gone."""
-        self._known.pop((worker.source_topic, worker.source_partition), None)
+        self._by_partition.pop((worker.source_topic, worker.source_partition), None)
 
 
 def is_elsewhere(worker: WorkerBegan) -> bool:

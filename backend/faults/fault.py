@@ -57,8 +57,8 @@ class Kind:
     transactional_words: Sequence[str] = ()
     """Words of its keys that make it need transactions."""
 
-    def has(self, key: str) -> bool:
-        return any(one.name == key for one in self.keys)
+    def has(self, name: str) -> bool:
+        return any(key.name == name for key in self.keys)
 
 
 TRANSACTION = Key("transaction")
@@ -96,12 +96,12 @@ class Fault:
         return self.place[key]
 
     def __str__(self) -> str:
-        said = [
+        pairs = [
             f"{key.name}={self.place[key.name]}"
             for key in self.kind.keys
             if self.place[key.name] != key.default
         ]
-        return f"{self.kind.name}@{','.join(said)}"
+        return f"{self.kind.name}@{','.join(pairs)}"
 
 
 def parse(text: str, kinds: Sequence[Kind]) -> Fault:
@@ -110,30 +110,30 @@ def parse(text: str, kinds: Sequence[Kind]) -> Fault:
     name, at, where = text.strip().partition("@")
     kind = next((kind for kind in kinds if kind.name == name), None)
     if kind is None or not at:
-        known = "; ".join(f"{kind.name}@{_keys(kind)}" for kind in kinds)
+        syntax = "; ".join(f"{kind.name}@{_keys(kind)}" for kind in kinds)
         raise UsageError(
-            f"Unknown fault {text!r}. Known: {known}. For example crash@transaction=3."
+            f"Unknown fault {text!r}. Known: {syntax}. For example crash@transaction=3."
         )
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for part in where.split(","):
         key, equals, value = part.partition("=")
-        if not equals or key in given:
+        if not equals or key in values:
             raise UsageError(
                 f"Fault {text!r}: expected key=value, each key once, but found {part!r}."
             )
-        given[key] = value
-    unknown = [key for key in given if key not in {key.name for key in kind.keys}]
+        values[key] = value
+    unknown = [key for key in values if key not in {key.name for key in kind.keys}]
     if unknown:
         raise UsageError(f"Fault {text!r}: unknown key {unknown[0]!r}. {name} takes {_keys(kind)}.")
-    return Fault(kind, {key.name: _value(text, key, given.get(key.name)) for key in kind.keys})
+    return Fault(kind, {key.name: _value(text, key, values.get(key.name)) for key in kind.keys})
 
 
 def _keys(kind: Kind) -> str:
     return ", ".join(str(key) for key in kind.keys)
 
 
-def _value(text: str, key: Key, given: str | None) -> str:
-    value = key.default if given is None else given
+def _value(text: str, key: Key, text_of_key: str | None) -> str:
+    value = key.default if text_of_key is None else text_of_key
     if value is None:
         raise UsageError(f"Fault {text!r}: {key.name} is missing; add {key}.")
     if key.words and value not in key.words:

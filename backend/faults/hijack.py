@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import InjectedError
-from topicproof.backend.faults.other import start, what_was_told
+from topicproof.backend.faults.other import read_arguments, start
 from topicproof.backend.kafka.transaction import TransactionalProducer
 
 DONE_WITHIN_S = 60.0
@@ -31,9 +31,9 @@ def hijack(address: Address, transactional_id: str) -> None:
 
 
 def _take_over(bootstrap: str, client: Mapping[str, str], transactional_id: str) -> None:
-    with TransactionalProducer(Address(bootstrap, client), transactional_id) as taken:
-        taken.producer.begin_transaction()
+    with TransactionalProducer(Address(bootstrap, client), transactional_id) as successor:
+        successor.producer.begin_transaction()
 
 
 if __name__ == "__main__":
-    _take_over(**what_was_told())
+    _take_over(**read_arguments())

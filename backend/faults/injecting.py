@@ -43,37 +43,40 @@ class Faults:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Faults:
         """Raises UsageError naming the option."""
-        given = {name.lower(): value for name, value in options.items()}
-        probability = float(given.get("abortprobability", "0"))
+        by_name = {name.lower(): value for name, value in options.items()}
+        probability = float(by_name.get("abortprobability", "0"))
         if not 0 <= probability <= 1:
             raise UsageError(
                 f"{FORMAT}: abortProbability is {probability}; it must lie between 0 and 1."
             )
-        faults = tuple(parse_fault(text) for text in given.get("faults", "").split())
-        by_hand = given.get("byhand", "false") == "true"
-        slow_motion_ms = int(given.get("slowmotionms", "0"))
-        if faults and "journal" not in given:
+        faults = tuple(parse_fault(text) for text in by_name.get("faults", "").split())
+        by_hand = by_name.get("byhand", "false") == "true"
+        slow_motion_ms = int(by_name.get("slowmotionms", "0"))
+        if faults and "journal" not in by_name:
             raise UsageError(
                 f"{FORMAT}: faults need the option journal: without it each would fire again and"
                 " again."
             )
-        return cls(faults, probability, int(given.get("seed", "0")), by_hand, slow_motion_ms)
+        return cls(faults, probability, int(by_name.get("seed", "0")), by_hand, slow_motion_ms)
 
     def __call__(self, sink: SinkOptions, source: tuple[str, int], name: str, task: str) -> Hooks:
         return Injector(
-            self.by_hand,
-            self.slow_motion_ms,
-            self.faults,
-            self.abort_probability,
-            self.seed,
-            *(sink, source, name, task),
+            by_hand=self.by_hand,
+            slow_motion_ms=self.slow_motion_ms,
+            faults=self.faults,
+            abort_probability=self.abort_probability,
+            seed=self.seed,
+            sink=sink,
+            source=source,
+            name=name,
+            task=task,
         )
 
 
 class Injecting(DataSource):
     """Common parts of the sinks with faults."""
 
-    def given(self) -> Mapping[str, str]:
+    def sink_options(self) -> Mapping[str, str]:
         return _without_faults(self.options)
 
     def hooks(self) -> MakeHooks:

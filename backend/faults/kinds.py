@@ -183,14 +183,14 @@ class Choice:
 
 def choices() -> dict[str, Choice]:
     """Return the choices of a form by label: `crash`, `offsets rewound`."""
-    found = {}
+    by_label = {}
     for kind in KINDS:
         needed = [key for key in kind.keys if key.words and key.default is None]
         for words in itertools.product(*(key.words for key in needed)):
-            found[" ".join([kind.name, *words])] = Choice(
+            by_label[" ".join([kind.name, *words])] = Choice(
                 kind, dict(zip((key.name for key in needed), words, strict=True))
             )
-    return found
+    return by_label
 
 
 def parse_fault(text: str) -> Fault:

@@ -16,7 +16,7 @@ from topicproof.backend.interpreter import ROOT, python_environment
 from topicproof.backend.log_file import error_output
 
 
-def start(module: str, **told: Any) -> subprocess.Popen[bytes]:
+def start(module: str, **arguments: Any) -> subprocess.Popen[bytes]:
     """Run `module` in a process that outlives this one."""
     with error_output() as log:
         # Its Kafka client logs what a fault does to it: the terminal is for the run's progress.
@@ -30,11 +30,12 @@ def start(module: str, **told: Any) -> subprocess.Popen[bytes]:
             env=python_environment(),
         )
     assert process.stdin is not None
-    process.stdin.write(json.dumps(told).encode())
+    process.stdin.write(json.dumps(arguments).encode())
     process.stdin.close()
     return process
 
 
-def what_was_told() -> Mapping[str, Any]:
-    told: Mapping[str, Any] = json.load(sys.stdin)
-    return told
+def read_arguments() -> Mapping[str, Any]:
+    """Return what `start` was called with, in the process that it started."""
+    arguments: Mapping[str, Any] = json.load(sys.stdin)
+    return arguments

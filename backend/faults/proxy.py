@@ -174,7 +174,7 @@ class Proxy:
     def __init__(self, bootstrap: str) -> None:
         self.upstream = [
             (host, int(port))
-            for host, _, port in (one.rpartition(":") for one in bootstrap.split(","))
+            for host, _, port in (address.rpartition(":") for address in bootstrap.split(","))
         ]
         self.rules: list[Rule] = []
         self.seen: Counter[int] = Counter()
@@ -342,9 +342,9 @@ class Proxy:
             named = answer.brokers
         else:
             named = answer.coordinators if version >= SEVERAL_COORDINATORS else [answer]
-        for one in named:
-            if one.host and one.port > 0:
-                one.host, one.port = HOST, self._listen((one.host, one.port))
+        for node in named:
+            if node.host and node.port > 0:
+                node.host, node.port = HOST, self._listen((node.host, node.port))
         return bytes(answer.encode(header=True))
 
 
@@ -431,13 +431,13 @@ class _Connection:
             (correlation,) = _LENGTH.unpack_from(frame)
             if correlation in self.swallowed:
                 return
-            heard = self.heard.pop(correlation, [])
-            for ghost, part in heard:
+            answered = self.heard.pop(correlation, [])
+            for ghost, part in answered:
                 ghost.hear(part)
-            await _arrivals(ghost for ghost, part in heard if part is _Part.MEETS)
-            known = self.awaited.pop(correlation, None)
+            await _arrivals(ghost for ghost, part in answered if part is _Part.MEETS)
+            request = self.awaited.pop(correlation, None)
             await _send(
-                writer, frame if known is None else await self.proxy._rewritten(*known, frame)
+                writer, frame if request is None else await self.proxy._rewritten(*request, frame)
             )
 
     async def _later(self, writer: asyncio.StreamWriter, frame: bytes, rule: Rule) -> None:
@@ -457,19 +457,19 @@ class _Connection:
     async def _haunt(self, api: int, version: int, frame: bytes, ghost: _Ghost) -> None:
         """Deliver a request on its own connection, and read its answer."""
         await _waited(ghost.rule)
-        said = "the broker was gone"
+        outcome = "the broker was gone"
         try:
             with contextlib.suppress(OSError):
                 reader, writer = await self.proxy._connect(**self.broker)
                 await _send(writer, frame)
                 answer = await _frame(reader) if ghost.answered else None
-                said = errors(api, version, answer) if answer else "no answer"
+                outcome = errors(api, version, answer) if answer else "no answer"
                 await self.proxy._close(writer)
         finally:
             self.proxy._ghosts.remove(ghost)
             ghost.arrived.set()
         ghost.rule.settled += 1
-        ghost.rule.arrived(f"{IN_NEXT if ghost.met else 'at the end of its time'}: {said}")
+        ghost.rule.arrived(f"{IN_NEXT if ghost.met else 'at the end of its time'}: {outcome}")
 
 
 async def _arrivals(ghosts: Iterable[_Ghost]) -> None:

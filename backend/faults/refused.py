@@ -16,9 +16,9 @@ CLIENT_TAKES_BYTES = 1_000_000_000
 
 def oversized(address: Address, topic: str) -> bytes:
     """Return a random value that is larger than the topic allows, even compressed."""
-    asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = AdminClient(admin_config(address))
-    settings = admin.describe_configs([asked], request_timeout=REQUEST_TIMEOUT_MS / 1000)[
-        asked
+    settings = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_MS / 1000)[
+        resource
     ].result()
     return os.urandom(int(settings["max.message.bytes"].value) + 1)

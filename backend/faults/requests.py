@@ -54,7 +54,7 @@ def transactional_id(request: Any) -> str | None:
 
 def topics(request: Any) -> set[str]:
     """Return the topics that a Produce request names."""
-    return {one.name for one in request.topic_data}
+    return {topic.name for topic in request.topic_data}
 
 
 def errors(api: int, version: int, frame: bytes) -> str:

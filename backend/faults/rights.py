@@ -27,14 +27,14 @@ def deny(cluster: Cluster, to: str, name: str) -> Callable[[], str]:
     Raises ClusterError if the cluster keeps no ACLs, or does not let this client change them.
     """
     allowed, denied = _fields(to, name)
-    wanted = [AclBinding(*allowed), AclBinding(*denied)]
+    bindings = [AclBinding(*allowed), AclBinding(*denied)]
     options = {"request_timeout": TIMEOUT_S}
-    _done(cluster, "adding ACLs", cluster.admin.create_acls(wanted, **options).values())
-    what = f"{denied[5].name.capitalize()} on {denied[0].name.lower()} {denied[1]}"
+    _done(cluster, "adding ACLs", cluster.admin.create_acls(bindings, **options).values())
+    right = f"{denied[5].name.capitalize()} on {denied[0].name.lower()} {denied[1]}"
 
     def allow() -> str:
         allow_again(cluster, to, name)
-        return f"{what} is allowed again"
+        return f"{right} is allowed again"
 
     return allow
 

@@ -47,16 +47,16 @@ def lose_the_follower(cluster: Cluster, topic: str, handle: Handle) -> Callable[
     follower = others[0]
     _allow(cluster, topic)
     _assign(cluster, topic, [leader, follower])
-    _await(cluster, topic, lambda one: sorted(one.isrs) == sorted([leader, follower]))
+    _await(cluster, topic, lambda state: sorted(state.isrs) == sorted([leader, follower]))
     handle(follower, "kill")
-    _await(cluster, topic, lambda one: one.isrs == [leader])
+    _await(cluster, topic, lambda state: state.isrs == [leader])
 
     def elect() -> str:
         handle(leader, "kill")
         handle(follower, "heal")
-        _await(cluster, topic, lambda one: one.leader == follower)
+        _await(cluster, topic, lambda state: state.leader == follower)
         handle(leader, "heal")
-        _await(cluster, topic, lambda one: len(one.isrs) == 2)
+        _await(cluster, topic, lambda state: len(state.isrs) == 2)
         return f"broker {follower} was elected, which lacked what broker {leader} had acknowledged"
 
     return elect
@@ -67,10 +67,10 @@ def _allow(cluster: Cluster, topic: str) -> None:
     entries = [
         ConfigEntry(name, value, incremental_operation=set_it) for name, value in _ALLOWED.items()
     ]
-    wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     try:
-        changed = cluster.admin.incremental_alter_configs([wanted], request_timeout=TIMEOUT_S)
-        changed[wanted].result()
+        changed = cluster.admin.incremental_alter_configs([resource], request_timeout=TIMEOUT_S)
+        changed[resource].result()
     except KafkaException as error:
         raise cluster_error(error, cluster.address, f"changing the config of {topic}") from error
 
@@ -93,9 +93,9 @@ def _partition(cluster: Cluster, topic: str) -> Any:
 
 
 def _await(cluster: Cluster, topic: str, done: Callable[[Any], bool]) -> None:
-    found = ask_until(lambda: _partition(cluster, topic), done, ELECTED_WITHIN_S)
-    if not done(found):
+    state = ask_until(lambda: _partition(cluster, topic), done, ELECTED_WITHIN_S)
+    if not done(state):
         raise ClusterError(
-            f"{topic}-0 is led by {found.leader}, with {found.isrs} in sync of {found.replicas},"
+            f"{topic}-0 is led by {state.leader}, with {state.isrs} in sync of {state.replicas},"
             f" after {ELECTED_WITHIN_S:.0f} s."
         )

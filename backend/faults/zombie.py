@@ -20,7 +20,7 @@ from itertools import dropwhile
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, InjectedError
-from topicproof.backend.faults.other import start, what_was_told
+from topicproof.backend.faults.other import read_arguments, start
 from topicproof.backend.sink.entries import Entry, GenerationBegun, TaskStarted
 from topicproof.backend.sink.journal import JournalReader
 
@@ -59,11 +59,15 @@ def _connections_to_spark() -> list[int]:
     import psutil  # late: a worker needs it for this fault alone
 
     listening = {
-        one.laddr
-        for one in psutil.Process(os.getppid()).net_connections("all")
-        if one.laddr and not one.raddr
+        connection.laddr
+        for connection in psutil.Process(os.getppid()).net_connections("all")
+        if connection.laddr and not connection.raddr
     }
-    return [one.fd for one in psutil.Process().net_connections("all") if one.laddr in listening]
+    return [
+        connection.fd
+        for connection in psutil.Process().net_connections("all")
+        if connection.laddr in listening
+    ]
 
 
 def _watch(
@@ -80,12 +84,14 @@ def _watch(
     process = psutil.Process(stopped)
     reader = JournalReader(Address(bootstrap, client), journal)
     deadline = time.monotonic() + SUCCESSOR_WITHIN_S
-    seen: list[Entry] = []
+    entries: list[Entry] = []
     with suppress(psutil.NoSuchProcess):
         while time.monotonic() < deadline:
             with suppress(ClusterError):  # A broker may be away for a moment.
-                seen += reader.news()
-            if process.status() == psutil.STATUS_STOPPED and _is_over(seen, transactional_id, task):
+                entries += reader.news()
+            if process.status() == psutil.STATUS_STOPPED and _is_over(
+                entries, transactional_id, task
+            ):
                 break
             time.sleep(LOOK_S)
         process.send_signal(signal.SIGCONT)
@@ -95,17 +101,19 @@ def _watch(
 def _is_over(entries: Iterable[Entry], transactional_id: str, task: str) -> bool:
     """Return whether, since `task` started, another task has taken over the id or a new generation
     began."""
-    since = dropwhile(lambda one: not (isinstance(one, TaskStarted) and one.task == task), entries)
+    since = dropwhile(
+        lambda entry: not (isinstance(entry, TaskStarted) and entry.task == task), entries
+    )
     return any(
-        isinstance(one, GenerationBegun)
+        isinstance(entry, GenerationBegun)
         or (
-            isinstance(one, TaskStarted)
-            and one.transactional_id == transactional_id
-            and one.task != task
+            isinstance(entry, TaskStarted)
+            and entry.transactional_id == transactional_id
+            and entry.task != task
         )
-        for one in since
+        for entry in since
     )
 
 
 if __name__ == "__main__":
-    _watch(**what_was_told())
+    _watch(**read_arguments())

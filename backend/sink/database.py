@@ -50,12 +50,12 @@ class DatabaseSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DatabaseWriter:  # noqa: ARG002
         require_columns(schema)
-        given = {name.lower(): value for name, value in self.given().items()}
-        url = given.pop("url", None)
+        options = {name.lower(): value for name, value in self.sink_options().items()}
+        url = options.pop("url", None)
         if url is None:
             raise UsageError(f"{DATABASE_FORMAT}: the option url is required.")
         connect_database(url)
-        sink = SinkOptions.parse(given)
+        sink = SinkOptions.parse(options)
         sink.refuse_packed("a table has a column for it in every row")
         if sink.topic is None:
             raise UsageError(
@@ -65,7 +65,7 @@ class DatabaseSink(DataSource):
             raise UsageError(f"{DATABASE_FORMAT}: guarantee is exactly_once or at_least_once.")
         return DatabaseWriter(sink, url, self.hooks())
 
-    def given(self) -> Mapping[str, str]:
+    def sink_options(self) -> Mapping[str, str]:
         """Return the sink's own options."""
         return self.options
 

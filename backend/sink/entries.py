@@ -182,7 +182,9 @@ def decode(value: bytes) -> Entry:
     elif kind is FaultReport:
         fields["what"] = FaultPhase(fields["what"])
     elif kind is RunTopics:
-        fields["ids"] = {str(topic): known and str(known) for topic, known in fields["ids"].items()}
+        fields["ids"] = {
+            str(topic): topic_id and str(topic_id) for topic, topic_id in fields["ids"].items()
+        }
     elif kind is FaultFired:
         # Kept evidence may hold anything.
         fields["fault"] = str(fields["fault"])
@@ -193,16 +195,16 @@ def last_attempt(
     entries: Iterable[Entry], source_topic: str, source_partition: int, sequence: int
 ) -> int:
     """Return the number of the last attempt at this transaction in the journal; 0 without any."""
-    found = _attempts(entries, (source_topic, source_partition, sequence))
-    return max((entry.attempt for entry in found), default=0)
+    attempts = _attempts(entries, (source_topic, source_partition, sequence))
+    return max((entry.attempt for entry in attempts), default=0)
 
 
 def aborts(
     entries: Iterable[Entry], source_topic: str, source_partition: int, sequence: int
 ) -> int:
     """Return how many attempts at this transaction the journal declares aborted."""
-    found = _attempts(entries, (source_topic, source_partition, sequence))
-    return sum(entry.outcome is Declared.ABORTED for entry in found)
+    attempts = _attempts(entries, (source_topic, source_partition, sequence))
+    return sum(entry.outcome is Declared.ABORTED for entry in attempts)
 
 
 def _attempts(

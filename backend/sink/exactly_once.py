@@ -117,9 +117,9 @@ class KafkaTransactionalSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaTransactionalWriter:  # noqa: ARG002
         require_columns(schema)
-        return KafkaTransactionalWriter(SinkOptions.parse(self.given()), self.hooks())
+        return KafkaTransactionalWriter(SinkOptions.parse(self.sink_options()), self.hooks())
 
-    def given(self) -> Mapping[str, str]:
+    def sink_options(self) -> Mapping[str, str]:
         """Return the sink's own options."""
         return self.options
 

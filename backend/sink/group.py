@@ -52,29 +52,29 @@ class GroupPosition:
         try:
             answer = self.committed()
         except OffsetMissing:
-            if not self.task.sink.offsets_forced or self.known is None:
+            if not self.task.sink.offsets_forced or self.recorded is None:
                 raise
-            return self.known
+            return self.recorded
         text = answer.metadata or ""
-        found = Position(int(text) if text.isdecimal() else 0, answer.offset)
-        if found.sequence > 0 and not self.task.hooks.entries:
-            return found
-        self.is_moved(found)
+        position = Position(int(text) if text.isdecimal() else 0, answer.offset)
+        if position.sequence > 0 and not self.task.hooks.entries:
+            return position
+        self.is_moved(position)
         # No sequence is used twice, even if the offset was set by other means.
-        used = self.known.sequence if self.known else 0
-        return Position(max(found.sequence, used), found.offset)
+        used = self.recorded.sequence if self.recorded else 0
+        return Position(max(position.sequence, used), position.offset)
 
     def committed(self) -> TopicPartition:
         """Return the group's committed offset and its metadata. Raises Fenced if the query has a
         later generation, OffsetMissing and SinkError."""
         sink, where = self.task.sink, self.task.where
-        asked = [TopicPartition(*self.task.source)]
+        partitions = [TopicPartition(*self.task.source)]
         if sink.generation and sink.journal is not None:
-            asked.append(generation_partition(sink.journal))
-        answer, *generations = self.consumer.committed(asked, timeout=TIMEOUT_S)
+            partitions.append(generation_partition(sink.journal))
+        answer, *generations = self.consumer.committed(partitions, timeout=TIMEOUT_S)
         if answer.error is not None:
             raise SinkError(f"The offset of group {sink.group} for {where}: {answer.error.str()}.")
-        if any(one.offset > sink.generation for one in generations):
+        if any(generation.offset > sink.generation for generation in generations):
             raise earlier_generation(self.task)
         if answer.offset == OFFSET_INVALID:
             raise OffsetMissing(
@@ -111,7 +111,7 @@ class GroupPosition:
         return self.consumer.consumer_group_metadata()
 
     @cached_property
-    def known(self) -> Position | None:
+    def recorded(self) -> Position | None:
         """The position in the journal; None without a journal."""
         sink = self.task.sink
         if sink.journal is None:
@@ -121,13 +121,13 @@ class GroupPosition:
             self.task.name,
         )
 
-    def is_moved(self, found: Position) -> bool:
+    def is_moved(self, position: Position) -> bool:
         """Return whether the group's offset disagrees with the journal. Raises OffsetsMoved unless
         offsetsForced is set."""
-        if self.known is None or agree(found, self.known):
+        if self.recorded is None or agree(position, self.recorded):
             return False
         if not self.task.sink.offsets_forced:
-            raise moved(self.task.sink.group, self.task.where, found.offset, self.known)
+            raise moved(self.task.sink.group, self.task.where, position.offset, self.recorded)
         return True
 
     def confirm_hole(self, first: int, row: int) -> None:
@@ -148,16 +148,16 @@ class GroupPosition:
                 " records are lost. Start a new run from what is left."
             )
         if message is None:
-            found = "nothing"
+            content = "nothing"
         elif error is not None:
-            found = error.str()
+            content = error.str()
         elif message.offset() == row:
             return
         else:
-            found = f"offset {message.offset()}"
+            content = f"offset {message.offset()}"
         raise SourceGap(
             f"{where}: offset {first} is next, a {self.task.sink.source_isolation} consumer finds"
-            f" {found} there, but the row that arrived has offset {row}. {REMEDY_SHUFFLED}"
+            f" {content} there, but the row that arrived has offset {row}. {REMEDY_SHUFFLED}"
         )
 
     @cached_property

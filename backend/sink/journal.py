@@ -86,7 +86,7 @@ class JournalReader:
     def news(self) -> Iterator[Entry]:
         """Yield entries up to the current end of the topic. Raises ClusterError when the journal
         cannot be read."""
-        return (one.entry for one in self.stamped_news())
+        return (stamped.entry for stamped in self.stamped_news())
 
     def stamped_news(self) -> Iterator[Stamped]:
         """Yield the same with their times."""

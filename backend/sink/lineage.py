@@ -35,8 +35,8 @@ def records_of(
     if task.sink.lineage == OFF:
         return ((topic, key, value, headers) for _, _, topic, key, value, headers in outputs)
     return (
-        (topic, key, value, [*headers, (LINEAGE_HEADER, b"%b/%d" % (place(one), index)), *more])
-        for one, index, topic, key, value, headers in outputs
+        (topic, key, value, [*headers, (LINEAGE_HEADER, b"%b/%d" % (place(number), index)), *more])
+        for number, index, topic, key, value, headers in outputs
     )
 
 
@@ -54,10 +54,10 @@ class Packer:
         """Return the records of outputs to one topic of `count` partitions."""
         self.packed += 1
         # Column by column: zip(*outputs) takes twice as long.
-        keys = [one[3] for one in outputs]
-        values = [one[4] for one in outputs]
-        headers = [one[5] for one in outputs]
-        offsets, indices = [one[0] for one in outputs], [one[1] for one in outputs]
+        keys = [output[3] for output in outputs]
+        values = [output[4] for output in outputs]
+        headers = [output[5] for output in outputs]
+        offsets, indices = [output[0] for output in outputs], [output[1] for output in outputs]
         partitions = partitions_of(keys, count, self.packed % count)
         for position, packed in packs_of(*self.source, offsets, indices, partitions):
             headers[position] = [*headers[position], (PACKED_HEADER, packed), *more]
@@ -66,13 +66,13 @@ class Packer:
 
 def by_topic(outputs: Sequence[Output]) -> Iterable[tuple[str, Sequence[Output]]]:
     """Group the outputs by topic, in their order."""
-    topics = [one[2] for one in outputs]
+    topics = [output[2] for output in outputs]
     if topics and topics.count(topics[0]) == len(topics):
         return [(topics[0], outputs)]
-    found: dict[str, list[Output]] = {}
-    for one in outputs:
-        found.setdefault(one[2], []).append(one)
-    return found.items()
+    grouped: dict[str, list[Output]] = {}
+    for output in outputs:
+        grouped.setdefault(output[2], []).append(output)
+    return grouped.items()
 
 
 def packs_of(

@@ -59,65 +59,67 @@ class SinkOptions:
     def address(self) -> Address:
         return Address(self.bootstrap, self.client)
 
-    def refuse_packed(self, what: str) -> None:
+    def refuse_packed(self, obstacle: str) -> None:
         """Refuse packed lineage, for sinks that cannot write it. Raises UsageError."""
         if self.lineage == PACKED:
-            raise UsageError(f"{FORMAT}: lineage is {PACKED}, and {what}. Choose {RECORD}.")
+            raise UsageError(f"{FORMAT}: lineage is {PACKED}, and {obstacle}. Choose {RECORD}.")
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        given = {name.lower(): value for name, value in options.items()}
-        known = {name.lower() for name in _OPTIONS}
-        unknown = [n for n in given if n not in known and not n.startswith("kafka.")]
+        by_name = {name.lower(): value for name, value in options.items()}
+        names = {name.lower() for name in _OPTIONS}
+        unknown = [n for n in by_name if n not in names and not n.startswith("kafka.")]
         if unknown:
             raise UsageError(
                 f"{FORMAT}: unknown option {unknown[0]}. Known: {', '.join(_OPTIONS)}, kafka.*"
             )
-        if "generation" in given and "journal" not in given:
+        if "generation" in by_name and "journal" not in by_name:
             raise UsageError(
                 f"{FORMAT}: generation needs the option journal: the group keeps it as an offset of"
                 " the journal topic."
             )
         client = {
             n[6:]: v
-            for n, v in given.items()
+            for n, v in by_name.items()
             if n.startswith("kafka.") and n != "kafka.bootstrap.servers"
         }
         require_names(client)
-        guarantee = Guarantee(_one_of(given, "guarantee", list(Guarantee), Guarantee.EXACTLY_ONCE))
-        lineage = _one_of(given, "lineage", [RECORD, PACKED, OFF], RECORD)
+        guarantee = Guarantee(
+            _one_of(by_name, "guarantee", list(Guarantee), Guarantee.EXACTLY_ONCE)
+        )
+        lineage = _one_of(by_name, "lineage", [RECORD, PACKED, OFF], RECORD)
         if lineage == PACKED and guarantee is not Guarantee.EXACTLY_ONCE:
             raise UsageError(
                 f"{FORMAT}: lineage is {PACKED}, which needs transactions, but {guarantee} has"
                 f" none. Choose {RECORD}."
             )
-        if "/" in given.get("transactionalidprefix", ""):
+        if "/" in by_name.get("transactionalidprefix", ""):
             raise UsageError(
                 f"{FORMAT}: transactionalIdPrefix holds a slash, which separates the parts of a"
                 " header."
             )
         return cls(
-            bootstrap=_required(given, "kafka.bootstrap.servers"),
+            bootstrap=_required(by_name, "kafka.bootstrap.servers"),
             client=client,
-            topic=given.get("topic"),
-            group=_required(given, "group"),
-            prefix=_required(given, "transactionalIdPrefix"),
+            topic=by_name.get("topic"),
+            group=_required(by_name, "group"),
+            prefix=_required(by_name, "transactionalIdPrefix"),
             source_isolation=_one_of(
-                given, "sourceIsolation", [READ_COMMITTED, READ_UNCOMMITTED], READ_COMMITTED
+                by_name, "sourceIsolation", [READ_COMMITTED, READ_UNCOMMITTED], READ_COMMITTED
             ),
             guarantee=guarantee,
-            idempotence=_one_of(given, "idempotence", ["true", "false"], "true") == "true",
-            acks=_one_of(given, "acks", ["all", "0"], "all"),
+            idempotence=_one_of(by_name, "idempotence", ["true", "false"], "true") == "true",
+            acks=_one_of(by_name, "acks", ["all", "0"], "all"),
             lineage=lineage,
-            records_per_transaction=_whole(given, "recordsPerTransaction", 1000),
-            bytes_per_transaction=_whole(given, "bytesPerTransaction", 64_000_000),
-            commit_interval_ms=_whole(given, "commitIntervalMs", COMMIT_INTERVAL_MS),
-            transaction_timeout_ms=_whole(given, "transactionTimeoutMs", TRANSACTION_TIMEOUT_MS),
-            attempts_max=_whole(given, "attemptsMax", 10),
-            journal=given.get("journal"),
-            generation=_whole(given, "generation", 0, 0),
-            offsets_forced=_one_of(given, "offsetsForced", ["true", "false"], "false") == "true",
-            dead_letters=given.get("deadletters"),
+            records_per_transaction=_whole(by_name, "recordsPerTransaction", 1000),
+            bytes_per_transaction=_whole(by_name, "bytesPerTransaction", 64_000_000),
+            commit_interval_ms=_whole(by_name, "commitIntervalMs", COMMIT_INTERVAL_MS),
+            transaction_timeout_ms=_whole(by_name, "transactionTimeoutMs", TRANSACTION_TIMEOUT_MS),
+            attempts_max=_whole(by_name, "attemptsMax", 10),
+            journal=by_name.get("journal"),
+            generation=_whole(by_name, "generation", 0, 0),
+            offsets_forced=_one_of(by_name, "offsetsForced", ["true", "false"], "false") == "true",
+            dead_letters=by_name.get("deadletters"),
         )
 
 
@@ -146,22 +148,22 @@ _OPTIONS = (
 )
 
 
-def _required(given: Mapping[str, str], name: str) -> str:
-    value = given.get(name.lower())
+def _required(by_name: Mapping[str, str], name: str) -> str:
+    value = by_name.get(name.lower())
     if not value:
         raise UsageError(f"{FORMAT}: the option {name} is required.")
     return value
 
 
-def _one_of(given: Mapping[str, str], name: str, known: Sequence[str], default: str) -> str:
-    text = given.get(name.lower(), default)
-    if text not in known:
-        raise UsageError(f"{FORMAT}: {name} is {text!r}; it must be one of {', '.join(known)}.")
+def _one_of(by_name: Mapping[str, str], name: str, choices: Sequence[str], default: str) -> str:
+    text = by_name.get(name.lower(), default)
+    if text not in choices:
+        raise UsageError(f"{FORMAT}: {name} is {text!r}; it must be one of {', '.join(choices)}.")
     return text
 
 
-def _whole(given: Mapping[str, str], name: str, default: int, least: int = 1) -> int:
-    text = given.get(name.lower(), str(default))
+def _whole(by_name: Mapping[str, str], name: str, default: int, least: int = 1) -> int:
+    text = by_name.get(name.lower(), str(default))
     if not text.isdigit() or int(text) < least:
         raise UsageError(f"{FORMAT}: {name} is {text!r}; it must be a whole number from {least}.")
     return int(text)

@@ -48,15 +48,15 @@ def require_columns(schema: StructType) -> None:
         )
 
 
-def only_source(batch: pa.RecordBatch, known: tuple[str, int] | None) -> tuple[str, int]:
+def only_source(batch: pa.RecordBatch, expected: tuple[str, int] | None) -> tuple[str, int]:
     """Return the one source partition of these rows. Raises ShuffledInput if there are several."""
     topics, partitions = pc.unique(batch.column("topic")), pc.unique(batch.column("partition"))
-    found = (topics[0].as_py(), partitions[0].as_py())
-    if len(topics) > 1 or len(partitions) > 1 or (known is not None and found != known):
+    source = (topics[0].as_py(), partitions[0].as_py())
+    if len(topics) > 1 or len(partitions) > 1 or (expected is not None and source != expected):
         raise ShuffledInput(
-            f"One task holds rows of several source partitions ({found[0]}). {REMEDY_SHUFFLED}"
+            f"One task holds rows of several source partitions ({source[0]}). {REMEDY_SHUFFLED}"
         )
-    return found
+    return source
 
 
 def outputs_of(batch: pa.RecordBatch, default_topic: str | None) -> Outputs:
@@ -68,22 +68,22 @@ def outputs_of(batch: pa.RecordBatch, default_topic: str | None) -> Outputs:
         structs = lists.flatten()
         if structs.null_count:
             raise UsageError(f"{FORMAT}: an output is null. Leave it out of its list.")
-        made = dict(zip((one.name for one in structs.type), structs.flatten(), strict=True))
+        fields = dict(zip((field.name for field in structs.type), structs.flatten(), strict=True))
         counts = _numbers(pc.list_value_length(lists))
     else:
-        made = {name: batch.column(name) for name in ("key", "value")}
+        fields = {name: batch.column(name) for name in ("key", "value")}
         counts = np.ones(offsets.size, np.int64)
     ends = np.cumsum(counts)
     total = int(counts.sum())
     indices = np.arange(total) - np.repeat(ends - counts, counts)
-    keys, values = made["key"], made["value"]
+    keys, values = fields["key"], fields["value"]
     columns = (
         np.repeat(offsets, counts).tolist(),
         indices.tolist(),
-        _topics(made.get("topic"), default_topic, total),
+        _topics(fields.get("topic"), default_topic, total),
         keys.to_numpy(zero_copy_only=False).tolist(),
         values.to_numpy(zero_copy_only=False).tolist(),
-        _headers(made.get("headers"), total),
+        _headers(fields.get("headers"), total),
     )
     sizes = _numbers(pc.binary_length(keys)) + _numbers(pc.binary_length(values))
     upto_record = np.concatenate(([0], np.cumsum(sizes)))
@@ -97,19 +97,19 @@ def _numbers(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.asarray(pc.fill_null(column, 0).to_numpy(zero_copy_only=False), np.int64)
 
 
-def _topics(own: pa.Array | None, default: str | None, total: int) -> list[str]:
+def _topics(output_topics: pa.Array | None, default: str | None, total: int) -> list[str]:
     """Return the topic of each output."""
-    named = [None] * total if own is None else own.to_pylist()
+    named = [None] * total if output_topics is None else output_topics.to_pylist()
     if default is None and None in named:
         raise UsageError(f"{FORMAT}: an output names no topic, and the option topic is not set.")
-    return [str(default) if one is None else one for one in named]
+    return [str(default) if topic is None else topic for topic in named]
 
 
-def _headers(own: pa.Array | None, total: int) -> list[Headers]:
+def _headers(output_headers: pa.Array | None, total: int) -> list[Headers]:
     """Return the outputs' own headers."""
-    if own is None or own.null_count == total:
+    if output_headers is None or output_headers.null_count == total:
         return [()] * total
     return [
         [(header["key"], header["value"]) for header in headers or []]
-        for headers in own.to_pylist()
+        for headers in output_headers.to_pylist()
     ]

@@ -28,41 +28,41 @@ class Position:
 def journalled(entries: Iterable[Entry], name: str) -> Position | None:
     """Return the furthest position of a transactional id in the journal; None if it has no
     entry."""
-    known: Position | None = None
+    furthest: Position | None = None
     for entry in entries:
         if isinstance(entry, TaskStarted) and entry.transactional_id == name:
-            found = Position(entry.sequence - 1, entry.next_offset)
+            position = Position(entry.sequence - 1, entry.next_offset)
         elif isinstance(entry, TransactionEnded) and (entry.transactional_id, entry.outcome) == (
             name,
             Declared.COMMITTED,
         ):
-            found = Position(entry.sequence, entry.next_offset)
+            position = Position(entry.sequence, entry.next_offset)
         else:
             continue
         # The later entry of a sequence wins: a writer with offsetsForced began there.
-        if known is None or found.sequence >= known.sequence:
-            known = found
-    return known
+        if furthest is None or position.sequence >= furthest.sequence:
+            furthest = position
+    return furthest
 
 
-def agree(found: Position, known: Position | None) -> bool:
+def agree(group_position: Position, recorded: Position | None) -> bool:
     """Return whether the group's offset matches the journal, or is ahead by undeclared transactions
     (their worker was killed before its last entries were sent)."""
-    if known is None or found.offset == known.offset:
+    if recorded is None or group_position.offset == recorded.offset:
         return True
-    return found.sequence > known.sequence and found.offset > known.offset
+    return group_position.sequence > recorded.sequence and group_position.offset > recorded.offset
 
 
-def moved(group: str, where: str, found: int, known: Position) -> OffsetsMoved:
+def moved(group: str, where: str, offset: int, recorded: Position) -> OffsetsMoved:
     """Return the error for a group's offset that disagrees with the journal."""
-    how = "back" if found < known.offset else "forward"
-    then = "repeat" if found < known.offset else "leave out"
-    first, last = sorted((found, known.offset))
+    how = "back" if offset < recorded.offset else "forward"
+    then = "repeat" if offset < recorded.offset else "leave out"
+    first, last = sorted((offset, recorded.offset))
     return OffsetsMoved(
-        f"Group {group} is at offset {found} of {where}, but the journal says that transaction"
-        f" {known.sequence} left it at {known.offset}: somebody moved it {how}, and continuing"
-        f" would {then} offsets {first} to {last - 1}. Set it to {known.offset} and resume, or"
-        " continue from where it is with offsetsForced (--offsets-forced)."
+        f"Group {group} is at offset {offset} of {where}, but the journal says that transaction"
+        f" {recorded.sequence} left it at {recorded.offset}: somebody moved it {how}, and"
+        f" continuing would {then} offsets {first} to {last - 1}. Set it to {recorded.offset} and"
+        " resume, or continue from where it is with offsetsForced (--offsets-forced)."
     )
 
 

@@ -50,8 +50,8 @@ MESSAGE_ROWS = 4
 TAKEN_AT_ONCE = 16
 """Inputs of a transaction that the writer takes one by one, as they come: nothing is left to do
 when the time is over. A busy sink saves processor time by taking the rest together."""
-HELD_BYTES = 64_000_000
-HELD_ROWS = 20_000
+BUFFER_BYTES = 64_000_000
+BUFFER_ROWS = 20_000
 """Rows that wait for the writer. Beyond either limit Spark has to wait."""
 
 ALLOWLIST = "spark.sql.streaming.realTimeMode.allowlistCheck"
@@ -97,8 +97,8 @@ def start_real_time(
     """
     require_columns(rows.schema)
     sink = replace(SinkOptions.parse(options), linger_ms=REAL_TIME_LINGER_MS)
-    given = {name.lower(): value for name, value in options.items()}
-    if "checkpointlocation" not in given:
+    by_name = {name.lower(): value for name, value in options.items()}
+    if "checkpointlocation" not in by_name:
         raise UsageError(f"{FORMAT}: the option checkpointLocation is required.")
     failed = (
         None if sink.journal is None else FailedTasks(sink.address, sink.journal, sink.generation)
@@ -110,7 +110,7 @@ def start_real_time(
             .mapInArrow(partial(write, sink, hooks), "inputs long")
             .writeStream.format("noop")
             .outputMode("update")
-            .option("checkpointLocation", given["checkpointlocation"])
+            .option("checkpointLocation", by_name["checkpointlocation"])
         )
         # Any: PySpark's stubs lack this trigger.
         return RealTimeQuery(writer.trigger(realTime=f"{batch_s} seconds").start(), failed)
@@ -135,11 +135,11 @@ def _is_of(places: Iterable[tuple[str, int]]) -> Column:
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(places):
         topics.setdefault(topic, []).append(partition)
-    each = [
+    conditions = [
         (F.col("topic") == topic) & F.col("partition").isin(partitions)
         for topic, partitions in topics.items()
     ]
-    return reduce(lambda one, other: one | other, each)
+    return reduce(lambda left, right: left | right, conditions)
 
 
 @contextmanager
@@ -151,35 +151,35 @@ def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None
             spark.conf.set(name, value)
         yield
     finally:
-        for name, known in before.items():
-            if known is None:
+        for name, value_before in before.items():
+            if value_before is None:
                 spark.conf.unset(name)
             else:
-                spark.conf.set(name, known)
+                spark.conf.set(name, value_before)
 
 
 def write(
     sink: SinkOptions, hooks: MakeHooks, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Write one task's rows. Yields nothing: `mapInArrow` asks for a generator."""
-    held = Held()
-    writer = threading.Thread(target=_write, args=(sink, hooks, held), name="writer", daemon=True)
+    buffer = RowBuffer()
+    writer = threading.Thread(target=_write, args=(sink, hooks, buffer), name="writer", daemon=True)
     writer.start()
     try:
         for batch in batches:
-            held.put(batch)
-        held.end()
+            buffer.put(batch)
+        buffer.end()
     except BaseException:
         # Spark has gone, or the writer has failed. A commit in progress is finished.
-        held.abandon()
+        buffer.abandon()
         raise
     finally:
         writer.join()
-    held.raise_failure()
+    buffer.raise_failure()
     yield from ()
 
 
-class Held:
+class RowBuffer:
     """Rows on their way from the thread that receives them to the thread that writes them."""
 
     def __init__(self) -> None:
@@ -208,20 +208,18 @@ class Held:
             self.size += batch.nbytes
             self.changed.notify_all()
 
-    def take(self, timeout_s: float | None, rows: int = 1) -> list[pa.RecordBatch] | None:
-        """Return all that is held, as soon as it is this many rows or full, or after the timeout.
+    def take(self, wait_s: float | None, least: int = 1) -> list[pa.RecordBatch] | None:
+        """Return all that is held, as soon as it is `least` rows or full, or after `wait_s`.
         Empty rows do not count. Returns None after the last rows."""
         with self.changed:
-            self.changed.wait_for(
-                lambda: self.rows >= rows or self._full() or self.ended, timeout_s
-            )
-            taken = list(self.batches)
-            if not taken and self.ended:
+            self.changed.wait_for(lambda: self.rows >= least or self._full() or self.ended, wait_s)
+            batches = list(self.batches)
+            if not batches and self.ended:
                 return None
             self.batches.clear()
             self.rows = self.size = 0
             self.changed.notify_all()
-            return taken
+            return batches
 
     def end(self) -> None:
         """No more rows will come."""
@@ -247,19 +245,19 @@ class Held:
             raise self.failure
 
     def _full(self) -> bool:
-        return self.rows >= HELD_ROWS or self.size >= HELD_BYTES
+        return self.rows >= BUFFER_ROWS or self.size >= BUFFER_BYTES
 
 
-def _write(sink: SinkOptions, hooks: MakeHooks, held: Held) -> None:
+def _write(sink: SinkOptions, hooks: MakeHooks, buffer: RowBuffer) -> None:
     try:
         with ExitStack() as stack:
-            writer = _write_until_end(sink, hooks, held, stack)
-            if writer is not None and held.failure is None:
+            writer = _write_until_end(sink, hooks, buffer, stack)
+            if writer is not None and buffer.failure is None:
                 writer.finish()
     except BaseException as error:
-        given_up = held.failure is not None
+        given_up = buffer.failure is not None
         # Raised again in Spark's thread.
-        held.fail(error)
+        buffer.fail(error)
         if not given_up:
             report(sink, error)
 
@@ -274,7 +272,7 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
 
 
 def _write_until_end(
-    sink: SinkOptions, hooks: MakeHooks, held: Held, stack: ExitStack
+    sink: SinkOptions, hooks: MakeHooks, buffer: RowBuffer, stack: ExitStack
 ) -> PartitionWriter | None:
     """Commit by size and by time until no more rows come. Returns the writer if there were rows."""
     writer: PartitionWriter | None = None
@@ -282,11 +280,12 @@ def _write_until_end(
     while True:
         waiting = 0 if writer is None else writer.batcher.inputs
         left_s = max(0.0, due_at - time.monotonic()) if waiting else None
-        taken = held.take(left_s, sink.records_per_transaction if waiting >= TAKEN_AT_ONCE else 1)
-        came_at = held.since
-        if taken is None:
+        least = sink.records_per_transaction if waiting >= TAKEN_AT_ONCE else 1
+        batches = buffer.take(left_s, least)
+        came_at = buffer.since
+        if batches is None:
             return writer
-        batch = _joined(taken)
+        batch = _joined(batches)
         if batch is not None:
             source = only_source(batch, writer.task.source if writer else None)
             if writer is None:

@@ -93,20 +93,20 @@ class KafkaStatefulSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStatefulWriter:  # noqa: ARG002
         require_columns(schema)
-        given: Mapping[str, str] = {
-            name: value for name, value in self.given().items() if name.lower() != "batches"
+        options: Mapping[str, str] = {
+            name: value for name, value in self.sink_options().items() if name.lower() != "batches"
         }
-        sink = SinkOptions.parse(given)
+        sink = SinkOptions.parse(options)
         sink.refuse_packed(
             "a task behind a shuffle holds outputs of many source partitions, which no pack can"
             " name"
         )
-        own = next(
+        batches_option = next(
             (value for name, value in self.options.items() if name.lower() == "batches"), None
         )
-        return KafkaStatefulWriter(sink, own or batches_topic(sink.group), self.hooks())
+        return KafkaStatefulWriter(sink, batches_option or batches_topic(sink.group), self.hooks())
 
-    def given(self) -> Mapping[str, str]:
+    def sink_options(self) -> Mapping[str, str]:
         """Return the sink's own options."""
         return self.options
 
@@ -151,8 +151,8 @@ class KafkaStatefulWriter(DataSourceStreamArrowWriter):
             for topic, offsets in (
                 message.reached.items() if isinstance(message, BatchReceipt) else ()
             ):
-                known = reached.setdefault(topic, {})
-                known.update({p: max(offset, known.get(p, 0)) for p, offset in offsets.items()})
+                ends = reached.setdefault(topic, {})
+                ends.update({p: max(offset, ends.get(p, 0)) for p, offset in offsets.items()})
         if reached:
             cluster = Cluster(self.sink.address)
             for topic, offsets in reached.items():
@@ -229,13 +229,13 @@ class BatchWriter(TransactionWriter):
         first = len(self.places)
         for topic, partition, offset in places:
             self.places.append(f"{topic}/{partition}/{offset}".encode())
-            known = self.reached.reached.setdefault(topic, {})
-            known[partition] = max(known.get(partition, 0), offset + 1)
+            ends = self.reached.reached.setdefault(topic, {})
+            ends[partition] = max(ends.get(partition, 0), offset + 1)
         numbered = pa.array(range(first, len(self.places)), pa.int64())
         batch = batch.set_column(batch.schema.get_field_index("offset"), "offset", numbered)
-        for one in outputs_of(batch, self.task.sink.topic).records:
-            number, index, sink, key, value, _headers = one
-            self.outputs.append(one)
+        for output in outputs_of(batch, self.task.sink.topic).records:
+            number, index, sink, key, value, _headers = output
+            self.outputs.append(output)
             parts = (
                 b"%b/%d" % (self.places[number], index),
                 sink.encode(),

@@ -119,8 +119,8 @@ def require_no_table(url: str, table: str) -> None:
     rows of a table."""
     engine = connect_database(url)
     with answering(engine):
-        there = inspect(engine).has_table(table)
-    if there:
+        exists = inspect(engine).has_table(table)
+    if exists:
         raise SinkError(
             f"{shown(engine)} has a table {table} already. Choose another name, or drop it."
         )
@@ -129,12 +129,12 @@ def require_no_table(url: str, table: str) -> None:
 def committed_offsets(url: str, group: str, topic: str) -> dict[int, int]:
     """Return the offset of the group's next input, by partition of a source topic. Raises
     SinkError."""
-    asked = select(OFFSETS.c.partition, OFFSETS.c.next_offset).where(
+    query = select(OFFSETS.c.partition, OFFSETS.c.next_offset).where(
         OFFSETS.c.group_id == group, OFFSETS.c.topic == topic
     )
     engine = connect_database(url)
     with answering(engine), engine.connect() as connection:
-        return {row.partition: row.next_offset for row in connection.execute(asked)}
+        return {row.partition: row.next_offset for row in connection.execute(query)}
 
 
 def set_generation(url: str, group: str, generation: int) -> None:

@@ -50,7 +50,7 @@ def watched(sink: SinkOptions, where: str) -> Iterator[None]:
         SparkError.__name__,
         f"The worker of {where} was killed. Look for the reason in the logs of its machine.",
     )
-    told = {
+    message = {
         "bootstrap": sink.bootstrap,
         "client": dict(sink.client),
         "journal": sink.journal,
@@ -67,7 +67,7 @@ def watched(sink: SinkOptions, where: str) -> Iterator[None]:
     )
     with watcher:
         assert watcher.stdin is not None
-        print(json.dumps(told), file=watcher.stdin, flush=True)
+        print(json.dumps(message), file=watcher.stdin, flush=True)
         try:
             yield
         finally:
@@ -80,8 +80,8 @@ def report(sink: SinkOptions, error: BaseException) -> None:
     if sink.journal is None:
         return
     # The text of an unknown error could hold a part of a record.
-    known = isinstance(error, TopicproofError)
-    reason = str(error) if known else "Its text is in the log of Spark's worker."
+    is_ours = isinstance(error, TopicproofError)
+    reason = str(error) if is_ours else "Its text is in the log of Spark's worker."
     # Without the journal, Spark reports the error later.
     with suppress(ClusterError):
         append_to_journal(
@@ -166,9 +166,9 @@ class RealTimeQuery:
 
 
 def _report_killed() -> None:
-    told = json.load(sys.stdin)
-    address = Address(told["bootstrap"], told["client"])
-    append_to_journal(address, told["journal"], TaskFailed(*told["failed"]))
+    message = json.load(sys.stdin)
+    address = Address(message["bootstrap"], message["client"])
+    append_to_journal(address, message["journal"], TaskFailed(*message["failed"]))
 
 
 if __name__ == "__main__":

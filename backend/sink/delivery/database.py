@@ -29,16 +29,16 @@ class DatabasePosition(GroupPosition):
         task = self.task
         query = select(OFFSETS.c.next_offset, OFFSETS.c.sequence, OFFSETS.c.generation)
         with answering(self.engine), self.engine.connect() as connection:
-            found = connection.execute(query.where(*own_offset(task))).one_or_none()
-        if found is None:
+            row = connection.execute(query.where(*own_offset(task))).one_or_none()
+        if row is None:
             raise OffsetMissing(
                 f"Group {task.sink.group} has no offset for {task.where} in {shown(self.engine)},"
                 " so it is unknown what was processed. Set where it begins (make_tables) and start"
                 " with an empty table."
             )
-        if found.generation > task.sink.generation > 0:
+        if row.generation > task.sink.generation > 0:
             raise earlier_generation(task)
-        return Position(found.sequence, found.next_offset)
+        return Position(row.sequence, row.next_offset)
 
 
 class DatabaseDelivery:

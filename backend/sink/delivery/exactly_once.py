@@ -119,9 +119,9 @@ class ExactlyOnce:
         that is impossible."""
         topic, refused = self.task.sink.dead_letters, sorted(self.refused)
         if topic is None or any(
-            one[2] == topic for one in contents.outputs if one[0] in self.refused
+            output[2] == topic for output in contents.outputs if output[0] in self.refused
         ):
-            inputs = ", ".join(self.place(one).decode() for one in refused) or "unknown"
+            inputs = ", ".join(self.place(number).decode() for number in refused) or "unknown"
             remedy = (
                 "Set deadLetters to a topic for such inputs"
                 if topic is None
@@ -134,9 +134,9 @@ class ExactlyOnce:
             raise error
         reason = (REASON_HEADER, str(error).encode())
         letters: list[Output] = [
-            (one, 0, topic, None, self.place(one), [reason]) for one in refused
+            (number, 0, topic, None, self.place(number), [reason]) for number in refused
         ]
-        others = [one for one in contents.outputs if one[0] not in self.refused]
+        others = [output for output in contents.outputs if output[0] not in self.refused]
         self.refused.clear()
         self.task.hooks.drop_extra_value()
         return replace(contents, outputs=[*others, *letters])
@@ -180,22 +180,22 @@ class ExactlyOnce:
             self.producer.produce([record], self._report(output[0]))
 
     def _send_packed(self, outputs: Sequence[Output], more: Headers) -> None:
-        for topic, own in by_topic(outputs):
+        for topic, of_topic in by_topic(outputs):
             if topic not in self.partitions:
                 self.partitions[topic] = self.producer.partitions(topic)
             count = self.partitions[topic]
             if count == 0:
-                self.producer.produce(records_of(self.task, self.place, own, more))
+                self.producer.produce(records_of(self.task, self.place, of_topic, more))
             else:
-                self.producer.produce_placed(self.packer.pack(topic, count, own, more))
+                self.producer.produce_placed(self.packer.pack(topic, count, of_topic, more))
 
     def _report(self, sending: int) -> Delivered:
         """Return a callback for the delivery report of one record of this input."""
-        heard = self.producer.heard
+        on_delivery = self.producer.heard
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None and is_refused(error):
                 self.refused.add(sending)
-            heard(error, message)
+            on_delivery(error, message)
 
         return delivered

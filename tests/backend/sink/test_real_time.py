@@ -15,7 +15,7 @@ from topicproof.backend.errors import InjectedError, OffsetMissing
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.sink.hooks import NoHooks
 from topicproof.backend.sink.options import SinkOptions
-from topicproof.backend.sink.real_time import HELD_ROWS, Held, write
+from topicproof.backend.sink.real_time import BUFFER_ROWS, RowBuffer, write
 
 
 def row(offset: int | None, topic: str = "source", count: int = 1) -> pa.RecordBatch:
@@ -85,39 +85,39 @@ def test_the_writers_error_ends_the_task(bootstrap: str, new_topic: Callable[...
 def test_rows_that_wait_are_taken_together_and_limited() -> None:
     """Story: Spark hands over as many rows as may wait. The next one waits until the writer has
     taken all of them at once."""
-    held = Held()
-    held.put(row(0, count=HELD_ROWS - 1))
-    held.put(row(1))
+    buffer = RowBuffer()
+    buffer.put(row(0, count=BUFFER_ROWS - 1))
+    buffer.put(row(1))
     done = threading.Event()
 
     def put() -> None:
-        held.put(row(2))
+        buffer.put(row(2))
         done.set()
 
     spark = threading.Thread(target=put)
     spark.start()
     assert not done.is_set()
-    taken = held.take(None)
+    taken = buffer.take(None)
     assert taken is not None
-    assert [batch.num_rows for batch in taken] == [HELD_ROWS - 1, 1]
+    assert [batch.num_rows for batch in taken] == [BUFFER_ROWS - 1, 1]
     spark.join()
-    held.end()
-    assert [batch.num_rows for batch in held.take(0) or ()] == [1]
-    assert held.take(None) is None
+    buffer.end()
+    assert [batch.num_rows for batch in buffer.take(0) or ()] == [1]
+    assert buffer.take(None) is None
 
 
 def test_rows_of_a_task_that_spark_gave_up_are_not_written() -> None:
     """Story: Spark's connection breaks while rows wait. The writer gets none of them."""
-    held = Held()
-    held.put(row(0))
-    held.abandon()
-    assert held.take(None) is None
+    buffer = RowBuffer()
+    buffer.put(row(0))
+    buffer.abandon()
+    assert buffer.take(None) is None
 
 
 def test_a_failed_writer_releases_spark() -> None:
     """Story: Spark waits because too many rows are held. The writer fails, and Spark learns why."""
-    held = Held()
-    held.put(row(0, count=HELD_ROWS))
-    threading.Thread(target=held.fail, args=(InjectedError("on purpose"),)).start()
+    buffer = RowBuffer()
+    buffer.put(row(0, count=BUFFER_ROWS))
+    threading.Thread(target=buffer.fail, args=(InjectedError("on purpose"),)).start()
     with pytest.raises(InjectedError, match="on purpose"):
-        held.put(row(1))
+        buffer.put(row(1))

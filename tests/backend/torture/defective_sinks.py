@@ -240,7 +240,7 @@ class DefectiveSink(InjectingSink):
     position: type[GroupPosition] = GroupPosition
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DefectiveWriter:  # noqa: ARG002
-        writer = DefectiveWriter(SinkOptions.parse(self.given()), self.hooks())
+        writer = DefectiveWriter(SinkOptions.parse(self.sink_options()), self.hooks())
         writer.delivery, writer.position = self.delivery, self.position
         return writer
 
