@@ -28,7 +28,7 @@ from topicproof.backend.commands.terminal import (
     write_file,
 )
 from topicproof.backend.errors import TopicproofError
-from topicproof.backend.matrix.cells import AT_ONCE, Result, kept, run_cells
+from topicproof.backend.matrix.cells import AT_ONCE, Result, run_cells, saved_results
 from topicproof.backend.matrix.choice import cells, in_real_time
 from topicproof.backend.services.keeper import services
 
@@ -82,7 +82,7 @@ def matrix(
     wanted = cells(only or (), small, settings.brokers if settings.bootstrap is None else 1)
     if real_time:
         wanted = in_real_time(wanted)
-    done = kept(settings, wanted) if resume else []
+    done = saved_results(settings, wanted) if resume else []
     there = {(one.guarantee, one.fault) for one in done}
     left = [cell for cell in wanted if (cell.guarantee, cell.fault) not in there]
     with stopping() as stop, progress_bar("cells", len(wanted), len(done)) as advance:

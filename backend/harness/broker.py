@@ -58,8 +58,8 @@ class Broker:
             (aborted, topic.aborted),
             (open, topic.open),
         ):
-            if wanted := list(records):
-                write(wanted)
+            if batch := list(records):
+                write(batch)
         return topic
 
     def kill(self, node: int = 1) -> None:
@@ -92,8 +92,8 @@ class Broker:
         return self._spark.result()
 
     def _start_spark(self) -> str:
-        found = self.stack.enter_context(services(self.settings, kafka=False))
-        return found.spark_remote
+        spark_services = self.stack.enter_context(services(self.settings, kafka=False))
+        return spark_services.spark_remote
 
     def _strike(self, node: int, how: str) -> None:
         if self._handle is None:

@@ -56,7 +56,7 @@ class Topic:
     transactions: list[OpenTransaction] = field(default_factory=list, repr=False)
     asking: dict[str, Consumer] = field(default_factory=dict, repr=False)
     """Consumers that ask for offsets, by group. They are no members."""
-    seen: tuple[Bounds, pd.DataFrame] | None = field(default=None, repr=False)
+    last_fates: tuple[Bounds, pd.DataFrame] | None = field(default=None, repr=False)
     """The fates of its offsets (`fate_ranges`), and the bounds at that moment."""
 
     def __str__(self) -> str:
@@ -89,15 +89,15 @@ class Topic:
     def end(self) -> int:
         """Return how many offsets the topic has, over all partitions: records of every fate, and
         the markers of transactions."""
-        return sum(one.hw - one.start for one in self.cluster.bounds(self.name).partitions)
+        return sum(p.hw - p.start for p in self.cluster.bounds(self.name).partitions)
 
     def settled(self) -> bool:
         """Return whether no transaction is open."""
-        return all(one.lso == one.hw for one in self.cluster.bounds(self.name).partitions)
+        return all(p.lso == p.hw for p in self.cluster.bounds(self.name).partitions)
 
     def processed(self, group: str) -> int:
         """Return how many offsets a consumer group has committed, over all partitions."""
-        starts = {one.partition: one.start for one in self.cluster.bounds(self.name).partitions}
+        starts = {p.partition: p.start for p in self.cluster.bounds(self.name).partitions}
         committed = self._committed(group)
         return sum(offset - starts[partition] for partition, offset in committed.items())
 
@@ -106,10 +106,10 @@ class Topic:
         the offset after its last record, so the markers behind that do not count."""
         committed = self._committed(group)
         bounds = self.cluster.bounds(self.name)
-        if self.seen is None or self.seen[0] != bounds:
+        if self.last_fates is None or self.last_fates[0] != bounds:
             batches = scan(self.cluster.address, self.name, bounds)
-            self.seen = (bounds, fate_ranges(batches, bounds))
-        ranges = self.seen[1]
+            self.last_fates = (bounds, fate_ranges(batches, bounds))
+        ranges = self.last_fates[1]
         return not any(
             records_between(
                 ranges, p.partition, committed.get(p.partition, p.start), p.lso, [Fate.COMMITTED]
@@ -119,7 +119,7 @@ class Topic:
 
     def start_group(self, group: str) -> None:
         """Commit the beginning of every partition for a group, as `topicproof floor` does."""
-        starts = {one.partition: one.start for one in self.cluster.bounds(self.name).partitions}
+        starts = {p.partition: p.start for p in self.cluster.bounds(self.name).partitions}
         self.cluster.commit_offsets(group, self.name, starts)
 
     def _committed(self, group: str) -> dict[int, int]:
@@ -128,9 +128,9 @@ class Topic:
         if group not in self.asking:
             config = consumer_config(self.cluster.address, group, READ_UNCOMMITTED)
             self.asking[group] = Consumer(config)
-        wanted = [TopicPartition(self.name, one) for one in self.cluster.partitions(self.name)]
-        found = self.asking[group].committed(wanted, timeout=TIMEOUT_S)
-        return {one.partition: one.offset for one in found if one.offset >= 0}
+        partitions = [TopicPartition(self.name, one) for one in self.cluster.partitions(self.name)]
+        positions = self.asking[group].committed(partitions, timeout=TIMEOUT_S)
+        return {one.partition: one.offset for one in positions if one.offset >= 0}
 
     def close(self) -> None:
         """Abort what is still open."""

@@ -81,7 +81,7 @@ class Result:
 def run_cells(
     settings: Settings,
     services: Services,
-    wanted: Iterable[Cell],
+    chosen_cells: Iterable[Cell],
     stop: threading.Event,
     ended: Callable[[Result], None],
     at_once: int = AT_ONCE,
@@ -93,15 +93,15 @@ def run_cells(
     The run of a surprise is kept. `give_up` ends this process if Kafka or Spark is gone for good
     (backend/runs/lifeline.py). Raises UsageError for a cluster with too few brokers.
     """
-    cells, history = list(wanted), History(settings)
+    cells, history = list(chosen_cells), History(settings)
     cluster = Cluster(services.address)
     needed = max((cell.trouble.brokers for cell in cells), default=1)
-    if needed > 1 and (there := how_many(cluster)) < needed:
+    if needed > 1 and (count := how_many(cluster)) < needed:
         raise UsageError(
-            f"The embedded Kafka of {settings.home} runs with {there} of the {needed} brokers that"
+            f"The embedded Kafka of {settings.home} runs with {count} of the {needed} brokers that"
             " these cells need. Stop what uses it, or set TOPICPROOF_HOME to another folder."
         )
-    known = {(one.guarantee, one.fault): one for one in read_results(settings)}
+    results = {(result.guarantee, result.fault): result for result in read_results(settings)}
     lock = threading.Lock()
 
     def run_one(cell: Cell) -> None:
@@ -111,8 +111,8 @@ def run_cells(
         if result is None:
             return
         with lock:
-            known[cell.guarantee, cell.fault] = result
-            _write_results(settings, list(known.values()))
+            results[cell.guarantee, cell.fault] = result
+            _write_results(settings, list(results.values()))
             ended(result)
 
     alone = [cell for cell in cells if cell.trouble.brokers > 1]
@@ -123,26 +123,28 @@ def run_cells(
         with ThreadPoolExecutor(workers) as pool:
             waiting = [pool.submit(run_one, cell) for cell in together]
             try:
-                for one in waiting:
-                    one.result()
+                for future in waiting:
+                    future.result()
             finally:
-                for one in waiting:
-                    one.cancel()
+                for future in waiting:
+                    future.cancel()
 
 
-def kept(settings: Settings, wanted: Iterable[Cell]) -> list[Result]:
+def saved_results(settings: Settings, cells: Iterable[Cell]) -> list[Result]:
     """Return the home's results for these cells, if the plan is still the same."""
-    results = {(one.guarantee, one.fault): one for one in read_results(settings)}
-    found = [(cell, results.get((cell.guarantee, cell.fault))) for cell in wanted]
-    return [one for cell, one in found if one is not None and one.plan == cell.plan]
+    results = {(result.guarantee, result.fault): result for result in read_results(settings)}
+    candidates = [(cell, results.get((cell.guarantee, cell.fault))) for cell in cells]
+    return [
+        result for cell, result in candidates if result is not None and result.plan == cell.plan
+    ]
 
 
 def read_results(settings: Settings) -> list[Result]:
     """Return the home's results. Raises UsageError if they cannot be read."""
     path = settings.home / RESULTS
     try:
-        given = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-        return [Result(**{**one, "surprises": tuple(one["surprises"])}) for one in given]
+        entries = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+        return [Result(**{**entry, "surprises": tuple(entry["surprises"])}) for entry in entries]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UsageError(
             f"{path} does not hold the results of a matrix. Delete it and run the matrix again."
@@ -151,7 +153,7 @@ def read_results(settings: Settings) -> list[Result]:
 
 def surprises(
     cell: Cell,
-    found: Mapping[Damage, int],
+    damage_counts: Mapping[Damage, int],
     verdict: Outcome,
     why: str,
     error: str | None,
@@ -161,28 +163,28 @@ def surprises(
     """Describe how a cell differs from its expectation, one sentence each. `why` explains the
     verdict, `error` is why the run failed, `fired` proves the fault. `single`: no partition has two
     outputs to judge, as after an early refusal, so an order cannot be seen."""
-    said = []
+    sentences = []
     if fired is None:
-        said.append("nothing shows that the fault fired")
+        sentences.append("nothing shows that the fault fired")
     if error is not None and not (cell.refused or cell.may_refuse):
-        said.append(f"the run failed: {error}")
+        sentences.append(f"the run failed: {error}")
     if error is None and cell.refused:
-        said.append("the sink continued, although it should have refused to")
+        sentences.append("the sink continued, although it should have refused to")
     unseen = error is not None and single and verdict is Outcome.UNKNOWN
-    if not unseen and verdict is not _verdict(cell, found):
-        said.append(f"the verdict is {verdict}: {why}")
+    if not unseen and verdict is not _verdict(cell, damage_counts):
+        sentences.append(f"the verdict is {verdict}: {why}")
     for damage in Damage:
-        if found.get(damage, 0) and damage not in cell.must | cell.may:
-            said.append(f"{found[damage]:,} {damage}, but none were expected")
-        if not found.get(damage, 0) and damage in cell.must:
-            said.append(f"no {damage}, which were expected")
-    return said
+        if damage_counts.get(damage, 0) and damage not in cell.must | cell.may:
+            sentences.append(f"{damage_counts[damage]:,} {damage}, but none were expected")
+        if not damage_counts.get(damage, 0) and damage in cell.must:
+            sentences.append(f"no {damage}, which were expected")
+    return sentences
 
 
-def _verdict(cell: Cell, found: Mapping[Damage, int]) -> Outcome:
+def _verdict(cell: Cell, damage_counts: Mapping[Damage, int]) -> Outcome:
     """Return the right verdict on this damage: allowed damage does not break the guarantee."""
     allowed = EXEMPT[cell.promise.guarantee]
-    broken = any(found.get(damage) for damage, kind in KINDS.items() if kind not in allowed)
+    broken = any(damage_counts.get(damage) for damage, kind in KINDS.items() if kind not in allowed)
     return Outcome.VIOLATED if broken else Outcome.HOLDS
 
 
@@ -209,33 +211,35 @@ def run_cell(
     run = create(settings, services, history, make_plan(plan))
     context = make_context(settings, services, history, run, stop, give_up)
     report: Report | None = None
-    found: Mapping[Damage, int] = {}
+    damage_counts: Mapping[Damage, int] = {}
     fired = None
     try:
         report = _executed(context, cell.trouble.resumes)
     except TopicproofError as error:
-        said = [f"the run failed before it could be judged: {error}"]
+        sentences = [f"the run failed before it could be judged: {error}"]
     if report is not None and not stop.is_set():
         entries = read_journal(services.address, context.names.journal)
         fired = cell.trouble.proof(Trial(entries, report, len(report.source.partitions)))
-        found = _damage(report)
-        recounted = _recounted(cluster, cell, found, report)
+        damage_counts = _damage(report)
+        recounted = _recounted(cluster, cell, damage_counts, report)
         if cell.promise.deduplicated:
-            fired = fired and f"{fired}; a reader that keeps everything finds {_says(found)}"
+            fired = (
+                fired and f"{fired}; a reader that keeps everything finds {_says(damage_counts)}"
+            )
             report = judge_deduplicated(services.spark_remote, context.folder)
-            found = {
+            damage_counts = {
                 **_damage(report),
-                **{one: found[one] for one in found if one is Damage.HIDDEN},
+                **{kind: damage_counts[kind] for kind in damage_counts if kind is Damage.HIDDEN},
             }
-        outputs = report.source_records - found.get(Damage.GAPS, 0)
+        outputs = report.source_records - damage_counts.get(Damage.GAPS, 0)
         single = outputs <= len(report.source.partitions)
         why = history.get(run.id).error
-        said = surprises(cell, found, report.verdict, report.why, why, fired, single)
-        said += recounted
-    if said and not stop.is_set():
+        sentences = surprises(cell, damage_counts, report.verdict, report.why, why, fired, single)
+        sentences += recounted
+    if sentences and not stop.is_set():
         remedy = "Start it again, then repeat the command; a matrix continues with --resume."
         require_answers(context, f"Run {run.id} shows nothing. {remedy}")
-    if stop.is_set() or not said:
+    if stop.is_set() or not sentences:
         clean(settings, services, history, run.id)
         if source is not None:
             cluster.delete_topics([source])
@@ -247,10 +251,10 @@ def run_cell(
         plan=cell.plan,
         run=run.id,
         verdict=report.verdict if report is not None else Outcome.UNKNOWN,
-        found={damage.value: count for damage, count in found.items()},
+        found={damage.value: count for damage, count in damage_counts.items()},
         expected=_expected(cell),
         fired=fired,
-        surprises=tuple(said),
+        surprises=tuple(sentences),
         took_s=round(time.monotonic() - began, 1),
     )
 
@@ -273,13 +277,13 @@ def _executed(context: Context, resumes: int) -> Report | None:
         else:
             if not left or history.get(run).state is not State.FAILED:
                 break
-        given = context.settings, context.services, history, run, context.stop
-        go_on = partial(resume, *given, give_up=context.give_up)
+        arguments = context.settings, context.services, history, run, context.stop
+        go_on = partial(resume, *arguments, give_up=context.give_up)
     return report
 
 
 def _recounted(
-    cluster: Cluster, cell: Cell, found: Mapping[Damage, int], report: Report
+    cluster: Cluster, cell: Cell, damage_counts: Mapping[Damage, int], report: Report
 ) -> list[str]:
     """Compare the damage with a count without Spark, where the sink is a topic and no aborted input
     has the value of a committed one."""
@@ -289,22 +293,22 @@ def _recounted(
     # Nothing fences a zombie but a transaction. It may go on to write after the verdict.
     late = zombie and cell.plan["guarantee"] != Guarantee.EXACTLY_ONCE
     sink = report.sink if late else cluster.bounds(report.sink.topic)
-    return disagreements(found, recount(cluster, report.source, sink))
+    return disagreements(damage_counts, recount(cluster, report.source, sink))
 
 
 def _damage(report: Report) -> dict[Damage, int]:
     findings = {finding.kind: finding for finding in report.findings}
     primary = {kind: finding.primary for kind, finding in findings.items()}
-    found = {damage: primary.get(kind, 0) for damage, kind in KINDS.items()}
+    counts = {damage: primary.get(kind, 0) for damage, kind in KINDS.items()}
     if primary.get(offset_ahead.NAME):
         # Gaps at the end of a partition, below the group's offset: that kind explains them.
-        found[Damage.GAPS] = findings[KINDS[Damage.GAPS]].count
-    found[Damage.HIDDEN] = report.fates["aborted"] or 0
-    return {damage: count for damage, count in found.items() if count}
+        counts[Damage.GAPS] = findings[KINDS[Damage.GAPS]].count
+    counts[Damage.HIDDEN] = report.fates["aborted"] or 0
+    return {damage: count for damage, count in counts.items() if count}
 
 
-def _says(found: Mapping[Damage, int] | Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {damage}" for damage, count in found.items()) or "exact"
+def _says(damage_counts: Mapping[Damage, int] | Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {damage}" for damage, count in damage_counts.items()) or "exact"
 
 
 def _expected(cell: Cell) -> str:
@@ -319,7 +323,9 @@ def _write_results(settings: Settings, results: Sequence[Result]) -> None:
     fresh = path.with_suffix(".new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(json.dumps([asdict(one) for one in results], indent=1), encoding="utf-8")
+        fresh.write_text(
+            json.dumps([asdict(result) for result in results], indent=1), encoding="utf-8"
+        )
         fresh.replace(path)
     except OSError as error:
         raise EvidenceError(

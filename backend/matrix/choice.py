@@ -55,15 +55,19 @@ def cells(only: Sequence[str] = (), small: bool = False, brokers: int | None = N
     a cluster of so many brokers cannot run are left out; None: all are returned. Raises UsageError
     for an unknown name, or if no cell is left.
     """
-    found = [
+    every_cell = [
         _cell(promise, trouble, expected)
         for promise in PROMISES
         for trouble in TABLE
         if (expected := _expected_of(promise, trouble)) is not None
         and (not small or (promise.name, trouble.name) in SMALL)
     ]
-    wanted = [_filter(text) for text in only]
-    chosen = [cell for cell in found if not wanted or any(_fits(cell, one) for one in wanted)]
+    filters = [_filter(text) for text in only]
+    chosen = [
+        cell
+        for cell in every_cell
+        if not filters or any(_fits(cell, filter_) for filter_ in filters)
+    ]
     possible = [cell for cell in chosen if brokers is None or cell.trouble.possible(brokers)]
     if chosen and not possible:
         raise UsageError(
@@ -73,7 +77,7 @@ def cells(only: Sequence[str] = (), small: bool = False, brokers: int | None = N
     return possible
 
 
-def in_real_time(wanted: Sequence[Cell]) -> list[Cell]:
+def in_real_time(cells_chosen: Sequence[Cell]) -> list[Cell]:
     """Return the cells in real time, without those that write a table, which it does not support.
 
     A task that fails ends its whole query there, and the query starts again. So what makes one fail
@@ -85,7 +89,7 @@ def in_real_time(wanted: Sequence[Cell]) -> list[Cell]:
             plan={**cell.plan, "trigger": "real_time"},
             may=cell.may | _may_restart(cell.promise) if "faults" in cell.plan else cell.may,
         )
-        for cell in wanted
+        for cell in cells_chosen
         if cell.plan.get("scenario") != "table"
     ]
 
@@ -97,12 +101,12 @@ def _may_restart(promise: Promise) -> frozenset[Damage]:
 def _expected_of(promise: Promise, trouble: Trouble) -> str | None:
     """Return the expectation in the words of `Trouble.expected`; None if there is nothing to
     try."""
-    own = [one.name for one in PROMISES if one.like is None]
+    guarantees = [plain.name for plain in PROMISES if plain.like is None]
     if promise.like is None:
-        return trouble.expected[own.index(promise.name)]
+        return trouble.expected[guarantees.index(promise.name)]
     if trouble.name not in promise.under:
         return None
-    expected = (trouble.expected[own.index(promise.like)] or "").split()
+    expected = (trouble.expected[guarantees.index(promise.like)] or "").split()
     dropped = {Damage.DUPLICATES.value, Damage.INVERSIONS.value}
     return " ".join(word for word in expected if word.removesuffix("?") not in dropped)
 
@@ -120,24 +124,27 @@ def _cell(promise: Promise, trouble: Trouble, expected: str) -> Cell:
 
 
 def _filter(text: str) -> dict[str, str]:
-    known = {"guarantee": [one.name for one in PROMISES], "fault": [one.name for one in TABLE]}
-    wanted = {}
+    names = {
+        "guarantee": [entry.name for entry in PROMISES],
+        "fault": [entry.name for entry in TABLE],
+    }
+    values = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
-        if name not in known:
+        if name not in names:
             raise UsageError(
                 f"--only {text}: expected guarantee=NAME, fault=NAME or both with a comma between."
             )
-        if not any(_begins(one, value) for one in known[name]):
+        if not any(_begins(entry, value) for entry in names[name]):
             raise UsageError(
-                f"--only {text}: there is no {name} {value!r}. Known: {', '.join(known[name])}."
+                f"--only {text}: there is no {name} {value!r}. Known: {', '.join(names[name])}."
             )
-        wanted[name] = value
-    return wanted
+        values[name] = value
+    return values
 
 
-def _fits(cell: Cell, wanted: Mapping[str, str]) -> bool:
-    return all(_begins(getattr(cell, name), value) for name, value in wanted.items())
+def _fits(cell: Cell, values: Mapping[str, str]) -> bool:
+    return all(_begins(getattr(cell, name), value) for name, value in values.items())
 
 
 def _begins(name: str, value: str) -> bool:

@@ -62,15 +62,15 @@ def taken_over(trial: Trial) -> str | None:
 def fenced(trial: Trial) -> str | None:
     """Prove the same. With transactions, the journal must also declare the replaced worker
     fenced."""
-    taken = taken_over(trial)
-    if taken is None or trial.report.guarantee is not Guarantee.EXACTLY_ONCE:
-        return taken
+    proof = taken_over(trial)
+    if proof is None or trial.report.guarantee is not Guarantee.EXACTLY_ONCE:
+        return proof
     replaced = {
         entry.source_partition
         for entry in trial.entries
         if isinstance(entry, TransactionEnded) and entry.outcome is Declared.FENCED
     }
-    return f"{taken}; the journal declares it fenced" if len(replaced) == trial.partitions else None
+    return f"{proof}; the journal declares it fenced" if len(replaced) == trial.partitions else None
 
 
 def claimed(trial: Trial) -> str | None:
@@ -84,17 +84,17 @@ def _fired(trial: Trial) -> set[int]:
     return {entry.source_partition for entry in trial.entries if isinstance(entry, FaultFired)}
 
 
-def reported(what: FaultPhase) -> Callable[[Trial], str | None]:
+def reported(phase: FaultPhase) -> Callable[[Trial], str | None]:
     """Prove a fault by the reports of the run's own process."""
 
     def proof(trial: Trial) -> str | None:
-        said = [
+        sentences = [
             entry.said
             for entry in trial.entries
-            if isinstance(entry, FaultReport) and entry.what is what
+            if isinstance(entry, FaultReport) and entry.what is phase
         ]
         # Retries repeat entries when the fault struck the journal's own leader.
-        return "; ".join(dict.fromkeys(said)) or None
+        return "; ".join(dict.fromkeys(sentences)) or None
 
     return proof
 
@@ -110,11 +110,11 @@ def arrived_late(trial: Trial) -> str | None:
 
 def source_has_attempts(trial: Trial) -> str | None:
     """Prove that the source holds aborted records besides committed ones and markers."""
-    held = sum(p.lso - p.start for p in trial.report.source.partitions)
-    aborted = held - trial.report.source_records
+    offsets = sum(p.lso - p.start for p in trial.report.source.partitions)
+    aborted = offsets - trial.report.source_records
     return (
-        f"{aborted} of {held} offsets of the source are not committed records"
-        if aborted > held / 3
+        f"{aborted} of {offsets} offsets of the source are not committed records"
+        if aborted > offsets / 3
         else None
     )
 

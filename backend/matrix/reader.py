@@ -27,21 +27,21 @@ from topicproof.validators.report import Report
 def judge_deduplicated(spark_remote: str, folder: Path) -> Report:
     """Judge a run from the evidence in its folder. Raises EvidenceError, SparkError."""
     with spark_session(spark_remote) as spark:
-        taken = read_capture(spark, folder / EVIDENCE)
-        kept = keep(
-            first_of_each(taken.committed),
+        capture = read_capture(spark, folder / EVIDENCE)
+        deduplicated = keep(
+            first_of_each(capture.committed),
             (folder / "deduplicated" / "sink").as_uri(),
-            taken.offsets,
+            capture.offsets,
         )
         ledger = build_ledger(
-            kept,
-            kept,
-            taken.inputs,
-            taken.sink,
-            taken.question.source,
+            deduplicated,
+            deduplicated,
+            capture.inputs,
+            capture.sink,
+            capture.question.source,
             (folder / "deduplicated" / "ledger").as_uri(),
-            expected=taken.question.expected,
-            order=taken.question.order,
+            expected=capture.question.expected,
+            order=capture.question.order,
         )
         return judge(ledger, Guarantee.EXACTLY_ONCE, require=REQUIRED)
 

@@ -29,20 +29,23 @@ def recount(cluster: Cluster, source: Bounds, sink: Bounds) -> dict[Damage, int]
     }
 
 
-def disagreements(found: Mapping[Damage, int], recounted: Mapping[Damage, int]) -> list[str]:
+def disagreements(
+    damage_counts: Mapping[Damage, int], recounted: Mapping[Damage, int]
+) -> list[str]:
     """Describe where the verdict's damage is not what was counted, one sentence each. Behind a
     hanging transaction a reader sees nothing, so nothing can be compared."""
-    if found.get(Damage.HANGING):
+    if damage_counts.get(Damage.HANGING):
         return []
     return [
-        f"a plain consumer counts {recounted[one]:,} {one}, the verdict {found.get(one, 0):,}"
-        for one in COUNTED
-        if recounted[one] != found.get(one, 0)
+        f"a plain consumer counts {recounted[damage]:,} {damage}, the verdict"
+        f" {damage_counts.get(damage, 0):,}"
+        for damage in COUNTED
+        if recounted[damage] != damage_counts.get(damage, 0)
     ]
 
 
 def _values(cluster: Cluster, bounds: Bounds) -> Iterator[bytes | None]:
-    spans = {one.partition: (one.start, one.lso) for one in bounds.partitions}
+    spans = {p.partition: (p.start, p.lso) for p in bounds.partitions}
     with open_consumer(cluster.address, bounds.topic, READ_COMMITTED) as consumer:
         for message in read_range(consumer, bounds.topic, spans):
             if message is not None:

@@ -58,7 +58,7 @@ def _at_each_step(
     kind: str, does: str, expected: Mapping[Step, tuple[str | None, ...]]
 ) -> Iterator[Trouble]:
     """Yield a fault inside the worker at each step of the second transaction."""
-    for step in (one for one in Step if one in expected):
+    for step in (possible for possible in Step if possible in expected):
         name = f"{kind}-{step}".replace("_", "-")
         plan = {"faults": [f"{kind}@transaction=2,step={step}"]}
         yield Trouble(name, f"{does} {_WHEN[step]}", plan, taken_over, expected[step])
@@ -87,7 +87,7 @@ before them."""
 _NO_TRANSACTIONS = (None, None, None, None)
 
 
-def _network(request: str, how: str, *expected: str | None, **plan: Any) -> Trouble:
+def _network(request: str, how: str, expected: tuple[str | None, ...], **plan: Any) -> Trouble:
     """Damage a request of the second transaction on its way."""
     fault = f"network@transaction=2,request={request},how={how}"
     title = f"a request ({request}) is {how}"
@@ -100,7 +100,7 @@ def _network(request: str, how: str, *expected: str | None, **plan: Any) -> Trou
     )
 
 
-def _ghost(request: str, title: str, *expected: str | None, **plan: Any) -> Trouble:
+def _ghost(request: str, title: str, expected: tuple[str | None, ...], **plan: Any) -> Trouble:
     """Let a request of the second transaction arrive when the third one has written
     (KAFKA-17754)."""
     fault = f"network@transaction=2,request={request},how=ghost,seconds=60"
@@ -194,43 +194,50 @@ TABLE: tuple[Trouble, ...] = (
         )
         for how in ("rewound", "forwarded", "deleted")
     ),
-    _network("produce", "unanswered", "", "", "duplicates", "", ""),
-    _network("produce", "lost", "", "", "", "", "gaps"),
-    _network("partitions", "unanswered", "", *_NO_TRANSACTIONS),
-    _network("offset", "unanswered", "", *("duplicates?",) * 2, *("gaps?",) * 2),
-    _network("end", "unanswered", "", *_NO_TRANSACTIONS),
-    _network("end", "late", "", *_NO_TRANSACTIONS),
+    _network("produce", "unanswered", ("", "", "duplicates", "", "")),
+    _network("produce", "lost", ("", "", "", "", "gaps")),
+    _network("partitions", "unanswered", ("", *_NO_TRANSACTIONS)),
+    _network("offset", "unanswered", ("", "duplicates?", "duplicates?", "gaps?", "gaps?")),
+    _network("end", "unanswered", ("", *_NO_TRANSACTIONS)),
+    _network("end", "late", ("", *_NO_TRANSACTIONS)),
     # Several requests in flight need a transaction of several batches.
     _network(
-        *("produce", "overtaken", "hidden?", "", "inversions", "", "inversions"),
+        "produce",
+        "overtaken",
+        ("hidden?", "", "inversions", "", "inversions"),
         records=60_000,
         partitions=1,
         per_transaction=30_000,
     ),
     _ghost(
-        *("end", "a repeated commit arrives in the next transaction, which then fails"),
-        *("hidden", *_NO_TRANSACTIONS),
+        "end",
+        "a repeated commit arrives in the next transaction, which then fails",
+        ("hidden", *_NO_TRANSACTIONS),
         faults=["error@transaction=3,step=produced"],
     ),
     # The seed aborts the second transaction once.
     _ghost(
-        *("abort", "a repeated abort arrives in the next attempt"),
-        *("hidden", *_NO_TRANSACTIONS),
+        "abort",
+        "a repeated abort arrives in the next attempt",
+        ("hidden", *_NO_TRANSACTIONS),
         abort_probability=0.3,
         seed=2,
     ),
     _ghost(
-        *("partitions", "a repeated request to add partitions arrives in the next transaction"),
-        *("", *_NO_TRANSACTIONS),
+        "partitions",
+        "a repeated request to add partitions arrives in the next transaction",
+        ("", *_NO_TRANSACTIONS),
     ),
     _ghost(
-        *("offset", "a repeated offset arrives after the next one, whose worker then fails"),
-        *("", "duplicates", "duplicates", "duplicates", "duplicates"),
+        "offset",
+        "a repeated offset arrives after the next one, whose worker then fails",
+        ("", "duplicates", "duplicates", "duplicates", "duplicates"),
         faults=["error@transaction=3,step=committed"],
     ),
     _ghost(
-        *("produce", "a repeated batch arrives in the next transaction"),
-        *("", "", "duplicates", "", "inversions"),
+        "produce",
+        "a repeated batch arrives in the next transaction",
+        ("", "", "duplicates", "", "inversions"),
     ),
     Trouble(
         "isolated",

@@ -58,18 +58,23 @@ class Torture:
 
     def require_brokers(self, brokers: int) -> None:
         """Raises UsageError for a cluster with fewer brokers."""
-        found = how_many(self.cluster)
-        if brokers > 1 and found < brokers:
+        count = how_many(self.cluster)
+        if brokers > 1 and count < brokers:
             raise UsageError(
-                f"The embedded Kafka runs with {found} of {brokers} brokers. Stop what uses it, or"
+                f"The embedded Kafka runs with {count} of {brokers} brokers. Stop what uses it, or"
                 " set TOPICPROOF_HOME to another folder."
             )
 
     def try_one(self, schedule: Schedule) -> Tried | None:
         """Run a schedule; None if it was stopped before its end."""
         result = run_cell(
-            *(self.settings, self.services, self.history, self.cluster),
-            *(_cell(schedule), self.stop, self.give_up),
+            self.settings,
+            self.services,
+            self.history,
+            self.cluster,
+            cell=_cell(schedule),
+            stop=self.stop,
+            give_up=self.give_up,
         )
         return None if result is None else Tried(schedule, result)
 
@@ -129,7 +134,7 @@ def _cell(schedule: Schedule) -> Cell:
     struck = len(schedule.strikes)
 
     def proof(trial: Trial) -> str:
-        entries = [one for one in trial.entries if isinstance(one, FaultFired | FaultReport)]
+        entries = [entry for entry in trial.entries if isinstance(entry, FaultFired | FaultReport)]
         return f"{len(entries)} entries of {struck} faults"
 
     trouble = Trouble(
@@ -159,8 +164,8 @@ def _wait(
     """Wait until at most `most` are running. Raises any error that one of them raised."""
     while len(running) > most:
         done, running = wait(running, return_when=FIRST_COMPLETED)
-        for one in done:
-            tried = one.result()
+        for future in done:
+            tried = future.result()
             if tried is not None:
                 ended(tried)
     return running

@@ -102,31 +102,33 @@ class Schedule:
         plan |= self.promise.plan
         faults = []
         for name, transaction in self.strikes:
-            given = dict(_TROUBLES[name].plan)
+            fields = dict(_TROUBLES[name].plan)
             faults += [
                 _STRIKES.sub(f"transaction={transaction}", fault)
-                for fault in given.pop("faults", ())
+                for fault in fields.pop("faults", ())
             ]
-            plan |= given
+            plan |= fields
         return {**plan, "faults": faults}
 
     def _moved_by_ghost(self) -> bool:
         """Whether a late offset that no transaction guards may move the group back before another
         start of the query, which compares it with the journal."""
-        names = {one.name for one in self._struck()}
+        names = {trouble.name for trouble in self._struck()}
         plain = self.promise.guarantee is not Guarantee.EXACTLY_ONCE
         return plain and _GHOST in names and any(name.startswith(_RESTART) for name in names)
 
     def _struck(self) -> tuple[Trouble, ...]:
         """The troubles, with the restarts that they cause in real time: a task that fails there
         ends its whole query."""
-        if self.trigger == REAL_TIME and any("faults" in one.plan for one in self.troubles):
+        if self.trigger == REAL_TIME and any("faults" in trouble.plan for trouble in self.troubles):
             return (*self.troubles, RESTARTED)
         return self.troubles
 
     def _words(self) -> set[str]:
         number = list(_PROMISES).index(self.name)
-        return {word for one in self._struck() for word in (one.expected[number] or "").split()}
+        return {
+            word for trouble in self._struck() for word in (trouble.expected[number] or "").split()
+        }
 
 
 _REFUSED = "refused"
@@ -161,27 +163,29 @@ def parse(text: str) -> Schedule:
     """Parse a schedule. Raises UsageError for other text."""
     head, _, tail = text.partition(":")
     promise, *fields = head.split() or [""]
-    given = dict(field.partition("=")[::2] for field in fields)
+    values = dict(field.partition("=")[::2] for field in fields)
     try:
-        strikes = [(name, int(at)) for name, _, at in (one.partition("@") for one in tail.split())]
-        sizes = {name: int(given[name]) for name in _SIZES}
-        seed = int(given.get("seed", "0"))
+        strikes = [
+            (name, int(at)) for name, _, at in (strike.partition("@") for strike in tail.split())
+        ]
+        sizes = {name: int(values[name]) for name in _SIZES}
+        seed = int(values.get("seed", "0"))
     except (KeyError, ValueError) as error:
         raise UsageError(f"Schedule {text!r}: {_FORM}.") from error
-    trigger = given.get("trigger", MICRO_BATCH)
+    trigger = values.get("trigger", MICRO_BATCH)
     if trigger not in (MICRO_BATCH, REAL_TIME):
         raise UsageError(
             f"Schedule {text!r}: unknown trigger {trigger!r}. Known: {MICRO_BATCH}, {REAL_TIME}."
         )
     unknown = [name for name, _ in strikes if name not in _TROUBLES]
     if promise not in _PROMISES or unknown:
-        known = ", ".join(_TROUBLES if unknown else _PROMISES)
-        what = unknown[0] if unknown else promise
-        raise UsageError(f"Schedule {text!r}: unknown {what!r}. Known: {known}.")
+        choices = ", ".join(_TROUBLES if unknown else _PROMISES)
+        word = unknown[0] if unknown else promise
+        raise UsageError(f"Schedule {text!r}: unknown {word!r}. Known: {choices}.")
     return Schedule(
         promise,
         **sizes,
-        lineage=given.get("lineage", "record"),
+        lineage=values.get("lineage", "record"),
         strikes=tuple(strikes),
         seed=seed,
         trigger=trigger,

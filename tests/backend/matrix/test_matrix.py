@@ -22,9 +22,9 @@ from topicproof.backend.history.store import History
 from topicproof.backend.matrix.cells import (
     RESULTS,
     Result,
-    kept,
     read_results,
     run_cells,
+    saved_results,
     surprises,
 )
 from topicproof.backend.matrix.choice import Cell, cells, in_real_time
@@ -256,7 +256,7 @@ def test_results_answer_only_the_cells_they_were_made_for(tmp_path: Path) -> Non
     path.parent.mkdir()
     path.write_text(json.dumps([vars(one) for one in made]))
     assert read_results(settings) == made
-    assert kept(settings, cells(["guarantee=exactly_once"])) == made[:1]
+    assert saved_results(settings, cells(["guarantee=exactly_once"])) == made[:1]
     path.write_text("{")
     with pytest.raises(UsageError, match="Delete it and run the matrix again"):
         read_results(settings)
@@ -338,7 +338,7 @@ def test_a_small_matrix_agrees_and_leaves_nothing_behind(
     assert [one.surprises for one in seen] == [()] * len(wanted)
     assert all(one.fired for one in seen)
     # Two run at a time, so that they end in any order.
-    assert sorted(seen, key=wanted_order(wanted)) == kept(settings, wanted)
+    assert sorted(seen, key=wanted_order(wanted)) == saved_results(settings, wanted)
     assert {one.id for one in History(settings).list()} == before
 
 

@@ -18,8 +18,8 @@ from topicproof.backend.errors import (
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.real_time import (
     TRIES,
+    look_at_brokers,
     require_slots,
-    seen,
     start_again,
 )
 from topicproof.backend.services.keeper import Services
@@ -118,8 +118,8 @@ def test_brokers_that_do_not_answer_end_no_query() -> None:
     def fail() -> bool:
         raise ClusterError("no answer")
 
-    assert not seen(fail)
-    assert seen(lambda: True)
+    assert not look_at_brokers(fail)
+    assert look_at_brokers(lambda: True)
 
 
 def test_too_few_task_slots_are_refused() -> None:
