@@ -30,23 +30,23 @@ class Diagnosis:
     """Empty if there is nothing to do."""
 
 
-def ok(name: str, found: str) -> Diagnosis:
-    return Diagnosis(name, Health.OK, found)
+def ok(name: str, state: str) -> Diagnosis:
+    return Diagnosis(name, Health.OK, state)
 
 
-def warning(name: str, found: str, remedy: str) -> Diagnosis:
-    return Diagnosis(name, Health.WARNING, found, remedy)
+def warning(name: str, state: str, remedy: str) -> Diagnosis:
+    return Diagnosis(name, Health.WARNING, state, remedy)
 
 
 def failed(name: str, error: TopicproofError) -> Diagnosis:
     """Every error's message says what happened, and then what to do."""
-    found, _, remedy = str(error).partition(". ")
-    return Diagnosis(name, Health.FAILED, f"{found.rstrip('.')}.", remedy)
+    state, _, remedy = str(error).partition(". ")
+    return Diagnosis(name, Health.FAILED, f"{state.rstrip('.')}.", remedy)
 
 
 def exit_code(diagnoses: Iterable[Diagnosis]) -> int:
     """Return 3 if anything failed, 2 if there is a warning, else 0."""
-    found = {each.health for each in diagnoses}
-    if Health.FAILED in found:
+    healths = {diagnosis.health for diagnosis in diagnoses}
+    if Health.FAILED in healths:
         return UNJUDGED
-    return WARNED if Health.WARNING in found else 0
+    return WARNED if Health.WARNING in healths else 0

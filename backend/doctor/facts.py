@@ -22,14 +22,14 @@ ASKED = ("topicproof", "confluent-kafka", "numpy", "pyarrow", "tenacity")
 
 def facts(_row: object = None) -> str:
     """Return host, Python and package versions of this process, as JSON. None: not installed."""
-    found: dict[str, str | None] = {}
+    versions: dict[str, str | None] = {}
     for name in ASKED:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = None
+            versions[name] = None
     where = {"host": socket.gethostname(), "executable": sys.executable}
-    return json.dumps({**where, "python": platform.python_version(), "packages": found})
+    return json.dumps({**where, "python": platform.python_version(), "packages": versions})
 
 
 class DriverFacts(DataSource):

@@ -39,18 +39,18 @@ def python() -> Diagnosis:
 
 def packages() -> Diagnosis:
     """Look up what is installed. Nothing is imported."""
-    found, missing = [], []
-    for name, wanted in PACKAGES.items():
+    installed, missing = [], []
+    for name, requirement in PACKAGES.items():
         try:
-            found.append(f"{name} {version(name)}")
+            installed.append(f"{name} {version(name)}")
         except PackageNotFoundError:
-            missing.append((name, wanted))
-    needed = [each for each in missing if each[0] not in OPTIONAL]
+            missing.append((name, requirement))
+    needed = [package for package in missing if package[0] not in OPTIONAL]
     if needed:
-        name, wanted = needed[0]
-        why = f"Package {name} is not installed. Run: pip install '{wanted}'"
+        name, requirement = needed[0]
+        why = f"Package {name} is not installed. Run: pip install '{requirement}'"
         return failed("packages", SetupError(why))
-    return ok("packages", ", ".join(found))
+    return ok("packages", ", ".join(installed))
 
 
 def java_found(needed: bool) -> Diagnosis:
@@ -68,14 +68,14 @@ def java_found(needed: bool) -> Diagnosis:
 
 def memory(embedded: bool) -> Diagnosis:
     free = psutil.virtual_memory().available
-    found = f"{free / 1e9:,.1f} GB are available"
+    state = f"{free / 1e9:,.1f} GB are available"
     if embedded and free < MEMORY_BYTES_MIN:
         return warning(
             "memory",
-            f"{found}; the embedded Kafka and Spark may take {MEMORY_BYTES_MIN / 1e9:,.0f} GB.",
+            f"{state}; the embedded Kafka and Spark may take {MEMORY_BYTES_MIN / 1e9:,.0f} GB.",
             "End other programs, or name Kafka and Spark elsewhere (--bootstrap, SPARK_REMOTE).",
         )
-    return ok("memory", found)
+    return ok("memory", state)
 
 
 def disk(settings: Settings) -> Diagnosis:

@@ -61,10 +61,10 @@ def rights(
     written."""
     cluster = Cluster(settings.address)
     if not topics:
-        seen = len(cluster.topics())
+        count = len(cluster.topics())
         yield warning(
             "rights",
-            f"This user may see {seen} topic{'' if seen == 1 else 's'}; what else it may is not"
+            f"This user may see {count} topic{'' if count == 1 else 's'}; what else it may is not"
             " known.",
             "Name the topics of your task: topicproof doctor --for check --topic T",
         )
@@ -72,7 +72,11 @@ def rights(
     for right in rights_for(task, topics, groups):
         name = f"{right.resource} {right.name}"
         try:
-            missing = [each for each in right.operations if each not in _allowed(cluster, right)]
+            missing = [
+                operation
+                for operation in right.operations
+                if operation not in _allowed(cluster, right)
+            ]
         except TopicproofError as error:
             yield failed("rights", error)
             continue
@@ -97,19 +101,19 @@ def _allowed(cluster: Cluster, right: Right) -> Sequence[str]:
 
 def _of_topic(cluster: Cluster, topic: str) -> Sequence[str]:
     cluster.partitions(topic)  # Raises TopicError, with a better sentence, if there is none.
-    asked = cluster.admin.describe_topics(
+    futures = cluster.admin.describe_topics(
         TopicCollection([topic]), include_authorized_operations=True, request_timeout=TIMEOUT_S
     )
-    return _operations(cluster.address, asked[topic].result, f"asking for rights on {topic}")
+    return _operations(cluster.address, futures[topic].result, f"asking for rights on {topic}")
 
 
 def _of_group(cluster: Cluster, group: str) -> Sequence[str]:
-    asked = cluster.admin.describe_consumer_groups(
+    futures = cluster.admin.describe_consumer_groups(
         [group], include_authorized_operations=True, request_timeout=TIMEOUT_S
     )
     try:
         doing = f"asking for rights on group {group}"
-        return _operations(cluster.address, asked[group].result, doing)
+        return _operations(cluster.address, futures[group].result, doing)
     except ClusterError as error:
         # Whoever may not even describe the group gets no list of operations.
         if "lacks" in str(error):
@@ -119,12 +123,12 @@ def _of_group(cluster: Cluster, group: str) -> Sequence[str]:
 
 def _operations(address: Address, ask: Callable[[], object], doing: str) -> Sequence[str]:
     try:
-        found = bounded(ask)
+        description = bounded(ask)
     except KafkaException as error:
         raise cluster_error(error, address, doing) from error
-    named = getattr(found, "authorized_operations", None) or ()
+    named = getattr(description, "authorized_operations", None) or ()
     # DESCRIBE_CONFIGS is DescribeConfigs in the commands.
-    return [each.name.title().replace("_", "") for each in named]
+    return [operation.name.title().replace("_", "") for operation in named]
 
 
 def _of_transactions(address: Address) -> Sequence[str]:
@@ -136,36 +140,39 @@ def spark(settings: Settings) -> Diagnosis:
     """Open a session on the given server, and compare versions with it and its workers."""
     if settings.spark_remote is None:
         return ok("spark", "none is given; an embedded one is started when it is needed")
-    told = without_token(settings.spark_remote)
+    address = without_token(settings.spark_remote)
     try:
         _require_listening(settings.spark_remote)
         session = bounded(lambda: connect(given_remote(settings)))
         try:
-            there, here = bounded(lambda: session.version), version("pyspark")
-            if there.split(".")[:2] == here.split(".")[:2]:
+            server_version, client_version = bounded(lambda: session.version), version("pyspark")
+            if server_version.split(".")[:2] == client_version.split(".")[:2]:
                 bounded(lambda: require_versions(session), stuck_s=WORKERS_TIMEOUT_S)
         finally:
             session.stop()
     except TopicproofError as error:
         return failed("spark", error)
     except TimeoutError:
-        why = f"Spark at {told} accepts connections, but answers nothing."
+        why = f"Spark at {address} accepts connections, but answers nothing."
         return failed("spark", SetupError(f"{why} Check SPARK_REMOTE."))
-    if there.split(".")[:2] != here.split(".")[:2]:
+    if server_version.split(".")[:2] != client_version.split(".")[:2]:
         return Diagnosis(
             "spark",
             Health.WARNING,
-            f"The server at {told} is Spark {there}; this is pyspark {here}.",
-            f"Install the same version here: pip install 'pyspark[connect]=={there}'",
+            f"The server at {address} is Spark {server_version}; this is pyspark {client_version}.",
+            f"Install the same version here: pip install 'pyspark[connect]=={server_version}'",
         )
-    return ok("spark", f"Spark {there} at {told}, and its workers have what runs and checks need")
+    return ok(
+        "spark",
+        f"Spark {server_version} at {address}, and its workers have what runs and checks need",
+    )
 
 
 def _require_listening(remote: str) -> None:
     """Raises SparkError. gRPC itself would wait for minutes for a host that drops packets."""
-    there = urlsplit(remote)
+    url = urlsplit(remote)
     try:
-        host, port = there.hostname or "", there.port or SPARK_PORT
+        host, port = url.hostname or "", url.port or SPARK_PORT
         socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)

@@ -79,69 +79,69 @@ def places(spark: SparkSession) -> list[Place]:
     try:
         spark.dataSource.register(facts.DriverFacts)
         (driver,) = spark.read.format(facts.FORMAT).load().columns
-        found = sorted({row["facts"] for row in rows.collect()})
+        worker_facts = sorted({row["facts"] for row in rows.collect()})
     except PySparkException as error:
         raise unasked(error) from error
-    return [_place(DRIVER, driver), *(_place(WORKER, one) for one in found)]
+    return [_place(DRIVER, driver), *(_place(WORKER, worker) for worker in worker_facts)]
 
 
-def _place(role: str, told: str) -> Place:
-    said = json.loads(told)
-    return Place(role, *(said[name] for name in ("host", "executable", "python", "packages")))
+def _place(role: str, facts_json: str) -> Place:
+    fields = json.loads(facts_json)
+    return Place(role, *(fields[name] for name in ("host", "executable", "python", "packages")))
 
 
 def unasked(error: PySparkException) -> SparkError:
     """Return the sentence for a Python of Spark that could not be asked."""
-    here = platform.python_version().rpartition(".")[0]
-    if there := re.search(r"different version: (\d+\.\d+)", str(error)):
+    ours = platform.python_version().rpartition(".")[0]
+    if theirs := re.search(r"different version: (\d+\.\d+)", str(error)):
         return SparkError(
-            f"Spark's workers run Python {there[1]}, and this is Python {here}. Give the workers"
-            f" Python {here} (PYSPARK_PYTHON there), or install Topicproof here with Python"
-            f" {there[1]}."
+            f"Spark's workers run Python {theirs[1]}, and this is Python {ours}. Give the workers"
+            f" Python {ours} (PYSPARK_PYTHON there), or install Topicproof here with Python"
+            f" {theirs[1]}."
         )
     return SparkError(
         f"Spark's workers cannot run Python: {first_line(error)}. Check PYSPARK_PYTHON there: it"
-        f" must be Python {here} with topicproof {version('topicproof')}."
+        f" must be Python {ours} with topicproof {version('topicproof')}."
     )
 
 
-def mismatches(server: str, asked: Iterable[Place]) -> Iterator[str]:
+def mismatches(server: str, pythons: Iterable[Place]) -> Iterator[str]:
     """Yield a sentence for each place that lacks something, with the command that installs it.
     `server` is Spark's version."""
-    here = version("pyspark")
-    if _numbers(server)[:2] != _numbers(here)[:2]:
+    client = version("pyspark")
+    if _numbers(server)[:2] != _numbers(client)[:2]:
         yield (
-            f"The Spark server is {server}, and this is pyspark {here}. Run here: pip install"
+            f"The Spark server is {server}, and this is pyspark {client}. Run here: pip install"
             f" 'pyspark[connect]=={server}'"
         )
-    for place in asked:
+    for place in pythons:
         if wrong := dict(_wrong(place)):
             has = " and ".join(
-                f"{name} {found}" if found else f"no {name}"
-                for name, found in ((name, place.packages.get(name)) for name in wrong)
+                f"{name} {installed}" if installed else f"no {name}"
+                for name, installed in ((name, place.packages.get(name)) for name in wrong)
             )
-            wanted = " ".join(f"'{one}'" for one in wrong.values())
+            requirements = " ".join(f"'{requirement}'" for requirement in wrong.values())
             yield (
                 f"Spark's {place.role} on {place.host} has {has}. Run there: {place.executable} -m"
-                f" pip install {wanted}"
+                f" pip install {requirements}"
             )
 
 
 def _wrong(place: Place) -> Iterator[tuple[str, str]]:
     """Yield the packages to install there, with the requirement of each."""
-    own = version("topicproof")
+    topicproof_version = version("topicproof")
     # Queries name our functions by module, so both sides must have the same ones.
-    if place.packages.get("topicproof") != own:
-        yield "topicproof", f"topicproof=={own}"
+    if place.packages.get("topicproof") != topicproof_version:
+        yield "topicproof", f"topicproof=={topicproof_version}"
     for name, oldest in OLDEST.items():
-        found = place.packages.get(name)
-        if found is None or _numbers(found) < _numbers(oldest):
+        installed = place.packages.get(name)
+        if installed is None or _numbers(installed) < _numbers(oldest):
             yield name, f"{name}>={oldest}"
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     """Return the leading numbers of a version."""
-    return tuple(int(one) for one in re.findall(r"\d+", re.split(r"[^\d.]", text)[0]))
+    return tuple(int(number) for number in re.findall(r"\d+", re.split(r"[^\d.]", text)[0]))
 
 
 def require_kafka(spark: SparkSession, address: Address) -> None:

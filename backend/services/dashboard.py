@@ -97,7 +97,7 @@ def is_loopback(address: str) -> bool:
 
 def host_names(settings: Settings) -> frozenset[str]:
     """Return the names by which browsers may open the dashboard."""
-    named = (one.strip().lower() for one in (settings.dashboard_hosts or "").split(","))
+    named = (name.strip().lower() for name in (settings.dashboard_hosts or "").split(","))
     address = settings.dashboard_address.strip("[]")
     login = configured_login(settings)
     opened = login.provider.address if login is not None and login.provider is not None else None

@@ -118,10 +118,10 @@ def changed_jars(settings: Settings) -> list[str]:
 
 def rewrite_hashes() -> None:
     """Fetch everything again and trust it: write the hashes into jars.sha256."""
-    wanted = (*CONFIGURATIONS, REGISTRY)
-    with tempfile.TemporaryDirectory(prefix="topicproof-jars-") as found:
-        fetch(IVY, Path(found), wanted)
-        files = [file for name in wanted for file in sorted((Path(found) / name).iterdir())]
+    names = (*CONFIGURATIONS, REGISTRY)
+    with tempfile.TemporaryDirectory(prefix="topicproof-jars-") as scratch:
+        fetch(IVY, Path(scratch), names)
+        files = [file for name in names for file in sorted((Path(scratch) / name).iterdir())]
         lines = [f"{_digest(file)}  {file.parent.name}/{file.name}\n" for file in files]
     HASHES.write_text("".join(lines), encoding="utf-8")
 
@@ -176,11 +176,11 @@ def _put(fetched: Path, folder: Path) -> None:
     """Bring a folder of jars up to date. Existing jars stay: a running process may have them open,
     and their names hold the version."""
     folder.mkdir(exist_ok=True)
-    wanted = {jar.name for jar in fetched.iterdir()}
+    names = {jar.name for jar in fetched.iterdir()}
     for jar in folder.iterdir():
-        if jar.name not in wanted:
+        if jar.name not in names:
             jar.unlink()
-    for name in wanted:
+    for name in names:
         if not (folder / name).exists():
             (fetched / name).rename(folder / name)
 

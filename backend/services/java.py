@@ -36,7 +36,7 @@ def java_version(command: str) -> int:
     answer = subprocess.run(
         [command, "-version"], capture_output=True, text=True, check=False, cwd="/"
     )
-    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
-    if found is None:
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if match is None:
         raise SetupError(f"{command} does not print its version. {REMEDY}")
-    return int(found.group(1))
+    return int(match.group(1))

@@ -146,7 +146,9 @@ class EmbeddedKafka:
                 topics = admin.list_topics(timeout=ASKED_S).topics.values()
             except KafkaException:
                 return False  # It is too busy to answer; asked again until the time is over.
-            return all(one.leader >= 0 for topic in topics for one in topic.partitions.values())
+            return all(
+                partition.leader >= 0 for topic in topics for partition in topic.partitions.values()
+            )
 
         # A partition whose brokers are gone never has a leader. Whoever needs it says so.
         ask_until(led, bool, LEADERS_TIMEOUT_S)
@@ -258,7 +260,7 @@ class EmbeddedKafka:
             cwd=node.folder,
         )
         if answer.returncode != 0:
-            told = [
+            lines = [
                 line
                 for line in (answer.stdout + answer.stderr).splitlines()
                 if not line.startswith("\tat ")
@@ -266,7 +268,7 @@ class EmbeddedKafka:
             raise SetupError(
                 f"The storage of the embedded Kafka in {self.folder} cannot be used. If it belongs"
                 " to another version or cluster size, delete that folder. Kafka said:"
-                f" {' '.join(told)[:800]}"
+                f" {' '.join(lines)[:800]}"
             )
 
     def _properties(self, node: EmbeddedBroker) -> dict[str, str]:

@@ -75,7 +75,7 @@ class Services:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ServicesRequest:
     """The first message of a user to the keeper."""
 
     kafka: bool
@@ -98,17 +98,19 @@ def services(
     want_kafka = kafka and settings.bootstrap is None
     want_spark = spark and settings.spark_remote is None
     if not want_kafka and not want_spark:
-        given = settings.bootstrap or "", given_remote(settings), settings.client
-        yield Services(*given, settings.cluster or "", storage_of(settings))
+        external = settings.bootstrap or "", given_remote(settings), settings.client
+        yield Services(*external, settings.cluster or "", storage_of(settings))
         return
     require_open_files()
     ensure_jars(settings)
     connection = _connect(settings, say)
     try:
-        found = _ask(connection, Wanted(want_kafka, want_spark, settings.brokers), settings, say)
+        addresses = _ask(
+            connection, ServicesRequest(want_kafka, want_spark, settings.brokers), settings, say
+        )
         yield Services(
-            settings.bootstrap or found["bootstrap"],
-            given_remote(settings) or found["spark_remote"],
+            settings.bootstrap or addresses["bootstrap"],
+            given_remote(settings) or addresses["spark_remote"],
             settings.client,
             settings.cluster or "",
             storage_of(settings),
@@ -158,7 +160,9 @@ def brokers(settings: Settings) -> Iterator[Callable[[int, str], str]]:
         raise UsageError("Only brokers of the embedded Kafka can be struck. Remove --bootstrap.")
     connection = _connect(settings, lambda _text: None)
     try:
-        _ask(connection, Wanted(True, False, settings.brokers), settings, lambda _text: None)
+        _ask(
+            connection, ServicesRequest(True, False, settings.brokers), settings, lambda _text: None
+        )
         connection.settimeout(BROKER_START_TIMEOUT_S + STOP_TIMEOUT_S)
 
         turn = threading.Lock()
@@ -185,10 +189,13 @@ def brokers(settings: Settings) -> Iterator[Callable[[int, str], str]]:
 
 
 def _ask(
-    connection: socket.socket, wanted: Wanted, settings: Settings, say: Callable[[str], None]
+    connection: socket.socket,
+    request: ServicesRequest,
+    settings: Settings,
+    say: Callable[[str], None],
 ) -> dict[str, str]:
     connection.settimeout(BROKER_START_TIMEOUT_S + SPARK_START_TIMEOUT_S)
-    connection.sendall(json.dumps(asdict(wanted)).encode() + b"\n")
+    connection.sendall(json.dumps(asdict(request)).encode() + b"\n")
     # Closing this reader leaves the connection open, which keeps the services alive.
     try:
         with connection.makefile() as stream:
@@ -334,14 +341,14 @@ class Keeper:
     def _serve_one(self, connection: socket.socket) -> None:
         try:
             with connection, connection.makefile("rw") as stream:
-                wanted = Wanted(**json.loads(stream.readline()))
+                request = ServicesRequest(**json.loads(stream.readline()))
 
                 def tell(**answer: str) -> None:
                     stream.write(json.dumps(answer) + "\n")
                     stream.flush()
 
                 try:
-                    tell(**self._provide(wanted, lambda text: tell(say=text)))
+                    tell(**self._provide(request, lambda text: tell(say=text)))
                 except TopicproofError as error:
                     tell(error=str(error))
                 # Further messages concern single brokers. The stream ends when the user does.
@@ -362,24 +369,24 @@ class Keeper:
                 self.users -= 1
                 self.changed.notify_all()
 
-    def _provide(self, wanted: Wanted, say: Callable[[str], None]) -> dict[str, str]:
+    def _provide(self, request: ServicesRequest, say: Callable[[str], None]) -> dict[str, str]:
         with self.lock, ThreadPoolExecutor() as pool:
             waiting = []
-            if wanted.kafka and not self.hurt and not _alive(self.kafka):
+            if request.kafka and not self.hurt and not _alive(self.kafka):
                 end_rest(self.kafka)
-                count = wanted.brokers
+                count = request.brokers
                 say(f"starting Apache Kafka ({count} broker{'s' if count > 1 else ''}). {OPEN}")
                 folder = embedded_kafka(self.settings, count)
                 self.kafka = EmbeddedKafka(folder, jar_files(self.settings, BROKER), count)
                 waiting.append(pool.submit(self.kafka.start))
-            if wanted.spark and not _alive(self.spark):
+            if request.spark and not _alive(self.spark):
                 end_rest(self.spark)
                 say("starting Spark")
                 self.spark = EmbeddedSpark(self.settings.spark, jar_files(self.settings, SPARK))
                 waiting.append(pool.submit(self.spark.start))
             try:
-                for one in waiting:
-                    one.result()
+                for start in waiting:
+                    start.result()
             finally:
                 self._write_record()
         return {
@@ -393,11 +400,11 @@ class Keeper:
         with self.lock:
             if self.kafka is None or not 1 <= node <= len(self.kafka.nodes):
                 raise SetupError(f"The embedded Kafka has no broker {node}.")
-            said = self.kafka.handle(self.kafka.nodes[node - 1], do)
-            for known in (self.hurt, hurt):
-                known.discard(node) if do == "heal" else known.add(node)
+            description = self.kafka.handle(self.kafka.nodes[node - 1], do)
+            for nodes in (self.hurt, hurt):
+                nodes.discard(node) if do == "heal" else nodes.add(node)
             self._write_record()
-            return said
+            return description
 
     def _wait_until_unused(self) -> None:
         with self.changed:

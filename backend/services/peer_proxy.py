@@ -93,17 +93,17 @@ class Links(threading.Thread):
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def _join(one: Stream, other: Stream) -> None:
+async def _join(left: Stream, right: Stream) -> None:
     pumps = [
-        asyncio.create_task(_pump(one[0], other[1])),
-        asyncio.create_task(_pump(other[0], one[1])),
+        asyncio.create_task(_pump(left[0], right[1])),
+        asyncio.create_task(_pump(right[0], left[1])),
     ]
     try:
         await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for pump in pumps:
             pump.cancel()
-        other[1].close()
+        right[1].close()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

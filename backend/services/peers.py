@@ -23,16 +23,16 @@ def _credentials(connection: socket.socket) -> tuple[int, int, int] | None:
 def is_own(connection: socket.socket) -> bool:
     """Return whether the other end belongs to this user, or to root. Elsewhere than on Linux, the
     permissions of the socket's folder are the only check."""
-    found = _credentials(connection)
-    return found is None or found[1] in (os.getuid(), 0)
+    credentials = _credentials(connection)
+    return credentials is None or credentials[1] in (os.getuid(), 0)
 
 
 def stopped_process(connection: socket.socket) -> int | None:
     """Return the process that listens at the other end if a signal has stopped it; else None."""
-    found = _credentials(connection)
+    credentials = _credentials(connection)
     try:
-        if found and psutil.Process(found[0]).status() == psutil.STATUS_STOPPED:
-            return found[0]
+        if credentials and psutil.Process(credentials[0]).status() == psutil.STATUS_STOPPED:
+            return credentials[0]
     except psutil.NoSuchProcess:
         return None
     return None

@@ -32,13 +32,13 @@ def ask(
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.connect(address)
-        asked = {
+        request = {
             "arguments": [*arguments],
             "environment": {**environment},
             "folder": folder,
             "detached": detached,
         }
-        text = json.dumps(asked).encode()
+        text = json.dumps(request).encode()
         socket.send_fds(connection, [len(text).to_bytes(LENGTH_BYTES, "big")], [*streams])
         connection.sendall(text)
         answer = connection.recv(LENGTH_BYTES)

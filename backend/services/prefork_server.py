@@ -96,21 +96,21 @@ def _become(connection: socket.socket) -> Never:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     head, streams, _, _ = socket.recv_fds(connection, LENGTH_BYTES, 3)
     with connection.makefile("rb") as reader:
-        asked = json.loads(reader.read(int.from_bytes(head, "big")))
+        request = json.loads(reader.read(int.from_bytes(head, "big")))
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    if asked["detached"]:
+    if request["detached"]:
         os.setsid()
     connection.sendall(os.getpid().to_bytes(LENGTH_BYTES, "big"))
     os.environ.clear()
-    os.environ.update(asked["environment"])
-    os.chdir(asked["folder"])
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     # Nothing is searched in the working folder, which an empty or a relative path would name.
     sys.path += [path for path in paths if os.path.isabs(path) and path not in sys.path]  # noqa: PTH117
-    sys.argv = asked["arguments"]
-    if not asked["detached"]:
+    sys.argv = request["arguments"]
+    if not request["detached"]:
         _end_when_idle()
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     raise SystemExit(0)

@@ -39,8 +39,8 @@ def await_start(
 
     is_ready, has_ended = ask_until(look, any, timeout_s)
     if not is_ready:
-        what = "ended while starting" if has_ended else f"was not ready after {timeout_s:.0f} s"
-        raise SetupError(f"{name} {what}. {end_of_log(*logs)}")
+        failure = "ended while starting" if has_ended else f"was not ready after {timeout_s:.0f} s"
+        raise SetupError(f"{name} {failure}. {end_of_log(*logs)}")
 
 
 def end_of_log(*logs: Path) -> str:
@@ -50,8 +50,8 @@ def end_of_log(*logs: Path) -> str:
         text = path.read_text(errors="replace") if path.exists() else ""
         lines = [line for line in text.splitlines() if not line.startswith(("\tat ", "\t..."))]
         if lines:
-            shown = visible_lines("\n".join(lines[-LOG_LINES_SHOWN:]))
-            return f"The end of its log ({path}):\n{shown}"
+            last_lines = visible_lines("\n".join(lines[-LOG_LINES_SHOWN:]))
+            return f"The end of its log ({path}):\n{last_lines}"
     return "It wrote no log."
 
 
@@ -119,12 +119,12 @@ def free_ports(count: int) -> list[int]:
     """Return different loopback ports that nothing listens on."""
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in sockets]
     finally:
-        for one in sockets:
-            one.close()
+        for listener in sockets:
+            listener.close()
 
 
 def listens(port: int) -> bool:
@@ -138,7 +138,11 @@ def connects(pid: int, port: int, to: int) -> bool:
     """Return whether a process has a connection from this local port to that one. The local port
     alone is ambiguous: connections to different ports may share it."""
     with suppress(psutil.Error):
-        for one in psutil.Process(pid).net_connections("tcp"):
-            if one.laddr and one.raddr and (one.laddr.port, one.raddr.port) == (port, to):
+        for connection in psutil.Process(pid).net_connections("tcp"):
+            if (
+                connection.laddr
+                and connection.raddr
+                and (connection.laddr.port, connection.raddr.port) == (port, to)
+            ):
                 return True
     return False

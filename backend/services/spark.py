@@ -256,8 +256,8 @@ class EmbeddedSpark:
             # Spark keeps a task's consumer, with its fetched records, for the next batch. The
             # default of five minutes fills the memory of a busy server.
             **{
-                f"spark.kafka.consumer.{kept}.{setting}": value
-                for kept in ("cache", "fetchedData.cache")
+                f"spark.kafka.consumer.{cache}.{setting}": value
+                for cache in ("cache", "fetchedData.cache")
                 for setting, value in (("timeout", "20s"), ("evictorThreadRunInterval", "5s"))
             },
             # Hadoop does not ask for the umask of its process.
@@ -303,7 +303,7 @@ def given_remote(settings: Settings) -> str:
     remote, file = settings.spark_remote or "", settings.spark_token_file
     if not remote or file is None:
         return remote
-    parameters = [each.partition("=") for each in remote.split(";")[1:]]
+    parameters = [part.partition("=") for part in remote.split(";")[1:]]
     names = {name.strip().lower() for name, _, _ in parameters}
     if names & {"token", "authorization"}:
         raise UsageError(
@@ -357,8 +357,8 @@ def connect(remote: str) -> SparkSession:
             client.set_retry_policies(patience)
     except Exception as error:
         client.close()
-        said = re.search(r'details = "([^"]+)"', str(error))
-        why = said[1] if said else first_line(error)
+        details = re.search(r'details = "([^"]+)"', str(error))
+        why = details[1] if details else first_line(error)
         raise SparkError(
             f"Spark does not answer at {without_token(remote)}. Check SPARK_REMOTE. ({why})"
         ) from error
