@@ -143,8 +143,10 @@ def _lenient_reader(kind: str, read: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return read(data, *schemas)
         except Exception as error:
-            shown = as_json(data)
-            return AwkwardPart(f"is {quoted(shown)}, which is no {kind} ({quoted(error)})", shown)
+            json_value = as_json(data)
+            return AwkwardPart(
+                f"is {quoted(json_value)}, which is no {kind} ({quoted(error)})", json_value
+            )
 
     return reader
 

@@ -57,9 +57,11 @@ class AvroSizes:
 
     def __init__(self, schema: Any, named: Mapping[str, Any]) -> None:
         """`schema` as fastavro parsed it, `named` has its named types."""
-        own = next((name for name in named if name in _TYPES), None)
-        if own is not None:
-            raise ValueError(f"it gives a type of its own the name {own}, which is one of Avro's")
+        reserved = next((name for name in named if name in _TYPES), None)
+        if reserved is not None:
+            raise ValueError(
+                f"it gives a type of its own the name {reserved}, which is one of Avro's"
+            )
         self._named = named
         self._shapes: dict[str, _Shape] = {}
         self._begun: list[str] = []
@@ -77,7 +79,7 @@ class AvroSizes:
     def require(self, data: bytes) -> None:
         """Raises ValueError if the value takes too much memory or its bytes end within a number,
         RecursionError if it is nested too deeply."""
-        _Walk(data, self._endless).value(self._root, 0)
+        _ValueWalk(data, self._endless).value(self._root, 0)
 
     def _shape(self, schema: Any, depth: int) -> _Shape:
         if depth > DEPTH_MAX:
@@ -136,15 +138,15 @@ class AvroSizes:
             self._begun.append(name)
             fields = schema["fields"]
             shape.own = DICT_BYTES + FIELD_BYTES * len(fields)
-            shape.inner = [self._shape(each["type"], depth + 1) for each in fields]
+            shape.inner = [self._shape(field["type"], depth + 1) for field in fields]
             self._begun.pop()
-            shape.least = sum(each.least for each in shape.inner)
-            shape.whole = shape.own + sum(each.whole for each in shape.inner)
-            shape.depth = 1 + max((each.depth for each in shape.inner), default=0)
+            shape.least = sum(inner.least for inner in shape.inner)
+            shape.whole = shape.own + sum(inner.whole for inner in shape.inner)
+            shape.depth = 1 + max((inner.depth for inner in shape.inner), default=0)
         return shape
 
 
-class _Walk:
+class _ValueWalk:
     """One way through the bytes of a value."""
 
     def __init__(self, data: bytes, endless: bool) -> None:

@@ -156,7 +156,7 @@ def as_json(value: Any, depth: int = 0) -> Any:
                 raise AwkwardPartError(f"a part {value.why}")
             return value.shown
         case list() | tuple() | set():
-            return [as_json(each, depth + 1) for each in value]
+            return [as_json(item, depth + 1) for item in value]
         case Decimal():
             # Never 1E-8: every other format has its digits.
             return _digits(value)
@@ -169,7 +169,7 @@ def as_json(value: Any, depth: int = 0) -> Any:
 def _object(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
     named = unique((str(as_json(name)), as_json(value[name], depth + 1)) for name in value)
     if len(named) < len(value):
-        twice = next(name for name, held in named.items() if isinstance(held, AwkwardPart))
+        twice = next(name for name, content in named.items() if isinstance(content, AwkwardPart))
         raise AwkwardPartError(f"{spell_path([twice])} {named[twice].why}")
     return named
 

@@ -151,14 +151,14 @@ class FieldReader:
                 pass  # The long way says why.
         if self._refused and self._part == "value" and topic in self._refused:
             return self._refused[topic], self._nothing
-        found = self._decoder.decode(data, topic, self._part)
-        if found.known and found.schema_id is not None:
-            reader = self._decoder.reader(self._schemas.schema(found.schema_id))
+        decoded = self._decoder.decode(data, topic, self._part)
+        if decoded.known and decoded.schema_id is not None:
+            reader = self._decoder.reader(self._schemas.schema(decoded.schema_id))
             assert not isinstance(reader, str), "it has just decoded a record"
             self._short[data[1:HEAD_BYTES]] = reader[1]
-        if found.known:
-            return None, found.value
-        return found.reason or UNREADABLE, self._nothing
+        if decoded.known:
+            return None, decoded.value
+        return decoded.reason or UNREADABLE, self._nothing
 
 
 @lru_cache(DECODERS_MAX)
@@ -223,13 +223,13 @@ def _spelled(value: Any, depth: int = 0) -> str:
         raise _InnerPartError(f"a part {value.why}")
     if isinstance(value, dict):
         named = {
-            _whole(name) if isinstance(name, str) else str(as_json(name)): one
-            for name, one in value.items()
+            _whole(name) if isinstance(name, str) else str(as_json(name)): item
+            for name, item in value.items()
         }
         inside = (f"{_dumped(name)}:{_spelled(named[name], depth + 1)}" for name in sorted(named))
         return "{" + ",".join(inside) + "}"
     if isinstance(value, list | tuple | set):
-        return "[" + ",".join(_spelled(one, depth + 1) for one in value) + "]"
+        return "[" + ",".join(_spelled(item, depth + 1) for item in value) + "]"
     plain = _whole(value) if isinstance(value, str) else as_json(value)
     return plain if isinstance(plain, str) and not depth else _dumped(plain)
 

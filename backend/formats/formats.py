@@ -100,10 +100,10 @@ class Decoder:
     def decode(self, data: bytes, topic: str = "", part: Part = "value") -> Decoded:
         """Decode a key or value; schema files are for values. Bytes, schemas and registries never
         raise: `reason` has what is wrong. The bytes of one schema always give the same value."""
-        given = self._avro.get(topic) if part == "value" else None
-        if given is not None:
+        schema_file = self._avro.get(topic) if part == "value" else None
+        if schema_file is not None:
             try:
-                value, left = given.read(data)
+                value, left = schema_file.read(data)
                 return Decoded(self._plain.finish(value), Format.AVRO, reason=left)
             except AwkwardPartError as error:
                 return Decoded(reason=f"{_capital(error)}.")
@@ -115,9 +115,9 @@ class Decoder:
 
     def reader(self, schema: Registered) -> tuple[Format, Read] | str:
         """Return the format and the reader of a schema, or why there is none."""
-        known = self._readers.get(schema.schema_id)
-        if known is not None:
-            return known
+        reader = self._readers.get(schema.schema_id)
+        if reader is not None:
+            return reader
         with self._lock:
             if schema.schema_id not in self._readers:
                 try:

@@ -125,22 +125,22 @@ class ProtobufSchema:
         rest = type(message)()
         rest.CopyFrom(message)
         inner: dict[str, Any] = {}
-        for field, held in message.ListFields():
+        for field, content in message.ListFields():
             if field.message_type is not None and not field.is_extension:
                 rest.ClearField(field.name)
-                inner[field.name] = self._held(held)
+                inner[field.name] = self._held(content)
         try:
             return {**self._json(rest), **inner}
         except _BROKEN as error:
             return _set_apart(message, error)
 
-    def _held(self, held: Any) -> Any:
+    def _held(self, content: Any) -> Any:
         """Return what a field holds: a message, several, or a map."""
-        if isinstance(held, Message):
-            return self._part(held)
-        if isinstance(held, MutableMapping):
-            return {_key_text(key): self._map_value(held[key]) for key in held}
-        return [self._part(each) for each in held]
+        if isinstance(content, Message):
+            return self._part(content)
+        if isinstance(content, MutableMapping):
+            return {_key_text(key): self._map_value(content[key]) for key in content}
+        return [self._part(message) for message in content]
 
     def _map_value(self, value: Any) -> Any:
         if isinstance(value, Message):
@@ -153,13 +153,13 @@ class ProtobufSchema:
 
     def _class(self, index: tuple[int, ...]) -> type[Message]:
         if index not in self._classes:
-            there: Any = self._main.message_type
+            messages: Any = self._main.message_type
             path = [self._main.package] if self._main.package else []
             for number in index:
-                if not 0 <= number < len(there):
+                if not 0 <= number < len(messages):
                     raise ValueError(f"the schema has no message {'.'.join(map(str, index))}")
-                path.append(there[number].name)
-                there = there[number].nested_type
+                path.append(messages[number].name)
+                messages = messages[number].nested_type
             descriptor = self._pool.FindMessageTypeByName(".".join(path))
             self._classes[index] = GetMessageClass(descriptor)
         return self._classes[index]
@@ -202,10 +202,10 @@ class _Sizes:
     def require(self, data: bytes, descriptor: Descriptor) -> None:
         """Check a message before it is parsed: the parser itself takes memory for each field that
         an empty message does not have. Raises ValueError, RecursionError."""
-        _Walk(self._pool, self._enum, self._most).message(memoryview(data), descriptor, 0)
+        _MessageWalk(self._pool, self._enum, self._most).message(memoryview(data), descriptor, 0)
 
 
-class _Walk:
+class _MessageWalk:
     """One way through the bytes of a message."""
 
     def __init__(self, pool: DescriptorPool, enum_width: int, most: int) -> None:
@@ -366,8 +366,8 @@ def _set_apart(message: Any, error: Exception) -> AwkwardPart:
     kind = quoted(message.type_url.rpartition("/")[2] or "no type")
     is_unknown = "Can not find message descriptor" in str(error)
     why = "which the schema does not have" if is_unknown else f"which has no JSON ({quoted(error)})"
-    shown = {"@type": quoted(message.type_url), "value": "0x" + message.value.hex()}
-    return AwkwardPart(f"is an Any of {kind}, {why}", shown)
+    json_value = {"@type": quoted(message.type_url), "value": "0x" + message.value.hex()}
+    return AwkwardPart(f"is an Any of {kind}, {why}", json_value)
 
 
 def _key_text(key: Any) -> str:
@@ -393,15 +393,15 @@ def _require_own_names(file: descriptor_pb2.FileDescriptorProto) -> None:
     while stack:
         scope, kind = stack.pop()
         is_file = kind is file
-        for each in (*(kind.message_type if is_file else kind.nested_type), *kind.enum_type):
-            name = f"{scope}.{each.name}".removeprefix(".")
+        for inner in (*(kind.message_type if is_file else kind.nested_type), *kind.enum_type):
+            name = f"{scope}.{inner.name}".removeprefix(".")
             if name in GOOGLES_TYPES:
                 raise ValueError(
                     f"it defines {name} itself. Import Google's file instead, such as"
                     " google/protobuf/any.proto"
                 )
-            if isinstance(each, descriptor_pb2.DescriptorProto):
-                stack.append((name, each))
+            if isinstance(inner, descriptor_pb2.DescriptorProto):
+                stack.append((name, inner))
 
 
 def _enum_width(enum: descriptor_pb2.EnumDescriptorProto) -> int:

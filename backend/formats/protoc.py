@@ -152,29 +152,29 @@ def _compiled(text: str, references: Mapping[str, str]) -> Files:
     for name in references:
         _require_name(name)
     basic = {module.DESCRIPTOR.name: module.DESCRIPTOR for module in _MODULES}
-    own = {"": MAIN}
+    file_names = {"": MAIN}
     for name in references:
         if name not in basic:
-            own[name] = f"f{len(own)}.proto"
+            file_names[name] = f"f{len(file_names)}.proto"
     texts: dict[str, str] = {}
     described = descriptor_pb2.FileDescriptorSet()
     for module in basic.values():
         module.CopyToProto(described.file.add())
     googles: set[str] = set()
-    for name, file in own.items():
+    for name, file in file_names.items():
         source = references[name] if name else text
         descriptor = _described(source)
         if descriptor is None:
-            texts[file] = _with_own_imports(source, own, googles)
+            texts[file] = _with_own_imports(source, file_names, googles)
             continue
         descriptor.name = file
         imports: Any
         for imports in (descriptor.dependency, getattr(descriptor, "option_dependency", [])):
-            imports[:] = [_own_import(imported, own, googles) for imported in imports]
+            imports[:] = [_own_import(imported, file_names, googles) for imported in imports]
         described.file.append(descriptor)
-    there = {file.name for file in described.file}
-    asked = [*texts, *sorted(googles - there)]
-    return _needed([*described.file, *_protoc(asked, texts, described)])
+    present = {file.name for file in described.file}
+    sources = [*texts, *sorted(googles - present)]
+    return _needed([*described.file, *_protoc(sources, texts, described)])
 
 
 def _require_name(name: str) -> None:
@@ -190,12 +190,12 @@ def _require_name(name: str) -> None:
         )
 
 
-def _own_import(name: str, own: Mapping[str, str], googles: set[str]) -> str:
+def _own_import(name: str, file_names: Mapping[str, str], googles: set[str]) -> str:
     """Return the name under which the compiler has an import. Google's are added to `googles`.
     Raises ValueError."""
     _require_name(name)
-    if name in own:
-        return own[name]
+    if name in file_names:
+        return file_names[name]
     if name not in _google_files():
         raise ValueError(f"it imports {name}, which is not among its references")
     googles.add(name)
@@ -212,7 +212,7 @@ def _google_files() -> dict[str, str]:
     return names
 
 
-def _with_own_imports(text: str, own: Mapping[str, str], googles: set[str]) -> str:
+def _with_own_imports(text: str, file_names: Mapping[str, str], googles: set[str]) -> str:
     """Return the text with the compiler's names in its imports. Raises ValueError."""
     parts, written = [], 0
     for start, end in _import_names(text):
@@ -222,7 +222,7 @@ def _with_own_imports(text: str, own: Mapping[str, str], googles: set[str]) -> s
             if match.lastgroup == "string"
         ]
         name = "".join(literal[1:-1] for literal in literals)
-        parts += [text[written:start], f'"{_own_import(name, own, googles)}"']
+        parts += [text[written:start], f'"{_own_import(name, file_names, googles)}"']
         written = end
     return "".join([*parts, text[written:]])
 

@@ -36,6 +36,9 @@ class Registered:
     def place(self, topic: str, part: str) -> tuple[str | None, int | None]:
         """Return the subject that belongs to the topic and the part of its records, key or value,
         or else the first, and its version."""
-        own = f"{topic}-{part}"
-        ranked = sorted(self.subjects, key=lambda one: (one != own, not one.startswith(topic), one))
+        conventional = f"{topic}-{part}"
+        ranked = sorted(
+            self.subjects,
+            key=lambda subject: (subject != conventional, not subject.startswith(topic), subject),
+        )
         return (ranked[0], self.subjects[ranked[0]]) if ranked else (None, None)

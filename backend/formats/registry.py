@@ -89,13 +89,13 @@ class Registry:
                 raise RegistryFailure(why)
 
     def _ask(self, schema_id: int) -> Registered:
-        what = f"schema {schema_id}"
-        schema = self._request(lambda: self._client.get_schema(schema_id), what)
+        item = f"schema {schema_id}"
+        schema = self._request(lambda: self._client.get_schema(schema_id), item)
         chain = _Chain()
         text = chain.add(schema.schema_str)
         self._refer(schema, chain, 1)
         try:
-            versions: Any = self._request(lambda: self._client.get_schema_versions(schema_id), what)
+            versions: Any = self._request(lambda: self._client.get_schema_versions(schema_id), item)
         except RegistryFailure:
             versions = ()  # Some registries lack this request. The record can be decoded.
         subjects = {
@@ -125,39 +125,39 @@ class Registry:
                 raise RegistryFailure(
                     f"The schema refers to more than {REFERENCES_MAX} others; fewer are allowed."
                 )
-            what = f"version {version} of {quoted(subject)}, to which the schema refers"
+            item = f"version {version} of {quoted(subject)}, to which the schema refers"
             ask = partial(self._client.get_version, subject, version, True)
-            there = self._request(ask, what).schema
-            text = chain.add(there.schema_str)
-            self._refer(there, chain, depth + 1)
+            referred = self._request(ask, item).schema
+            text = chain.add(referred.schema_str)
+            self._refer(referred, chain, depth + 1)
             chain.texts[name] = text
 
-    def _request(self, ask: Callable[[], Answer], what: str) -> Answer:
+    def _request(self, ask: Callable[[], Answer], item: str) -> Answer:
         """Ask, and translate each error of the client to a sentence."""
         try:
             return ask()
         except SchemaRegistryError as error:
             status = error.http_status_code
             if status == _NOT_FOUND and error.error_code in _UNKNOWN:
-                raise RegistryFailure(f"The registry {self.url} has no {what}.") from error
-            said = _REFUSALS.get(status, "see the registry's log")
+                raise RegistryFailure(f"The registry {self.url} has no {item}.") from error
+            reason = _REFUSALS.get(status, "see the registry's log")
             raise RegistryFailure(
-                f"The registry {self.url} refused the request for {what} with HTTP {status}:"
-                f" {said}."
+                f"The registry {self.url} refused the request for {item} with HTTP {status}:"
+                f" {reason}."
             ) from error
         except RecursionError as error:
             raise RegistryFailure(
-                f"The registry {self.url} gave no readable answer for {what}: it is nested too"
+                f"The registry {self.url} gave no readable answer for {item}: it is nested too"
                 " deeply."
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL, OSError, RuntimeError) as error:
             silent = f"The registry {self.url} does not answer ({type(error).__name__})."
-            said = tls_refusal(self._facts) or silent
-            self._failed[None] = time.monotonic(), said
-            raise RegistryFailure(said) from error
+            reason = tls_refusal(self._facts) or silent
+            self._failed[None] = time.monotonic(), reason
+            raise RegistryFailure(reason) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RegistryFailure(
-                f"The registry {self.url} gave no readable answer for {what}. Check its address:"
+                f"The registry {self.url} gave no readable answer for {item}. Check its address:"
                 " Apicurio's ends in /apis/ccompat/v7."
             ) from error
 
