@@ -71,8 +71,8 @@ command's name, or the one after the colon. Modules are imported when they are n
 of them take a second to load."""
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         out.line(version("topicproof"))
         raise typer.Exit
 
@@ -100,8 +100,8 @@ def command_line(names: Iterable[str]) -> typer.Typer:
     )
     for name in names:
         module, _, function = COMMANDS[name].partition(":")
-        found = import_module(f"topicproof.backend.commands.{module}")
-        app.command(name)(getattr(found, function or name))
+        command_module = import_module(f"topicproof.backend.commands.{module}")
+        app.command(name)(getattr(command_module, function or name))
     return app
 
 
@@ -127,16 +127,16 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: list[str]) -> int:
-    given = _with_json_value(arguments)
+    completed = _with_json_value(arguments)
     try:
-        require_text((f"The argument {one!a}", one) for one in given)
+        require_text((f"The argument {argument!a}", argument) for argument in completed)
         require_text(
             (f"The environment variable {name!a}", value)
             for name, value in os.environ.items()
             if name.startswith("TOPICPROOF_")
         )
-        wanted = given[:1] if given and given[0] in COMMANDS else COMMANDS
-        code = command_line(wanted)(args=given, prog_name="topicproof", standalone_mode=False)
+        names = completed[:1] if completed and completed[0] in COMMANDS else COMMANDS
+        code = command_line(names)(args=completed, prog_name="topicproof", standalone_mode=False)
     except NoArgsIsHelpError as error:
         error.show()
         return USAGE
@@ -199,15 +199,15 @@ def _flushed(code: int) -> int:
 
 def _with_json_value(arguments: list[str]) -> list[str]:
     """Add the value `-` (terminal) to a `--json` without a file: click has no optional values."""
-    made: list[str] = []
+    completed: list[str] = []
     for number, argument in enumerate(arguments):
-        made.append(argument)
+        completed.append(argument)
         following = arguments[number + 1] if number + 1 < len(arguments) else "-"
         if argument == "--json" and (
             (following.startswith("-") and following != "-") or number + 1 == len(arguments)
         ):
-            made.append("-")
-    return made
+            completed.append("-")
+    return completed
 
 
 if __name__ == "__main__":

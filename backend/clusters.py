@@ -51,8 +51,8 @@ def read_clusters(path: Path) -> dict[str, NamedCluster]:
     try:
         fields = read_yaml(path)
     except UsageError as error:
-        said = str(error).replace("The plan", "The list of clusters")
-        raise UsageError(said.replace("plan fields", "clusters by name")) from error
+        message = str(error).replace("The plan", "The list of clusters")
+        raise UsageError(message.replace("plan fields", "clusters by name")) from error
     return {str(name): _cluster(fields, name, path.parent) for name in fields}
 
 
@@ -61,8 +61,8 @@ def cluster_named(clusters: Mapping[str, NamedCluster], name: str, path: Path) -
     are."""
     if name in clusters:
         return clusters[name]
-    known = f"It names {', '.join(clusters)}." if clusters else "It names none."
-    raise UsageError(f"There is no cluster {name} in {path}. {known}")
+    names = f"It names {', '.join(clusters)}." if clusters else "It names none."
+    raise UsageError(f"There is no cluster {name} in {path}. {names}")
 
 
 def _cluster(fields: YamlFields, name: str, folder: Path) -> NamedCluster:
@@ -72,7 +72,7 @@ def _cluster(fields: YamlFields, name: str, folder: Path) -> NamedCluster:
             " and underscores."
         )
     try:
-        said = _Fields.model_validate(fields[name])
+        values = _Fields.model_validate(fields[name])
     except ValidationError as error:
         first = error.errors()[0]
         place = (name, *first["loc"])
@@ -81,7 +81,7 @@ def _cluster(fields: YamlFields, name: str, folder: Path) -> NamedCluster:
         dotted = ".".join(map(str, place))
         raise UsageError(f"{fields.where(place)}: {dotted}: {why}.") from error
     try:
-        config = None if said.config is None else folder / said.config.expanduser()
+        config = None if values.config is None else folder / values.config.expanduser()
     except RuntimeError as error:
         raise UsageError(f"{fields.where((name, 'config'))}: config: {error}.") from error
-    return NamedCluster(said.bootstrap, config, said.schema_registry)
+    return NamedCluster(values.bootstrap, config, values.schema_registry)

@@ -67,8 +67,8 @@ class ContractError(TopicproofError):
     def __init__(self, *mistakes: Mistake | str) -> None:
         super().__init__(*mistakes)
         self.mistakes = tuple(
-            one if isinstance(one, Mistake) else Mistake("", None, "", one.rstrip("."))
-            for one in mistakes
+            mistake if isinstance(mistake, Mistake) else Mistake("", None, "", mistake.rstrip("."))
+            for mistake in mistakes
         )
         self.sentences = tuple(map(str, self.mistakes))
 

@@ -16,8 +16,8 @@ PRECEDENCE = (FORGED, 1, UNJUDGED, WARNED, 0)
 
 def worst(codes: Iterable[int]) -> int:
     """Return the code that takes precedence; 0 without any."""
-    given = set(codes)
-    return next((code for code in PRECEDENCE if code in given), 0)
+    present = set(codes)
+    return next((code for code in PRECEDENCE if code in present), 0)
 
 
 def code_of(report: Report) -> int:

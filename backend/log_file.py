@@ -82,7 +82,7 @@ def logged_to(path: Callable[[], Path]) -> Iterator[None]:
 def error_output() -> Iterator[IO[str] | None]:
     """Yield where a child process writes its errors: the log of what runs here. None, so this
     process's own errors, if it has no log, as a worker of Spark. Raises OSError."""
-    handlers = [one for one in logging.getLogger().handlers if isinstance(one, LogFile)]
+    handlers = [handler for handler in logging.getLogger().handlers if isinstance(handler, LogFile)]
     if not handlers:
         yield None
         return

@@ -145,17 +145,17 @@ class Settings(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_config(cls, given: dict[str, Any]) -> dict[str, Any]:
-        config = given.get("config")
+    def _read_config(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        config = fields.get("config")
         try:
             client = read_properties(_whole(Path(config))) if config else Properties({}, {})
             client = in_kafkas_words(client)
         except ValueError as error:
             raise UsageError(f"The setting TOPICPROOF_CONFIG is wrong: {error}.") from error
         named = [client.pop(name, None) for name in ("bootstrap.servers", "metadata.broker.list")]
-        registry = take_registry(client, given.get("schema_registry"))
-        told = {"client": _usable(client), "registry": registry}
-        return {"bootstrap": named[0] or named[1], **given, **told}
+        registry = take_registry(client, fields.get("schema_registry"))
+        from_config = {"client": _usable(client), "registry": registry}
+        return {"bootstrap": named[0] or named[1], **fields, **from_config}
 
     @property
     def cluster_options(self) -> str:
@@ -175,20 +175,20 @@ class Settings(BaseSettings):
     @property
     def avro_files(self) -> dict[str, Path]:
         """The schema file of each topic in `avro_schemas`. Raises UsageError."""
-        found = {}
-        for one in filter(None, map(str.strip, (self.avro_schemas or "").split(","))):
-            topic, equals, path = one.partition("=")
+        files = {}
+        for entry in filter(None, map(str.strip, (self.avro_schemas or "").split(","))):
+            topic, equals, path = entry.partition("=")
             if not (equals and topic and path):
                 raise UsageError(
-                    f"The setting TOPICPROOF_AVRO_SCHEMAS is wrong: {one} is not topic=file.avsc."
+                    f"The setting TOPICPROOF_AVRO_SCHEMAS is wrong: {entry} is not topic=file.avsc."
                 )
             try:
-                found[topic.strip()] = _whole(Path(path.strip()))
+                files[topic.strip()] = _whole(Path(path.strip()))
             except ValueError as error:
                 raise UsageError(
                     f"The setting TOPICPROOF_AVRO_SCHEMAS is wrong: {error}."
                 ) from error
-        return found
+        return files
 
     @property
     def clusters_file(self) -> Path:
@@ -267,22 +267,24 @@ def read_settings(
         "home": home,
         "cluster": cluster,
     }
-    given: dict[str, Any] = {name: value for name, value in named.items() if value}
+    arguments: dict[str, Any] = {name: value for name, value in named.items() if value}
     if bootstrap:
-        given["cluster"] = None  # The argument overrides the variable.
-    settings = _settings(given)
+        arguments["cluster"] = None  # The argument overrides the variable.
+    settings = _settings(arguments)
     if settings.cluster is not None:
-        found = cluster_named(settings.named_clusters, settings.cluster, settings.clusters_file)
-        settings = _settings({**given, **asdict(found)})
+        named_cluster = cluster_named(
+            settings.named_clusters, settings.cluster, settings.clusters_file
+        )
+        settings = _settings({**arguments, **asdict(named_cluster)})
     writable(settings.home if make_home else nearest(settings.home))
     if make_home:
         close_to_others(settings.home)
     return settings
 
 
-def _settings(given: dict[str, Any]) -> Settings:
+def _settings(arguments: dict[str, Any]) -> Settings:
     try:
-        return Settings(**given)
+        return Settings(**arguments)
     except ValidationError as error:
         first = error.errors()[0]
         name = "_".join(map(str, first["loc"])).upper()
@@ -339,8 +341,8 @@ def socket_path(folder: Path) -> Path:
     place = Path(tempfile.gettempdir()) / f"topicproof-{os.getuid()}"
     place.mkdir(mode=0o700, exist_ok=True)
     # A link is not followed: another user may have made it first.
-    found = place.lstat()
-    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+    status = place.lstat()
+    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
         raise SetupError(f"{place} belongs to another user. Set TMPDIR to a folder of your own.")
     place.chmod(0o700)
     return place / f"{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}.sock"

@@ -177,8 +177,8 @@ def uploading(url: str, ours: str) -> Iterator[Path]:
 
     Raises UsageError, before the block, if anything else is there; EvidenceError.
     """
-    there = listed(url)
-    if there and not any(PurePosixPath(name).name == ours for name in there):
+    present = listed(url)
+    if present and not any(PurePosixPath(name).name == ours for name in present):
         raise UsageError(f"{url} is not empty. Choose a folder that is, or that does not exist.")
     with TemporaryDirectory(prefix="topicproof-uploading-") as name:
         folder = Path(name) / "evidence"
@@ -191,15 +191,15 @@ def download(url: str, folder: Path, bytes_max: int | None = None) -> int:
     Raises EvidenceError, also for names that lie outside of the folder. With `bytes_max`, no more
     bytes are written, whatever the storage has said about the sizes of its files."""
     system, root = _opened(url)
-    found = listed(url)
-    for name in found:
+    sizes = listed(url)
+    for name in sizes:
         if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
             raise EvidenceError(f"{url} holds {name!r}, which lies outside of it.")
-    if len(found) > FILES_MAX:
+    if len(sizes) > FILES_MAX:
         raise EvidenceError(f"{url} has more than {FILES_MAX:,} files; evidence has fewer.")
-    if not found:
+    if not sizes:
         return 0
-    size = sum(found.values())
+    size = sum(sizes.values())
     if bytes_max is not None and size > bytes_max:
         raise EvidenceError(
             f"{url} has {size:,} bytes; {bytes_max:,} are allowed. Evidence has fewer, so it is not"
@@ -215,7 +215,7 @@ def download(url: str, folder: Path, bytes_max: int | None = None) -> int:
 
     def bring(name: str) -> None:
         target = folder / name
-        if _same(name, found[name], target):
+        if _same(name, sizes[name], target):
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         with (
@@ -225,18 +225,18 @@ def download(url: str, folder: Path, bytes_max: int | None = None) -> int:
             if bytes_max is None:
                 shutil.copyfileobj(source, file, CHUNK_BYTES)
                 return
-            left = found[name]
+            left = sizes[name]
             while chunk := source.read(min(CHUNK_BYTES, left + 1)):
                 left -= len(chunk)
                 if left < 0:
                     raise EvidenceError(
-                        f"{url} has a file with more than the {found[name]:,} bytes that it is said"
+                        f"{url} has a file with more than the {sizes[name]:,} bytes that it is said"
                         f" to have: {name!r}. Evidence does not grow, so it is not read."
                     )
                 file.write(chunk)
 
-    _each(bring, found, url, "read")
-    return len(found)
+    _each(bring, sizes, url, "read")
+    return len(sizes)
 
 
 def upload(path: Path, url: str) -> None:
@@ -245,16 +245,16 @@ def upload(path: Path, url: str) -> None:
     if path.is_file():
         _each(lambda _name: _put(system, path, root), {"": 0}, url, "written")
         return
-    there = listed(url)
-    here = [one for one in path.rglob("*") if one.is_file()]
-    names = {one.relative_to(path).as_posix(): one.stat().st_size for one in here}
+    present = listed(url)
+    files = [file for file in path.rglob("*") if file.is_file()]
+    names = {file.relative_to(path).as_posix(): file.stat().st_size for file in files}
 
     def take(name: str) -> None:
-        if not _same(name, there.get(name), path / name):
+        if not _same(name, present.get(name), path / name):
             _put(system, path / name, f"{root}/{name}")
 
     _each(take, names, url, "written")
-    _each(lambda name: system.delete_file(f"{root}/{name}"), there.keys() - names, url, "written")
+    _each(lambda name: system.delete_file(f"{root}/{name}"), present.keys() - names, url, "written")
 
 
 def remove(url: str) -> None:
@@ -267,11 +267,11 @@ def listed(url: str) -> dict[str, int]:
     """Return the sizes of all files under a URL, by their path from there."""
     system, root = _opened(url)
     try:
-        found = system.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
+        entries = system.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
     except (OSError, pa.ArrowException) as error:
         raise _unusable(url, "read", error) from error
-    files = (one for one in found if one.type is fs.FileType.File)
-    return {one.path[len(root) :].lstrip("/"): one.size for one in files}
+    files = (entry for entry in entries if entry.type is fs.FileType.File)
+    return {entry.path[len(root) :].lstrip("/"): entry.size for entry in files}
 
 
 def _opened(url: str) -> tuple[fs.FileSystem, str]:
@@ -294,10 +294,10 @@ def _s3(bucket: str) -> fs.FileSystem:
     region = variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION")
     if endpoint is None:
         return fs.S3FileSystem(region=region or fs.resolve_s3_region(bucket))
-    there = urlsplit(endpoint)
+    address = urlsplit(endpoint)
     # An interface of somebody else's has one name for all buckets.
     return fs.S3FileSystem(
-        endpoint_override=there.netloc, scheme=there.scheme, region=region or "us-east-1"
+        endpoint_override=address.netloc, scheme=address.scheme, region=region or "us-east-1"
     )
 
 
@@ -331,18 +331,18 @@ def _make_folder(folder: Path) -> int:
         return mode
 
 
-def _each(do: Callable[[str], None], names: Iterable[str], url: str, what: str) -> None:
+def _each(do: Callable[[str], None], names: Iterable[str], url: str, action: str) -> None:
     """Do something with each file, several at once. Raises EvidenceError."""
     try:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(do, names))
     except (OSError, pa.ArrowException) as error:
-        raise _unusable(url, what, error) from error
+        raise _unusable(url, action, error) from error
 
 
-def _unusable(url: str, what: str, error: Exception) -> EvidenceError:
+def _unusable(url: str, action: str, error: Exception) -> EvidenceError:
     lines = str(error).splitlines() or [type(error).__name__]
     return EvidenceError(
-        f"{url} cannot be {what}: {lines[0].rstrip('.')}. Check the address, and that the"
+        f"{url} cannot be {action}: {lines[0].rstrip('.')}. Check the address, and that the"
         " environment of this process has the credentials for it."
     )

@@ -60,9 +60,9 @@ class YamlFields(dict[str, Any]):
     def line(self, place: Place) -> int | None:
         """Return only the line."""
         for length in range(len(place), 0, -1):
-            found = place[:length]
-            if found in self.lines and self.read[found] == _at(self, found):
-                return self.lines[found]
+            prefix = place[:length]
+            if prefix in self.lines and self.read[prefix] == _at(self, prefix):
+                return self.lines[prefix]
         return None
 
 
@@ -94,7 +94,7 @@ def parse_yaml(text: str, path: Path) -> YamlFields:
         if root is not None:
             _join(path, root)
             _keep_base_60_as_text(root)
-        found = yaml.SafeLoader("").construct_document(root) if root is not None else None
+        document = yaml.SafeLoader("").construct_document(root) if root is not None else None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
@@ -106,17 +106,17 @@ def parse_yaml(text: str, path: Path) -> YamlFields:
     except (ValueError, OverflowError) as error:
         # A day or a number in YAML's notation that does not exist, such as 2026-02-31.
         raise UsageError(f"{path}: not YAML ({str(error).splitlines()[0]}).") from error
-    if root is None or not isinstance(found, dict):
+    if root is None or not isinstance(document, dict):
         raise UsageError(
             f"{path}: expected a mapping of plan fields, for example `scenario: squares`."
         )
-    return YamlFields(path, found, dict(_lines(path, root)))
+    return YamlFields(path, document, dict(_lines(path, root)))
 
 
 def _keep_base_60_as_text(root: yaml.Node) -> None:
     """Keep numbers in base 60, such as 12:30 in YAML 1.1, as the texts that people mean. PyYAML
     takes time with the square of their length to compute them."""
-    nodes, seen = [root], {id(root)}
+    nodes, visited = [root], {id(root)}
     while nodes:
         node = nodes.pop()
         if isinstance(node, yaml.ScalarNode):
@@ -127,8 +127,8 @@ def _keep_base_60_as_text(root: yaml.Node) -> None:
         if isinstance(node, yaml.MappingNode):
             inner = [part for pair in node.value for part in pair]
         for part in inner:
-            if id(part) not in seen:
-                seen.add(id(part))
+            if id(part) not in visited:
+                visited.add(id(part))
                 nodes.append(part)
 
 
@@ -144,12 +144,12 @@ def _values(node: yaml.Node, left: int) -> int:
         return 1
     inner = node.value
     if isinstance(node, yaml.MappingNode):
-        inner = [one for pair in node.value for one in pair]
+        inner = [inner_node for pair in node.value for inner_node in pair]
     count = 1
-    for one in inner:
+    for inner_node in inner:
         if count >= left:
             break
-        count += _values(one, left - count)
+        count += _values(inner_node, left - count)
     return count
 
 
@@ -161,8 +161,8 @@ def _join(path: Path, node: yaml.Node) -> None:
         except ValueError as error:
             raise UsageError(f"{path}, line {node.start_mark.line + 1}: {error}.") from error
         return
-    for one in node.value:
-        for inner in one if isinstance(one, tuple) else (one,):
+    for child in node.value:
+        for inner in child if isinstance(child, tuple) else (child,):
             _join(path, inner)
 
 
@@ -170,12 +170,12 @@ def _lines(path: Path, node: yaml.Node, place: Place = ()) -> Iterator[tuple[Pla
     """Yield every field below `node` with its line, counted from 1. Raises UsageError for a
     duplicate field."""
     if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
+        names: set[str] = set()
         for key, value in node.value:
             line = key.start_mark.line + 1
-            if key.value in seen:
+            if key.value in names:
                 raise UsageError(f"{path}, line {line}: {key.value} appears twice. Keep one.")
-            seen.add(key.value)
+            names.add(key.value)
             yield (*place, key.value), line
             yield from _lines(path, value, (*place, key.value))
     elif isinstance(node, yaml.SequenceNode):

@@ -32,10 +32,10 @@ from topicproof.backend.sink.entries import (
     EVERY_PARTITION,
     Declared,
     FaultFired,
+    FaultPhase,
     FaultReport,
     Stamped,
     TaskStarted,
-    FaultPhase,
     TransactionEnded,
 )
 from topicproof.validators.finding import Bounds
