@@ -102,6 +102,7 @@ class Rule:
             return False
         if self.topic is None and self.writer is None and not self.aborts:
             return True
+        # Parsed last, because most requests pass: parsing all of them would slow the client.
         request = read_request(api, version, frame)
         return (
             (self.topic is None or self.topic in topics(request))
@@ -153,6 +154,7 @@ class _Ghost:
             part = _Part.ENDS
         else:
             return None
+        # Other producers share the brokers, and may share the topic.
         request = read_request(api, version, frame)
         if transactional_id(request) != self.writer:
             return None
@@ -236,6 +238,7 @@ class Proxy:
     def isolate(self) -> None:
         """Let nothing pass in either direction. Connections stay open, as behind a broken
         switch."""
+        # The caller is in another thread, and asyncio's events are not safe to set from there.
         self._loop.call_soon_threadsafe(self._open.clear)
 
     def heal(self) -> None:
@@ -293,6 +296,7 @@ class Proxy:
         return int(self._listeners[broker].getsockname()[1])
 
     def _accept(self, listener: socket.socket, broker: tuple[str, int]) -> None:
+        # A client may be gone again before it is accepted.
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
             client, _ = listener.accept()
             client.setblocking(False)
@@ -343,6 +347,7 @@ class Proxy:
         else:
             named = answer.coordinators if version >= SEVERAL_COORDINATORS else [answer]
         for node in named:
+            # An answer that names no broker, such as one with an error, has neither.
             if node.host and node.port > 0:
                 node.host, node.port = HOST, self._listen((node.host, node.port))
         return bytes(answer.encode(header=True))
@@ -365,8 +370,10 @@ class _Connection:
     async def serve(self, accepted: socket.socket) -> None:
         """Forward until either side or a rule ends the connection."""
         client = await self.proxy._connect(sock=accepted)
+        # From here on the stream closes the socket.
         self.proxy._clients.discard(accepted)
         try:
+            # While the network is cut, a new connection must not reach the broker either.
             await self.proxy._open.wait()
             upstream = await self.proxy._connect(**self.broker)
         except OSError:
@@ -377,10 +384,12 @@ class _Connection:
             asyncio.create_task(self._answers(upstream[0], client[1])),
         ]
         try:
+            # Either pump ends the connection: its side has closed, or a rule breaks it.
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for pump in pumps:
                 pump.cancel()
+            # Network errors are ordinary here. Any other error is a mistake of the proxy.
             for ended in await asyncio.gather(*pumps, return_exceptions=True):
                 if isinstance(ended, Exception) and not isinstance(ended, OSError):
                     self.proxy.failure = ended
@@ -391,12 +400,15 @@ class _Connection:
             await self.proxy._open.wait()
             api, version, correlation = _HEADER.unpack_from(frame)
             if api in (METADATA, FIND_COORDINATOR):
+                # An answer has only a correlation id, so its kind is noted now.
                 self.awaited[correlation] = (api, version)
             rule = self.proxy._struck(api, version, frame)
             if rule is None:
                 concerned = self.proxy._concerned(api, version, frame)
                 if any(part is _Part.FOLLOWS for _, part in concerned):
-                    # A ghost does more harm before the offset enters the transaction.
+                    # A ghost does more harm before the offset enters the transaction. The request
+                    # waits in a task of its own: the one that the ghost waits for may follow on
+                    # this connection.
                     self.proxy._spawn(self._behind(writer, frame, concerned))
                     continue
                 if concerned:
@@ -409,20 +421,26 @@ class _Connection:
                     await self.held[1]
                     self.held = None
             elif rule.how is How.LOST:
+                # The end of this pump breaks the connection.
                 return
             elif rule.how is How.GHOST:
                 request = read_request(api, version, frame)
+                # A producer with acks=0 gets no answer, so the ghost must not wait for one.
                 answered = api != Api.PRODUCE or request.acks != 0
                 ghost = _Ghost(rule, transactional_id(request), answered)
                 self.proxy._ghosts.append(ghost)
+                # The client's connection breaks now; the ghost travels on one of its own.
                 self.proxy._spawn(self._haunt(api, version, frame, ghost))
                 return
             elif rule.how is How.UNANSWERED:
+                # The broker gets it. The connection breaks when its answer comes.
                 self.swallowed.add(correlation)
                 await _send(writer, frame)
             elif rule.how is How.OVERTAKEN:
+                # Sent by a task, so that this loop reads the request that passes it.
                 self.held = rule, self.proxy._spawn(self._later(writer, frame, rule))
             else:
+                # LATE waits in this loop: everything behind the request waits too.
                 await self._later(writer, frame, rule)
 
     async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -434,6 +452,8 @@ class _Connection:
             answered = self.heard.pop(correlation, [])
             for ghost, part in answered:
                 ghost.hear(part)
+            # The producer must not hear that its next transaction has written before the ghost
+            # arrives: it would go on, and the moment of the most harm would be over.
             await _arrivals(ghost for ghost, part in answered if part is _Part.MEETS)
             request = self.awaited.pop(correlation, None)
             await _send(
@@ -466,6 +486,7 @@ class _Connection:
                 outcome = errors(api, version, answer) if answer else "no answer"
                 await self.proxy._close(writer)
         finally:
+            # Requests and answers wait for it, so it arrives in any case.
             self.proxy._ghosts.remove(ghost)
             ghost.arrived.set()
         ghost.rule.settled += 1
@@ -481,6 +502,7 @@ async def _waited(rule: Rule) -> None:
     """Wait until the rule is released or its time is over."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + rule.seconds
+    # Polled: other threads set the event, which asyncio cannot await.
     while not rule.released.is_set() and loop.time() < deadline:
         await asyncio.sleep(0.005)
 

@@ -165,6 +165,7 @@ def brokers(settings: Settings) -> Iterator[Callable[[int, str], str]]:
         )
         connection.settimeout(BROKER_START_TIMEOUT_S + STOP_TIMEOUT_S)
 
+        # Threads share the connection, and an answer does not name its question.
         turn = threading.Lock()
 
         def handle(node: int, do: str) -> str:
@@ -230,6 +231,7 @@ def _connect(settings: Settings, say: Callable[[str], None]) -> socket.socket:
             if time.monotonic() > deadline:
                 raise _no_keeper(settings) from error
         if started is not None and (code := _exit_code(started)) is not None:
+            # A keeper that ended in order had no users left. Another one is started below.
             started = None
             if code not in (0, BUSY):
                 raise _no_keeper(settings)
@@ -278,6 +280,7 @@ def _start_keeper(settings: Settings) -> int:
             (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
+        # A session of its own: Ctrl-C in this terminal is for the command alone.
         setsid=True,
     )
 
@@ -304,6 +307,7 @@ class Keeper:
     def serve(self) -> None:
         """Serve users until the last one leaves, then stop everything."""
         address = socket_path(self.settings.home)
+        # This process has the lock, so a file that is left belongs to a killed keeper.
         address.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(address))
@@ -319,6 +323,7 @@ class Keeper:
 
     def stop(self) -> None:
         with self.lock:
+            # Spark first: it is a client of Kafka.
             for service in (self.spark, self.kafka):
                 if service is not None:
                     service.stop()
@@ -329,10 +334,12 @@ class Keeper:
             try:
                 connection, _ = listener.accept()
             except OSError:
-                return
+                return  # The keeper has closed the listener.
             if not is_own(connection):
                 connection.close()
                 continue
+            # Counted here and not in the user's thread: before that begins, the keeper could see no
+            # user and stop.
             with self.changed:
                 self.users += 1
                 self.changed.notify_all()
@@ -360,6 +367,7 @@ class Keeper:
                         except TopicproofError as error:
                             tell(error=str(error))
                 finally:
+                    # A user that was killed cannot heal what it hurt.
                     for node in sorted(hurt):
                         self._handle(node, "heal", hurt)
         except (OSError, TypeError, ValueError) as error:
@@ -370,8 +378,10 @@ class Keeper:
                 self.changed.notify_all()
 
     def _provide(self, request: ServicesRequest, say: Callable[[str], None]) -> dict[str, str]:
+        # One user at a time: of two that come together, the second finds what the first started.
         with self.lock, ThreadPoolExecutor() as pool:
             waiting = []
+            # A broker that is down on purpose comes back by `heal`, not by a restart of all.
             if request.kafka and not self.hurt and not _alive(self.kafka):
                 end_rest(self.kafka)
                 count = request.brokers
@@ -388,6 +398,7 @@ class Keeper:
                 for start in waiting:
                     start.result()
             finally:
+                # Also after a failure: the next keeper must find what did start.
                 self._write_record()
         return {
             "bootstrap": self.kafka.bootstrap if self.kafka is not None else "",
@@ -401,6 +412,7 @@ class Keeper:
             if self.kafka is None or not 1 <= node <= len(self.kafka.nodes):
                 raise SetupError(f"The embedded Kafka has no broker {node}.")
             description = self.kafka.handle(self.kafka.nodes[node - 1], do)
+            # Noted twice: for all users, and for the one whose end heals it.
             for nodes in (self.hurt, hurt):
                 nodes.discard(node) if do == "heal" else nodes.add(node)
             self._write_record()
@@ -434,6 +446,7 @@ class Keeper:
             try:
                 process = psutil.Process(int(pid))
                 if process.create_time() == created:
+                    # Each service leads a process group, which has its children too.
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait(KEEPER_START_TIMEOUT_S)
             except (psutil.NoSuchProcess, ProcessLookupError):
@@ -467,6 +480,7 @@ def main() -> None:
     settings.services.mkdir(parents=True, exist_ok=True)
     # posix_spawn leaves a process in the folder of its parent, which may be anybody's.
     os.chdir(settings.services)
+    # The kernel releases the lock however this process ends. So exactly one keeper runs for a home.
     with (settings.services / "keeper.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -477,6 +491,7 @@ def main() -> None:
         keeper.end_leftovers()
 
         def end(_signal: int, _frame: object) -> None:
+            # An exception, so that `serve` stops the services on its way out.
             raise SystemExit(0)
 
         signal.signal(signal.SIGTERM, end)

@@ -67,6 +67,8 @@ class Batcher:
     def take(self, offsets: Offsets, new: Outputs) -> Iterator[Contents]:
         """Add inputs, and yield each transaction that they fill. It ends at the input that reaches
         a limit."""
+        # `weights` and `sizes` are running totals, so a binary search finds the input that fills
+        # the transaction.
         begin = record = weight = size = 0
         while begin < offsets.size:
             heavy = weight + self.sink.records_per_transaction - self.weight
@@ -82,6 +84,7 @@ class Batcher:
             self.size += int(new.sizes[last]) - size
             begin, record = last + 1, int(new.ends[last])
             weight, size = int(new.weights[last]), int(new.sizes[last])
+            # Else the rows have ended first, and the next ones join the same transaction.
             if full == last:
                 yield self.cut()
 

@@ -58,6 +58,7 @@ class GroupPosition:
         text = answer.metadata or ""
         position = Position(int(text) if text.isdecimal() else 0, answer.offset)
         if position.sequence > 0 and not self.task.hooks.entries:
+            # The sink itself committed this offset. Reading the journal would cost each task time.
             return position
         self.is_moved(position)
         # No sequence is used twice, even if the offset was set by other means.
@@ -69,6 +70,7 @@ class GroupPosition:
         later generation, OffsetMissing and SinkError."""
         sink, where = self.task.sink, self.task.where
         partitions = [TopicPartition(*self.task.source)]
+        # The generation comes with the offset: a task of an earlier start must not go on from it.
         if sink.generation and sink.journal is not None:
             partitions.append(generation_partition(sink.journal))
         answer, *generations = self.consumer.committed(partitions, timeout=TIMEOUT_S)

@@ -231,6 +231,7 @@ class BatchWriter(TransactionWriter):
             self.places.append(f"{topic}/{partition}/{offset}".encode())
             ends = self.reached.reached.setdefault(topic, {})
             ends[partition] = max(ends.get(partition, 0), offset + 1)
+        # `outputs_of` speaks of offsets, which are ambiguous among several source partitions.
         numbered = pa.array(range(first, len(self.places)), pa.int64())
         batch = batch.set_column(batch.schema.get_field_index("offset"), "offset", numbered)
         for output in outputs_of(batch, self.task.sink.topic).records:
@@ -242,6 +243,8 @@ class BatchWriter(TransactionWriter):
                 key or b"",
                 value or b"",
             )
+            # With lengths, so that no two outputs give the same text. Added up, because a shuffle
+            # delivers the rows of a replay in another order.
             text = b"".join(b"%d:%b" % (len(part), part) for part in parts)
             self.sum += int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
 
@@ -249,6 +252,7 @@ class BatchWriter(TransactionWriter):
         batch, inputs = self.batches.batch, len(self.places)
         total = f"{self.sum % SUM_MODULUS:016x}"
         if self.position.offset == batch:
+            # The sink waits for this batch. Otherwise it has it, and this is a replay.
             metadata = f"{self.batches.query} {total}"
             self.commit(Contents(batch + 1, batch, batch + 1, metadata, inputs, self.outputs))
         else:

@@ -74,6 +74,8 @@ class TransactionWriter:
             stack.callback(self.group.close)
             stack.callback(self.delivery.close)
             stack.callback(self.task.close)
+            # In this order. An offset that is read before the fence may be outdated at once: the
+            # earlier holder of the transactional id could still commit.
             self.delivery.open()
             self.task.hooks.prepare()
             self.position = self.group.read()
@@ -87,16 +89,20 @@ class TransactionWriter:
         """Commit one transaction; retry a failed attempt as often as allowed."""
         task = self.task
         place = (*task.source, contents.sequence)
+        # With the journal's entries, a task counts on where the one before it stopped: the limit is
+        # for all of them, and no two attempts have the same number.
         attempt = last_attempt(task.hooks.entries, *place)
         aborted = aborts(task.hooks.entries, *place)
         while aborted < task.sink.attempts_max:
             attempt += 1
             self.delivery.prepare(contents)
             try:
+                # Before the first record, so that the journal knows of a task that is killed.
                 task.open_journal(contents)
                 self.delivery.attempt(contents, attempt)
                 task.step(Step.COMMITTED, contents, self.delivery.flush)
             except (TransactionAborted, NotDelivered) as error:
+                # The attempt is over. The delivery decides whether there is anything to try again.
                 task.declare(contents, attempt, Declared.ABORTED, str(error))
                 self.receipt.aborted += 1
                 aborted += 1
@@ -106,11 +112,14 @@ class TransactionWriter:
                 contents = remaining
                 continue
             except Fenced as error:
+                # Another producer has the id and goes on. Trying again would fence that one.
                 task.declare(contents, attempt, Declared.FENCED, str(error))
                 raise
             except (OutcomeUnknown, ClientStuck, NotAllowed, InjectedError) as error:
+                # It may be committed. The next task finds out: it fences, then reads the offset.
                 task.declare(contents, attempt, Declared.UNKNOWN, str(error))
                 raise
+            # Only after the broker's answer: the journal is a witness of what was committed.
             task.declare(contents, attempt, Declared.COMMITTED, "")
             task.step(Step.DECLARED, contents, self.delivery.flush)
             self.receipt.committed += 1
@@ -138,8 +147,10 @@ class PartitionWriter(TransactionWriter):
     def accept(self, batch: pa.RecordBatch) -> None:
         """Skip committed rows, and commit every full transaction."""
         offsets = batch.column("offset").to_numpy()
+        # Rows below the group's offset are in the sink already: Spark replays a batch, or a task.
         first_new = int(np.searchsorted(offsets, self.batcher.position.offset))
         if first_new > 0 and self.receipt.skipped == 0:
+            # Or somebody has moved the offset forward, and they were never processed.
             self.group.is_moved(self.batcher.position)
         self.receipt.skipped += first_new
         for first, row in self.batcher.holes(offsets[first_new:]):

@@ -61,6 +61,7 @@ class ExactlyOnce:
 
     def attempt(self, contents: Contents, attempt: int) -> None:
         task, sequence = self.task, contents.sequence
+        # The number of outputs shows any reader whether it has all of the transaction.
         transaction = format_transaction(
             Transaction(task.name, sequence, attempt, task.token, len(contents.outputs))
         )
@@ -69,9 +70,11 @@ class ExactlyOnce:
             self._produce(contents, [(TRANSACTION_HEADER, transaction)])
             task.step(Step.PRODUCED, contents, self.flush)
             task.hooks.before_commit(sequence, attempt, self.flush)
+            # Within the transaction, so Kafka commits outputs and offset together or not at all.
             self.producer.send_offset(self.group.following(contents), self.group.metadata)
             task.step(Step.OFFSET_SENT, contents, self.flush)
             if task.hooks.is_due(Step.COMMITTING, sequence):
+                # A fault strikes between the commit and its answer, so the commit is sent early.
                 self.producer.send_commit()
                 task.step(Step.COMMITTING, contents, self.flush)
         self.refusals = 0
@@ -112,6 +115,7 @@ class ExactlyOnce:
         self.one_by_one = True
         self.producer = self._new_producer()
         self.producer.__enter__()
+        # Between the two producers, another task may have taken the id and committed these inputs.
         self.group.require(contents.first)
 
     def _with_dead_letters(self, contents: Contents, error: RecordRefused) -> Contents:
@@ -185,6 +189,7 @@ class ExactlyOnce:
                 self.partitions[topic] = self.producer.partitions(topic)
             count = self.partitions[topic]
             if count == 0:
+                # Kafka does not know the topic. A pack needs the partition of each record before.
                 self.producer.produce(records_of(self.task, self.place, of_topic, more))
             else:
                 self.producer.produce_placed(self.packer.pack(topic, count, of_topic, more))
