@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from topicproof.app import wording
-from topicproof.backend.formats.decoded import Decoded, Format
+from topicproof.backend.formats.decoded import DecodedValue, Format
 from topicproof.backend.formats.formats import Formats, Part
 from topicproof.backend.kafka.browse.records import Record, as_text, is_printable
 from topicproof.backend.kafka.browse.search import Row
@@ -42,13 +42,13 @@ def payload(name: str, value: bytes | None, cut: bool = False) -> None:
 
 def decoded_part(
     row: Record | Row, topic: str, formats: Formats, part: Part = "value"
-) -> Decoded | None:
+) -> DecodedValue | None:
     """Returns the decoded key or value of a record; None if the record has none."""
     data: bytes | None = getattr(row, part)
     if data is None:
         return None
     if isinstance(row, Row) and not row.whole:
-        return Decoded(reason="It is too long to be decoded here.")
+        return DecodedValue(reason="It is too long to be decoded here.")
     return formats.decode(data, topic, part)
 
 

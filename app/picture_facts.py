@@ -25,7 +25,7 @@ from topicproof.backend.kafka.browse.writers import Writer, writers_at
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.entries import Stamped, TaskStarted
+from topicproof.backend.sink.entries import StampedEntry, TaskStarted
 from topicproof.backend.sink.journal import JournalReader
 
 OFFSETS_MAX = 1_000_000
@@ -41,7 +41,7 @@ class Followed:
     """The journal and the producers of one run, kept from look to look."""
 
     reader: JournalReader
-    entries: list[Stamped] = field(default_factory=list)
+    entries: list[StampedEntry] = field(default_factory=list)
     writers: dict[int, Writer] = field(default_factory=dict)
     """What the records of each producer id say."""
     lock: threading.Lock = field(default_factory=threading.Lock)

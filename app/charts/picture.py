@@ -34,7 +34,7 @@ from topicproof.backend.sink.entries import (
     FaultFired,
     FaultPhase,
     FaultReport,
-    Stamped,
+    StampedEntry,
     TaskStarted,
     TransactionEnded,
 )
@@ -66,7 +66,7 @@ class RunFacts:
 
     sources: Mapping[Place, tuple[int, int]]
     """First and end offset of the inputs of each source partition."""
-    journal: Sequence[Stamped]
+    journal: Sequence[StampedEntry]
     bounds: Bounds
     """Of the sink."""
     transactions: pd.DataFrame
@@ -260,7 +260,7 @@ def _who(part: Part, names: Mapping[Place, str], facts: RunFacts) -> str:
 
 
 def _journal_events(
-    journal: Sequence[Stamped], names: Mapping[Place, str], facts: RunFacts
+    journal: Sequence[StampedEntry], names: Mapping[Place, str], facts: RunFacts
 ) -> list[tuple[int, str]]:
     portions = facts.transactions.empty
     events = ((stamped.at_ms, journal_event(stamped.entry, names, portions)) for stamped in journal)
@@ -307,7 +307,7 @@ def _worker(
     facts: RunFacts,
     place: Place,
     names: Mapping[Place, str],
-    journal: Sequence[Stamped],
+    journal: Sequence[StampedEntry],
     drawn: Sequence[Part],
     clock: Clock,
 ) -> Worker:

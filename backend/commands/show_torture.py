@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 from topicproof.backend.characters import visible
 from topicproof.backend.matrix.table import TABLE
-from topicproof.backend.torture.run import Tried
+from topicproof.backend.torture.run import TriedSchedule
 from topicproof.backend.torture.schedule import Schedule
 from topicproof.validators.sentences import counted
 
 
-def line(one: Tried) -> str:
+def line(one: TriedSchedule) -> str:
     """Return one line on a run: its schedule, its result and the seconds that it took."""
     return f"{one.schedule}: {result(one)} [{one.result.took_s:.0f} s]"
 
 
-def result(one: Tried) -> str:
+def result(one: TriedSchedule) -> str:
     return "; ".join(one.surprises) or f"as expected ({one.result.says})"
 
 

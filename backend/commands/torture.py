@@ -29,7 +29,7 @@ from topicproof.backend.commands.terminal import (
 )
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.services.keeper import services
-from topicproof.backend.torture.run import AT_ONCE, Torture, Tried, drawn
+from topicproof.backend.torture.run import AT_ONCE, Torture, TriedSchedule, drawn
 from topicproof.backend.torture.schedule import MICRO_BATCH, REAL_TIME, parse
 
 SHRINKING_RUNS = 20
@@ -78,15 +78,15 @@ def torture(
     if not given and minutes is None and runs is None:
         runs = 10
     possible = settings.brokers if settings.bootstrap is None else 1
-    tried: list[Tried] = []
+    tried: list[TriedSchedule] = []
 
-    def ended(one: Tried) -> None:
+    def ended(one: TriedSchedule) -> None:
         tried.append(one)
         say(line(one))
 
-    smallest: list[Tried] = []
+    smallest: list[TriedSchedule] = []
 
-    def conclude() -> list[Tried]:
+    def conclude() -> list[TriedSchedule]:
         """Print and write what the runs have shown. Returns the surprises."""
         failures = [one for one in tried if one.surprises]
         emit(
@@ -130,7 +130,10 @@ def torture(
 
 
 def _page(
-    options: Mapping[str, float | None], real_time: bool, tried: Sequence[Tried], failures: int
+    options: Mapping[str, float | None],
+    real_time: bool,
+    tried: Sequence[TriedSchedule],
+    failures: int,
 ) -> str:
     """Render all runs as Markdown, with the command that made them."""
     told = [f" --{name} {value:g}" for name, value in options.items() if value is not None]
@@ -140,5 +143,5 @@ def _page(
     )
 
 
-def _fields(one: Tried) -> dict[str, object]:
+def _fields(one: TriedSchedule) -> dict[str, object]:
     return {"schedule": str(one.schedule), **asdict(one.result)}

@@ -51,7 +51,7 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedValue:
     """Decoded bytes, or why they are not decoded."""
 
     value: Any = None

@@ -24,7 +24,7 @@ from topicproof.backend.formats.decoded import (
 )
 from topicproof.backend.formats.formats import HEAD_BYTES, Decoder, Part, Plain, Read
 from topicproof.backend.formats.limits import DESCRIPTORS_BYTES_MAX, SCHEMAS_MAX, quoted
-from topicproof.backend.formats.registered import Registered, RegistryFailure
+from topicproof.backend.formats.registered import RegisteredSchema, RegistryFailure
 
 Path = tuple[str | int, ...]
 """Steps into a decoded value: names of objects and indices of arrays, from 0."""
@@ -48,7 +48,7 @@ class KnownSchemas:
     """What a registry has said of the schemas that records name. Holds no secret, so that Spark's
     workers and evidence may have it."""
 
-    found: Mapping[int, Registered] = field(default_factory=dict)
+    found: Mapping[int, RegisteredSchema] = field(default_factory=dict)
     failed: Mapping[int, str] = field(default_factory=dict)
     """Why a schema is not known, as a sentence."""
     avro: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class KnownSchemas:
     source: KnownSchemas | None = None
     """Those of the source, if it has another registry than the sink. None: the same."""
 
-    def schema(self, schema_id: int) -> Registered:
+    def schema(self, schema_id: int) -> RegisteredSchema:
         """Return the schema of an id. Raises RegistryFailure."""
         if schema_id not in self.found:
             raise RegistryFailure(
@@ -87,7 +87,7 @@ class KnownSchemas:
         once, here. What does not compile is among the failures, and no longer a schema."""
         from topicproof.backend.formats.protobuf import portable
 
-        schemas: dict[int, Registered] = {}
+        schemas: dict[int, RegisteredSchema] = {}
         failures = dict(self.failed)
         end, left = monotonic() + COMPILE_SECONDS_MAX, DESCRIPTORS_BYTES_MAX
         for schema_id, schema in self.found.items():

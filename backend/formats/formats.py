@@ -20,7 +20,7 @@ from topicproof.backend.formats.decoded import (
     TWICE,
     AwkwardPart,
     AwkwardPartError,
-    Decoded,
+    DecodedValue,
     Format,
     as_json,
     to_json,
@@ -38,7 +38,7 @@ from topicproof.backend.formats.registered import (
     AVRO,
     JSON,
     PROTOBUF,
-    Registered,
+    RegisteredSchema,
     RegistryFailure,
 )
 from topicproof.backend.properties.registry import RegistryFacts
@@ -64,7 +64,7 @@ Read = Callable[[bytes], tuple[Any, str | None]]
 class Schemas(Protocol):
     """Where schemas come from: a registry, or what one has said."""
 
-    def schema(self, schema_id: int) -> Registered:
+    def schema(self, schema_id: int) -> RegisteredSchema:
         """Return the schema of an id. Raises RegistryFailure."""
 
 
@@ -97,23 +97,23 @@ class Decoder:
         self._lock = Lock()
         """Guards `_readers`, of which the oldest goes when there are many."""
 
-    def decode(self, data: bytes, topic: str = "", part: Part = "value") -> Decoded:
+    def decode(self, data: bytes, topic: str = "", part: Part = "value") -> DecodedValue:
         """Decode a key or value; schema files are for values. Bytes, schemas and registries never
         raise: `reason` has what is wrong. The bytes of one schema always give the same value."""
         schema_file = self._avro.get(topic) if part == "value" else None
         if schema_file is not None:
             try:
                 value, left = schema_file.read(data)
-                return Decoded(self._plain.finish(value), Format.AVRO, reason=left)
+                return DecodedValue(self._plain.finish(value), Format.AVRO, reason=left)
             except AwkwardPartError as error:
-                return Decoded(reason=f"{_capital(error)}.")
+                return DecodedValue(reason=f"{_capital(error)}.")
             except (ValueError, RecursionError) as error:
                 missed = f"They do not fit the schema file of {topic}: {_said(error)}."
                 other = self._decode(data, topic, part)
                 return other if other.known else replace(other, reason=other.reason or missed)
         return self._decode(data, topic, part)
 
-    def reader(self, schema: Registered) -> tuple[Format, Read] | str:
+    def reader(self, schema: RegisteredSchema) -> tuple[Format, Read] | str:
         """Return the format and the reader of a schema, or why there is none."""
         reader = self._readers.get(schema.schema_id)
         if reader is not None:
@@ -129,7 +129,9 @@ class Decoder:
                     del self._readers[next(iter(self._readers))]
             return self._readers[schema.schema_id]
 
-    def _place(self, schema: Registered, topic: str, part: Part) -> tuple[str | None, int | None]:
+    def _place(
+        self, schema: RegisteredSchema, topic: str, part: Part
+    ) -> tuple[str | None, int | None]:
         """Return the schema's subject and version. Kept, because this is asked for each record."""
         where = schema.schema_id, topic, part
         if where not in self._places:
@@ -139,38 +141,38 @@ class Decoder:
             self._places[where] = None if subject is None else quoted(subject), version
         return self._places[where]
 
-    def _decode(self, data: bytes, topic: str, part: Part) -> Decoded:
+    def _decode(self, data: bytes, topic: str, part: Part) -> DecodedValue:
         if data[:1] == bytes([MAGIC]) and len(data) >= HEAD_BYTES:
             return self._registered(data, topic, part)
         return _self_described(data, self._plain)
 
-    def _registered(self, data: bytes, topic: str, part: Part) -> Decoded:
+    def _registered(self, data: bytes, topic: str, part: Part) -> DecodedValue:
         schema_id = int.from_bytes(data[1:HEAD_BYTES], "big")
         if not schema_id:
-            return Decoded()  # A number with leading zeros rather than a record of a registry.
+            return DecodedValue()  # A number with leading zeros rather than a record of a registry.
         if self._schemas is None:
             why = (
                 f"Its bytes begin like a record with schema {schema_id} of a registry, and no"
                 " schema.registry.url is given."
             )
-            return Decoded(schema_id=schema_id, reason=why)
+            return DecodedValue(schema_id=schema_id, reason=why)
         try:
             schema = self._schemas.schema(schema_id)
         except RegistryFailure as failure:
-            return Decoded(schema_id=schema_id, reason=str(failure))
+            return DecodedValue(schema_id=schema_id, reason=str(failure))
         reader = self.reader(schema)
         subject, version = self._place(schema, topic, part)
         if isinstance(reader, str):
-            return Decoded(None, None, schema_id, subject, version, reader)
+            return DecodedValue(None, None, schema_id, subject, version, reader)
         kind, read = reader
         try:
             value, left = read(data[HEAD_BYTES:])
         except AwkwardPartError as error:
-            return Decoded(None, None, schema_id, subject, version, f"{_capital(error)}.")
+            return DecodedValue(None, None, schema_id, subject, version, f"{_capital(error)}.")
         except (ValueError, RecursionError) as error:
             why = f"The bytes are not as {kind} schema {schema_id} has them: {_said(error)}."
-            return Decoded(None, None, schema_id, subject, version, why)
-        return Decoded(value, kind, schema_id, subject, version, left)
+            return DecodedValue(None, None, schema_id, subject, version, why)
+        return DecodedValue(value, kind, schema_id, subject, version, left)
 
 
 class Formats(Decoder):
@@ -202,7 +204,7 @@ class Formats(Decoder):
             self.registry.close()
 
 
-def _reader_of(schema: Registered, plain: Plain) -> tuple[Format, Read]:
+def _reader_of(schema: RegisteredSchema, plain: Plain) -> tuple[Format, Read]:
     if schema.kind == AVRO:
         from topicproof.backend.formats.avro import AvroSchema
 
@@ -229,23 +231,23 @@ def _finished(read: Read, plain: Plain) -> Read:
     return finished
 
 
-def _self_described(data: bytes, plain: Plain) -> Decoded:
+def _self_described(data: bytes, plain: Plain) -> DecodedValue:
     """Decode JSON objects and arrays, and MessagePack's maps with names. Other values of both look
     like text or arbitrary bytes."""
     start = data.removeprefix(_UTF8_MARK).lstrip(b" \t\r\n")[:1]
     try:
         if start and start in b"{[":
             value, left = _loads(data, plain)
-            return Decoded(value, Format.JSON, reason=left)
+            return DecodedValue(value, Format.JSON, reason=left)
         if data and (0x80 < data[0] <= 0x8F or data[0] in (0xDE, 0xDF)):
             value = _unpacked(data)
             if value:
-                return Decoded(plain.finish(to_json(value)), Format.MESSAGEPACK)
+                return DecodedValue(plain.finish(to_json(value)), Format.MESSAGEPACK)
     except (AwkwardPartError, TooLargeError) as error:
-        return Decoded(reason=f"{_capital(error)}.")
+        return DecodedValue(reason=f"{_capital(error)}.")
     except (ValueError, RecursionError, msgpack.UnpackException):
-        return Decoded()  # Text or bytes that only begin like it. They are shown as they are.
-    return Decoded()
+        return DecodedValue()  # Text or bytes that only begin like it. They are shown as they are.
+    return DecodedValue()
 
 
 def _loads(data: bytes, plain: Plain) -> tuple[Any, str | None]:

@@ -27,7 +27,7 @@ from topicproof.backend.formats.limits import (
     quoted,
 )
 from topicproof.backend.formats.protoc import GOOGLES_TYPES, MAIN, Files, compile_schema
-from topicproof.backend.formats.registered import PROTOBUF, Registered
+from topicproof.backend.formats.registered import PROTOBUF, RegisteredSchema
 
 _MESSAGES_MAX = 100
 _VARINT_BYTES_MAX = 10
@@ -310,7 +310,7 @@ class _MessageWalk:
             raise TooLargeError
 
 
-def portable(schema: Registered) -> Registered:
+def portable(schema: RegisteredSchema) -> RegisteredSchema:
     """Return a Protobuf schema as descriptors, which need no compiler; others unchanged. So one
     process compiles for all workers. Raises ValueError if it does not compile."""
     if schema.kind != PROTOBUF:

@@ -14,7 +14,7 @@ class RegistryFailure(Exception):
 
 
 @dataclass(frozen=True)
-class Registered:
+class RegisteredSchema:
     """A schema with everything that it refers to."""
 
     schema_id: int

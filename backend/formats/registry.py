@@ -27,7 +27,7 @@ from topicproof.backend.formats.limits import (
     quoted,
 )
 from topicproof.backend.formats.refused import tls_refusal
-from topicproof.backend.formats.registered import AVRO, Registered, RegistryFailure
+from topicproof.backend.formats.registered import AVRO, RegisteredSchema, RegistryFailure
 from topicproof.backend.properties.registry import RegistryFacts, registry_config
 
 ASKED_AGAIN_S = 30.0
@@ -55,7 +55,7 @@ class Registry:
         session = self._client._rest_client.session
         session.headers["Accept-Encoding"] = "identity"
         session.event_hooks = {"response": [_limit]}
-        self._found: dict[int, Registered] = {}
+        self._found: dict[int, RegisteredSchema] = {}
         self._failed: dict[int | None, tuple[float, str]] = {}
         """When a request for an id failed, in seconds of the monotonic clock, and why. None stands
         for the registry itself."""
@@ -65,7 +65,7 @@ class Registry:
     def close(self) -> None:
         self._client.close()
 
-    def schema(self, schema_id: int) -> Registered:
+    def schema(self, schema_id: int) -> RegisteredSchema:
         """Return the schema of an id. Raises RegistryFailure."""
         schema = self._found.get(schema_id)
         if schema is not None:
@@ -88,7 +88,7 @@ class Registry:
             if time.monotonic() - at < ASKED_AGAIN_S:
                 raise RegistryFailure(why)
 
-    def _ask(self, schema_id: int) -> Registered:
+    def _ask(self, schema_id: int) -> RegisteredSchema:
         item = f"schema {schema_id}"
         schema = self._request(lambda: self._client.get_schema(schema_id), item)
         chain = _Chain()
@@ -103,7 +103,9 @@ class Registry:
             for version in versions
             if _is_name(version.subject) and type(version.version) is int
         }
-        return Registered(schema_id, str(schema.schema_type or AVRO), text, chain.texts, subjects)
+        return RegisteredSchema(
+            schema_id, str(schema.schema_type or AVRO), text, chain.texts, subjects
+        )
 
     def _refer(self, schema: Schema, chain: _Chain, depth: int) -> None:
         """Ask for all that a schema refers to. Raises RegistryFailure."""

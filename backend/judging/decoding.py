@@ -22,7 +22,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from topicproof.backend.formats.fields import KnownSchemas, field_reader
 from topicproof.backend.formats.formats import HEAD_BYTES, Formats, Part
 from topicproof.backend.formats.limits import SCHEMAS_BYTES_MAX, SCHEMAS_MAX
-from topicproof.backend.formats.registered import Registered, RegistryFailure
+from topicproof.backend.formats.registered import RegisteredSchema, RegistryFailure
 from topicproof.backend.judging.capture_store import Capture, Readings
 from topicproof.backend.storage import keep_in
 from topicproof.validators.decoded import DECODED, KEY_FIELD, decoded_type, parse_field, path_of
@@ -103,9 +103,11 @@ def _ids(reading: DataFrame, part: Part) -> dict[int, int]:
     return counts
 
 
-def _ask(ids: Sequence[int], formats: Formats) -> tuple[dict[int, Registered], dict[int, str]]:
+def _ask(
+    ids: Sequence[int], formats: Formats
+) -> tuple[dict[int, RegisteredSchema], dict[int, str]]:
     """Return the schemas, and why others are not known."""
-    found: dict[int, Registered] = {}
+    found: dict[int, RegisteredSchema] = {}
     failed: dict[int, str] = {}
     size = 0
     for one in ids:

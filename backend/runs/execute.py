@@ -27,7 +27,7 @@ from topicproof.backend.history.store import State
 from topicproof.backend.log_file import RUN_LOG, logged_to
 from topicproof.backend.runs.by_hand import FOLDER as STRIKES
 from topicproof.backend.runs.context import Context
-from topicproof.backend.runs.fault_director import Director, Struck
+from topicproof.backend.runs.fault_director import Director, StrikeTarget
 from topicproof.backend.runs.file_server import serving
 from topicproof.backend.runs.fill_sources import raise_failure, start_fill
 from topicproof.backend.runs.finish import Finish
@@ -36,10 +36,10 @@ from topicproof.backend.runs.lifeline import lifeline
 from topicproof.backend.runs.monitor import watched
 from topicproof.backend.runs.pacing import Pacing, load
 from topicproof.backend.runs.plan import RunPlan
-from topicproof.backend.runs.query import Prepared, explained, prepare, process, progress
+from topicproof.backend.runs.query import PreparedStage, explained, prepare, process, progress
 from topicproof.backend.runs.reader import FOLDER, reading
 from topicproof.backend.runs.real_time import look_at_brokers, require_slots, start_again
-from topicproof.backend.runs.stage_verdicts import Judged, Until, judge_run
+from topicproof.backend.runs.stage_verdicts import RunVerdicts, Until, judge_run
 from topicproof.backend.runs.totals import current_totals, wrong_by
 from topicproof.backend.services.spark import session_id, spark_session
 from topicproof.backend.storage import publish, spark_url
@@ -115,7 +115,7 @@ def _process(
         else spark_url(spark, context.folder / "checkpoint")
     )
     exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
-    struck = Struck(
+    struck = StrikeTarget(
         context.settings,
         context.cluster,
         context.names,
@@ -155,7 +155,7 @@ def _process(
 def _run_queries(
     context: Context,
     spark: SparkSession,
-    ready: Sequence[Prepared],
+    ready: Sequence[PreparedStage],
     director: Director,
     checkpoints: str,
     tick: Callable[[], None],
@@ -168,7 +168,10 @@ def _run_queries(
         return context.stop.is_set() or director.restart_due or finish.reached()
 
     def run(
-        stages: Iterable[Prepared], plan: RunPlan, checkpoints: str, stopped: Callable[[], bool]
+        stages: Iterable[PreparedStage],
+        plan: RunPlan,
+        checkpoints: str,
+        stopped: Callable[[], bool],
     ) -> None:
         connected = [replace(prepared, bootstrap=director.bootstrap) for prepared in stages]
         process(connected, cluster, plan, checkpoints, stopped, tick)
@@ -200,7 +203,7 @@ def _run_queries(
     start_again(run_until_done, lambda: progress(context.stages, cluster), context.stop.is_set)
 
 
-def _ready(context: Context, spark: SparkSession) -> list[Prepared]:
+def _ready(context: Context, spark: SparkSession) -> list[PreparedStage]:
     if context.plan.trigger == "real_time":
         tasks = [
             sum(len(context.cluster.partitions(source)) for source in names.sources)
@@ -228,7 +231,7 @@ def _conclude(
     early = context.stop.is_set() or (context.plan.until_stopped and not context.finished)
     stopped = failure is None and early
     state = State.FAILED if failure is not None else State.STOPPED if stopped else State.DONE
-    judged: Judged | None = None
+    judged: RunVerdicts | None = None
     if context.plan.judged:
         context.enter(State.JUDGING)
         try:

@@ -69,7 +69,7 @@ REQUESTS = {
 
 
 @dataclass(frozen=True)
-class Struck:
+class StrikeTarget:
     """The run that the director strikes."""
 
     settings: Settings
@@ -92,7 +92,7 @@ class Struck:
 class Director(threading.Thread):
     """Use as a context manager, and let the sink connect to `director.bootstrap`."""
 
-    def __init__(self, struck: Struck, faults: Sequence[str]) -> None:
+    def __init__(self, struck: StrikeTarget, faults: Sequence[str]) -> None:
         super().__init__(name="director", daemon=True)
         self.struck = struck
         parsed = [parse_fault(text) for text in faults]

@@ -31,14 +31,14 @@ _COLUMNS = pa.schema([("id", pa.string()), ("account", pa.string()), ("amount", 
 _URL = re.compile(r"https?://(\[[^\]]+\]|[^/:@?#]+)(:\d+)?(/[^?#]*)?")
 
 
-class _Unmoved(urllib.request.HTTPRedirectHandler):
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_given: Any) -> None:
         """Follow no redirect: it counts as an answer other than 200."""
 
 
 def counts(limits: Limits, urls: Iterable[bytes | None]) -> list[int]:
     """Count the outputs due for each URL."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Unmoved())
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(lambda url: _count(opener, limits, url), urls))
 

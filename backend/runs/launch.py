@@ -142,7 +142,7 @@ def _start(history: History, arguments: list[str], log: Path, say: Callable[[str
 
 
 @dataclass(frozen=True)
-class _Started:
+class _RunProcess:
     pid: int
     ended: Callable[[], bool]
     let_go: Callable[[], None]
@@ -153,7 +153,7 @@ def _fork(
     arguments: list[str],
     output: IO[bytes],
     environment: Mapping[str, str],
-) -> _Started | None:
+) -> _RunProcess | None:
     """Fork the prefork server. None if there is none, as for an external Spark."""
     with Path(os.devnull).open() as nothing:
         streams = [nothing.fileno(), output.fileno(), output.fileno()]
@@ -168,10 +168,12 @@ def _fork(
             )
         except OSError:
             return None
-    return _Started(pid, lambda: bool(select.select([connection], [], [], 0)[0]), connection.close)
+    return _RunProcess(
+        pid, lambda: bool(select.select([connection], [], [], 0)[0]), connection.close
+    )
 
 
-def _spawn(arguments: list[str], output: IO[bytes], environment: Mapping[str, str]) -> _Started:
+def _spawn(arguments: list[str], output: IO[bytes], environment: Mapping[str, str]) -> _RunProcess:
     _STARTED[:] = [started for started in _STARTED if started.poll() is None]
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", MODULE, *arguments],
@@ -183,11 +185,11 @@ def _spawn(arguments: list[str], output: IO[bytes], environment: Mapping[str, st
         env=environment,
     )
     _STARTED.append(process)
-    return _Started(process.pid, lambda: process.poll() is not None, lambda: None)
+    return _RunProcess(process.pid, lambda: process.poll() is not None, lambda: None)
 
 
 def _await_run(
-    history: History, process: _Started, log: Path, said_before: int, say: Callable[[str], None]
+    history: History, process: _RunProcess, log: Path, said_before: int, say: Callable[[str], None]
 ) -> str:
     mark = f"{socket.gethostname()}:{process.pid}:"
     last_line = ""

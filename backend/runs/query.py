@@ -63,7 +63,7 @@ Query = StreamingQuery | RealTimeQuery
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedStage:
     """A stage that passed all checks and may start."""
 
     stage: Stage
@@ -94,7 +94,7 @@ def prepare(
     work: Work,
     stage: Stage,
     names: Names,
-) -> Prepared:
+) -> PreparedStage:
     """Return the stage's rows, after all checks that must pass before a record is written.
 
     Raises SinkError for a refusal, SparkError for an unsafe Spark configuration.
@@ -116,11 +116,11 @@ def prepare(
         )
     else:
         require_no_shuffle(rows)
-    return Prepared(stage, names, rows)
+    return PreparedStage(stage, names, rows)
 
 
 def process(
-    stages: Sequence[Prepared],
+    stages: Sequence[PreparedStage],
     cluster: Cluster,
     plan: RunPlan,
     checkpoints: str,
@@ -144,7 +144,7 @@ def progress(stages: Sequence[tuple[Stage, Names]], cluster: Cluster) -> list[di
 
 
 def _process(
-    stages: Sequence[Prepared],
+    stages: Sequence[PreparedStage],
     cluster: Cluster,
     plan: RunPlan,
     checkpoints: str,
@@ -187,7 +187,7 @@ def _process(
             _settle(fenced, cluster, failure)
 
 
-def _too_large(stages: Sequence[Prepared], cluster: Cluster) -> TopicproofError | None:
+def _too_large(stages: Sequence[PreparedStage], cluster: Cluster) -> TopicproofError | None:
     """Return the sentence that names a record which no stage can read; None without such a
     record."""
     try:
@@ -200,7 +200,9 @@ def _too_large(stages: Sequence[Prepared], cluster: Cluster) -> TopicproofError 
     return None
 
 
-def _settle(stages: Sequence[Prepared], cluster: Cluster, failure: TopicproofError | None) -> None:
+def _settle(
+    stages: Sequence[PreparedStage], cluster: Cluster, failure: TopicproofError | None
+) -> None:
     """Abort what the stages left open. If that fails too, the error names `failure` first."""
     try:
         # First the generation: Spark does not wait for the workers of a query that it stops. A
@@ -295,7 +297,7 @@ def drop_unbegun(spark: SparkSession, checkpoint: str) -> None:
             remove(checkpoint)
 
 
-def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint: str) -> Query:
+def start_query(prepared: PreparedStage, cluster: Cluster, plan: RunPlan, checkpoint: str) -> Query:
     names = prepared.names
     drop_unbegun(prepared.rows.sparkSession, checkpoint)
     options = {

@@ -66,7 +66,7 @@ class Until(Enum):
 
 
 @dataclass(frozen=True)
-class Judged:
+class RunVerdicts:
     """Verdicts on a run's topics."""
 
     report: Report
@@ -106,13 +106,13 @@ class Judged:
         return f"Stage {name}: {worst.why}"
 
 
-def judge_run(context: Context, spark: SparkSession, until: Until) -> Judged:
+def judge_run(context: Context, spark: SparkSession, until: Until) -> RunVerdicts:
     """Judge each stage of a run. If there are several, also judge them end to end."""
     stages = context.stages
     if len(stages) == 1:
         report = judge_stage(context, spark, *stages[0], until, context.folder)
         check = scenario(context.plan.scenario).values
-        return Judged(
+        return RunVerdicts(
             report, values=check(context.cluster, context.run.facts.topics) if check else {}
         )
     of_stage = {
@@ -121,7 +121,7 @@ def judge_run(context: Context, spark: SparkSession, until: Until) -> Judged:
         )
         for stage, names in stages
     }
-    return Judged(_judge_end_to_end(context, spark, until), of_stage)
+    return RunVerdicts(_judge_end_to_end(context, spark, until), of_stage)
 
 
 def stage_folder(folder: Path, stage: str) -> Path:

@@ -18,7 +18,7 @@ LOOK_S = 0.5
 """How often the step is published, and a request to stop is looked for."""
 
 
-class Watched(ProgressHandler):
+class CheckWatch(ProgressHandler):
     """What a check has reached. Shared by the thread that judges and the one that publishes."""
 
     def __init__(self, history: History, run: str) -> None:
@@ -71,10 +71,10 @@ class Watched(ProgressHandler):
 
 
 @contextmanager
-def watched(history: History, run: str, spark: SparkSession) -> Iterator[Watched]:
+def watched(history: History, run: str, spark: SparkSession) -> Iterator[CheckWatch]:
     """Watch a check while the block judges. Raises CheckStopped for any error after a request to
     stop, since interrupted work fails in many ways."""
-    check = Watched(history, run)
+    check = CheckWatch(history, run)
     spark.registerProgressHandler(check)
     thread = threading.Thread(target=check.follow, args=(spark,), name=f"watch-{run}")
     thread.start()

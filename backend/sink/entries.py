@@ -149,7 +149,7 @@ Entry = (
 
 
 @dataclass(frozen=True)
-class Stamped:
+class StampedEntry:
     """An entry, and when its writer sent it."""
 
     at_ms: int

@@ -23,7 +23,7 @@ from topicproof.backend.kafka.client_configs import (
     consumer_config,
     journal_producer_config,
 )
-from topicproof.backend.sink.entries import Entry, Stamped, decode, encode
+from topicproof.backend.sink.entries import Entry, StampedEntry, decode, encode
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 NEW_TOPIC_PATIENCE_S = 2.0
@@ -88,7 +88,7 @@ class JournalReader:
         cannot be read."""
         return (stamped.entry for stamped in self.stamped_news())
 
-    def stamped_news(self) -> Iterator[Stamped]:
+    def stamped_news(self) -> Iterator[StampedEntry]:
         """Yield the same with their times."""
         # Up to the high watermark: the client reports "end of partition" only once until new
         # entries arrive.
@@ -104,7 +104,7 @@ class JournalReader:
             error = message.error()
             if error is None:
                 self.next_offset = (message.offset() or 0) + 1
-                yield Stamped(message.timestamp()[1], decode(message.value() or b""))
+                yield StampedEntry(message.timestamp()[1], decode(message.value() or b""))
             elif error.code() != KafkaError._PARTITION_EOF:
                 raise ClusterError(f"The journal {self.topic} could not be read: {error.str()}.")
 

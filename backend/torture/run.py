@@ -26,7 +26,7 @@ AT_ONCE = 2
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedSchedule:
     """One schedule and the result of its run."""
 
     schedule: Schedule
@@ -65,7 +65,7 @@ class Torture:
                 " set TOPICPROOF_HOME to another folder."
             )
 
-    def try_one(self, schedule: Schedule) -> Tried | None:
+    def try_one(self, schedule: Schedule) -> TriedSchedule | None:
         """Run a schedule; None if it was stopped before its end."""
         result = run_cell(
             self.settings,
@@ -76,13 +76,16 @@ class Torture:
             stop=self.stop,
             give_up=self.give_up,
         )
-        return None if result is None else Tried(schedule, result)
+        return None if result is None else TriedSchedule(schedule, result)
 
     def try_all(
-        self, schedules: Iterator[Schedule], ended: Callable[[Tried], None], at_once: int = AT_ONCE
+        self,
+        schedules: Iterator[Schedule],
+        ended: Callable[[TriedSchedule], None],
+        at_once: int = AT_ONCE,
     ) -> None:
         """Run schedules, `at_once` at a time. A schedule that strikes brokers runs alone."""
-        running: set[Future[Tried | None]] = set()
+        running: set[Future[TriedSchedule | None]] = set()
         with ThreadPoolExecutor(at_once) as pool:
             for schedule in schedules:
                 alone = schedule.brokers > 1
@@ -93,7 +96,9 @@ class Torture:
                     break
             _wait(running, 0, ended)
 
-    def shrink(self, failed: Tried, tries: int, ended: Callable[[Tried], None]) -> Tried:
+    def shrink(
+        self, failed: TriedSchedule, tries: int, ended: Callable[[TriedSchedule], None]
+    ) -> TriedSchedule:
         """Return the smallest schedule found in `tries` runs that is still a surprise.
 
         A failure may depend on timing, so one run without a surprise proves nothing. The result is
@@ -159,8 +164,8 @@ def _cell(schedule: Schedule) -> Cell:
 
 
 def _wait(
-    running: set[Future[Tried | None]], most: int, ended: Callable[[Tried], None]
-) -> set[Future[Tried | None]]:
+    running: set[Future[TriedSchedule | None]], most: int, ended: Callable[[TriedSchedule], None]
+) -> set[Future[TriedSchedule | None]]:
     """Wait until at most `most` are running. Raises any error that one of them raised."""
     while len(running) > most:
         done, running = wait(running, return_when=FIRST_COMPLETED)

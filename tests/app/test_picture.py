@@ -21,7 +21,7 @@ from topicproof.backend.sink.entries import (
     FaultPhase,
     FaultReport,
     GenerationBegun,
-    Stamped,
+    StampedEntry,
     TaskFailed,
     TaskStarted,
     TransactionEnded,
@@ -90,7 +90,7 @@ def seen(
     rows = table.to_pandas()
     given: dict[str, Any] = {
         "sources": {("numbers", 0): (0, 20), ("numbers", 1): (0, 20)},
-        "journal": [Stamped(T + at, entry) for at, entry in journal],
+        "journal": [StampedEntry(T + at, entry) for at, entry in journal],
         "bounds": bounds,
         "transactions": fates.transactions(table, bounds),
         "plain": rows[~rows["transactional"] & rows["control"].isna()],

@@ -9,10 +9,10 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2
 
-from topicproof.backend.formats.decoded import Decoded
+from topicproof.backend.formats.decoded import DecodedValue
 from topicproof.backend.formats.fields import FieldReader, KnownSchemas
 from topicproof.backend.formats.formats import Decoder, Formats
-from topicproof.backend.formats.registered import AVRO, JSON, PROTOBUF, Registered
+from topicproof.backend.formats.registered import AVRO, JSON, PROTOBUF, RegisteredSchema
 
 PROTO = 'syntax = "proto3"; message M { string a = 1; }'
 NAMES = (
@@ -25,11 +25,11 @@ ARRAY_OF_NULL = {"type": "array", "items": "null"}
 COUNT = 30_000_000
 
 
-def decode(kind: str, text: str, value: bytes, **references: str) -> Decoded:
-    return decode_with(Registered(1, kind, text, references, {}), value)
+def decode(kind: str, text: str, value: bytes, **references: str) -> DecodedValue:
+    return decode_with(RegisteredSchema(1, kind, text, references, {}), value)
 
 
-def decode_with(schema: Registered, value: bytes) -> Decoded:
+def decode_with(schema: RegisteredSchema, value: bytes) -> DecodedValue:
     """Decode one record of a registry that has this schema."""
     decoded = Decoder(KnownSchemas({1: schema}), {}).decode(b"\0\0\0\0\1" + value, "topic")
     assert (decoded.text or "").encode() is not None
@@ -208,8 +208,8 @@ def seeds() -> dict[str, tuple[str, tuple[bytes, ...]]]:
 
 SCHEMAS = KnownSchemas(
     {
-        1: Registered(1, PROTOBUF, PROTO, {NAMES[0]: PROTO}, {}),
-        2: Registered(2, AVRO, json.dumps(ARRAY_OF_NULL), {}, {}),
+        1: RegisteredSchema(1, PROTOBUF, PROTO, {NAMES[0]: PROTO}, {}),
+        2: RegisteredSchema(2, AVRO, json.dumps(ARRAY_OF_NULL), {}, {}),
     },
     {3: "There is none."},
     {"t": json.dumps(ARRAY_OF_NULL)},
@@ -253,4 +253,4 @@ def decode_joined(kind: str, data: bytes) -> None:
     names = [name.decode(errors="replace") for name in rest[::2]]
     texts = [reference.decode(errors="replace") for reference in rest[1::2]]
     references = dict(zip(names, texts, strict=False))
-    decode_with(Registered(1, kind, text.decode(errors="replace"), references, {}), value)
+    decode_with(RegisteredSchema(1, kind, text.decode(errors="replace"), references, {}), value)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.backend.formats.records import BROKEN, PACKED, packed
 from topicproof.backend.errors import UsageError
-from topicproof.backend.formats.decoded import Decoded, Format, as_json
+from topicproof.backend.formats.decoded import DecodedValue, Format, as_json
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.formats.protobuf import ProtobufSchema, read_index
 
@@ -37,8 +37,8 @@ def test_json_and_messagepack_are_known_by_themselves() -> None:
     """Story: a topic has no registry. JSON objects and MessagePack's maps are shown as trees, text
     and numbers as they are."""
     plain = Formats()
-    assert plain.decode(b' {"a": [1, "\xc3\xa9"]}') == Decoded({"a": [1, "é"]}, Format.JSON)
-    assert plain.decode(packed()) == Decoded(PACKED, Format.MESSAGEPACK)
+    assert plain.decode(b' {"a": [1, "\xc3\xa9"]}') == DecodedValue({"a": [1, "é"]}, Format.JSON)
+    assert plain.decode(packed()) == DecodedValue(PACKED, Format.MESSAGEPACK)
     odd = msgpack.packb({"b": b"\xff", "t": msgpack.Timestamp(0), "n": {1: float("inf")}})
     assert plain.decode(odd).value == {
         "b": "0xff",

@@ -13,7 +13,7 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 
 from topicproof.backend.formats.fields import UNREADABLE, FieldReader, KnownSchemas, text_at
-from topicproof.backend.formats.registered import AVRO, Registered
+from topicproof.backend.formats.registered import AVRO, RegisteredSchema
 from topicproof.validators.decoded import parse_field
 
 SCHEMA: dict[str, Any] = {
@@ -28,7 +28,7 @@ EVENT = {"id": 7, "tags": ["a", "é"]}
 PATHS = tuple(map(parse_field, ("id", "tags[1]", "tags", "gone", "id.x")))
 TEXTS = ("7", "é", '["a","é"]', None, None)
 KNOWN = KnownSchemas(
-    {3: Registered(3, AVRO, json.dumps(SCHEMA), {}, {"t-value": 1})},
+    {3: RegisteredSchema(3, AVRO, json.dumps(SCHEMA), {}, {"t-value": 1})},
     {9: "The registry has no schema 9."},
     {"local": json.dumps(SCHEMA)},
 )

@@ -40,7 +40,7 @@ from topicproof.backend.formats.limits import (
     VALUE_BYTES_MAX,
 )
 from topicproof.backend.formats.protobuf import ProtobufSchema, portable
-from topicproof.backend.formats.registered import AVRO, JSON, PROTOBUF, Registered
+from topicproof.backend.formats.registered import AVRO, JSON, PROTOBUF, RegisteredSchema
 from topicproof.backend.judging.capture_store import SCHEMAS, TAKEN, read_capture
 from topicproof.backend.properties.registry import RegistryFacts
 from topicproof.validators.decoded import parse_field
@@ -73,9 +73,9 @@ def test_a_name_that_is_no_import_is_refused(name: str) -> None:
     protoc, a file with its arguments, an absolute path, or longer than a file's name may be."""
     message = f'syntax = "proto3"; import "{name}"; message M {{ string a = 1; }}'
     for schema in (
-        Registered(1, PROTOBUF, PROTO, {name: PROTO.replace("M", "N")}, {}),
-        Registered(1, PROTOBUF, message, {}, {}),
-        Registered(1, PROTOBUF, PROTO, {"a.proto": message}, {}),
+        RegisteredSchema(1, PROTOBUF, PROTO, {name: PROTO.replace("M", "N")}, {}),
+        RegisteredSchema(1, PROTOBUF, message, {}, {}),
+        RegisteredSchema(1, PROTOBUF, PROTO, {"a.proto": message}, {}),
     ):
         decoded = decode_with(schema, b"\0\n\1x")
         assert not decoded.known and "Schema 1 cannot be used: " in (decoded.reason or "")
@@ -91,7 +91,8 @@ def test_a_reference_runs_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyP
     command = "id>./ran;exit #".ljust(32, "a")
     names = (command, "--plugin=protoc-gen-x=/bin/sh", "--x_out=.")
     decoded = decode_with(
-        Registered(1, PROTOBUF, PROTO, dict.fromkeys(names, 'syntax = "proto3";'), {}), b"\0\n\1x"
+        RegisteredSchema(1, PROTOBUF, PROTO, dict.fromkeys(names, 'syntax = "proto3";'), {}),
+        b"\0\n\1x",
     )
     assert "it imports 'id>./ran;exit #" in (decoded.reason or "")
     assert [*tmp_path.iterdir()] == []
@@ -115,8 +116,8 @@ def test_no_name_reaches_a_process_a_file_or_a_module(
     EVENTS.clear()
     text = f"{PROTO} /* {MARK} */" if as_text else _descriptor()
     main = f'syntax = "proto3"; import "{imported}"; message Main {{ string a = 1; }}'
-    decode_with(Registered(1, PROTOBUF, main, {reference: text}, {}), b"\0\n\1x")
-    decode_with(Registered(1, PROTOBUF, _descriptor(imported), {reference: text}, {}), b"\0")
+    decode_with(RegisteredSchema(1, PROTOBUF, main, {reference: text}, {}), b"\0\n\1x")
+    decode_with(RegisteredSchema(1, PROTOBUF, _descriptor(imported), {reference: text}, {}), b"\0")
     assert EVENTS == []
 
 
@@ -141,7 +142,7 @@ def test_imports_keep_their_meaning_under_other_names() -> None:
         "day": {"year": 7, "month": 0, "day": 0},
         "import": "",
     }
-    schema = Registered(1, PROTOBUF, text, references, {})
+    schema = RegisteredSchema(1, PROTOBUF, text, references, {})
     assert decode_with(schema, b"\0" + value).value == expected
     assert decode_with(portable(schema), b"\0" + value).value == expected
 
@@ -164,7 +165,7 @@ def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Story: each reader of a schema would start protoc again; one after the first needs none, nor
     does a worker of Spark, which gets descriptors."""
     text = PROTO.replace("M", "CompiledOnce")
-    schema = portable(Registered(1, PROTOBUF, text, {}, {}))
+    schema = portable(RegisteredSchema(1, PROTOBUF, text, {}, {}))
     monkeypatch.setattr(sys, "executable", "/nowhere")
     assert ProtobufSchema(text, {}).read(b"\0\n\1x") == ({"a": "x"}, None)
     monkeypatch.setattr(protoc, "_CACHE", protoc._Cache())
@@ -265,7 +266,7 @@ def test_protobuf_of_endless_levels() -> None:
 def test_json_and_messagepack_within_the_budget(kind: str) -> None:
     """Story: two bytes of JSON, and one of MessagePack, are an empty object of Python."""
     head = b"\0\0\0\0\1" if kind == JSON else b""
-    schemas = KnownSchemas({1: Registered(1, JSON, "{}", {}, {})})
+    schemas = KnownSchemas({1: RegisteredSchema(1, JSON, "{}", {}, {})})
     reader = FieldReader(schemas, "value", (("a",),))
     bomb = head + b"[" + b"{}," * 600_000 + b"{}]"
     why, _ = reader.read(bomb)
@@ -317,7 +318,7 @@ def test_an_awkward_part_spoils_no_other_field(
 ) -> None:
     """Story: a contract names the id, and another field cannot be expressed. The id is read. A
     contract that names the other field, and the page, say which part it is."""
-    schemas = KnownSchemas({1: Registered(1, kind, text, {}, {})})
+    schemas = KnownSchemas({1: RegisteredSchema(1, kind, text, {}, {})})
     reader = FieldReader(schemas, "value", (("id",),))
     assert reader.read(b"\0\0\0\0\1" + value) == (None, ("7",))
     assert named in (decode(kind, text, value).reason or "")
@@ -457,12 +458,12 @@ def test_ids_of_broken_bytes_are_not_kept_for_ever() -> None:
 
 def test_the_schemas_of_a_folder_are_limited() -> None:
     """Story: a received folder has more schemas than a check asks for, or a source in a source."""
-    one = Registered(1, AVRO, '"string"', {}, {})
+    one = RegisteredSchema(1, AVRO, '"string"', {}, {})
     many = KnownSchemas(dict.fromkeys(range(SCHEMAS_MAX + 1), one))
     for schemas in (many, KnownSchemas(source=KnownSchemas(source=KnownSchemas()))):
         with pytest.raises(ValueError, match="schemas"):
             KnownSchemas.from_json(schemas.to_json())
-    broken = KnownSchemas({1: Registered(1, PROTOBUF, "x", {}, {})}, avro={"t": "{"})
+    broken = KnownSchemas({1: RegisteredSchema(1, PROTOBUF, "x", {}, {})}, avro={"t": "{"})
     compiled = KnownSchemas.from_json(broken.portable().to_json())
     assert compiled.found == {} and "Schema 1 cannot be used" in compiled.failed[1]
     why, _ = FieldReader(compiled, "value", (("a",),)).read(b"x", "t")
@@ -608,7 +609,7 @@ def test_a_schema_defines_no_type_of_googles(name: str, is_nested: bool) -> None
             decode(PROTOBUF, text, index + b"\x08\5").reason or ""
         )
     imports = 'syntax = "proto3"; import "x.proto"; message M { string a = 1; }'
-    decoded = decode_with(Registered(1, PROTOBUF, imports, {"x.proto": text}, {}), b"\0")
+    decoded = decode_with(RegisteredSchema(1, PROTOBUF, imports, {"x.proto": text}, {}), b"\0")
     assert "Schema 1 cannot be used: " in (decoded.reason or "")
 
 
@@ -624,7 +625,7 @@ def test_an_empty_message_of_protobuf_has_no_gigabytes_of_names() -> None:
     assert grown < 100_000, "kB of memory"
     assert decode(PROTOBUF, text, b"\2\2").value == {"a": "x" * 50_000}
     file = descriptor_pb2.FileDescriptorProto.FromString(
-        base64.b64decode(portable(Registered(1, PROTOBUF, text, {}, {})).text)
+        base64.b64decode(portable(RegisteredSchema(1, PROTOBUF, text, {}, {})).text)
     )
     for untyped in file.message_type[0].field:
         untyped.ClearField("type")

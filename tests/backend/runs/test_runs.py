@@ -330,7 +330,7 @@ def test_a_split_source_partition_loses_nothing(
     )
     rows = source.option("subscribe", names.source).option("startingOffsets", "earliest").load()
     stage, _ = unfinished.stages[0]
-    ready = process_module.Prepared(
+    ready = process_module.PreparedStage(
         stage, names, process_module.transform(rows, stage, unfinished.work)
     )
     query = process_module.start_query(

@@ -27,7 +27,7 @@ from topicproof.backend.runs.create import create
 from topicproof.backend.runs.file_server import HOST, bad, name, payments, serving
 from topicproof.backend.runs.files import REASON_HEADER
 from topicproof.backend.runs.plan import make_plan
-from topicproof.backend.runs.stage_verdicts import Judged, Until, carried_through, judged_range
+from topicproof.backend.runs.stage_verdicts import RunVerdicts, Until, carried_through, judged_range
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.verifying.verify import unchanged, verify
@@ -248,7 +248,7 @@ def test_a_run_is_as_good_as_its_worst_stage(chain: Finished) -> None:
     """Story: end to end all is well, but a stage between has a phantom. The run's verdict names the
     stage."""
     worse = replace(chain.report, verdict=Outcome.VIOLATED, why="Not exactly once: 1 phantom.")
-    judged = Judged(chain.report, {"keep": chain.report, "square": worse})
+    judged = RunVerdicts(chain.report, {"keep": chain.report, "square": worse})
     assert (judged.verdict, judged.why) == (
         Outcome.VIOLATED,
         "Stage square: Not exactly once: 1 phantom.",

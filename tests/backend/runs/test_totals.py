@@ -39,7 +39,7 @@ from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.query import explained
 from topicproof.backend.runs.resume import resume
-from topicproof.backend.runs.stage_verdicts import Judged
+from topicproof.backend.runs.stage_verdicts import RunVerdicts
 from topicproof.backend.runs.totals import account, current_totals, payment, total_text, totals
 from topicproof.backend.runs.windows import BY_CLOCK, BY_EVENT_TIME, check_values
 from topicproof.backend.services.keeper import Services
@@ -411,7 +411,7 @@ def test_windows_of_event_time_are_counted_anew_and_those_of_the_clock_are_unkno
     write_committed(cluster.bootstrap, topics[BY_EVENT_TIME], [replace(by_event[0], value=b"{}")])
     values = check_values(Cluster(Address(cluster.bootstrap)), topics)
     assert values[BY_EVENT_TIME].why.startswith("1 of 601 counts differ")
-    judged = Judged(done.report, values=values)
+    judged = RunVerdicts(done.report, values=values)
     assert (judged.verdict, judged.why[:23]) == (Outcome.VIOLATED, "Values of by-event-time")
 
 

@@ -18,7 +18,7 @@ from topicproof.backend.runs import lifeline
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings
-from topicproof.backend.torture.run import Torture, Tried, drawn
+from topicproof.backend.torture.run import Torture, TriedSchedule, drawn
 from topicproof.backend.torture.schedule import Schedule
 
 SEED, RUNS, MINUTES = 1, 70, 3
@@ -28,7 +28,7 @@ SEED, RUNS, MINUTES = 1, 70, 3
 def test_no_schedule_of_a_seed_is_a_surprise(settings: Settings, cluster: Services) -> None:
     """Story: the same random schedules as every time. Half of them are exactly-once, and stay
     exact. Every fault is proven to have fired, and the page names every run."""
-    tried: list[Tried] = []
+    tried: list[TriedSchedule] = []
     stop = threading.Event()
     torture = Torture(settings, cluster, stop)
     torture.try_all(drawn(SEED, 1, RUNS, MINUTES, stop), tried.append)
@@ -70,7 +70,10 @@ def test_an_error_takes_nothing_away_from_what_was_tried(
     prints and writes what the first run has shown."""
 
     def try_all(
-        torture: Torture, schedules: Iterator[Schedule], ended: Callable[[Tried], None], _: int
+        torture: Torture,
+        schedules: Iterator[Schedule],
+        ended: Callable[[TriedSchedule], None],
+        _: int,
     ) -> None:
         tried = torture.try_one(next(schedules))
         assert tried is not None
