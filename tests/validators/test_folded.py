@@ -117,7 +117,7 @@ def test_whatever_is_odd_is_looked_at_record_by_record(
     assert not spelled(tmp_path / Payloads.NONE, "said-3")
     assert read_manifest(evidence).payloads is Payloads.NONE
     found = verify(spark, evidence)
-    assert found.found is not None and found.found.verdict is Outcome.VIOLATED
+    assert found.judged is not None and found.judged.verdict is Outcome.VIOLATED
     before = read_manifest(evidence)
     without_payloads(evidence)
     assert read_manifest(evidence) == before

@@ -232,7 +232,7 @@ def test_a_chain_is_proven_by_the_evidence_of_each_stage(
         verify(spark_sessions(), one) for one in places if one.parent.name in ("proof", "square")
     ]
     assert [(one.exit_code, one.contradictions) for one in found] == [(0, ())] * 2
-    assert found[0].found is not None and found[0].found.findings == chain.report.findings
+    assert found[0].judged is not None and found[0].judged.findings == chain.report.findings
     signed = evidence_hash(tmp_path / "proof")
     assert signed == evidence_hash(run)
     (tmp_path / "proof" / "stages" / "square" / "evidence" / "journal.jsonl").write_bytes(b"")
@@ -322,6 +322,6 @@ def test_a_merge_is_torn_by_no_crash(
     again = verify(spark_sessions(), evidence)
     assert (
         again.exit_code == 0
-        and again.found is not None
-        and again.found.sink == finished.report.sink
+        and again.judged is not None
+        and again.judged.sink == finished.report.sink
     )

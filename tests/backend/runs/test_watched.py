@@ -22,7 +22,7 @@ def test_a_stopped_check_ends_in_the_middle_of_a_query(spark: SparkSession, tmp_
 
     def judge() -> None:
         with watched(history, run, spark) as watch:
-            watch.told("reading both topics")
+            watch.on_step("reading both topics")
             steps.append(history.get(run).progress.stage)
             history.request_stop(run)
             # Many small tasks, which would take many minutes: a task itself cannot be stopped.
