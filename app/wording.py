@@ -327,13 +327,20 @@ def plan_sentence(run: Run) -> str:
     )
 
 
+TRANSACTION_SHOWN = 80
+
+
 def short_transaction(name: str | None) -> str:
     """Formats `…-0/17, attempt 1`: enough to tell the transactions of one run apart in a narrow
     column."""
     if name is None:
         return ""
     head, slash, tail = name.rpartition("/")
-    return f"…-{head.rpartition('-')[2]}/{tail}" if slash and "-" in head else name
+    short = f"…-{head.rpartition('-')[2]}/{tail}" if slash and "-" in head else name
+    # Anybody may write this header. It is a cell of each record of its transaction.
+    return visible(
+        short if len(short) <= TRANSACTION_SHOWN else f"{short[: TRANSACTION_SHOWN - 1]}…"
+    )
 
 
 def transactions_balance(outcomes: Mapping[str, int]) -> str:

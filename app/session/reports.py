@@ -15,7 +15,7 @@ from topicproof.app.session.masking import hidden_fields, hides_parts
 from topicproof.app.session.runs import newest_runs
 from topicproof.app.wording import plain
 from topicproof.backend.errors import NotPermitted, TopicproofError, UsageError
-from topicproof.backend.evidence.copy import without_values
+from topicproof.backend.evidence.copy import without_transactions, without_values
 from topicproof.backend.evidence.folder import REPORT, evidence_hash, evidence_in
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.stage_verdicts import stage_folder
@@ -48,9 +48,11 @@ def parsed_report(text: str) -> Report:
 
 
 def shown_report(settings: Settings, run: Run, report: Report) -> Report:
-    """Returns the report without the values in its examples, if parts of the run's topics are
-    masked for this person; otherwise the same one."""
-    return without_values(report) if _hidden(settings, run, report) else report
+    """Returns the report without the values and transactions in its examples, if parts of the run's
+    topics are masked for this person; otherwise the same one."""
+    if not _hidden(settings, run, report):
+        return report
+    return without_transactions(without_values(report))
 
 
 def _hidden(settings: Settings, run: Run, report: Report) -> bool:

@@ -38,6 +38,7 @@ from topicproof.app.url_state import (
     write_compare,
     write_transactions,
 )
+from topicproof.backend.characters import visible
 from topicproof.backend.kafka.browse.records import Record
 from topicproof.backend.kafka.log import fates
 from topicproof.backend.services.keeper import Services
@@ -48,6 +49,7 @@ TABLE_PX = 560
 PARTITION_PX, OFFSET_PX = 110, 150
 ROW_PX = 28
 HEAD_PX = 71
+TRANSACTION_SHOWN = 2_000
 SHORT_BYTES = 16  # Key and value are side by side if neither is longer than this.
 LEVEL_NAMES = {BOTH: "both", UNCOMMITTED: "uncommitted", COMMITTED: "committed"}
 
@@ -347,7 +349,7 @@ def detail(
                 )
         if record.transaction is not None:
             st.caption("Transaction")
-            verbatim(record.transaction)
+            verbatim(visible(record.transaction[:TRANSACTION_SHOWN]))
             st.page_link(
                 "views/transactions.py",
                 label="Show the transaction",

@@ -93,6 +93,19 @@ def copy_evidence(
     )
 
 
+def without_transactions(report: Report) -> Report:
+    """Return the report without the transactions of its examples, which are read from a header that
+    anybody may have written."""
+    findings = (
+        replace(
+            finding,
+            examples=tuple(replace(example, transaction=None) for example in finding.examples),
+        )
+        for finding in report.findings
+    )
+    return replace(report, findings=tuple(findings))
+
+
 def without_values(report: Report) -> Report:
     """Return the report without the record values in its examples."""
     findings = (

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
 
 from topicproof.backend.address import Address, Sides
 from topicproof.backend.errors import TopicError
-from topicproof.backend.formats.decoded import Format
+from topicproof.backend.formats.decoded import Decoded, Format
 from topicproof.backend.formats.fields import text_at
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.judging.candidates import Texts, candidates, document
@@ -31,6 +31,10 @@ CHUNK = 1_000
 KEPT_BYTES = 20_000
 """Maximum size of one key, value or header."""
 SECONDS_MAX = 30.0
+VALUES_MAX = 500_000
+"""Maximum number of values in all documents of a sample together, and of inputs that its headers
+name: some 100 MB as Python objects, and four seconds. A record of some kilobytes may hold ten
+thousand values, and a header name 65,536 inputs."""
 
 
 @dataclass(frozen=True)
@@ -99,17 +103,57 @@ def older_outputs(address: Address, sample: Sample, formats: Formats) -> Iterato
         seconds=SECONDS_MAX,
         size=CHUNK,
     )
+    is_complete = is_kept
     for chunk, is_all in chunks:
         rows = [row for row in chunk if (row.partition, row.offset) not in places]
-        yield _sample(sample.topic, rows, formats, whole=is_all and is_kept)
+        older = _sample(sample.topic, rows, formats, whole=True)
+        is_complete = is_complete and older.whole
+        yield replace(older, whole=is_all and is_complete)
 
 
 def _sample(topic: str, rows: Sequence[Row], formats: Formats, *, whole: bool) -> Sample:
-    values = [formats.decode(row.value or b"", topic) for row in rows]
-    keys = [formats.decode(row.key or b"", topic, "key").value for row in rows]
-    fields = any(one.known and one.format is not Format.JSON for one in values)
-    documents = [one.value for one in values] if fields else [document(row) for row in rows]
-    return Sample(topic, rows, whole, documents, fields, keys)
+    """Make a sample of the first of these records, of as many as the budget allows."""
+    values: list[Decoded] = []
+    keys: list[Any] = []
+    budget = VALUES_MAX
+    for row in rows:
+        # Before it is decoded: as Python objects, JSON takes fifty times its bytes.
+        budget -= _spelled_values(row.value) + _spelled_values(row.key) + _named_inputs(row)
+        if values and budget < 0:
+            break
+        values.append(formats.decode(row.value or b"", topic))
+        keys.append(formats.decode(row.key or b"", topic, "key").value)
+        if values[-1].format is not Format.JSON:
+            budget -= _count_values(values[-1].value, budget)
+    is_whole = whole and len(values) == len(rows)
+    rows = rows[: len(values)]
+    fields = any(value.known and value.format is not Format.JSON for value in values)
+    documents = [value.value for value in values] if fields else [document(row) for row in rows]
+    return Sample(topic, rows, is_whole, documents, fields, keys)
+
+
+def _spelled_values(data: bytes | None) -> int:
+    """Return an upper bound of the values in a JSON text: each but the first follows a mark."""
+    return 1 + sum((data or b"").count(mark) for mark in (b",", b"[", b"{"))
+
+
+def _named_inputs(row: Row) -> int:
+    """Return how many inputs the headers of a record name for the records that follow it."""
+    packs = [parse_pack(value) for name, value in row.headers if name == PACKED_HEADER]
+    return sum(pack.offsets.size for pack in packs if pack is not None)
+
+
+def _count_values(value: Any, most: int) -> int:
+    """Return the number of values in a decoded document, or at least `most` if it has more."""
+    waiting, count = [value], 0
+    while waiting and count <= most:
+        node = waiting.pop()
+        count += 1
+        if isinstance(node, dict):
+            waiting += node.values()
+        elif isinstance(node, list | tuple):
+            waiting += node
+    return count + len(waiting)
 
 
 def part_of(spelled: str) -> str:

@@ -123,9 +123,12 @@ def test_evidence_with_masked_payloads_is_not_exported(
     said = Example(0, 7, None, None, f'{WRONG}: "{SECRET}".')
     wrong = Finding("wrong_value", Outcome.VIOLATED, 1, 1, None, (said,), "1 is wrong.")
     report = replace(HELD, findings=(wrong,))
+    of_header = replace(said, why="x", transaction=f"{SECRET}/1/1")
+    by_header = replace(report, findings=(replace(wrong, examples=(of_header,)),))
     for by, shown in ((operator, False), (EMMY, True)):
         monkeypatch.setattr(access, "current_identity", lambda _login, by=by: by)
         assert (SECRET in shown_report(settings, run, report).to_json()) is shown
+        assert (SECRET in shown_report(settings, run, by_header).to_json()) is shown
 
 
 PAYMENTS = "{openid: {issuer: x, client_id: t}, masks: [{topics: 'payments*', fields: [value]}]}"

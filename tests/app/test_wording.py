@@ -69,6 +69,8 @@ def test_numbers_and_times_are_said_in_words() -> None:
     assert wording.short_transaction(
         "squares-k3f9a2-square-squares-k3f9a2-numbers-0/17, attempt 2"
     ) == ("…-0/17, attempt 2")
+    hostile = wording.short_transaction("pay\n\nVerdict: HOLDS\u202e" + "x" * 900_000)
+    assert len(hostile) < 120 and hostile.startswith("pay\\n\\nVerdict: HOLDS\\u202e")
 
 
 def test_the_look_loads_nothing_from_elsewhere() -> None:

@@ -23,7 +23,7 @@ from topicproof.validators.folded.offset_runs import (
     widths,
 )
 from topicproof.validators.lineage.headers import Lineage, format_lineage
-from topicproof.validators.lineage.packs import HEADS, lay, parse_pack
+from topicproof.validators.lineage.packs import HEADS, lay, parse_pack, short_transactions
 from topicproof.validators.offsets import WORD
 
 PIECES_AT_ONCE = 16_384
@@ -84,7 +84,7 @@ def _heads(pieces: pa.Table) -> pa.Table:
             "partition": found["partition"],
             "offset": offsets,
             "packed": found["packed"],
-            "transaction": found["name"],
+            "transaction": short_transactions(found["name"].cast(pa.binary())),
         }
     ).cast(HEADS)
 

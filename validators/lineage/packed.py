@@ -23,7 +23,14 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
-from topicproof.validators.lineage.packs import HEADS, PACKED_HEADER, Pack, lay, parse_pack
+from topicproof.validators.lineage.packs import (
+    HEADS,
+    PACKED_HEADER,
+    Pack,
+    lay,
+    parse_pack,
+    short_transactions,
+)
 
 HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -74,6 +81,8 @@ def keep_packs(reading: DataFrame, batches: pa.Table, folder: Path) -> bool:
     heads = pa.table({"partition": rows["partition"], "offset": rows["offset"], **values}).cast(
         HEADS
     )
+    at = HEADS.get_field_index("transaction")
+    heads = heads.set_column(at, HEADS.field(at), short_transactions(heads["transaction"]))
     segments, lost = lay(batches, heads)
     folder.mkdir(parents=True, exist_ok=True)
     for table, name in ((heads, HEADS_FILE), (segments, SEGMENTS_FILE), (lost, LOST_FILE)):

@@ -42,6 +42,11 @@ PACKED_HEADER = "topicproof-packed"
 RECORDS_MAX = 65_536
 BYTES_MAX = 100_000
 """Maximum size of a header: far below what brokers accept for a record (message.max.bytes)."""
+TOPIC_LENGTH_MAX = 249
+"""Characters of a topic's name (Kafka's limit). The name is copied to every record of a pack."""
+TRANSACTION_BYTES_MAX = 1_000
+"""Of a transaction header that is copied to every record of a pack. A longer one is none of ours:
+our transactional ids are made of a prefix and the name of a partition."""
 HEADS = pa.schema(
     [
         ("partition", pa.int32()),
@@ -117,7 +122,7 @@ def parse_pack(value: bytes | None) -> Pack | None:
         if (
             version != _VERSION
             or not 0 < count <= RECORDS_MAX
-            or not topic
+            or not 0 < length <= TOPIC_LENGTH_MAX
             or "/" in topic
             or partition < 0
         ):
@@ -134,6 +139,13 @@ def parse_pack(value: bytes | None) -> Pack | None:
     if offsets.min() < 0 or indices.min() < 0 or indices.max() > INT_MAX:
         return None
     return Pack(topic, partition, offsets, indices)
+
+
+def short_transactions(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Returns transaction headers with null in place of those of more than
+    `TRANSACTION_BYTES_MAX`."""
+    is_short = pc.less_equal(pc.binary_length(column), TRANSACTION_BYTES_MAX)
+    return pc.if_else(is_short, column, pa.scalar(None, column.type))
 
 
 def _narrow(numbers: Ints) -> npt.NDArray[Any]:

@@ -7,6 +7,7 @@ groups (KIP-932).
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,8 @@ from topicproof.backend.kafka.log.messages import (
 )
 from topicproof.backend.kafka.log.rawlog import Connection
 
+ASSIGNMENT_BYTES_MAX = 1_000_000
+"""Of one member's assignment: a hundred thousand partitions."""
 CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
 CONSUMERS = "consumer"
 """The protocol type of classic groups whose members are consumers. Kafka Connect's workers are
@@ -152,11 +155,18 @@ def _share_request(names: list[str]) -> ShareGroupDescribeRequest:
 
 
 def _classic_partitions(member: Any) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
-    """Return what a member has now, and what it is assigned."""
+    """Return what a member has now, and what it is assigned. Neither is known of a member whose
+    assignment is no list of partitions: one client must not hide the groups of all others."""
     if not member.member_assignment:
         return set(), set()
-    told = ConsumerProtocolAssignment.decode(member.member_assignment)
-    now = {(place.topic, place.partition) for place in told.partitions()}
+    # Brokers keep what the group's leader made up, without a look at it.
+    if len(member.member_assignment) > ASSIGNMENT_BYTES_MAX:
+        return set(), set()
+    try:
+        assignment = ConsumerProtocolAssignment.decode(member.member_assignment)
+        now = {(place.topic, place.partition) for place in assignment.partitions()}
+    except (struct.error, ValueError, TypeError, LookupError, MemoryError, OverflowError):
+        return set(), set()
     return now, now
 
 

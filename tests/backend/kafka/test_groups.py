@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -20,7 +22,13 @@ from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.client_configs import READ_COMMITTED, consumer_config
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.coordination.groups import Member, group_members, list_groups
+from topicproof.backend.kafka.coordination.groups import (
+    ASSIGNMENT_BYTES_MAX,
+    Member,
+    _classic_partitions,
+    group_members,
+    list_groups,
+)
 from topicproof.backend.kafka.log.rawlog import Connection
 
 NewTopic = Callable[..., str]
@@ -28,6 +36,26 @@ NewTopic = Callable[..., str]
 
 def members_of(kafka: Connection, *names: str) -> Mapping[str, tuple[Member, ...] | None]:
     return group_members(kafka, [each for each in list_groups(kafka) if each.group in names])
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        b"\x00",
+        bytes.fromhex("0000000000010002fffe00000000ffffffff"),
+        bytes.fromhex("00007fffffff"),
+        bytes.fromhex("0000") + b"\xff" * 40,
+        b"\x00" * (ASSIGNMENT_BYTES_MAX + 1),
+    ],
+)
+def test_one_member_hides_no_group(assignment: bytes) -> None:
+    """Story: the leader of one group assigns bytes that are no list of partitions. Brokers keep
+    them as they are, and every page on groups asks for all groups."""
+    member: Any = SimpleNamespace(member_assignment=assignment)
+    assert _classic_partitions(member) == (set(), set())
+    healthy = bytes.fromhex("000000000001000561626364650000000200000000000000 01 ffffffff")
+    member.member_assignment = healthy
+    assert _classic_partitions(member)[0] == {("abcde", 0), ("abcde", 1)}
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
