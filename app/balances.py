@@ -24,11 +24,11 @@ def totals(settings: Settings, run: Run) -> None:
     """Shows whether the totals are right and, on demand, each total as a consumer of the sink sees
     it now, if no parts of the run's records are masked for this person. For windows, shows whether
     their counts are right. Other runs show nothing."""
-    for sink, said in run.facts.values.items():
-        word = wording.OUTCOME_WORDS[said.verdict]
+    for sink, result in run.facts.values.items():
+        word = wording.OUTCOME_WORDS[result.verdict]
         st.markdown(
             f"{word.symbol} Values of **{wording.plain(sink)}**: {word.word}."
-            f" {wording.plain(said.why)}"
+            f" {wording.plain(result.why)}"
         )
     if run.plan.get("scenario") != "totals" or not run.facts.sink:
         return
@@ -42,14 +42,14 @@ def totals(settings: Settings, run: Run) -> None:
         # An account and its total are the key and the value of a record.
         require_unmasked(settings, *run.facts.every_topic)
         note_look(settings, f"{run.facts.sink}, the totals of every account")
-        known = _read(running_kafka(settings).bootstrap, run.facts.sink, settings)
+        rows = _read(running_kafka(settings).bootstrap, run.facts.sink, settings)
     table = pd.DataFrame(
         {
-            "account": [one.account for one in known],
-            "total": [one.cents / 100 for one in known],
-            "payments": [one.payments for one in known],
-            "should be": [one.due_cents / 100 for one in known],
-            "difference": [one.difference_cents / 100 for one in known],
+            "account": [row.account for row in rows],
+            "total": [row.cents / 100 for row in rows],
+            "payments": [row.payments for row in rows],
+            "should be": [row.due_cents / 100 for row in rows],
+            "difference": [row.difference_cents / 100 for row in rows],
         }
     )
     amounts = {

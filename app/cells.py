@@ -35,13 +35,13 @@ def ordered(results: Sequence[Result]) -> list[Result]:
     """Sorts results in the order of the table; drops those that the table no longer contains."""
     rows = {trouble.name: number for number, trouble in enumerate(TABLE)}
     columns = {promise.name: number for number, promise in enumerate(PROMISES)}
-    known = [one for one in results if one.fault in rows and one.guarantee in columns]
-    return sorted(known, key=lambda one: (rows[one.fault], columns[one.guarantee]))
+    listed = [result for result in results if result.fault in rows and result.guarantee in columns]
+    return sorted(listed, key=lambda result: (rows[result.fault], columns[result.guarantee]))
 
 
 def guarantees(results: Sequence[Result]) -> list[str]:
     """Returns the guarantees that have results, as columns."""
-    present = {one.guarantee for one in results}
+    present = {result.guarantee for result in results}
     return [promise.name for promise in PROMISES if promise.name in present]
 
 
@@ -49,11 +49,13 @@ def frame(results: Sequence[Result]) -> pd.DataFrame:
     """Builds the frame for `matrix_figure`."""
     return pd.DataFrame(
         {
-            "fault": [one.fault for one in results],
-            "guarantee": [one.guarantee for one in results],
-            "kind": [kind(one) for one in results],
-            "label": [f"{SYMBOLS[kind(one)]} {one.says}" for one in results],
-            "hover": [f"{MEANINGS[kind(one)]}; expected: {one.expected}" for one in results],
+            "fault": [result.fault for result in results],
+            "guarantee": [result.guarantee for result in results],
+            "kind": [kind(result) for result in results],
+            "label": [f"{SYMBOLS[kind(result)]} {result.says}" for result in results],
+            "hover": [
+                f"{MEANINGS[kind(result)]}; expected: {result.expected}" for result in results
+            ],
         }
     )
 
@@ -62,15 +64,15 @@ def table(results: Sequence[Result]) -> pd.DataFrame:
     """Builds the table with all that is known of each cell."""
     return pd.DataFrame(
         {
-            "fault": [one.fault for one in results],
-            "guarantee": [one.guarantee for one in results],
-            "": [f"{SYMBOLS[kind(one)]} {kind(one)}" for one in results],
-            "expected": [one.expected for one in results],
-            "found": [one.says for one in results],
-            "verdict": [one.verdict for one in results],
-            "took, s": [one.took_s for one in results],
-            "what proves that it fired": [one.fired or "nothing" for one in results],
-            "surprises": ["; ".join(one.surprises) for one in results],
-            "run": [one.run for one in results],
+            "fault": [result.fault for result in results],
+            "guarantee": [result.guarantee for result in results],
+            "": [f"{SYMBOLS[kind(result)]} {kind(result)}" for result in results],
+            "expected": [result.expected for result in results],
+            "found": [result.says for result in results],
+            "verdict": [result.verdict for result in results],
+            "took, s": [result.took_s for result in results],
+            "what proves that it fired": [result.fired or "nothing" for result in results],
+            "surprises": ["; ".join(result.surprises) for result in results],
+            "run": [result.run for result in results],
         }
     )

@@ -58,8 +58,8 @@ def read_check(params: Mapping[str, str]) -> tuple[CheckState, list[str]]:
                 "The terms in this address are damaged. Showing the contract without them."
             )
             terms = None
-    found = {name: params[name][:NAME_CHARACTERS] or None for name in _NAMED if name in params}
-    return CheckState(**found, terms=terms), notices
+    names = {name: params[name][:NAME_CHARACTERS] or None for name in _NAMED if name in params}
+    return CheckState(**names, terms=terms), notices
 
 
 def write_check(state: CheckState) -> dict[str, str]:
@@ -78,15 +78,15 @@ def _spell(terms: Any) -> str:
 
 def topic_of(fields: Mapping[str, Any], side: str) -> str | None:
     """Return the one topic of a side; None if the contract names several, or none."""
-    said = fields.get(side)
-    topic = said.get("topic") if isinstance(said, Mapping) else None
+    side_fields = fields.get(side)
+    topic = side_fields.get("topic") if isinstance(side_fields, Mapping) else None
     return topic if isinstance(topic, str) else None
 
 
 def cluster_of(fields: Mapping[str, Any], side: str) -> str | None:
     """Return the cluster that a side names; None if it names none."""
-    said = fields.get(side)
-    cluster = said.get("cluster") if isinstance(said, Mapping) else None
+    side_fields = fields.get(side)
+    cluster = side_fields.get("cluster") if isinstance(side_fields, Mapping) else None
     return cluster if isinstance(cluster, str) else None
 
 
@@ -98,11 +98,11 @@ def at_cluster(fields: Mapping[str, Any], source_cluster: str | None) -> dict[st
     return {**fields, "source": {**source, "cluster": source_cluster}}
 
 
-def default_name(sink: str | None, kept: str | None) -> str:
+def default_name(sink: str | None, contract: str | None) -> str:
     """Return the name of a contract that nobody has named: of its file, or of the sink."""
     for ending in (".yaml", ".yml"):
-        kept = kept.removesuffix(ending) if kept else kept
-    return kept or sink or "contract"
+        contract = contract.removesuffix(ending) if contract else contract
+    return contract or sink or "contract"
 
 
 def mistake_line(field_name: str, why: str) -> str:
@@ -112,4 +112,4 @@ def mistake_line(field_name: str, why: str) -> str:
 
 def mistakes_text(mistakes: Sequence[Mistake]) -> str:
     """Formats the mistakes of a contract, one a line."""
-    return "  \n".join(mistake_line(one.field, one.why) + "\\." for one in mistakes)
+    return "  \n".join(mistake_line(mistake.field, mistake.why) + "\\." for mistake in mistakes)

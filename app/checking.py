@@ -34,7 +34,7 @@ CONTRACT = "contract.yaml"
 
 
 @dataclass(frozen=True)
-class Drafted:
+class TopicSamples:
     """Samples of two topics, and what they propose."""
 
     inputs: Sample
@@ -44,16 +44,23 @@ class Drafted:
     """What can identify a record on each side, as labels, by `source` and `sink`."""
 
 
-def drafted(found: SideSettings, kafka: Services, source: str, sink: str) -> Drafted:
+def drafted(clusters: SideSettings, kafka: Services, source: str, sink: str) -> TopicSamples:
     """Returns samples and draft of two topics. `kafka` is the sink's. Raises ClusterError,
     TopicError; UsageError, if the source's cluster has no address."""
-    require_unmasked(found.sink, sink)
-    require_unmasked(found.source or found.sink, source)
-    own = Address(kafka.bootstrap, found.sink.client, found.sink.cluster or "")
-    others = None if found.source is None else decoders(found.source)
-    sides = found.at(own)
-    place = sides.sink.bootstrap, sides.source.bootstrap
-    return _drafted(*place, source, sink, sides, decoders(found.sink), others)
+    require_unmasked(clusters.sink, sink)
+    require_unmasked(clusters.source or clusters.sink, source)
+    address = Address(kafka.bootstrap, clusters.sink.client, clusters.sink.cluster or "")
+    others = None if clusters.source is None else decoders(clusters.source)
+    sides = clusters.at(address)
+    return _drafted(
+        sides.sink.bootstrap,
+        sides.source.bootstrap,
+        source,
+        sink,
+        sides,
+        decoders(clusters.sink),
+        others,
+    )
 
 
 @st.cache_resource(
@@ -67,17 +74,17 @@ def _drafted(
     _sides: Sides,
     _formats: Formats,
     _source_formats: Formats | None,
-) -> Drafted:
+) -> TopicSamples:
     pair = samples(_sides, source, sink, _formats, _source_formats)
     older = older_outputs(_sides.sink, pair[1], _formats)
     labels = {side: _labels(sample) for side, sample in zip(("source", "sink"), pair, strict=True)}
-    return Drafted(*pair, draft_from(*pair, _sides, older), labels)
+    return TopicSamples(*pair, draft_from(*pair, _sides, older), labels)
 
 
 def _labels(sample: Sample) -> tuple[str, ...]:
-    spelled = (parse_fields(f"identity: {one}")["identity"] for one in sample.candidates)
-    read = (side_label(one) for one in spelled)
-    return tuple(dict.fromkeys([*(one for one in read if one), *LABELS]))
+    spelled = (parse_fields(f"identity: {name}")["identity"] for name in sample.candidates)
+    labels = (side_label(identity) for identity in spelled)
+    return tuple(dict.fromkeys([*(label for label in labels if label), *LABELS]))
 
 
 def mistakes(fields: Mapping[str, Any]) -> tuple[Mistake, ...]:
@@ -89,11 +96,11 @@ def mistakes(fields: Mapping[str, Any]) -> tuple[Mistake, ...]:
     return ()
 
 
-def spark_mistakes(found: Settings, fields: Mapping[str, Any]) -> tuple[Mistake, ...]:
+def spark_mistakes(settings: Settings, fields: Mapping[str, Any]) -> tuple[Mistake, ...]:
     """Returns all mistakes, Spark's included. Raises SparkError, SetupError."""
     if not needs_spark(dict(fields)):
         return mistakes(fields)
-    return _spark_mistakes(spell(fields), found)
+    return _spark_mistakes(spell(fields), settings)
 
 
 @st.cache_data(ttl="1h", max_entries=200, show_spinner="Spark checks the expressions…")
@@ -117,26 +124,26 @@ class Origin:
     """The text as kept, with its comments."""
 
 
-def kept(found: Settings, label: str) -> Origin:
+def kept(settings: Settings, label: str) -> Origin:
     """Returns a kept contract. Raises UsageError, ContractError."""
-    one = find(open_history(found), label)
-    return Origin(parse_fields(one.text), one.name, one.version, one.text)
+    contract = find(open_history(settings), label)
+    return Origin(parse_fields(contract.text), contract.name, contract.version, contract.text)
 
 
-def of_run(found: Settings, run: Run) -> Origin:
+def of_run(settings: Settings, run: Run) -> Origin:
     """Returns the contract of a check: as kept, from its evidence, or from its options. Raises
     ContractError."""
     name, version = run.plan.get("contract"), run.plan.get("contract_version")
     if name and version:
         try:
-            return kept(found, f"{name}@{version}")
+            return kept(settings, f"{name}@{version}")
         except TopicproofError:
             pass  # Checked on another machine, whose history kept it. The evidence has a copy.
-    path = run.folder(found) / EVIDENCE / CONTRACT
+    path = run.folder(settings) / EVIDENCE / CONTRACT
     if path.is_file():
         return Origin(parse_fields(path.read_text(encoding="utf-8")), name)
     fields: dict[str, Any] = {side: {"topic": run.plan.get(side)} for side in ("source", "sink")}
-    said: dict[str, Any] = {
-        one: run.plan[one] for one in ("guarantee", "identity") if one in run.plan
+    terms: dict[str, Any] = {
+        option: run.plan[option] for option in ("guarantee", "identity") if option in run.plan
     }
-    return Origin(fields | said, name)
+    return Origin(fields | terms, name)

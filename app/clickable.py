@@ -12,14 +12,14 @@ from topicproof.app.charts.layout import Pointer
 
 
 def clickable(
-    figure: go.Figure, here: Pointer | None, key: str, clicked: Callable[[], None], alt: str
+    figure: go.Figure, pointer: Pointer | None, key: str, clicked: Callable[[], None], alt: str
 ) -> None:
-    """Draws the chart. `here` is the position of the pointer, or None. `clicked` finds the clicked
-    item in the session state, under `key`."""
+    """Draws the chart, and the pointer over it. `clicked` finds the clicked item in the session
+    state, under `key`."""
     with st.container(gap=None):
         # The pointer lies over the chart rather than in it: otherwise a browser would redraw the
         # whole chart to move it.
-        st.html(here.html() if here is not None else "<div></div>")
+        st.html(pointer.html() if pointer is not None else "<div></div>")
         st.plotly_chart(
             figure,
             key=key,

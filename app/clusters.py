@@ -30,19 +30,19 @@ def choose_cluster() -> None:
     options = names if base.cluster else ["", *names]
     if len(options) < 2:
         return
-    chosen = _wanted(base, options)
+    chosen = _candidate(base, options)
     st.session_state[KEPT] = chosen
     keep_in_url()
     # The choice also changes by links, so the widget follows it on every rerun.
     st.session_state[CHOICE] = chosen
-    own = base.bootstrap or "embedded Kafka"
+    base_name = base.bootstrap or "embedded Kafka"
     # A sidebar would take a fifth of each page for it.
     with st.container(horizontal=True, horizontal_alignment="right"):
         st.selectbox(
             "Cluster",
             options,
             key=CHOICE,
-            format_func=lambda name: f"Cluster: {name or own}",
+            format_func=lambda name: f"Cluster: {name or base_name}",
             on_change=_changed,
             label_visibility="collapsed",
             width=SELECTOR_PX,
@@ -62,13 +62,13 @@ def _changed() -> None:
     st.query_params.from_dict({PARAM: chosen} if chosen else {})
 
 
-def _wanted(base: Settings, options: Sequence[str]) -> str:
-    asked = st.query_params.get(PARAM)
-    if asked is not None and asked not in options:
-        st.warning(f"There is no cluster {plain(asked)} in {plain(str(base.clusters_file))}.")
+def _candidate(base: Settings, options: Sequence[str]) -> str:
+    requested = st.query_params.get(PARAM)
+    if requested is not None and requested not in options:
+        st.warning(f"There is no cluster {plain(requested)} in {plain(str(base.clusters_file))}.")
     default = base.cluster or options[0]
-    wanted = (asked, _of_run(base), st.session_state.get(KEPT), default)
-    return next(name for name in wanted if name is not None and name in options)
+    candidates = (requested, _of_run(base), st.session_state.get(KEPT), default)
+    return next(name for name in candidates if name is not None and name in options)
 
 
 def _of_run(base: Settings) -> str | None:

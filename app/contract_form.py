@@ -126,7 +126,7 @@ class _Terms:
         st.selectbox(
             label,
             options,
-            format_func=lambda one: words[one],
+            format_func=lambda option: words[option],
             key=key,
             on_change=chosen,
             help=help_,
@@ -152,10 +152,10 @@ class _Terms:
 
 def _identity(terms: _Terms, labels: Mapping[str, Sequence[str]]) -> None:
     now = dict(zip(("source", "sink"), labels_of(terms.fields.get("identity")), strict=True))
-    keys = {side: _shown(f"identity_{side}", one) for side, one in now.items()}
+    keys = {side: _shown(f"identity_{side}", label) for side, label in now.items()}
 
     def chosen(side: str) -> None:
-        picked = {one: st.session_state[key] for one, key in keys.items()}
+        picked = {name: st.session_state[key] for name, key in keys.items()}
         # Lineage is of both sides. Leaving it on one side leaves it on the other.
         if now[side] == "lineage" and picked[side] != "lineage":
             other = "sink" if side == "source" else "source"
@@ -273,16 +273,16 @@ def _further(terms: _Terms) -> None:
 
 def _warnings(terms: _Terms) -> None:
     """Shows the thresholds that warn about transactions."""
-    said = terms.fields.get("warn")
-    now: dict[str, Any] = dict(said) if isinstance(said, Mapping) else {}
+    warn = terms.fields.get("warn")
+    now: dict[str, Any] = dict(warn) if isinstance(warn, Mapping) else {}
 
     def warned() -> None:
-        found = {
+        values = {
             "pending": st.session_state[pending],
             "aborted_share": st.session_state[share],
         }
-        kept = {name: value for name, value in found.items() if value is not None}
-        terms.set(warn=kept or None)
+        thresholds = {name: value for name, value in values.items() if value is not None}
+        terms.set(warn=thresholds or None)
 
     pending = _shown("pending", now.get("pending"))
     share = _shown("aborted_share", now.get("aborted_share"))

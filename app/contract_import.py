@@ -33,7 +33,7 @@ def import_contract(settings: Settings, opened: Callable[[str], None]) -> None:
         st.session_state["imported"] = file.file_id
         try:
             text = file.getvalue().decode()
-            one = keep(open_history(settings), PurePath(file.name).stem, text)
+            contract = keep(open_history(settings), PurePath(file.name).stem, text)
         except UnicodeDecodeError:
             st.error("The file is not UTF-8 text. Save it as UTF-8, and choose it again.")
         except ContractError as error:
@@ -41,5 +41,5 @@ def import_contract(settings: Settings, opened: Callable[[str], None]) -> None:
         except TopicproofError as error:
             st.error(wording.plain(str(error)), title="The contract was not kept")
         else:
-            opened(one.label)
+            opened(contract.label)
             st.rerun()

@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from topicproof.app import wording
-from topicproof.app.checking import Drafted
+from topicproof.app.checking import TopicSamples
 from topicproof.backend.judging.contract_preview import Match, Preview, identity_only, preview
 from topicproof.backend.kafka.browse.records import as_text
 
@@ -19,22 +19,22 @@ TABLE_PX = 300
 MATCH_SYMBOLS = {Match.MATCHED: "✓", Match.NO_INPUT: "?", Match.NO_OUTPUT: "?"}
 
 
-def show_preview(fields: Mapping[str, Any], found: Drafted | None) -> None:
+def show_preview(fields: Mapping[str, Any], samples: TopicSamples | None) -> None:
     """Shows which newest outputs belong to which newest inputs."""
     terms = identity_only(fields)
-    if found is None or terms is None:
+    if samples is None or terms is None:
         st.caption(
             "The preview comes when one source, one sink and an identity are chosen."
-            if found is not None or terms is None
+            if samples is not None or terms is None
             else "No preview: there is no sample of both topics."
         )
         return
-    seen = preview(found.inputs, found.outputs, terms)
+    matches = preview(samples.inputs, samples.outputs, terms)
     st.markdown("##### What the identity matches")
     columns = st.columns(2)
     for column, title, part, whole in (
-        (columns[0], "Outputs with an input", seen.outputs_matched, seen.outputs),
-        (columns[1], "Inputs with an output", seen.inputs_matched, seen.inputs),
+        (columns[0], "Outputs with an input", matches.outputs_matched, matches.outputs),
+        (columns[1], "Inputs with an output", matches.inputs_matched, matches.inputs),
     ):
         column.metric(
             title,
@@ -44,23 +44,25 @@ def show_preview(fields: Mapping[str, Any], found: Drafted | None) -> None:
             delta_arrow="off",
             border=True,
         )
-    said = st.success if seen.good else st.warning
-    icon = ":material/check_circle:" if seen.good else ":material/rule:"
-    said(wording.plain(seen.why), icon=icon)
-    pairs_table(seen)
+    show = st.success if matches.good else st.warning
+    icon = ":material/check_circle:" if matches.good else ":material/rule:"
+    show(wording.plain(matches.why), icon=icon)
+    pairs_table(matches)
 
 
-def pairs_table(seen: Preview) -> None:
+def pairs_table(matches: Preview) -> None:
     """Shows the identities of the newest records, those without a partner first."""
-    if not seen.pairs:
+    if not matches.pairs:
         return
     frame = pd.DataFrame(
         {
-            "identity": [as_text(one.identity, IDENTITY_CHARACTERS) for one in seen.pairs],
-            "result": [f"{MATCH_SYMBOLS.get(one.match, '✕')} {one.match}" for one in seen.pairs],
-            "input": [places(one.inputs) for one in seen.pairs],
-            "outputs": [len(one.outputs) for one in seen.pairs],
-            "at": [places(one.outputs) for one in seen.pairs],
+            "identity": [as_text(pair.identity, IDENTITY_CHARACTERS) for pair in matches.pairs],
+            "result": [
+                f"{MATCH_SYMBOLS.get(pair.match, '✕')} {pair.match}" for pair in matches.pairs
+            ],
+            "input": [places(pair.inputs) for pair in matches.pairs],
+            "outputs": [len(pair.outputs) for pair in matches.pairs],
+            "at": [places(pair.outputs) for pair in matches.pairs],
         }
     )
     st.dataframe(
@@ -73,14 +75,18 @@ def pairs_table(seen: Preview) -> None:
             "at": st.column_config.TextColumn(help="Partition/offset in the sink"),
         },
     )
-    cut = "" if sum(seen.counts.values()) == len(seen.pairs) else f" The first {len(seen.pairs):,}."
+    cut = (
+        ""
+        if sum(matches.counts.values()) == len(matches.pairs)
+        else f" The first {len(matches.pairs):,}."
+    )
     st.caption(
         f"Newest records only, worst first.{cut} Partners may lie outside of the sample; the check"
         " reads both topics whole."
     )
 
 
-def places(found: Sequence[tuple[int, int]]) -> str:
+def places(positions: Sequence[tuple[int, int]]) -> str:
     """Formats the first places of an identity as partition/offset."""
-    shown = ", ".join(f"{partition}/{offset}" for partition, offset in found[:PLACES_SHOWN])
-    return f"{shown}, …" if len(found) > PLACES_SHOWN else shown
+    text = ", ".join(f"{partition}/{offset}" for partition, offset in positions[:PLACES_SHOWN])
+    return f"{text}, …" if len(positions) > PLACES_SHOWN else text

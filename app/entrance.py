@@ -65,9 +65,9 @@ class Entrance:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        asked = HTTPConnection(scope)
+        connection = HTTPConnection(scope)
         try:
-            require_proxy(self.login, asked)
+            require_proxy(self.login, connection)
             if self.login.provider is not None and scope["type"] == "http":
                 if scope["path"] == START:
                     await begin_login()(scope, receive, send)
@@ -75,28 +75,30 @@ class Entrance:
                 if scope["path"] in OPEN:
                     await self.app(scope, receive, _closed_to_http(self.login.provider, send))
                     return
-            by = identity_of(self.login, asked.headers, asked.cookies, self.now_s())
+            by = identity_of(self.login, connection.headers, connection.cookies, self.now_s())
         except NotPermitted as error:
-            await _refuse(str(error), self.login, asked, receive, send)
+            await _refuse(str(error), self.login, connection, receive, send)
             return
         if scope["type"] == "websocket":
             # Streamlit gives a session back to whoever names it, and knows only the people of its
             # own login. Behind a proxy it could be another person's.
             scope = scope if self.login.proxy is None else _without_session(scope)
-            await self.app(scope, self._while_signed_in(asked, by, receive), send)
+            await self.app(scope, self._while_signed_in(connection, by, receive), send)
             return
         if scope["path"].startswith(UPLOADS) and not allows(by, Action.KEEP):
             await PlainTextResponse(MAY_NOT_UPLOAD, REFUSED)(scope, receive, send)
             return
-        wanted = _wanted(asked)
-        if wanted is not None and scope["path"] == "/":
-            back = RedirectResponse(wanted, 303)
+        target = _requested_page(connection)
+        if target is not None and scope["path"] == "/":
+            back = RedirectResponse(target, 303)
             back.delete_cookie(WANTED)
             await back(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
-    def _while_signed_in(self, asked: HTTPConnection, by: Identity, receive: Receive) -> Receive:
+    def _while_signed_in(
+        self, connection: HTTPConnection, by: Identity, receive: Receive
+    ) -> Receive:
         """Return a `receive` that ends the connection at the first message after the login's
         end."""
 
@@ -104,7 +106,9 @@ class Entrance:
             message = await receive()
             if message["type"] == "websocket.receive":
                 try:
-                    now = identity_of(self.login, asked.headers, asked.cookies, self.now_s())
+                    now = identity_of(
+                        self.login, connection.headers, connection.cookies, self.now_s()
+                    )
                 except NotPermitted:
                     return {"type": "websocket.disconnect", "code": 1008}
                 assert now == by, "the headers of a connection never change"
@@ -133,16 +137,16 @@ def current_identity(login: Login) -> Identity:
     return identity_of(login, _lower(st.context.headers), st.context.cookies, time.time())
 
 
-def require_proxy(login: Login, asked: HTTPConnection) -> None:
+def require_proxy(login: Login, connection: HTTPConnection) -> None:
     """Raises NotPermitted for a request that did not come from the proxy, or whose headers name two
     people."""
     if login.proxy is None:
         return
-    peer = asked.client.host if asked.client else ""
+    peer = connection.client.host if connection.client else ""
     if not login.proxy.trusts(peer):
         raise NotPermitted("Open this dashboard through its proxy.")
     for name in filter(None, (login.proxy.user, login.proxy.groups)):
-        if len(Headers(scope=asked.scope).getlist(name)) > 1:
+        if len(Headers(scope=connection.scope).getlist(name)) > 1:
             raise NotPermitted(f"The header {name} is there twice.")
 
 
@@ -173,13 +177,13 @@ def _claims(cookies: Mapping[str, str]) -> dict[str, Any] | None:
     if not secret:
         return None
 
-    def one(name: str) -> bytes | None:
+    def read_cookie(name: str) -> bytes | None:
         value = cookies.get(name)
         return decode_signed_value(secret, name, value.encode("latin-1")) if value else None
 
     try:
-        found = get_cookie_with_chunks(one, COOKIE)
-        claims = None if found is None else json.loads(found)
+        cookie = get_cookie_with_chunks(read_cookie, COOKIE)
+        claims = None if cookie is None else json.loads(cookie)
     except ValueError:
         return None
     return claims if isinstance(claims, dict) else None
@@ -198,11 +202,11 @@ def _lower(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
 
-def _wanted(asked: HTTPConnection) -> str | None:
+def _requested_page(connection: HTTPConnection) -> str | None:
     """Return the page of this dashboard that was asked for before the login."""
-    path = unquote(asked.cookies.get(WANTED, ""))
-    own = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
-    return path if own and path != "/" else None
+    path = unquote(connection.cookies.get(WANTED, ""))
+    is_local = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
+    return path if is_local and path != "/" else None
 
 
 def _closed_to_http(provider: Provider, send: Send) -> Send:
@@ -215,37 +219,39 @@ def _closed_to_http(provider: Provider, send: Send) -> Send:
             headers = MutableHeaders(scope=message)
             cookies = headers.getlist("set-cookie")
             del headers["set-cookie"]
-            for one in cookies:
-                headers.append("set-cookie", one if "; secure" in one.lower() else f"{one}; Secure")
+            for cookie in cookies:
+                headers.append(
+                    "set-cookie", cookie if "; secure" in cookie.lower() else f"{cookie}; Secure"
+                )
         await send(message)
 
     return sent
 
 
 async def _refuse(
-    why: str, login: Login, asked: HTTPConnection, receive: Receive, send: Send
+    why: str, login: Login, connection: HTTPConnection, receive: Receive, send: Send
 ) -> None:
-    if asked.scope["type"] == "websocket":
+    if connection.scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1008})
         return
     answer: Response
-    if asked.scope["method"] == "GET" and "text/html" in asked.headers.get("accept", ""):
-        answer = _page(why, login, asked)
+    if connection.scope["method"] == "GET" and "text/html" in connection.headers.get("accept", ""):
+        answer = _page(why, login, connection)
     else:
         answer = PlainTextResponse(f"{why}\n", UNKNOWN if login.proxy is None else REFUSED)
     answer.headers["cache-control"] = "no-store"
-    await answer(asked.scope, receive, send)
+    await answer(connection.scope, receive, send)
 
 
-def _page(why: str, login: Login, asked: HTTPConnection) -> Response:
+def _page(why: str, login: Login, connection: HTTPConnection) -> Response:
     """Return the page for a stranger, which leads to the login if there is one."""
     if login.provider is None:
         return HTMLResponse(PAGE.format(why=escape(why), way=""), REFUSED)
-    known = _claims(asked.cookies) is not None
-    way = SIGN_OUT if known else SIGN_IN
+    is_signed_in = _claims(connection.cookies) is not None
+    way = SIGN_OUT if is_signed_in else SIGN_IN
     answer = HTMLResponse(PAGE.format(why=escape(why), way=way), UNKNOWN)
-    path = asked.scope["path"] + (f"?{asked.url.query}" if asked.url.query else "")
+    path = connection.scope["path"] + (f"?{connection.url.query}" if connection.url.query else "")
     if len(path) <= WANTED_LENGTH_MAX:
         answer.set_cookie(WANTED, quote(path, safe=""), WANTED_S, httponly=True, samesite="lax")
     return answer

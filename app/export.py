@@ -62,8 +62,8 @@ def record_frame(
             "headers": [
                 json.dumps([[name, _text(value)] for name, value in row.headers]) for row in rows
             ],
-            "decoded": [None if one is None else one.text for one in decoded],
-            "schema": [None if one is None else one.account for one in decoded],
+            "decoded": [None if part is None else part.text for part in decoded],
+            "schema": [None if part is None else part.account for part in decoded],
         }
     )
 
@@ -125,21 +125,21 @@ def offer(
     """Offers downloads of these rows and of the chart beside them, in files called `name`. They are
     created only on request."""
     if rows:
-        said = (
+        caption = (
             f"{len(rows):,} offsets with their fates, whatever the table cuts. Times are UTC.{note}"
         )
-        offer_table(name, lambda: record_frame(topic, rows, formats), said, chart)
+        offer_table(name, lambda: record_frame(topic, rows, formats), caption, chart)
 
 
 def offer_table(
-    name: str, table: Callable[[], pd.DataFrame], said: str, chart: Chart | None = None
+    name: str, table: Callable[[], pd.DataFrame], caption: str, chart: Chart | None = None
 ) -> None:
     """Offers downloads of a table, and of the chart that shows it."""
     if not allowed() or not may(Action.EXPORT):
         return
     history = open_history(page_settings())
 
-    def made(write: Callable[[pd.DataFrame], bytes]) -> Callable[[], bytes]:
+    def audited(write: Callable[[pd.DataFrame], bytes]) -> Callable[[], bytes]:
         def written() -> bytes:
             allow(history, Action.EXPORT, name)
             return write(table())
@@ -147,7 +147,7 @@ def offer_table(
         return written
 
     with st.popover("Export", icon=":material/download:", width="content"):
-        st.caption(said)
+        st.caption(caption)
         raw = st.checkbox(
             "CSV with formulas",
             key=f"raw {name}",
@@ -156,7 +156,7 @@ def offer_table(
         )
         for label, ending, mime, write in KINDS:
             write = as_raw_csv if raw and write is as_csv else write
-            _button(label, f"{name}.{ending}", mime, made(write))
+            _button(label, f"{name}.{ending}", mime, audited(write))
         if chart is not None:
             _button("Chart as a page", f"{name}.html", "text/html", lambda: as_page(chart()))
 

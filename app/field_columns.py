@@ -30,10 +30,10 @@ Path = tuple[str | int, ...]
 def values_of(rows: Sequence[Row], topic: str, formats: Formats) -> list[Any]:
     """Returns the decoded value of each row; None for those that are not decoded."""
     return [
-        found.value
+        content.value
         if len(row.value or b"") <= CELL_BYTES_MAX
-        and (found := decoded_part(row, topic, formats)) is not None
-        and found.known
+        and (content := decoded_part(row, topic, formats)) is not None
+        and content.known
         else None
         for row in rows
     ]
@@ -42,20 +42,20 @@ def values_of(rows: Sequence[Row], topic: str, formats: Formats) -> list[Any]:
 def offered(values: Sequence[Any]) -> list[str]:
     """Returns paths of the fields that the first values have, in their order: no fields of arrays,
     of which there may be any number."""
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for value in values[:ROWS_SAMPLED]:
         if isinstance(value, dict):
-            found |= dict.fromkeys(spell_path(path) for path in _leaves(value, ()))
-    return list(found)[:OFFERED_MAX]
+            paths |= dict.fromkeys(spell_path(path) for path in _leaves(value, ()))
+    return list(paths)[:OFFERED_MAX]
 
 
 def _leaves(value: dict[str, Any], path: Path) -> Iterator[Path]:
-    for name, one in value.items():
+    for name, item in value.items():
         # A path cannot spell every name: an empty one, or one with both kinds of quotes.
         if not name or {"'", '"'} <= set(name):
             continue
-        if isinstance(one, dict) and one and len(path) + 1 < LEVELS_MAX:
-            yield from _leaves(one, (*path, name))
+        if isinstance(item, dict) and item and len(path) + 1 < LEVELS_MAX:
+            yield from _leaves(item, (*path, name))
         else:
             yield (*path, name)
 

@@ -30,7 +30,7 @@ COLUMNS = ("kind", "partition", "offset", "first_partition", "first_offset", "wh
 
 
 @dataclass(frozen=True)
-class Found:
+class TopicFindings:
     """The findings of one verdict in one topic."""
 
     run: str
@@ -44,21 +44,23 @@ class Found:
         return self.rows[(self.rows["partition"] == partition) & (self.rows["offset"] == offset)]
 
 
-def found_in(evidence: Path, report: Report, run: str, topic: str) -> Found:
+def found_in(evidence: Path, report: Report, run: str, topic: str) -> TopicFindings:
     """Reads what the verdict found in the topic. Raises OSError, pyarrow.ArrowInvalid."""
     rows = located(read_rows(evidence, report), report, topic)
-    return Found(run, rows, marks(rows))
+    return TopicFindings(run, rows, marks(rows))
 
 
 def read_rows(evidence: Path, report: Report) -> pd.DataFrame:
     """Reads the findings (`READ`) of each kind that has a section in the report, without those that
     another kind explains. Empty if there is no such file."""
-    kinds = [one.kind for one in report.findings if one.count and one not in report.aside]
+    kinds = [
+        finding.kind for finding in report.findings if finding.count and finding not in report.aside
+    ]
     path = evidence / PARQUET
     if not kinds or not path.is_file():
         return pd.DataFrame(columns=list(READ))
-    wanted = pc.field("kind").isin(kinds) & pc.field("explained_by").is_null()
-    table = pq.read_table(path, columns=list(READ), filters=wanted)
+    condition = pc.field("kind").isin(kinds) & pc.field("explained_by").is_null()
+    table = pq.read_table(path, columns=list(READ), filters=condition)
     rows: pd.DataFrame = table.slice(0, ROWS_MAX).to_pandas()
     return rows
 
@@ -67,15 +69,17 @@ def located(rows: pd.DataFrame, report: Report, topic: str) -> pd.DataFrame:
     """Returns the findings (`COLUMNS`) that lie in the topic, by kind and place."""
     lacking = rows[rows["partition"].isna() & (rows["source_topic"] == topic)]
     gaps = lacking.assign(partition=lacking["source_partition"], offset=lacking["source_offset"])
-    there = rows[rows["partition"].notna()]
-    numbers = _numbers(report, topic, there["partition"].unique().tolist())
-    there = there[there["partition"].isin(numbers)]
-    first = there["why"].str.extract(duplicate.FIRST_COPY).astype("Int64")
-    known = first[0].isin(_numbers(report, topic, first[0].dropna().unique().tolist()))
-    placed = there.assign(
-        partition=there["partition"].map(numbers),
-        first_partition=first[0].where(known).map(lambda one: report.sink.place(one)[1], "ignore"),
-        first_offset=first[1].where(known),
+    present = rows[rows["partition"].notna()]
+    numbers = _numbers(report, topic, present["partition"].unique().tolist())
+    present = present[present["partition"].isin(numbers)]
+    first = present["why"].str.extract(duplicate.FIRST_COPY).astype("Int64")
+    in_topic = first[0].isin(_numbers(report, topic, first[0].dropna().unique().tolist()))
+    placed = present.assign(
+        partition=present["partition"].map(numbers),
+        first_partition=first[0]
+        .where(in_topic)
+        .map(lambda number: report.sink.place(number)[1], "ignore"),
+        first_offset=first[1].where(in_topic),
     )
     both = pd.concat([gaps, placed], ignore_index=True).reindex(columns=list(COLUMNS))
     types = dict.fromkeys(("first_partition", "first_offset"), "Int64")
@@ -113,16 +117,16 @@ def marks(rows: pd.DataFrame) -> tuple[Mark, ...]:
     largest = joined.sort_values("count", ascending=False, kind="stable")
     return tuple(
         Mark(
-            one["kind"],
-            KIND_TITLES.get(one["kind"], one["kind"]),
-            one["partition"],
-            one["first"],
-            one["last"],
-            one["count"],
-            first_copy(one),
-            one["why"],
+            row["kind"],
+            KIND_TITLES.get(row["kind"], row["kind"]),
+            row["partition"],
+            row["first"],
+            row["last"],
+            row["count"],
+            first_copy(row),
+            row["why"],
         )
-        for one in largest.to_dict("records")
+        for row in largest.to_dict("records")
     )
 
 
@@ -136,14 +140,14 @@ def first_copy(row: Mapping[Any, Any]) -> tuple[int, int] | None:
 def marks_sentence(marks: Sequence[Mark]) -> str:
     """Formats what the strip marks: `1,500 duplicates in 3 places.`"""
     counts: dict[str, list[int]] = {}
-    for one in marks:
-        counts.setdefault(one.title, []).append(one.count)
-    said = (
-        f"{title}: {sum(found):,} in {count(len(found), 'place')}"
-        for title, found in sorted(counts.items())
+    for mark in marks:
+        counts.setdefault(mark.title, []).append(mark.count)
+    phrases = (
+        f"{title}: {sum(sizes):,} in {count(len(sizes), 'place')}"
+        for title, sizes in sorted(counts.items())
     )
     cut = f" The {MARKS_MAX:,} largest are drawn." if len(marks) > MARKS_MAX else ""
-    return f"{'; '.join(said)}.{cut}"
+    return f"{'; '.join(phrases)}.{cut}"
 
 
 def marks_legend(marks: Sequence[Mark]) -> str:
@@ -154,5 +158,8 @@ def marks_legend(marks: Sequence[Mark]) -> str:
         "⇄": "out of order",
         "!": "another finding",
     }
-    there = {one.badge for one in marks}
-    return " · ".join(f"{badge} {said}" for badge, said in meanings.items() if badge in there) + "."
+    badges = {mark.badge for mark in marks}
+    return (
+        " · ".join(f"{badge} {meaning}" for badge, meaning in meanings.items() if badge in badges)
+        + "."
+    )

@@ -42,8 +42,8 @@ def progress(run: Run) -> None:
     repeats."""
     bar(run)
     if stages := run.progress.stages:
-        done = (f"{one.name} {one.processed:,} of {one.there:,}" for one in stages)
-        st.caption(wording.plain(f"Offsets that each stage has processed: {' · '.join(done)}"))
+        phrases = (f"{stage.name} {stage.processed:,} of {stage.there:,}" for stage in stages)
+        st.caption(wording.plain(f"Offsets that each stage has processed: {' · '.join(phrases)}"))
     if effects := side_effects(run.progress):
         st.caption(
             f"{effects.capitalize()}. A replay repeats them; the outputs are committed once."
@@ -52,13 +52,13 @@ def progress(run: Run) -> None:
 
 def figures(run: Run) -> None:
     """Shows the run's figures, each with its total."""
-    seen = run.progress
-    total = seen.total
+    counts = run.progress
+    total = counts.total
     # Not in columns: in a narrow window they wrap, where columns would cut their words.
     row = st.container(horizontal=True)
     row.metric(
         "Inputs",
-        f"{seen.processed:,}",
+        f"{counts.processed:,}",
         "committed" if total is None else f"of {total:,}",
         delta_color="off",
         delta_arrow="off",
@@ -66,11 +66,11 @@ def figures(run: Run) -> None:
         help="Inputs whose outputs are committed, counted by the offsets that the transactions"
         " carry.",
     )
-    fenced = seen.fenced
+    fenced = counts.fenced
     row.metric(
         "Transactions",
-        f"{seen.committed:,}",
-        f"and {seen.aborted:,} aborted" + (f", {fenced:,} fenced" if fenced else ""),
+        f"{counts.committed:,}",
+        f"and {counts.aborted:,} aborted" + (f", {fenced:,} fenced" if fenced else ""),
         delta_color="off",
         delta_arrow="off",
         border=True,
@@ -92,7 +92,7 @@ def figures(run: Run) -> None:
     planned += ["by hand"] if run.plan.get("by_hand") else []
     row.metric(
         "Faults fired",
-        f"{seen.faults:,}",
+        f"{counts.faults:,}",
         " and ".join(planned) or "none planned",
         delta_color="off",
         delta_arrow="off",
@@ -103,13 +103,13 @@ def figures(run: Run) -> None:
         ),
     )
     if run.alive:
-        kept = st.session_state.setdefault("rates", {}).setdefault(run.id, [])
-        kept.append(seen.records_per_s)
-        del kept[:-RATES_KEPT]
-        history = None if young(run) else kept
+        rates = st.session_state.setdefault("rates", {}).setdefault(run.id, [])
+        rates.append(counts.records_per_s)
+        del rates[:-RATES_KEPT]
+        history = None if young(run) else rates
         row.metric(
             "Inputs per second",
-            f"{seen.records_per_s:,.0f}",
+            f"{counts.records_per_s:,.0f}",
             f"over the last {RATE_WINDOW_S:.0f} s",
             delta_color="off",
             delta_arrow="off",
@@ -131,22 +131,22 @@ def figures(run: Run) -> None:
 def sink(run: Run, at_once: bool = False) -> None:
     """Shows the sink's last stable offset against its high watermark. `at_once`: draws the chart
     even while the run is young."""
-    seen = run.progress.sink
+    partitions = run.progress.sink
     if database := run.facts.database:
         st.markdown(f"**{wording.plain(run.facts.sink)}** is a table of {wording.plain(database)}.")
-    if not seen:
+    if not partitions:
         return
-    above = sum(one.hw - one.lso for one in seen)
-    offsets = sum(one.hw - one.start for one in seen)
+    above = sum(p.hw - p.lso for p in partitions)
+    offsets = sum(p.hw - p.start for p in partitions)
     if not offsets:
         st.markdown(f"**{wording.plain(run.facts.sink)}** holds nothing yet.")
         return
-    said_so = (
+    sentence = (
         f"{above:,} of {wording.count(offsets, 'offset')} lie at or above the last stable offset"
         " (LSO)"
     )
     st.markdown(
-        f"**{wording.plain(run.facts.sink)}** · {said_so}"
+        f"**{wording.plain(run.facts.sink)}** · {sentence}"
         + (
             ": withheld from read\\_committed consumers until their transactions end."
             if above
@@ -156,12 +156,12 @@ def sink(run: Run, at_once: bool = False) -> None:
     if young(run) and not at_once:
         return
     st.plotly_chart(
-        withheld_figure(seen),
+        withheld_figure(partitions),
         key=f"withheld {run.id}",
         config=export.PICTURE_ONLY,
         alt=(
             f"Last stable offset against high watermark of every partition of {run.facts.sink}:"
-            f" {said_so}"
+            f" {sentence}"
         ),
     )
 
@@ -201,12 +201,12 @@ def striking(settings: Settings, run: Run, always: bool = False) -> None:
     no_kill = refused or why_no_kill(run)
     no_freeze = refused or why_no_freeze(settings, run)
     names = worker_names(places)
-    wanted: Strike | None = None
+    fault: Strike | None = None
     with st.container(horizontal=True, vertical_alignment="bottom"):
         place = st.selectbox(
             "Worker",
             places,
-            format_func=lambda one: f"worker of {wording.plain(names[one])}",
+            format_func=lambda option: f"worker of {wording.plain(names[option])}",
             key=f"worker {run.id}",
             label_visibility="collapsed",
             disabled=no_kill is not None,
@@ -221,7 +221,7 @@ def striking(settings: Settings, run: Run, always: bool = False) -> None:
             or "Kills its process with SIGKILL as soon as it runs a task. To Kafka it looks like a"
             " power cut.",
         ):
-            wanted = Kill(place[1], place[0])
+            fault = Kill(place[1], place[0])
         if st.button(
             f"Freeze the network for {FREEZE_S} s",
             key=f"freeze {run.id}",
@@ -230,7 +230,7 @@ def striking(settings: Settings, run: Run, always: bool = False) -> None:
             help=no_freeze
             or "Nothing passes between the workers and the brokers. Connections stay open.",
         ):
-            wanted = Freeze()
+            fault = Freeze()
         no_finish = None if may(Action.STOP) else "Your role may not stop a run."
         no_finish = no_finish or why_no_finish(settings, run)
         if planned and st.button(
@@ -243,18 +243,18 @@ def striking(settings: Settings, run: Run, always: bool = False) -> None:
         ):
             with show_errors():
                 finish(open_history(settings), run)
-    if wanted is not None:
+    if fault is not None:
         with show_errors():
-            strike(open_history(settings), run, wanted)
+            strike(open_history(settings), run, fault)
 
 
 def conclusion(settings: Settings, run: Run) -> None:
     """Shows the result of a run that has ended."""
     if run.verdict is not None:
-        show = {Outcome.HOLDS: st.success, Outcome.VIOLATED: st.error, Outcome.UNKNOWN: st.warning}
+        boxes = {Outcome.HOLDS: st.success, Outcome.VIOLATED: st.error, Outcome.UNKNOWN: st.warning}
         word = wording.run_word(run) or wording.OUTCOME_WORDS[Outcome(run.verdict)]
-        said = st.warning if word is wording.IN_PART else show[Outcome(run.verdict)]
-        said(wording.plain(run.why or ""), title=word.word, icon=word.symbol)
+        box = st.warning if word is wording.IN_PART else boxes[Outcome(run.verdict)]
+        box(wording.plain(run.why or ""), title=word.word, icon=word.symbol)
     if error := shown_error(settings, run):
         st.error(wording.plain(error), title="What went wrong", icon=":material/error:")
 

@@ -54,19 +54,19 @@ def decoded_part(
 
 def decoded(row: Record | Row, topic: str, formats: Formats, part: Part) -> None:
     """Shows a decoded key or value as a tree, with its schema, or why it is not decoded."""
-    found, name = decoded_part(row, topic, formats, part), part.capitalize()
-    if found is None:
+    content, name = decoded_part(row, topic, formats, part), part.capitalize()
+    if content is None:
         return
-    if found.known:
-        st.caption(f"{name}, decoded: {wording.plain(found.origin)}")
-        text = found.text or ""
+    if content.known:
+        st.caption(f"{name}, decoded: {wording.plain(content.origin)}")
+        text = content.text or ""
         if len(text) > TREE_CHARACTERS:
             verbatim(text[:DETAIL_CHARACTERS] + "…")
         else:
-            st.json(_exact(found.value), expanded=TREE_LEVELS)
-    if found.reason is not None:
-        said = found.reason if found.known else f"{name} is not decoded. {found.reason}"
-        st.caption(f":material/info: {wording.plain(said)}")
+            st.json(_exact(content.value), expanded=TREE_LEVELS)
+    if content.reason is not None:
+        note = content.reason if content.known else f"{name} is not decoded. {content.reason}"
+        st.caption(f":material/info: {wording.plain(note)}")
 
 
 def cell_text(
@@ -77,10 +77,10 @@ def cell_text(
     if data is None:
         return None
     if len(data) <= CELL_BYTES_MAX:
-        found = decoded_part(row, topic, formats, part)
-        if found is not None and found.text is not None and found.format is not Format.JSON:
+        content = decoded_part(row, topic, formats, part)
+        if content is not None and content.text is not None and content.format is not Format.JSON:
             # Characters that no font shows are spelled.
-            text = found.text if is_printable(found.text) else json.dumps(found.value)
+            text = content.text if is_printable(content.text) else json.dumps(content.value)
             return as_text(text.encode(), characters)
     return as_text(data, characters)
 
@@ -89,9 +89,9 @@ def _exact(value: Any) -> Any:
     """Returns integers that a browser would round as text."""
     match value:
         case dict():
-            return {name: _exact(one) for name, one in value.items()}
+            return {name: _exact(item) for name, item in value.items()}
         case list():
-            return [_exact(one) for one in value]
+            return [_exact(item) for item in value]
         case int() if abs(value) > INTEGER_MAX:
             return str(value)
     return value

@@ -37,7 +37,7 @@ AGE_MAX_S = 0.5
 
 
 @dataclass
-class Followed:
+class RunFollower:
     """The journal and the producers of one run, kept from look to look."""
 
     reader: JournalReader
@@ -51,10 +51,10 @@ class Followed:
 
 
 @st.cache_resource(
-    max_entries=4, ttl="10m", show_spinner=False, on_release=lambda held: held.close()
+    max_entries=4, ttl="10m", show_spinner=False, on_release=lambda follower: follower.close()
 )
-def _followed(run_id: str, bootstrap: str, journal: str, _client: Mapping[str, str]) -> Followed:  # noqa: ARG001 - the run is part of the key
-    return Followed(JournalReader(Address(bootstrap, _client), journal))
+def _follower(run_id: str, bootstrap: str, journal: str, _client: Mapping[str, str]) -> RunFollower:  # noqa: ARG001 - the run is part of the key
+    return RunFollower(JournalReader(Address(bootstrap, _client), journal))
 
 
 def drawable(run: Run) -> Names | None:
@@ -63,18 +63,18 @@ def drawable(run: Run) -> Names | None:
     if run.kind != "run" or run.facts.initial_offsets is None or not run.facts.stages:
         return None
     names = run.facts.stages[-1]
-    offsets = sum(one.hw - one.start for one in run.progress.sink)
+    offsets = sum(p.hw - p.start for p in run.progress.sink)
     return None if names.database or offsets > OFFSETS_MAX else names
 
 
-def picture_of(found: Settings, run: Run, names: Names) -> dict[str, Any]:
+def picture_of(settings: Settings, run: Run, names: Names) -> dict[str, Any]:
     """Returns the run's picture for the browser: a current one of a live run, the kept one of a run
     that has ended. Raises ClusterError; TopicError, if its topics were deleted."""
-    kafka = running_kafka(found)
+    kafka = running_kafka(settings)
     if run.alive:
-        return picture(look(found, kafka, run, names)).as_json()
+        return picture(look(settings, kafka, run, names)).as_json()
     moment = run.ended_at or run.renewed_at
-    return _ended(run.id, str(run.state), moment, kafka.bootstrap, found, kafka, run, names)
+    return _ended(run.id, str(run.state), moment, kafka.bootstrap, settings, kafka, run, names)
 
 
 @st.cache_data(ttl="1h", max_entries=16, show_spinner="Reading the log of the run…")
@@ -91,72 +91,79 @@ def _ended(
     return picture(look(_found, _kafka, _run, _names)).as_json()
 
 
-def look(found: Settings, kafka: Services, run: Run, names: Names) -> RunFacts:
+def look(settings: Settings, kafka: Services, run: Run, names: Names) -> RunFacts:
     """Returns what is known of the run now. Raises ClusterError, TopicError."""
-    address = Address(kafka.bootstrap, found.client)
+    address = Address(kafka.bootstrap, settings.client)
     sources = _sources(address, run, names)
-    seen = fresh_snapshot(found, kafka, names.sink, AGE_MAX_S)
-    followed = _followed(run.id, kafka.bootstrap, names.journal, found.client)
-    plain = _plain(seen)
-    with followed.lock:
-        followed.entries += followed.reader.stamped_news()
-        entries = tuple(followed.entries)
-        _learn(address, names.sink, seen, plain, followed)
-        told = dict(followed.writers)
+    snapshot = fresh_snapshot(settings, kafka, names.sink, AGE_MAX_S)
+    follower = _follower(run.id, kafka.bootstrap, names.journal, settings.client)
+    plain = _plain(snapshot)
+    with follower.lock:
+        follower.entries += follower.reader.stamped_news()
+        entries = tuple(follower.entries)
+        _learn(address, names.sink, snapshot, plain, follower)
+        by_producer = dict(follower.writers)
     places = {
-        one.entry.transactional_id: (one.entry.source_topic, one.entry.source_partition)
-        for one in entries
-        if isinstance(one.entry, TaskStarted)
+        stamped.entry.transactional_id: (stamped.entry.source_topic, stamped.entry.source_partition)
+        for stamped in entries
+        if isinstance(stamped.entry, TaskStarted)
     }
     writers: dict[int, Place | None] = {
-        producer: one.source or places.get(one.transactional_id or "")
-        for producer, one in told.items()
+        producer: writer.source or places.get(writer.transactional_id or "")
+        for producer, writer in by_producer.items()
     }
     before = {int(p): end for p, end in run.facts.sink_from.get(names.sink, {}).items()}
     return RunFacts(
-        sources, entries, seen.bounds, seen.transactions, plain, writers, _period(run, seen), before
+        sources,
+        entries,
+        snapshot.bounds,
+        snapshot.transactions,
+        plain,
+        writers,
+        _period(run, snapshot),
+        before,
     )
 
 
 def _sources(address: Address, run: Run, names: Names) -> dict[Place, tuple[int, int]]:
-    found = {}
+    sources = {}
     for topic, began in run.facts.of_stage(names.stage).items():
         for p in fetch_bounds(address, topic).partitions:
             first = began.get(str(p.partition), 0)
-            found[topic, p.partition] = (first, max(first, p.hw))
-    return found
+            sources[topic, p.partition] = (first, max(first, p.hw))
+    return sources
 
 
-def _plain(seen: Snapshot) -> pd.DataFrame:
+def _plain(snapshot: Snapshot) -> pd.DataFrame:
     """Returns the batches outside of transactions."""
-    batches = seen.batches
-    own = pc.and_(pc.invert(batches["transactional"]), pc.is_null(batches["control"]))
-    found: pd.DataFrame = batches.filter(own).to_pandas()
-    return found
+    batches = snapshot.batches
+    is_plain = pc.and_(pc.invert(batches["transactional"]), pc.is_null(batches["control"]))
+    rows: pd.DataFrame = batches.filter(is_plain).to_pandas()
+    return rows
 
 
 def _learn(
-    address: Address, topic: str, seen: Snapshot, plain: pd.DataFrame, followed: Followed
+    address: Address, topic: str, snapshot: Snapshot, plain: pd.DataFrame, follower: RunFollower
 ) -> None:
     """Reads the headers of producers that are new."""
-    whole = seen.transactions[["producer_id", "partition", "first_offset"]]
+    transactions = snapshot.transactions[["producer_id", "partition", "first_offset"]]
     batches = plain[["producer_id", "partition", "base_offset"]].rename(
         columns={"base_offset": "first_offset"}
     )
     # One of its last records: the first ones are deleted first.
-    newest = pd.concat([whole, batches]).drop_duplicates("producer_id", keep="last")
-    unknown = newest[~newest["producer_id"].isin(list(followed.writers))].tail(PRODUCERS_READ_MAX)
+    newest = pd.concat([transactions, batches]).drop_duplicates("producer_id", keep="last")
+    unknown = newest[~newest["producer_id"].isin(list(follower.writers))].tail(PRODUCERS_READ_MAX)
     if unknown.empty:
         return
     places = list(zip(unknown["partition"], unknown["first_offset"], strict=True))
     named = writers_at(address, topic, places)
     for producer, place in zip(unknown["producer_id"], places, strict=True):
-        followed.writers[int(producer)] = named[place]
+        follower.writers[int(producer)] = named[place]
 
 
-def _period(run: Run, seen: Snapshot) -> tuple[int, int]:
-    """Returns when the run began, and when it ended or was seen."""
-    end = seen.taken_at
+def _period(run: Run, snapshot: Snapshot) -> tuple[int, int]:
+    """Returns when the run began, and when it ended or the snapshot was taken."""
+    end = snapshot.taken_at
     if not run.alive and run.ended_at is not None:
         end = min(end, run.ended_at.replace(tzinfo=UTC))
     return _ms(run.created_at.replace(tzinfo=UTC)), _ms(end)

@@ -55,69 +55,76 @@ HINTS = {
 }
 
 
-def go(look: TopicsState) -> None:
+def go(selection: TopicsState) -> None:
     """Moves the page to this view."""
-    st.query_params.from_dict(write_topics(look))
+    st.query_params.from_dict(write_topics(selection))
 
 
-def records(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
+def records(kafka: Services, snapshot: Snapshot, selection: TopicsState) -> None:
     """Shows the record browser."""
-    if topic.empty(seen):
+    if topic.empty(snapshot):
         return
-    conditions(seen, look)
+    conditions(snapshot, selection)
     progress = st.empty()
-    there = (
-        [seen.partition(look.partition)] if look.partition is not None else seen.bounds.partitions
+    partitions = (
+        [snapshot.partition(selection.partition)]
+        if selection.partition is not None
+        else snapshot.bounds.partitions
     )
-    total = sum(min(browse.SCAN_OFFSETS_MAX, p.hw - p.start) for p in there)
+    total = sum(min(browse.SCAN_OFFSETS_MAX, p.hw - p.start) for p in partitions)
 
-    def told(offsets: int, found: int) -> None:
+    def on_progress(offsets: int, matches: int) -> None:
         progress.progress(
             min(1.0, offsets / max(1, total)),
-            f"{offsets:,} offsets read, {wording.count(found, 'record')} found",
+            f"{offsets:,} offsets read, {wording.count(matches, 'record')} found",
         )
 
     with show_errors(), st.spinner("Reading…"):
-        found = search_results(page_settings(), kafka, seen, look, told)
+        results = search_results(page_settings(), kafka, snapshot, selection, on_progress)
     progress.empty()
-    outcome(seen, look, found)
-    rows = [row for one in found.values() for row in one.rows]
+    outcome(snapshot, selection, results)
+    rows = [row for result in results.values() for row in result.rows]
     chosen = next(
-        (row for row in rows if (row.partition, row.offset) == look.record), next(iter(rows), None)
+        (row for row in rows if (row.partition, row.offset) == selection.record),
+        next(iter(rows), None),
     )
     if chosen is None:
         return
     left, right = st.columns([2.1, 1], gap="medium")
     with left:
-        listing(look, rows, chosen)
+        listing(selection, rows, chosen)
     with right:
-        detail(kafka, seen, chosen)
+        detail(kafka, snapshot, chosen)
 
 
-def conditions(seen: Snapshot, look: TopicsState) -> None:
+def conditions(snapshot: Snapshot, selection: TopicsState) -> None:
     """Asks where a search begins and what a record must contain."""
     state = st.session_state
-    p = None if look.partition is None else seen.partition(look.partition)
-    state["partition"] = ALL if look.partition is None else look.partition
-    state["first"], state["time"], state["until"] = look.offset, look.time or "", look.until or ""
-    keep_needles(look)
-    state["fate"] = list(look.fates)
-    state["order"] = NEWEST if look.newest else OLDEST
-    partitions = [one.partition for one in seen.bounds.partitions]
+    p = None if selection.partition is None else snapshot.partition(selection.partition)
+    state["partition"] = ALL if selection.partition is None else selection.partition
+    state["first"], state["time"], state["until"] = (
+        selection.offset,
+        selection.time or "",
+        selection.until or "",
+    )
+    keep_needles(selection)
+    state["fate"] = list(selection.fates)
+    state["order"] = NEWEST if selection.newest else OLDEST
+    partitions = [bounds.partition for bounds in snapshot.bounds.partitions]
 
     def partition_chosen() -> None:
         partition = None if state["partition"] == ALL else state["partition"]
-        go(replace(look, partition=partition, offset=None, record=None))
+        go(replace(selection, partition=partition, offset=None, record=None))
 
     def offset_chosen() -> None:
-        go(replace(look, offset=state["first"], time=None, record=None))
+        go(replace(selection, offset=state["first"], time=None, record=None))
 
     def time_chosen() -> None:
         begin = state["time"].strip() or None
         go(
             replace(
-                look,
-                offset=look.offset if begin is None else None,
+                selection,
+                offset=selection.offset if begin is None else None,
                 time=begin,
                 until=state["until"].strip() or None,
                 record=None,
@@ -127,7 +134,7 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
     def changed() -> None:
         words = {name: state[name].strip() for name in NEEDLES}
         newest = state["order"] == NEWEST
-        go(replace(look, **words, newest=newest, fates=tuple(state["fate"]), record=None))
+        go(replace(selection, **words, newest=newest, fates=tuple(state["fate"]), record=None))
 
     # Not in columns: in a narrow window they wrap, where columns would cut their words.
     row = st.container(horizontal=True, vertical_alignment="bottom")
@@ -140,12 +147,12 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
         help="A search of all partitions begins where Kafka's partitioner puts the key.",
     )
     row.number_input(
-        "Below offset" if look.newest else "From offset",
+        "Below offset" if selection.newest else "From offset",
         min_value=p.start if p else 0,
         max_value=p.hw if p else 0,
         value=None,
         step=1,
-        placeholder="" if p is None else f"{p.hw if look.newest else p.start}",
+        placeholder="" if p is None else f"{p.hw if selection.newest else p.start}",
         key="first",
         on_change=offset_chosen,
         width=OFFSET_PX,
@@ -153,12 +160,12 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
         help="Choose one partition to begin at an offset."
         if p is None
         else (
-            f"Partition {look.partition} holds the offsets {p.start:,} to"
+            f"Partition {selection.partition} holds the offsets {p.start:,} to"
             f" {max(p.start, p.hw - 1):,}."
         ),
     )
     row.text_input(
-        "Below a time (UTC)" if look.newest else "From a time (UTC)",
+        "Below a time (UTC)" if selection.newest else "From a time (UTC)",
         placeholder="2026-01-31 12:00:00",
         key="time",
         on_change=time_chosen,
@@ -167,7 +174,7 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
         " one. With the newest records first, it begins below that record.",
     )
     row.text_input(
-        "Down to a time (UTC)" if look.newest else "Until a time (UTC)",
+        "Down to a time (UTC)" if selection.newest else "Until a time (UTC)",
         placeholder="2026-01-31 12:05:00",
         key="until",
         on_change=time_chosen,
@@ -176,12 +183,12 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
         " later one. With the newest records first, it ends with that record.",
     )
     needles([row] * len(NEEDLES), changed, NEEDLE_PX)
-    there = [fate for fate in DATA_FATES if seen.fates[fate] or fate in look.fates]
+    present = [fate for fate in DATA_FATES if snapshot.fates[fate] or fate in selection.fates]
     with row:
         st.segmented_control(
             "Order of the search",
             [OLDEST, NEWEST],
-            format_func=lambda one: f"{one.capitalize()} first",
+            format_func=lambda order: f"{order.capitalize()} first",
             key="order",
             on_change=changed,
             required=True,
@@ -189,7 +196,7 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
         )
         st.pills(
             "Only these fates",
-            there,
+            present,
             selection_mode="multi",
             format_func=wording.fate_label,
             key="fate",
@@ -198,10 +205,10 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
         )
 
 
-def keep_needles(look: TopicsState) -> None:
+def keep_needles(selection: TopicsState) -> None:
     """Puts the search words of the URL into their fields."""
     for name in NEEDLES:
-        st.session_state[name] = getattr(look, name)
+        st.session_state[name] = getattr(selection, name)
 
 
 def needles(
@@ -223,32 +230,32 @@ def needles(
         )
 
 
-def outcome(seen: Snapshot, look: TopicsState, found: Mapping[int, Search]) -> None:
+def outcome(snapshot: Snapshot, selection: TopicsState, results: Mapping[int, Search]) -> None:
     """Shows how far the search came, and how to continue."""
-    partitions = [p.partition for p in seen.bounds.partitions]
+    partitions = [p.partition for p in snapshot.bounds.partitions]
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(wording.search_sentence(found, seen.bounds))
+        st.markdown(wording.search_sentence(results, snapshot.bounds))
         left = [
             partition
-            for partition in (partitions if look.partition is None else [look.partition])
-            if partition not in found or found[partition].stop is not Stop.END
+            for partition in (partitions if selection.partition is None else [selection.partition])
+            if partition not in results or results[partition].stop is not Stop.END
         ]
         for partition in left[:WAYS_ON]:
-            one = found.get(partition)
-            direction = "below" if look.newest else "from"
-            label = f"{direction} offset {one.reached:,}" if one else "not searched yet"
+            result = results.get(partition)
+            direction = "below" if selection.newest else "from"
+            label = f"{direction} offset {result.reached:,}" if result else "not searched yet"
             st.button(
                 f"Go on {label}"
-                if look.partition is not None
+                if selection.partition is not None
                 else f"Partition {partition} {label}",
                 key=f"go_on {partition}",
                 icon=":material/skip_next:",
                 on_click=go,
                 args=(
                     replace(
-                        look,
+                        selection,
                         partition=partition,
-                        offset=one.reached if one else None,
+                        offset=result.reached if result else None,
                         time=None,
                         record=None,
                     ),
@@ -259,42 +266,44 @@ def outcome(seen: Snapshot, look: TopicsState, found: Mapping[int, Search]) -> N
                 f"{wording.count(len(left) - WAYS_ON, 'more partition')} not searched to the end."
                 " Choose one above."
             )
-    if (look.time or look.until) and all(one.first == one.end for one in found.values()):
-        where = "this topic" if look.partition is None else f"partition {look.partition}"
-        between = look.until is not None or look.newest
-        said = "lies between these times" if between else "has that timestamp or a later one"
-        st.info(f"No record in {where} {said}.")
-    elif not any(one.rows for one in found.values()):
+    if (selection.time or selection.until) and all(
+        result.first == result.end for result in results.values()
+    ):
+        where = "this topic" if selection.partition is None else f"partition {selection.partition}"
+        between = selection.until is not None or selection.newest
+        phrase = "lies between these times" if between else "has that timestamp or a later one"
+        st.info(f"No record in {where} {phrase}.")
+    elif not any(result.rows for result in results.values()):
         st.info("No record matches there. Markers and holes are not records; Compare shows them.")
-        if look.partition is not None and len(partitions) > 1:
+        if selection.partition is not None and len(partitions) > 1:
             st.button(
                 "Search all partitions",
                 icon=":material/search:",
                 on_click=go,
-                args=(replace(look, partition=None, offset=None, record=None),),
+                args=(replace(selection, partition=None, offset=None, record=None),),
             )
 
 
-def listing(look: TopicsState, found: Sequence[Row], chosen: Row) -> None:
+def listing(selection: TopicsState, rows: Sequence[Row], chosen: Row) -> None:
     """Lists the records found."""
-    ends = (found[0].offset, found[-1].offset)
-    key = f"rows {look.partition} {ends} {look.wanted} {look.newest}"
+    ends = (rows[0].offset, rows[-1].offset)
+    key = f"rows {selection.partition} {ends} {selection.wanted} {selection.newest}"
 
     def picked() -> None:
         cells = st.session_state[key].selection.cells
-        if cells and cells[0][0] < len(found):
-            row = found[cells[0][0]]
-            go(replace(look, record=(row.partition, row.offset)))
+        if cells and cells[0][0] < len(rows):
+            row = rows[cells[0][0]]
+            go(replace(selection, record=(row.partition, row.offset)))
 
     formats = decoders(page_settings())
-    values = values_of(found, look.topic, formats)
-    choose_fields(look, offered(values))
-    table = tables.row_table(found, look.topic, look.partition is None, formats)
-    if look.fields:
-        table = with_fields(table, field_columns(values, look.fields))
-    where = "all partitions" if look.partition is None else f"partition {look.partition}"
+    values = values_of(rows, selection.topic, formats)
+    choose_fields(selection, offered(values))
+    table = tables.row_table(rows, selection.topic, selection.partition is None, formats)
+    if selection.fields:
+        table = with_fields(table, field_columns(values, selection.fields))
+    where = "all partitions" if selection.partition is None else f"partition {selection.partition}"
     st.dataframe(
-        tables.row_tints(table, found, chosen),
+        tables.row_tints(table, rows, chosen),
         hide_index=True,
         height=min(TABLE_PX, ROW_PX * (len(table) + 1) + 10),
         row_height=ROW_PX,
@@ -302,9 +311,11 @@ def listing(look: TopicsState, found: Sequence[Row], chosen: Row) -> None:
         on_select=picked,
         selection_mode="single-cell",
         placeholder="null",
-        alt=f"Records of {look.topic}, {where}",
+        alt=f"Records of {selection.topic}, {where}",
         column_config=columns()
-        | ({"value": st.column_config.TextColumn(width=105)} if look.partition is None else {}),
+        | (
+            {"value": st.column_config.TextColumn(width=105)} if selection.partition is None else {}
+        ),
     )
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(
@@ -315,28 +326,30 @@ def listing(look: TopicsState, found: Sequence[Row], chosen: Row) -> None:
             f" Keys, values and headers are cut at {KEPT_BYTES_MAX:,} bytes; `size` gives their"
             " full length."
         )
-        place = "all" if look.partition is None else look.partition
-        export.offer(look.topic, f"{look.topic}-{place}-{ends[0]}", found, formats, note=cut)
+        place = "all" if selection.partition is None else selection.partition
+        export.offer(
+            selection.topic, f"{selection.topic}-{place}-{ends[0]}", rows, formats, note=cut
+        )
 
 
-def choose_fields(look: TopicsState, paths: Sequence[str]) -> None:
+def choose_fields(selection: TopicsState, paths: Sequence[str]) -> None:
     """Asks which fields of the values are columns, if there are any."""
-    if not paths and not look.fields:
+    if not paths and not selection.fields:
         return
-    st.session_state["fields"] = list(look.fields)
+    st.session_state["fields"] = list(selection.fields)
 
     def chosen() -> None:
-        given = []
+        paths = []
         for text in st.session_state["fields"]:
             try:
-                given.append(as_path(text))
+                paths.append(as_path(text))
             except ValueError as error:
                 st.toast(wording.plain(f"{text} is not a column: {error}."))
-        go(replace(look, fields=tuple(dict.fromkeys(given))))
+        go(replace(selection, fields=tuple(dict.fromkeys(paths))))
 
     st.multiselect(
         "Fields as columns",
-        list(dict.fromkeys([*look.fields, *paths])),
+        list(dict.fromkeys([*selection.fields, *paths])),
         key="fields",
         on_change=chosen,
         max_selections=COLUMNS_MAX,
@@ -361,9 +374,9 @@ def columns() -> dict[str, Any]:
     }
 
 
-def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
+def detail(kafka: Services, snapshot: Snapshot, row: Row) -> None:
     """Shows one record, with links to its surroundings."""
-    name = seen.bounds.topic
+    name = snapshot.bounds.topic
     place = {"topic": name, "partition": str(row.partition), "offset": str(row.offset)}
 
     settings = page_settings()
@@ -375,7 +388,7 @@ def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
         allow(history, Action.EXPORT, what)
         if not cut(value):
             return value
-        (record,) = unmasked_records(settings, kafka, seen, row.partition, row.offset, 1)
+        (record,) = unmasked_records(settings, kafka, snapshot, row.partition, row.offset, 1)
         return masked_part(part, getattr(record, part), fields) or b""
 
     with st.container(border=True):

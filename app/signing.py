@@ -78,7 +78,7 @@ def evidence(settings: Settings, run: Run) -> None:
         payloads = st.selectbox(
             "Keys and values",
             [Payloads.NONE] if masked else list(Payloads),
-            format_func=lambda one: PAYLOAD_WORDS[one],
+            format_func=lambda choice: PAYLOAD_WORDS[choice],
         )
         st.download_button(
             "Download evidence",
@@ -93,15 +93,15 @@ def evidence(settings: Settings, run: Run) -> None:
 def signing(settings: Settings, run: Run) -> None:
     """Shows the report's standing, earlier decisions, and the form for a new one."""
     history = open_history(settings)
-    every = signoffs(history)
-    mine = [one for one in every if one.run == run.id]
+    entries = signoffs(history)
+    run_entries = [entry for entry in entries if entry.run == run.id]
     digest = evidence_hash(run.folder(settings))
     with st.container(border=True):
         today = datetime.now(UTC).date()
-        word = wording.STANDING_WORDS[standing(mine, digest, today)]
-        status = standing_text(mine, digest, today)
+        word = wording.STANDING_WORDS[standing(run_entries, digest, today)]
+        status = standing_text(run_entries, digest, today)
         st.markdown(f"**Sign-off** {wording.badge(word, status)} {word.meaning}")
-        damaged = broken(every)
+        damaged = broken(entries)
         if damaged is not None:
             st.error(
                 f"Entry {damaged} of the sign-offs was changed, or an entry before it was removed."
@@ -109,24 +109,26 @@ def signing(settings: Settings, run: Run) -> None:
                 title="The chain of sign-offs is broken",
                 icon=":material/link_off:",
             )
-        doubts = {one.number: one.says for one in unanchored(history, read_keyring(settings))}
-        for one in reversed(mine):
-            st.markdown(f"- {_entry(one, digest)}{_doubt(doubts.get(one.number))}")
+        doubts = {entry.number: entry.says for entry in unanchored(history, read_keyring(settings))}
+        for entry in reversed(run_entries):
+            st.markdown(f"- {_entry(entry, digest)}{_doubt(doubts.get(entry.number))}")
         if run.alive or digest is None:
             st.caption("It can be signed once the run has ended and its evidence exists.")
             return
         if not may(Action.SIGN):
             st.caption("Your role does not allow you to sign.")
             return
-        with st.expander("Decide", icon=":material/draw:", expanded=not mine):
+        with st.expander("Decide", icon=":material/draw:", expanded=not run_entries):
             _form(settings, run)
 
 
-def _entry(one: Signoff, digest: str | None) -> str:
+def _entry(signoff: Signoff, digest: str | None) -> str:
     older = (
-        "" if one.evidence == digest else f" :orange-badge[on other evidence: {one.evidence[:12]}…]"
+        ""
+        if signoff.evidence == digest
+        else f" :orange-badge[on other evidence: {signoff.evidence[:12]}…]"
     )
-    return f"{wording.plain(one.said)}{older}"
+    return f"{wording.plain(signoff.said)}{older}"
 
 
 def _doubt(says: str | None) -> str:
@@ -147,27 +149,27 @@ def _name(by: Identity) -> str | None:
 
 def _form(settings: Settings, run: Run) -> None:
     try:
-        reports = [read_report(one) for one in evidence_in(run.folder(settings))]
+        reports = [read_report(folder) for folder in evidence_in(run.folder(settings))]
     except TopicproofError as error:
         st.error(wording.plain(str(error)), title="It cannot be signed", icon=":material/error:")
         return
-    kinds = list(dict.fromkeys(one.kind for one in breaking(*reports)))
+    kinds = list(dict.fromkeys(finding.kind for finding in breaking(*reports)))
     if kinds:
         named = ", ".join(wording.KIND_TITLES.get(kind, kind) for kind in kinds)
         st.caption(f"To accept this verdict, first waive what breaks it: {wording.plain(named)}.")
-    elif any(one.verdict is Outcome.UNKNOWN for one in reports):
+    elif any(report.verdict is Outcome.UNKNOWN for report in reports):
         st.caption("To accept a verdict that is UNKNOWN, say why in the comment.")
-    elif any(one.covered_share is not None for one in reports):
+    elif any(report.covered_share is not None for report in reports):
         st.caption(
             "The run did not reach all its inputs. To accept its verdict for the part that it"
             " covers, say why in the comment. The sign-off names the part."
         )
-    choices = [one for one in Decision if one is not Decision.WAIVE or kinds]
+    choices = [choice for choice in Decision if choice is not Decision.WAIVE or kinds]
     # Outside the form, because the form's fields depend on it.
     decision = st.radio(
         "Decision",
         choices,
-        format_func=lambda one: DECISION_WORDS[one],
+        format_func=lambda choice: DECISION_WORDS[choice],
         horizontal=True,
         key=f"decision_{run.id}",
     )
@@ -181,7 +183,7 @@ def _form(settings: Settings, run: Run) -> None:
                 "Findings",
                 kinds,
                 default=kinds,
-                format_func=lambda one: wording.KIND_TITLES.get(one, one),
+                format_func=lambda kind: wording.KIND_TITLES.get(kind, kind),
             )
             today = datetime.now(UTC).date()
             until = st.date_input("Until", today + timedelta(days=WAIVED_DAYS), min_value=today)
@@ -197,9 +199,8 @@ def _form(settings: Settings, run: Run) -> None:
                         " and must be caught."
                     ):
                         before_signoff(settings, run.folder(settings), comment)
-                said = decision, name, comment
                 for kind in waived or [None]:
-                    sign(history, run.id, signed, digest, *said, kind, until)
+                    sign(history, run.id, signed, digest, decision, name, comment, kind, until)
             except TopicproofError as error:
                 st.error(wording.plain(str(error)), title="Not signed", icon=":material/error:")
             else:

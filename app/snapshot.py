@@ -84,10 +84,10 @@ class Snapshot:
     def transaction_at(self, partition: int, offset: int) -> tuple[int, int] | None:
         """Returns partition and first offset of the transaction that an offset, possibly its
         marker, belongs to."""
-        own = self.ranges[
+        covering = self.ranges[
             (self.ranges["partition"] == partition) & (self.ranges["first_offset"] <= offset)
         ].tail(1)
-        numbers = own["transaction"].dropna().astype("int64").tolist()
+        numbers = covering["transaction"].dropna().astype("int64").tolist()
         return (
             (partition, int(self.transactions["first_offset"].iloc[numbers[0]]))
             if numbers
@@ -124,8 +124,8 @@ def take(address: Address, topic: str, before: Snapshot | None = None) -> Snapsh
     with rawlog.connect(address) as kafka:
         bounds = _settled(kafka, topic, before)
         taken_at = datetime.now(UTC)
-        known = before.batches if before is not None and _grown(before.bounds, bounds) else None
-        batches = kafka.scan(topic, bounds, known)
+        earlier = before.batches if before is not None and _grown(before.bounds, bounds) else None
+        batches = kafka.scan(topic, bounds, earlier)
     ranges = fates.fate_ranges(batches, bounds)
     counts = fates.balance(ranges, bounds)
     return Snapshot(bounds, taken_at, time.monotonic() - began, batches, ranges, counts)
@@ -134,7 +134,7 @@ def take(address: Address, topic: str, before: Snapshot | None = None) -> Snapsh
 def _settled(kafka: rawlog.Connection, topic: str, before: Snapshot | None) -> Bounds:
     """Reads the bounds. Retries for a moment while something is above an LSO that the previous
     snapshot did not know: a commit is acknowledged before its markers are in the partitions."""
-    known = (
+    earlier = (
         {(p.partition, p.lso) for p in before.bounds.partitions if p.lso < p.hw}
         if before is not None
         else set()
@@ -142,8 +142,10 @@ def _settled(kafka: rawlog.Connection, topic: str, before: Snapshot | None) -> B
     deadline = time.monotonic() + SETTLE_S
     while True:
         bounds = kafka.bounds(topic)
-        fresh = any(p.lso < p.hw and (p.partition, p.lso) not in known for p in bounds.partitions)
-        if not fresh or time.monotonic() > deadline:
+        is_new = any(
+            p.lso < p.hw and (p.partition, p.lso) not in earlier for p in bounds.partitions
+        )
+        if not is_new or time.monotonic() > deadline:
             return bounds
         time.sleep(SETTLE_STEP_S)
 
@@ -159,12 +161,12 @@ def next_of(
 ) -> tuple[int, int] | None:
     """Finds the next stretch of a fate: later in this partition, then in the following ones, then
     from the first again. None if the topic has none."""
-    own = ranges[ranges["fate"] == fate]
-    if own.empty:
+    stretches = ranges[ranges["fate"] == fate]
+    if stretches.empty:
         return None
-    behind = (own["partition"] == partition) & (own["first_offset"] > offset)
-    following = own["partition"] > partition
-    for chosen in (own[behind], own[following], own):
+    behind = (stretches["partition"] == partition) & (stretches["first_offset"] > offset)
+    following = stretches["partition"] > partition
+    for chosen in (stretches[behind], stretches[following], stretches):
         if not chosen.empty:
             first = chosen.iloc[0]
             return int(first["partition"]), int(first["first_offset"])
@@ -174,13 +176,13 @@ def next_of(
 def worst_place(ranges: pd.DataFrame, partition: int, first: int, end: int) -> int:
     """Finds where the worst fate within [first, end) of a partition begins: the target of a click
     on a cell."""
-    own = ranges[
+    overlapping = ranges[
         (ranges["partition"] == partition)
         & (ranges["last_offset"] >= first)
         & (ranges["first_offset"] < end)
     ]
     for fate in fates.WORST_FIRST:
-        places = own.loc[own["fate"] == fate, "first_offset"]
+        places = overlapping.loc[overlapping["fate"] == fate, "first_offset"]
         if not places.empty:
             return max(first, int(places.iloc[0]))
     return first
@@ -194,10 +196,10 @@ def same_place(ranges: pd.DataFrame, partition: int, offset: int, count: int) ->
         & ranges["control"].isna()
         & ranges["transaction"].notna()
     ]
-    own = data[(data["first_offset"] <= offset) & (data["last_offset"] >= offset)]
-    if own.empty:
+    covering = data[(data["first_offset"] <= offset) & (data["last_offset"] >= offset)]
+    if covering.empty:
         return []
-    begun = data.loc[data["transaction"] == own["transaction"].iloc[0], "first_offset"].min()
+    begun = data.loc[data["transaction"] == covering["transaction"].iloc[0], "first_offset"].min()
     behind = data[(data["first_offset"] > offset) & (data["fate"] == Fate.COMMITTED)]
     spans = behind.groupby("transaction").agg({"first_offset": "min", "last_offset": "max"})
     spans = spans.sort_values("first_offset").head(count)
@@ -208,9 +210,11 @@ def same_place(ranges: pd.DataFrame, partition: int, offset: int, count: int) ->
 def fingerprint(snapshot: Snapshot, partition: int, first: int, end: int) -> str:
     """Hashes what determines a window's content: its offsets and the fates of its transactions."""
     p = snapshot.partition(partition)
-    own = snapshot.ranges[snapshot.ranges["partition"] == partition]
-    inside = own[(own["last_offset"] >= first) & (own["first_offset"] < end)]
-    related = own[own["transaction"].isin(inside["transaction"].dropna())]
-    seen = pd.concat([inside, related]).drop(columns=["records"])
+    in_partition = snapshot.ranges[snapshot.ranges["partition"] == partition]
+    inside = in_partition[
+        (in_partition["last_offset"] >= first) & (in_partition["first_offset"] < end)
+    ]
+    related = in_partition[in_partition["transaction"].isin(inside["transaction"].dropna())]
+    rows = pd.concat([inside, related]).drop(columns=["records"])
     edges = (max(p.start, first), min(p.lso, end), min(p.hw, end))
-    return hashlib.sha256(seen.to_csv(index=False).encode() + repr(edges).encode()).hexdigest()
+    return hashlib.sha256(rows.to_csv(index=False).encode() + repr(edges).encode()).hexdigest()

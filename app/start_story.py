@@ -12,7 +12,7 @@ from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.settings import Settings
 
 
-def start_story(settings: Settings, told: Story) -> dict[str, str]:
+def start_story(settings: Settings, story: Story) -> dict[str, str]:
     """Starts the story's runs, each in a process of its own. Returns the parameters of the page
     Demos that open it. Raises TopicproofError."""
     with st.status("Starting…") as status:
@@ -22,6 +22,6 @@ def start_story(settings: Settings, told: Story) -> dict[str, str]:
                 make_plan(dict(part.plan)),
                 lambda line: status.update(label=wording.plain(line)),
             )
-            for part in told.parts
+            for part in story.parts
         ]
-    return {"story": told.name, "runs": ",".join(runs)}
+    return {"story": story.name, "runs": ",".join(runs)}

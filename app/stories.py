@@ -168,8 +168,8 @@ STORIES: tuple[Story, ...] = (
 )
 
 
-def story(name: str | None) -> Story | None:
-    return next((one for one in STORIES if one.name == name), None)
+def find_story(name: str | None) -> Story | None:
+    return next((story for story in STORIES if story.name == name), None)
 
 
 @dataclass(frozen=True)
@@ -180,26 +180,26 @@ class Step:
     text: str
 
 
-def steps(told: Story, runs: Sequence[Run]) -> list[Step]:
+def steps(story: Story, runs: Sequence[Run]) -> list[Step]:
     """Returns the story so far; the last step is the current one. Of several runs, the slowest
     counts."""
     way = (
         Step("Start", "Each run has its own process. It continues if you close this page."),
         Step("Fill", _FILLING),
-        Step("Process", told.processing),
+        Step("Process", story.processing),
         Step("Judge", _JUDGING),
-        Step("What there is to see", _ending(told, runs)),
+        Step("What there is to see", _ending(story, runs)),
     )
     return list(way[: 1 + min((_stage(run) for run in runs), default=0)])
 
 
-def _ending(told: Story, runs: Sequence[Run]) -> str:
+def _ending(story: Story, runs: Sequence[Run]) -> str:
     """Returns what there is to see. Every story ends with verdicts that hold; if a run's does not,
     its text would be wrong."""
     verdicts = {run.verdict for run in runs if run.state in ENDED}
     if None in verdicts:
         return _BROKEN
-    return told.ended if verdicts <= {Outcome.HOLDS} else _DIFFERENT
+    return story.ended if verdicts <= {Outcome.HOLDS} else _DIFFERENT
 
 
 def _stage(run: Run) -> int:
@@ -227,13 +227,13 @@ def ways(run: Run, report: Report | None) -> list[Way]:
     if report is None:
         return []
     sink = report.sink.place(0)[0]
-    found = []
+    pages = []
     for finding in report.findings:
         place = example_position(report, finding.examples[0]) if finding.examples else None
         if finding.kind in _HARM and place is not None:
             topic, partition, offset, label = place
             params = {"topic": topic, "partition": str(partition), "offset": str(offset)}
-            found.append(
+            pages.append(
                 Way(f"{_HARM[finding.kind]}: {label}", "compare", params, ":material/compare:")
             )
     aborted = {"outcome": "aborted"} if report.fates["aborted"] else {}
@@ -241,14 +241,14 @@ def ways(run: Run, report: Report | None) -> list[Way]:
     label = (
         "An aborted record, seen at both levels" if aborted else "The same records at both levels"
     )
-    found.append(Way(label, "compare", {"topic": sink}, ":material/compare:"))
+    pages.append(Way(label, "compare", {"topic": sink}, ":material/compare:"))
     if report.transactions.committed:
         label = "The aborted transactions, and why" if aborted else "The transactions over time"
-        found.append(Way(label, "transactions", {"topic": sink} | aborted, ":material/timeline:"))
-    found.append(
+        pages.append(Way(label, "transactions", {"topic": sink} | aborted, ":material/timeline:"))
+    pages.append(
         Way("The verdict, and where to sign it", "verdict", {"run": run.id}, ":material/gavel:")
     )
-    return found
+    return pages
 
 
 _HARM: Mapping[str, str] = {

@@ -110,10 +110,10 @@ def widths(table: pd.DataFrame) -> dict[str, Any]:
     }
     # Streamlit accepts positions, although its type does not show it. The hidden index is the
     # first.
-    found: dict[Any, Any] = {
+    by_position: dict[Any, Any] = {
         at: {"width": pixels[column]} for at, column in enumerate(columns, start=1)
     }
-    return found
+    return by_position
 
 
 def balance_table(bounds: Bounds, counts: pd.DataFrame) -> pd.DataFrame:
@@ -249,28 +249,28 @@ def share_table(groups: Sequence[ShareGroup]) -> pd.DataFrame:
     )
 
 
-def mirrored_table(found: Sequence[Checkpoint]) -> pd.DataFrame:
+def mirrored_table(checkpoints: Sequence[Checkpoint]) -> pd.DataFrame:
     """Builds one row per group of another cluster and partition."""
     return pd.DataFrame(
         {
-            "group": [one.group for one in found],
-            "partition": [one.partition for one in found],
-            MIRRORED_COLUMNS[0]: [one.source_offset for one in found],
-            MIRRORED_COLUMNS[1]: [one.sink_offset for one in found],
+            "group": [checkpoint.group for checkpoint in checkpoints],
+            "partition": [checkpoint.partition for checkpoint in checkpoints],
+            MIRRORED_COLUMNS[0]: [checkpoint.source_offset for checkpoint in checkpoints],
+            MIRRORED_COLUMNS[1]: [checkpoint.sink_offset for checkpoint in checkpoints],
         }
     )
 
 
 def member_table(lags: Sequence[GroupLag | ShareGroup], topic: str) -> pd.DataFrame:
     """Builds one row per member of the groups, with its partitions of the topic."""
-    both = [(lag.group, each) for lag in lags for each in lag.members or ()]
+    both = [(lag.group, member) for lag in lags for member in lag.members or ()]
     return pd.DataFrame(
         {
-            "group": [group for group, _each in both],
-            "client id": [each.client for _group, each in both],
-            "host": [each.host for _group, each in both],
-            "partitions here": [each.places(topic) or "none" for _group, each in both],
-            "member id": [each.member for _group, each in both],
+            "group": [group for group, _member in both],
+            "client id": [member.client for _group, member in both],
+            "host": [member.host for _group, member in both],
+            "partitions here": [member.places(topic) or "none" for _group, member in both],
+            "member id": [member.member for _group, member in both],
         }
     )
 
@@ -290,27 +290,29 @@ def _came(record: Record) -> bool:
 
 
 def topic_table(
-    shown: Sequence[TopicOverview], newest: Mapping[str, NewestRecords]
+    topics: Sequence[TopicOverview], newest: Mapping[str, NewestRecords]
 ) -> pd.DataFrame:
     """Shows one row for each topic. `newest` has the newest records of those that were read."""
     shares: list[float | None] = []
     written: list[str | None] = []
-    for one in shown:
-        found = newest.get(one.topic)
-        records = 0 if found is None else sum(found.fates.values())
-        shares.append(found.fates[Fate.ABORTED] / records if found and records else None)
-        at = None if found is None else found.written_ms
+    for overview in topics:
+        latest = newest.get(overview.topic)
+        records = 0 if latest is None else sum(latest.fates.values())
+        shares.append(latest.fates[Fate.ABORTED] / records if latest and records else None)
+        at = None if latest is None else latest.written_ms
         written.append(None if at is None else moment_of_ms(at).removesuffix(" UTC"))
-    lags = [one.behind for one in shown]
+    lags = [overview.behind for overview in topics]
     return pd.DataFrame(
         {
-            "topic": [one.topic for one in shown],
-            "partitions": [len(one.bounds.partitions) for one in shown],
-            "offsets": [one.bounds.offsets for one in shown],
-            "size, MB": [None if one.size is None else one.size / 1e6 for one in shown],
+            "topic": [overview.topic for overview in topics],
+            "partitions": [len(overview.bounds.partitions) for overview in topics],
+            "offsets": [overview.bounds.offsets for overview in topics],
+            "size, MB": [
+                None if overview.size is None else overview.size / 1e6 for overview in topics
+            ],
             "aborted": pd.array(shares, dtype="Float64"),
-            "withheld": [one.withheld for one in shown],
-            "open": [one.transactions for one in shown],
+            "withheld": [overview.withheld for overview in topics],
+            "open": [overview.transactions for overview in topics],
             "lag, at most": pd.array(
                 [None if lag is None else lag.records for lag in lags], dtype="Int64"
             ),
@@ -322,23 +324,25 @@ def topic_table(
     )
 
 
-def holding_table(found: Sequence[Finding], checked: Sequence[Check]) -> pd.DataFrame:
+def holding_table(findings: Sequence[Finding], checked: Sequence[Check]) -> pd.DataFrame:
     """Shows what holds: how many were found, out of how many, by which witnesses."""
-    by_kind = {one.kind: one for one in checked}
-    checks = [by_kind.get(one.kind) for one in found]
+    by_kind = {check.kind: check for check in checked}
+    checks = [by_kind.get(finding.kind) for finding in findings]
     return pd.DataFrame(
         {
-            "": [OUTCOME_SYMBOLS[one.outcome] for one in found],
-            "finding": [KIND_TITLES.get(one.kind, one.kind) for one in found],
+            "": [OUTCOME_SYMBOLS[finding.outcome] for finding in findings],
+            "finding": [KIND_TITLES.get(finding.kind, finding.kind) for finding in findings],
             "found": [
-                f"{one.count:,}"
+                f"{finding.count:,}"
                 if check is None
-                else f"{one.count:,} of {check.records:,} {check.unit}"
-                for one, check in zip(found, checks, strict=True)
+                else f"{finding.count:,} of {check.records:,} {check.unit}"
+                for finding, check in zip(findings, checks, strict=True)
             ],
             "witnesses": [
-                "" if one is None else ", ".join(WITNESS_BRIEFS[each] for each in one.witnesses)
-                for one in checks
+                ""
+                if check is None
+                else ", ".join(WITNESS_BRIEFS[witness] for witness in check.witnesses)
+                for check in checks
             ],
         }
     )
@@ -347,14 +351,14 @@ def holding_table(found: Sequence[Finding], checked: Sequence[Check]) -> pd.Data
 def uncounted_table(report: Report) -> pd.DataFrame:
     """Shows what does not count for the verdict, what was found of it, and why it does not
     count."""
-    by_kind = {one.kind: one for one in report.findings}
-    reasons = {one.kind: one.why for one in report.not_checked}
-    kinds = list(dict.fromkeys([*(one.kind for one in report.aside), *reasons]))
-    shown = [by_kind.get(kind) for kind in kinds]
+    by_kind = {finding.kind: finding for finding in report.findings}
+    reasons = {skipped.kind: skipped.why for skipped in report.not_checked}
+    kinds = list(dict.fromkeys([*(finding.kind for finding in report.aside), *reasons]))
+    findings = [by_kind.get(kind) for kind in kinds]
     return pd.DataFrame(
         {
             "finding": [KIND_TITLES.get(kind, kind) for kind in kinds],
-            "result": ["not judged" if one is None else one.why for one in shown],
+            "result": ["not judged" if finding is None else finding.why for finding in findings],
             "why it does not count": [reasons.get(kind, "") for kind in kinds],
         }
     )

@@ -56,18 +56,18 @@ class TailRows:
     rows: tuple[Row, ...]
 
 
-def tail(_kafka: Services, seen: Snapshot, look: TopicsState) -> None:
+def tail(_kafka: Services, snapshot: Snapshot, selection: TopicsState) -> None:
     """Shows the newest records, refreshed continually."""
     state = st.session_state
-    state["tail_level"] = look.level
-    state["tail_partition"] = ALL if look.partition is None else look.partition
+    state["tail_level"] = selection.level
+    state["tail_partition"] = ALL if selection.partition is None else selection.partition
     state.setdefault("paused", False)
-    keep_needles(look)
+    keep_needles(selection)
 
     def chosen() -> None:
         partition = None if state["tail_partition"] == ALL else state["tail_partition"]
         words = {name: state[name].strip() for name in NEEDLES}
-        go(replace(look, level=state["tail_level"], partition=partition, record=None, **words))
+        go(replace(selection, level=state["tail_level"], partition=partition, record=None, **words))
 
     with st.container(horizontal=True, vertical_alignment="center"):
         st.segmented_control(
@@ -81,7 +81,7 @@ def tail(_kafka: Services, seen: Snapshot, look: TopicsState) -> None:
         )
         st.toggle("Pause", key="paused", help="Stops the refresh; the rows shown stay.")
     slots = st.columns([0.8, 1.2, 1.2, 1.2])
-    numbers = [p.partition for p in seen.bounds.partitions]
+    numbers = [p.partition for p in snapshot.bounds.partitions]
     slots[0].selectbox(
         "Partition",
         numbers if len(numbers) == 1 else [ALL, *numbers],
@@ -91,95 +91,97 @@ def tail(_kafka: Services, seen: Snapshot, look: TopicsState) -> None:
     needles(slots[1:], chosen)
     paused = state["paused"]
     # Outside of what is redrawn every two seconds: there it could not be used.
-    shown = _shown_before(look)
-    rows = () if shown is None else shown.rows
-    choose_fields(look, offered(values_of(rows, look.topic, decoders(page_settings()))))
-    st.fragment(newest, run_every=None if paused else TAIL_S)(look, paused)
+    tail_rows = _shown_before(selection)
+    rows = () if tail_rows is None else tail_rows.rows
+    choose_fields(selection, offered(values_of(rows, selection.topic, decoders(page_settings()))))
+    st.fragment(newest, run_every=None if paused else TAIL_S)(selection, paused)
 
 
-def newest(look: TopicsState, paused: bool) -> None:
+def newest(selection: TopicsState, paused: bool) -> None:
     """Shows the newest records that a consumer at this level would have received. If Kafka does not
     answer, the rows stay and the next refresh asks again."""
-    shown = _shown_before(look)
-    if not paused or shown is None:
+    tail_rows = _shown_before(selection)
+    if not paused or tail_rows is None:
         try:
             # An embedded Kafka that was started again may have another address.
             settings = page_settings()
             kafka = running_kafka(settings)
-            seen = page_snapshot(settings, kafka, look.topic, live=True)
-            found = read(settings, kafka, seen, look)
-            rows = merged(found, () if shown is None else shown.rows, seen.ranges)
-            shown = TailRows(seen, rows)
-            byte_budget().keep(_tail_key(look), shown, size_of(rows))
+            snapshot = page_snapshot(settings, kafka, selection.topic, live=True)
+            latest = read(settings, kafka, snapshot, selection)
+            rows = merged(latest, () if tail_rows is None else tail_rows.rows, snapshot.ranges)
+            tail_rows = TailRows(snapshot, rows)
+            byte_budget().keep(_tail_key(selection), tail_rows, size_of(rows))
         except TopicproofError as error:
             st.warning(
                 wording.plain(str(error)),
                 title=f"Nothing new could be read. Trying again every {TAIL_S:.0f} s",
                 icon=":material/sync_problem:",
             )
-    if shown is None:
+    if tail_rows is None:
         return
-    st.markdown(sentence(shown.snapshot, look, shown.rows, paused))
-    if not shown.rows:
+    st.markdown(sentence(tail_rows.snapshot, selection, tail_rows.rows, paused))
+    if not tail_rows.rows:
         st.info("Nothing yet.", icon=":material/hourglass_empty:")
         return
-    listing(look, shown.rows, paused)
+    listing(selection, tail_rows.rows, paused)
 
 
-def _shown_before(look: TopicsState) -> TailRows | None:
+def _shown_before(selection: TopicsState) -> TailRows | None:
     """Returns what this tab shows of the same tail to the same person."""
-    shown = byte_budget().kept_value(_tail_key(look))
-    return shown if isinstance(shown, TailRows) else None
+    tail_rows = byte_budget().kept_value(_tail_key(selection))
+    return tail_rows if isinstance(tail_rows, TailRows) else None
 
 
-def _tail_key(look: TopicsState) -> Hashable:
+def _tail_key(selection: TopicsState) -> Hashable:
     settings = page_settings()
     by = page_identity(settings)
     tab = st.session_state.setdefault("tail_tab", uuid.uuid4().hex)
-    parts = look.topic, look.level, look.partition, look.wanted
-    return "tail", tab, by.issuer, by.subject, hidden_fields(settings, look.topic), *parts
+    parts = selection.topic, selection.level, selection.partition, selection.wanted
+    return "tail", tab, by.issuer, by.subject, hidden_fields(settings, selection.topic), *parts
 
 
-def read(settings: Settings, kafka: Services, seen: Snapshot, look: TopicsState) -> tuple[Row, ...]:
+def read(
+    settings: Settings, kafka: Services, snapshot: Snapshot, selection: TopicsState
+) -> tuple[Row, ...]:
     """Returns the newest records that match. Raises ClusterError, TopicError, NotPermitted."""
     formats = decoders(settings)
-    if filtered(look):
-        require_unmasked(settings, look.topic)
-    note_look(settings, f"{look.topic}, its newest records")
+    if filtered(selection):
+        require_unmasked(settings, selection.topic)
+    note_look(settings, f"{selection.topic}, its newest records")
 
     def decode(value: bytes) -> str | None:
-        return formats.decode(value, look.topic).text
+        return formats.decode(value, selection.topic).text
 
-    searched = filtered(look)
-    found = browse.latest(
+    searched = filtered(selection)
+    rows = browse.latest(
         kafka.address,
-        within(seen.bounds, look.partition),
-        seen.ranges,
-        ISOLATION[look.level],
+        within(snapshot.bounds, selection.partition),
+        snapshot.ranges,
+        ISOLATION[selection.level],
         SEARCHED_ROWS if searched else TAIL_ROWS,
-        wanted=replace(look.wanted, fates=()),
-        text=decode if look.value and formats.configured else None,
+        wanted=replace(selection.wanted, fates=()),
+        text=decode if selection.value and formats.configured else None,
     )
-    return mask_records(hidden_fields(settings, look.topic), found)
+    return mask_records(hidden_fields(settings, selection.topic), rows)
 
 
-def filtered(look: TopicsState) -> bool:
+def filtered(selection: TopicsState) -> bool:
     """Whether only some records are wanted."""
-    return replace(look.wanted, fates=()) != ANYTHING
+    return replace(selection.wanted, fates=()) != ANYTHING
 
 
 def within(bounds: Bounds, partition: int | None) -> Bounds:
     """Returns the bounds of one partition, or of all."""
     if partition is None:
         return bounds
-    own = tuple(p for p in bounds.partitions if p.partition == partition)
-    return replace(bounds, partitions=own)
+    partitions = tuple(p for p in bounds.partitions if p.partition == partition)
+    return replace(bounds, partitions=partitions)
 
 
-def merged(found: Sequence[Row], before: Sequence[Row], ranges: pd.DataFrame) -> tuple[Row, ...]:
+def merged(latest: Sequence[Row], before: Sequence[Row], ranges: pd.DataFrame) -> tuple[Row, ...]:
     """Returns what was found now and before, the newest first: a record that matched stays, while
     newer ones come that do not match."""
-    rows = {(row.partition, row.offset): row for row in found}
+    rows = {(row.partition, row.offset): row for row in latest}
     for row in before:
         if (row.partition, row.offset) in rows:
             continue
@@ -192,53 +194,57 @@ def merged(found: Sequence[Row], before: Sequence[Row], ranges: pd.DataFrame) ->
 
 def fate_at(ranges: pd.DataFrame, partition: int, offset: int) -> Fate | None:
     """Returns the fate of an offset now; None if it is not in the topic any more."""
-    own = ranges[
+    covering = ranges[
         (ranges["partition"] == partition)
         & (ranges["first_offset"] <= offset)
         & (ranges["last_offset"] >= offset)
     ]
-    return None if own.empty else Fate(own["fate"].iloc[0])
+    return None if covering.empty else Fate(covering["fate"].iloc[0])
 
 
-def sentence(seen: Snapshot, look: TopicsState, rows: Sequence[Row], paused: bool) -> str:
+def sentence(snapshot: Snapshot, selection: TopicsState, rows: Sequence[Row], paused: bool) -> str:
     """Describes the rows: which records, from where, how current."""
-    where = "all partitions" if look.partition is None else f"partition {look.partition}"
-    level = wording.plain(ISOLATION[look.level])
-    noun = "matching record" if filtered(look) else "record"
+    where = "all partitions" if selection.partition is None else f"partition {selection.partition}"
+    level = wording.plain(ISOLATION[selection.level])
+    noun = "matching record" if filtered(selection) else "record"
     withheld = sum(
-        p.hw - p.lso for p in within(seen.bounds, look.partition).partitions if p.hw > p.lso
+        p.hw - p.lso
+        for p in within(snapshot.bounds, selection.partition).partitions
+        if p.hw > p.lso
     )
-    said = (
+    text = (
         f"The newest {wording.count(len(rows), noun)} that a {level} consumer gets, from {where},"
-        f" by timestamp. Read at {seen.taken_at:%H:%M:%S} UTC, "
+        f" by timestamp. Read at {snapshot.taken_at:%H:%M:%S} UTC, "
     )
-    said += "**paused**." if paused else f"again every {TAIL_S:.0f} s."
-    if filtered(look):
-        said += f" Each look searches the newest {SEARCHED_ROWS:,} records."
-    if withheld and look.level == COMMITTED:
-        said += (
+    text += "**paused**." if paused else f"again every {TAIL_S:.0f} s."
+    if filtered(selection):
+        text += f" Each look searches the newest {SEARCHED_ROWS:,} records."
+    if withheld and selection.level == COMMITTED:
+        text += (
             f" {wording.count(withheld, 'offset')} at or above the LSO: withheld from this level."
         )
-    return said
+    return text
 
 
-def listing(look: TopicsState, rows: Sequence[Row], paused: bool) -> None:
+def listing(selection: TopicsState, rows: Sequence[Row], paused: bool) -> None:
     """Lists the records."""
     formats = decoders(page_settings())
-    table = tables.row_table(rows, look.topic, True, formats)
-    if look.fields:
-        values = values_of(rows, look.topic, formats)
-        table = with_fields(table, field_columns(values, look.fields))
-    wide: dict[str, Any] = {"value": st.column_config.TextColumn(width=170 if look.fields else 330)}
+    table = tables.row_table(rows, selection.topic, True, formats)
+    if selection.fields:
+        values = values_of(rows, selection.topic, formats)
+        table = with_fields(table, field_columns(values, selection.fields))
+    wide: dict[str, Any] = {
+        "value": st.column_config.TextColumn(width=170 if selection.fields else 330)
+    }
     st.dataframe(
         tables.row_tints(table, rows, None),
         hide_index=True,
         height=min(TABLE_PX, ROW_PX * (len(table) + 1) + 10),
         row_height=ROW_PX,
         placeholder="null",
-        alt=f"The newest records of {look.topic} at {ISOLATION[look.level]}",
+        alt=f"The newest records of {selection.topic} at {ISOLATION[selection.level]}",
         column_config=columns() | wide,
     )
     if paused:
         # Only while paused: a menu that is redrawn every two seconds cannot be used.
-        export.offer(look.topic, f"{look.topic}-newest", rows, formats)
+        export.offer(selection.topic, f"{selection.topic}-newest", rows, formats)

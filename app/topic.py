@@ -29,8 +29,8 @@ Body = Callable[[Services, Snapshot, bool], None]
 
 
 def page(settings: Settings, title: str, body: Body, follow: bool = True) -> None:
-    """Draws the frame, then `body(kafka, seen, live)`. While the topic's run goes on, redraws the
-    body automatically, unless `follow` is False."""
+    """Draws the frame, then `body(kafka, snapshot, live)`. While the topic's run goes on, redraws
+    the body automatically, unless `follow` is False."""
     title_slot, topic_slot, verdict_slot, button_slot = st.columns(
         [1.25, 2.2, 0.7, 1.2], vertical_alignment="bottom"
     )
@@ -51,17 +51,17 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
     newest = next((name for name in reversed(sinks) if name in names), names[0])
     # A link of the navigation names no topic: stay with the one that was shown.
     last = st.session_state.get("last_topic")
-    wanted = st.query_params.get("topic", last if last in names else newest)
-    choose(wanted if wanted in names else None, names, sinks, topic_slot, button_slot)
-    if wanted not in names:
+    requested = st.query_params.get("topic", last if last in names else newest)
+    choose(requested if requested in names else None, names, sinks, topic_slot, button_slot)
+    if requested not in names:
         st.error(
-            f"This cluster has no topic {wording.plain(wanted)}. It may have been deleted, or be on"
-            " another cluster. Choose another topic above.",
+            f"This cluster has no topic {wording.plain(requested)}. It may have been deleted, or be"
+            " on another cluster. Choose another topic above.",
             title="No such topic",
             icon=":material/search_off:",
         )
         st.stop()
-    topic = st.session_state["last_topic"] = wanted
+    topic = st.session_state["last_topic"] = requested
     run = sinks.get(topic)
     judged = judged_run(runs, topic)
     word = None if judged is None else wording.run_word(judged)
@@ -78,11 +78,11 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
     def looked_at() -> None:
         with show_errors():
             live = following and run is not None and open_history(settings).get(run.id).alive
-            seen = page_snapshot(settings, kafka, topic, live)
+            snapshot = page_snapshot(settings, kafka, topic, live)
         if following and not live:
             request_new_snapshot(topic)
             st.rerun()
-        body(kafka, seen, live)
+        body(kafka, snapshot, live)
 
     st.fragment(looked_at, run_every=POLL_S if following else None)()
 
@@ -108,15 +108,15 @@ def wait_for_kafka(settings: Settings) -> None:
     st.rerun()
 
 
-def empty(seen: Snapshot) -> bool:
+def empty(snapshot: Snapshot) -> bool:
     """Whether the topic is empty; if so, shows a notice."""
-    if not seen.bounds.offsets:
+    if not snapshot.bounds.offsets:
         st.info(
             "This topic is empty: HW and log start are the same in every partition. Refresh once"
             " something has been written.",
             title="Empty topic",
         )
-    return not seen.bounds.offsets
+    return not snapshot.bounds.offsets
 
 
 def choose(
@@ -131,17 +131,17 @@ def choose(
     ordered = [name for name in reversed(sinks) if name in names]
     ordered += [name for name in names if name not in sinks]
 
-    def name(one: str) -> str:
-        if one not in sinks:
-            return one
-        run = sinks[one]
+    def name(topic_name: str) -> str:
+        if topic_name not in sinks:
+            return topic_name
+        run = sinks[topic_name]
         # A run's own topics begin with its id.
-        of = "sink" if one.startswith(run.id) else f"sink of {run.id}"
-        return f"{one}  ({of}, {wording.run_state(run).word})"
+        of = "sink" if topic_name.startswith(run.id) else f"sink of {run.id}"
+        return f"{topic_name}  ({of}, {wording.run_state(run).word})"
 
     def chosen() -> None:
-        kept = {name: st.query_params[name] for name in KEPT if name in st.query_params}
-        st.query_params.from_dict({"topic": st.session_state["topic_chosen"], **kept})
+        parameters = {name: st.query_params[name] for name in KEPT if name in st.query_params}
+        st.query_params.from_dict({"topic": st.session_state["topic_chosen"], **parameters})
 
     left.selectbox(
         "Topic: sinks of runs first, the newest first, then every other topic of the cluster",

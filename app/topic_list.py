@@ -80,13 +80,13 @@ def page(settings: Settings) -> None:
         kafka = topic.connected(settings)
         if kafka is None:
             return
-        seen = cluster_overview(kafka.bootstrap, settings.client)
+        cluster = cluster_overview(kafka.bootstrap, settings.client)
     named = st.session_state["named"].strip().lower()
-    wanted = [one for one in seen.topics if named in one.topic.lower()]
-    newest, refused = newest_records_of(settings, kafka, wanted)
-    loading = len(wanted) > len(newest) + len(refused)
+    topics = [overview for overview in cluster.topics if named in overview.topic.lower()]
+    newest, refused = newest_records_of(settings, kafka, topics)
+    loading = len(topics) > len(newest) + len(refused)
     polled = st.fragment(listing, run_every=POLL_S if loading else None)
-    polled(settings, kafka, seen, wanted, loading)
+    polled(settings, kafka, cluster, topics, loading)
     with st.expander("Brokers", icon=":material/dns:"):
         brokers(settings, kafka)
 
@@ -94,37 +94,42 @@ def page(settings: Settings) -> None:
 def listing(
     settings: Settings,
     kafka: Services,
-    seen: Overview,
-    wanted: Sequence[TopicOverview],
+    cluster: Overview,
+    topics: Sequence[TopicOverview],
     loading: bool,
 ) -> None:
     """Shows the topics that pass the filters. While `loading`, then reads more of them for the next
     time."""
-    newest, refused = newest_records_of(settings, kafka, wanted)
-    known = len(newest) + len(refused)
+    newest, refused = newest_records_of(settings, kafka, topics)
+    read_count = len(newest) + len(refused)
     only = st.session_state["only"] or ()
-    shown = [one for one in wanted if all(passes(one, newest, each) for each in only)]
+    matches = [
+        overview
+        for overview in topics
+        if all(passes(overview, newest, condition) for condition in only)
+    ]
     st.caption(
-        f"Cluster {wording.plain(seen.cluster)} at {wording.plain(kafka.bootstrap)}:"
-        f" {wording.count(seen.brokers, 'broker')}, {wording.count(len(seen.topics), 'topic')},"
-        f" {len(shown):,} shown. Asked at {seen.taken_at:%H:%M:%S} UTC."
+        f"Cluster {wording.plain(cluster.cluster)} at {wording.plain(kafka.bootstrap)}:"
+        f" {wording.count(cluster.brokers, 'broker')},"
+        f" {wording.count(len(cluster.topics), 'topic')}, {len(matches):,} shown."
+        f" Asked at {cluster.taken_at:%H:%M:%S} UTC."
         + (
             ""
-            if known == len(wanted)
-            else f" Newest records: {known:,} of {len(wanted):,} topics read."
+            if read_count == len(topics)
+            else f" Newest records: {read_count:,} of {len(topics):,} topics read."
         )
     )
-    for why in (*seen.not_heard, *list(refused.values())[:1]):
+    for why in (*cluster.not_heard, *list(refused.values())[:1]):
         st.warning(wording.plain(why), title="Some figures are missing")
-    if shown:
-        table(shown, newest)
-    elif seen.topics:
+    if matches:
+        table(matches, newest)
+    elif cluster.topics:
         st.info("No topic matches these filters.", icon=":material/filter_alt_off:")
     else:
         st.info("This cluster has no topics yet.", icon=":material/info:")
-    if known < len(wanted):
+    if read_count < len(topics):
         try:
-            read_newest_records(settings, kafka, wanted, BUDGET_S)
+            read_newest_records(settings, kafka, topics, BUDGET_S)
         except TopicproofError as error:
             show_error(error)
     elif loading:
@@ -132,30 +137,30 @@ def listing(
         st.rerun()
 
 
-def passes(one: TopicOverview, newest: Mapping[str, NewestRecords], only: str) -> bool:
+def passes(overview: TopicOverview, newest: Mapping[str, NewestRecords], only: str) -> bool:
     """Whether a topic passes one of the filters."""
-    found = newest.get(one.topic)
+    latest = newest.get(overview.topic)
     return {
-        WITHHELD: one.withheld > 0,
-        ABORTED: found is not None and found.fates[Fate.ABORTED] > 0,
-        BEHIND: one.behind is not None and one.behind.records > 0,
-        EMPTY: one.bounds.offsets > 0,
+        WITHHELD: overview.withheld > 0,
+        ABORTED: latest is not None and latest.fates[Fate.ABORTED] > 0,
+        BEHIND: overview.behind is not None and overview.behind.records > 0,
+        EMPTY: overview.bounds.offsets > 0,
     }[only]
 
 
-def table(shown: Sequence[TopicOverview], newest: Mapping[str, NewestRecords]) -> None:
+def table(topics: Sequence[TopicOverview], newest: Mapping[str, NewestRecords]) -> None:
     """Shows one row for each topic; a click opens its records."""
 
     def chosen() -> None:
         cells = st.session_state["topics"].selection.cells
-        if cells and cells[0][0] < len(shown):
-            go(TopicsState(shown[cells[0][0]].topic))
+        if cells and cells[0][0] < len(topics):
+            go(TopicsState(topics[cells[0][0]].topic))
 
     st.dataframe(
-        tables.topic_table(shown, newest).style.format(FORMATS, na_rep="–"),
+        tables.topic_table(topics, newest).style.format(FORMATS, na_rep="–"),
         hide_index=True,
         row_height=ROW_PX,
-        height=min(TABLE_PX, ROW_PX * (len(shown) + 1) + 10),
+        height=min(TABLE_PX, ROW_PX * (len(topics) + 1) + 10),
         key="topics",
         on_select=chosen,
         selection_mode="single-cell",
@@ -197,15 +202,16 @@ def table(shown: Sequence[TopicOverview], newest: Mapping[str, NewestRecords]) -
 def brokers(settings: Settings, kafka: Services) -> None:
     """Shows the brokers, and which one is the active controller."""
     with show_errors():
-        found = cluster_view(kafka.bootstrap, settings.client)
+        cluster = cluster_view(kafka.bootstrap, settings.client)
     st.dataframe(
         pd.DataFrame(
             {
-                "broker": [one.broker for one in found.brokers],
-                "address": [f"{one.host}:{one.port}" for one in found.brokers],
-                "rack": [one.rack for one in found.brokers],
+                "broker": [node.broker for node in cluster.brokers],
+                "address": [f"{node.host}:{node.port}" for node in cluster.brokers],
+                "rack": [node.rack for node in cluster.brokers],
                 "controller": [
-                    "active" if one.broker == found.controller else "" for one in found.brokers
+                    "active" if node.broker == cluster.controller else ""
+                    for node in cluster.brokers
                 ],
             }
         ),

@@ -31,59 +31,63 @@ TINT_OF: Mapping[str, Fate] = {
 }
 
 
-def matching(found: pd.DataFrame, selection: TransactionsState) -> pd.DataFrame:
+def matching(rows: pd.DataFrame, selection: TransactionsState) -> pd.DataFrame:
     """Returns the transactions that match the selection, the latest to begin first."""
-    fits = pd.Series(True, found.index)
+    fits = pd.Series(True, rows.index)
     if selection.partition is not None:
-        fits &= found["partition"] == selection.partition
+        fits &= rows["partition"] == selection.partition
     if selection.producer is not None:
-        fits &= found["producer_id"] == selection.producer
+        fits &= rows["producer_id"] == selection.producer
     if selection.outcomes:
         # A hanging one is open as well.
         also = [HANGING] if OPEN in selection.outcomes else []
-        fits &= found["outcome"].isin([*selection.outcomes, *also])
-    return found[fits].sort_values(
+        fits &= rows["outcome"].isin([*selection.outcomes, *also])
+    return rows[fits].sort_values(
         ["first_timestamp", "first_offset", "partition"],
         ascending=[False, False, True],
         kind="stable",
     )
 
 
-def producer_ids(found: pd.DataFrame, chosen: int | None) -> list[int]:
+def producer_ids(rows: pd.DataFrame, chosen: int | None) -> list[int]:
     """Returns the producer ids to choose from: those that began a transaction last, and the chosen
     one."""
-    latest = found.sort_values("first_timestamp", ascending=False, kind="stable")[
+    latest = rows.sort_values("first_timestamp", ascending=False, kind="stable")[
         "producer_id"
     ].unique()
     return sorted({*latest[:PRODUCERS_MAX].tolist(), *([] if chosen is None else [chosen])})
 
 
-def timed(shown: pd.DataFrame, now_ms: int) -> pd.DataFrame:
+def timed(rows: pd.DataFrame, now_ms: int) -> pd.DataFrame:
     """Adds `end_ms` (the marker's time, or now without a marker) and `duration_ms`. The duration is
     never below 0: producers may give records any timestamp."""
-    end = shown["marker_timestamp"].fillna(now_ms).astype("int64")
-    return shown.assign(end_ms=end, duration_ms=(end - shown["first_timestamp"]).clip(lower=0))
+    end = rows["marker_timestamp"].fillna(now_ms).astype("int64")
+    return rows.assign(end_ms=end, duration_ms=(end - rows["first_timestamp"]).clip(lower=0))
 
 
-def with_hanging(found: pd.DataFrame, opened: Sequence[OpenTransaction]) -> pd.DataFrame:
+def with_hanging(rows: pd.DataFrame, opened: Sequence[OpenTransaction]) -> pd.DataFrame:
     """Marks the transactions that hang, which the log alone cannot tell from open ones."""
-    hanging = {(one.partition, one.start_offset) for one in opened if one.hanging}
-    places = zip(found["partition"], found["first_offset"], strict=True)
-    hangs = pd.Series([place in hanging for place in places], found.index, dtype=bool)
-    return found.assign(outcome=found["outcome"].mask(hangs & (found["outcome"] == OPEN), HANGING))
+    hanging = {
+        (transaction.partition, transaction.start_offset)
+        for transaction in opened
+        if transaction.hanging
+    }
+    places = zip(rows["partition"], rows["first_offset"], strict=True)
+    hangs = pd.Series([place in hanging for place in places], rows.index, dtype=bool)
+    return rows.assign(outcome=rows["outcome"].mask(hangs & (rows["outcome"] == OPEN), HANGING))
 
 
-def lanes(shown: pd.DataFrame, names: Mapping[int, str]) -> pd.Series[Any]:
+def lanes(rows: pd.DataFrame, names: Mapping[int, str]) -> pd.Series[Any]:
     """Names each transaction's lane in the timeline: its transactional id (`names` by producer id),
     or else its producer id; only the partition if there would be too many lanes."""
-    ids = {int(producer) for producer in shown["producer_id"]}
+    ids = {int(producer) for producer in rows["producer_id"]}
     if len(ids) > LANES_MAX:
-        return "p" + shown["partition"].astype(str)
-    known = [names[one] for one in ids if one in names]
-    short = {name: short_name(name) for name in known}
-    if len(set(short.values())) < len(set(known)):
-        short = {name: name for name in known}
-    return shown["producer_id"].map(
+        return "p" + rows["partition"].astype(str)
+    used_names = [names[producer_id] for producer_id in ids if producer_id in names]
+    short = {name: short_name(name) for name in used_names}
+    if len(set(short.values())) < len(set(used_names)):
+        short = {name: name for name in used_names}
+    return rows["producer_id"].map(
         lambda producer: short[names[producer]] if producer in names else f"producer {producer}"
     )
 
@@ -100,28 +104,28 @@ def lane_order(named: pd.Series[Any]) -> list[str]:
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
     parts = re.split(r"([0-9]+)", name)
-    return [(0, int(one), "") if one.isdecimal() else (1, 0, one) for one in parts]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
 
 
 def whole_ones(
-    shown: pd.DataFrame,
+    rows: pd.DataFrame,
     numbers: Mapping[tuple[int, int], int],
     chosen: tuple[int, int] | None,
 ) -> pd.DataFrame:
     """Returns one row for each transaction, which has one for each of its partitions: the chosen
     one, else the first to begin. `numbers` are those of the transactions, by partition and first
     offset. If partitions saw a transaction end differently, each outcome keeps a row."""
-    places = list(zip(shown["partition"], shown["first_offset"], strict=True))
-    ordered = shown.assign(
+    places = list(zip(rows["partition"], rows["first_offset"], strict=True))
+    ordered = rows.assign(
         number=[numbers[place] for place in places],
         other=[place != chosen for place in places],
     ).sort_values(["other", "first_timestamp"], kind="stable")
-    kept = ordered.drop_duplicates(["number", "outcome"])
-    return shown[shown.index.isin(kept.index)]
+    first_rows = ordered.drop_duplicates(["number", "outcome"])
+    return rows[rows.index.isin(first_rows.index)]
 
 
 def table(
-    shown: pd.DataFrame,
+    rows: pd.DataFrame,
     parts: Mapping[tuple[int, int], tuple[int, ...]],
     names: Mapping[int, str],
     opened: Sequence[OpenTransaction],
@@ -130,32 +134,34 @@ def table(
     """Builds one row per transaction and partition. `parts` are all partitions of a transaction,
     and `reasons` why it was aborted, by partition and first offset. `names` are transactional ids
     by producer id."""
-    open_at = {(one.partition, one.start_offset): one for one in opened}
-    places = list(zip(shown["partition"], shown["first_offset"], strict=True))
+    open_at = {
+        (transaction.partition, transaction.start_offset): transaction for transaction in opened
+    }
+    places = list(zip(rows["partition"], rows["first_offset"], strict=True))
     return pd.DataFrame(
         {
-            "outcome": shown["outcome"].map(outcome_label),
-            "partition": shown["partition"],
-            "first offset": shown["first_offset"],
-            "last offset": shown["last_offset"],
-            "records": shown["records"],
-            "size": shown["bytes"].map(data_size),
-            "begin (UTC)": pd.to_datetime(shown["first_timestamp"], unit="ms", errors="coerce"),
+            "outcome": rows["outcome"].map(outcome_label),
+            "partition": rows["partition"],
+            "first offset": rows["first_offset"],
+            "last offset": rows["last_offset"],
+            "records": rows["records"],
+            "size": rows["bytes"].map(data_size),
+            "begin (UTC)": pd.to_datetime(rows["first_timestamp"], unit="ms", errors="coerce"),
             "end (UTC)": pd.to_datetime(
-                shown["marker_timestamp"].astype("float64"), unit="ms", errors="coerce"
+                rows["marker_timestamp"].astype("float64"), unit="ms", errors="coerce"
             ),
             "duration": [
                 brief(int(ms)) + (" so far" if outcome in (OPEN, HANGING) else "")
-                for ms, outcome in zip(shown["duration_ms"], shown["outcome"], strict=True)
+                for ms, outcome in zip(rows["duration_ms"], rows["outcome"], strict=True)
             ],
             "why": [
                 why(outcome, open_at.get(place), reasons.get(place))
-                for outcome, place in zip(shown["outcome"], places, strict=True)
+                for outcome, place in zip(rows["outcome"], places, strict=True)
             ],
-            "transactional id": shown["producer_id"].map(names),
-            "producer id": shown["producer_id"],
-            "epoch": shown["producer_epoch"],
-            "marker": shown["marker_offset"],
+            "transactional id": rows["producer_id"].map(names),
+            "producer id": rows["producer_id"],
+            "epoch": rows["producer_epoch"],
+            "marker": rows["marker_offset"],
             "partitions": [", ".join(map(str, parts[place])) for place in places],
         }
     )
@@ -187,12 +193,12 @@ def why(outcome: str, opened: OpenTransaction | None, reason: str | None) -> str
     return ""
 
 
-def tinted(listed: pd.DataFrame, shown: pd.DataFrame, chosen: tuple[int, int] | None) -> Styler:
+def tinted(listed: pd.DataFrame, rows: pd.DataFrame, chosen: tuple[int, int] | None) -> Styler:
     """Tints each row by its outcome; the chosen one stands out."""
-    places = list(zip(shown["partition"], shown["first_offset"], strict=True))
+    places = list(zip(rows["partition"], rows["first_offset"], strict=True))
     styles = [
         _style(outcome, place == chosen)
-        for outcome, place in zip(shown["outcome"], places, strict=True)
+        for outcome, place in zip(rows["outcome"], places, strict=True)
     ]
 
     def tint(all_rows: pd.DataFrame) -> pd.DataFrame:

@@ -88,15 +88,19 @@ def read_compare(
     ), notices
 
 
-def write_compare(place: CompareState) -> dict[str, str]:
-    """Writes the URL parameters that read back as this place."""
-    params = {"topic": place.topic, "partition": str(place.partition), "offset": str(place.offset)}
-    if place.record != place.offset:
-        params["record"] = str(place.record)
-    if place.level != BOTH:
-        params["level"] = place.level
-    if place.fates:
-        params["fate"] = ",".join(fate.lower() for fate in place.fates)
+def write_compare(selection: CompareState) -> dict[str, str]:
+    """Writes the URL parameters that read back as this selection."""
+    params = {
+        "topic": selection.topic,
+        "partition": str(selection.partition),
+        "offset": str(selection.offset),
+    }
+    if selection.record != selection.offset:
+        params["record"] = str(selection.record)
+    if selection.level != BOTH:
+        params["level"] = selection.level
+    if selection.fates:
+        params["fate"] = ",".join(fate.lower() for fate in selection.fates)
     return params
 
 
@@ -118,10 +122,10 @@ class TransactionsState:
 
 
 def read_transactions(
-    params: Mapping[str, str], bounds: Bounds, found: pd.DataFrame
+    params: Mapping[str, str], bounds: Bounds, transactions: pd.DataFrame
 ) -> tuple[TransactionsState, list[str]]:
-    """Reads the URL's selection among `found` (`fates.transactions`); also returns a notice for
-    every invalid value."""
+    """Reads the URL's selection among the transactions (`fates.transactions`); also returns a
+    notice for every invalid value."""
     notices: list[str] = []
     partition = _number_or_none(params, "partition", notices)
     if partition is not None and partition not in {p.partition for p in bounds.partitions}:
@@ -130,7 +134,7 @@ def read_transactions(
         )
         partition = None
     producer = _number_or_none(params, "producer", notices)
-    if producer is not None and not (found["producer_id"] == producer).any():
+    if producer is not None and not (transactions["producer_id"] == producer).any():
         notices.append(f"Producer {producer} has no transaction here. Showing every producer.")
         producer = None
     outcomes = []
@@ -140,12 +144,12 @@ def read_transactions(
         else:
             notices.append(f"There is no outcome {plain(text)}; it is ignored.")
     skip = _number(params, "skip", 0, notices)
-    if skip and skip >= len(found):
+    if skip and skip >= len(transactions):
         notices.append(
-            f"There are only {len(found):,} transactions, so {skip:,} cannot be skipped."
+            f"There are only {len(transactions):,} transactions, so {skip:,} cannot be skipped."
         )
         skip = 0
-    chosen = _chosen(params, found, notices)
+    chosen = _chosen(params, transactions, notices)
     return (
         TransactionsState(
             bounds.topic, partition, producer, tuple(dict.fromkeys(outcomes)), skip, chosen
@@ -231,7 +235,7 @@ def read_topics(params: Mapping[str, str], bounds: Bounds) -> tuple[TopicsState,
             f"No record is {plain(str(fate).lower())}; Compare shows such offsets. The filter is"
             " ignored."
         )
-    found = TopicsState(
+    state = TopicsState(
         bounds.topic,
         _one_of(params, "view", VIEWS, RECORDS, notices),
         partition,
@@ -247,33 +251,35 @@ def read_topics(params: Mapping[str, str], bounds: Bounds) -> tuple[TopicsState,
         fields=_paths(params, notices),
         until=until,
     )
-    return found, notices
+    return state, notices
 
 
-def write_topics(look: TopicsState) -> dict[str, str]:
+def write_topics(selection: TopicsState) -> dict[str, str]:
     """Writes the URL parameters that read back as this view."""
-    params = {"topic": look.topic, "view": look.view}
-    if look.partition is not None:
-        params["partition"] = str(look.partition)
-    if look.offset is not None:
-        params["offset"] = str(look.offset)
-    elif look.time is not None:
-        params["time"] = look.time
-    if look.until is not None:
-        params["until"] = look.until
+    params = {"topic": selection.topic, "view": selection.view}
+    if selection.partition is not None:
+        params["partition"] = str(selection.partition)
+    if selection.offset is not None:
+        params["offset"] = str(selection.offset)
+    elif selection.time is not None:
+        params["time"] = selection.time
+    if selection.until is not None:
+        params["until"] = selection.until
     params |= {
-        name: getattr(look, name) for name in ("key", "value", "header") if getattr(look, name)
+        name: getattr(selection, name)
+        for name in ("key", "value", "header")
+        if getattr(selection, name)
     }
-    if look.fates:
-        params["fate"] = ",".join(fate.lower() for fate in look.fates)
-    if look.newest:
+    if selection.fates:
+        params["fate"] = ",".join(fate.lower() for fate in selection.fates)
+    if selection.newest:
         params["order"] = NEWEST
-    if look.record is not None:
-        params["record"] = f"{look.record[0]}/{look.record[1]}"
-    if look.level != COMMITTED:
-        params["level"] = look.level
-    if look.fields:
-        params["fields"] = ",".join(look.fields)
+    if selection.record is not None:
+        params["record"] = f"{selection.record[0]}/{selection.record[1]}"
+    if selection.level != COMMITTED:
+        params["level"] = selection.level
+    if selection.fields:
+        params["fields"] = ",".join(selection.fields)
     return params
 
 
@@ -310,46 +316,46 @@ def _partition(
     params: Mapping[str, str], bounds: Bounds, fallback: int, notices: list[str]
 ) -> PartitionBounds:
     by_number = {p.partition: p for p in bounds.partitions}
-    wanted = _number(params, "partition", fallback, notices)
-    if wanted not in by_number:
+    number = _number(params, "partition", fallback, notices)
+    if number not in by_number:
         notices.append(
-            f"Topic {plain(bounds.topic)} has no partition {wanted:,}. Showing partition"
+            f"Topic {plain(bounds.topic)} has no partition {number:,}. Showing partition"
             f" {fallback}."
         )
-    return by_number.get(wanted, by_number[fallback])
+    return by_number.get(number, by_number[fallback])
 
 
 def _time(params: Mapping[str, str], name: str, notices: list[str]) -> str | None:
-    found = params.get(name)
-    if found is not None and _time_ms(found) is None:
-        notices.append(f"{plain(found)} is not a time such as 2026-01-31 12:00:00. It is ignored.")
+    text = params.get(name)
+    if text is not None and _time_ms(text) is None:
+        notices.append(f"{plain(text)} is not a time such as 2026-01-31 12:00:00. It is ignored.")
         return None
-    return found
+    return text
 
 
 def _time_ms(text: str) -> int | None:
     """Parses a time into milliseconds since 1970; None if it is not a time."""
     try:
-        found = datetime.fromisoformat(text.strip())
+        moment = datetime.fromisoformat(text.strip())
         return int(
-            (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp() * 1000
+            (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000
         )
     except (ValueError, OverflowError):
         return None
 
 
 def _one_of(
-    params: Mapping[str, str], name: str, known: Sequence[str], default: str, notices: list[str]
+    params: Mapping[str, str], name: str, options: Sequence[str], default: str, notices: list[str]
 ) -> str:
-    found = params.get(name, default)
-    if found in known:
-        return found
-    notices.append(f"There is no {name} {plain(found)}. Showing {default}.")
+    value = params.get(name, default)
+    if value in options:
+        return value
+    notices.append(f"There is no {name} {plain(value)}. Showing {default}.")
     return default
 
 
 def _chosen(
-    params: Mapping[str, str], found: pd.DataFrame, notices: list[str]
+    params: Mapping[str, str], transactions: pd.DataFrame, notices: list[str]
 ) -> tuple[int, int] | None:
     """Finds the transaction that holds the offset in the URL, given as `partition/offset`."""
     text = params.get("transaction")
@@ -358,8 +364,10 @@ def _chosen(
     place = _place(text)
     if place is not None:
         partition, offset = place
-        own = found[(found["partition"] == partition) & (found["first_offset"] == offset)]
-        if not own.empty:
+        matches = transactions[
+            (transactions["partition"] == partition) & (transactions["first_offset"] == offset)
+        ]
+        if not matches.empty:
             return partition, offset
     notices.append(
         f"No transaction begins at {plain(text)} (partition/offset). None is shown in detail."
@@ -427,23 +435,23 @@ def _within(offset: int, p: PartitionBounds, what: str, notices: list[str]) -> i
 
 def _paths(params: Mapping[str, str], notices: list[str]) -> tuple[str, ...]:
     """Reads the paths of columns. A comma inside of a quoted name separates nothing."""
-    found = []
+    paths = []
     for text in filter(None, re.split(r",(?=\s*\$)", params.get("fields", ""))):
         try:
-            found.append(as_path(text))
+            paths.append(as_path(text))
         except ValueError as error:
             notices.append(f"A column is left out: {plain(str(error))}.")
-    kept = list(dict.fromkeys(found))
-    if len(kept) > COLUMNS_MAX:
+    distinct = list(dict.fromkeys(paths))
+    if len(distinct) > COLUMNS_MAX:
         notices.append(f"At most {COLUMNS_MAX} fields are columns. The first ones are shown.")
-    return tuple(kept[:COLUMNS_MAX])
+    return tuple(distinct[:COLUMNS_MAX])
 
 
 def _fates(params: Mapping[str, str], notices: list[str]) -> tuple[Fate, ...]:
-    found = []
+    fates = []
     for text in filter(None, params.get("fate", "").split(",")):
         try:
-            found.append(Fate(text.upper()))
+            fates.append(Fate(text.upper()))
         except ValueError:
             notices.append(f"There is no fate {plain(text)}; it is ignored.")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(fates))

@@ -57,56 +57,56 @@ def journal_event(entry: Entry, names: Mapping[Place, str], portions: bool) -> s
         )
     if isinstance(entry, TaskFailed):
         return f"A task fails: {entry.error}."
-    who = names.get((entry.source_topic, entry.source_partition))
+    worker = names.get((entry.source_topic, entry.source_partition))
     if isinstance(entry, FaultFired) and entry.source_partition == EVERY_PARTITION:
-        who = "every source partition"
-    if who is None:
+        worker = "every source partition"
+    if worker is None:
         return None
     if isinstance(entry, TaskStarted):
         return (
-            f"A worker takes over {who} at offset {entry.next_offset:,}. Earlier workers of {who}"
-            " can no longer commit."
+            f"A worker takes over {worker} at offset {entry.next_offset:,}. Earlier workers of"
+            f" {worker} can no longer commit."
             if not portions
-            else f"A worker takes over {who} at offset {entry.next_offset:,}."
+            else f"A worker takes over {worker} at offset {entry.next_offset:,}."
         )
     if isinstance(entry, FaultFired):
-        by_hand = strike_sentence(entry, who)
-        return f"{by_hand or f'The fault {entry.fault} strikes the worker of {who}'}."
-    return _ended(entry, who, portions)
+        by_hand = strike_sentence(entry, worker)
+        return f"{by_hand or f'The fault {entry.fault} strikes the worker of {worker}'}."
+    return _ended(entry, worker, portions)
 
 
-def _ended(entry: TransactionEnded, who: str, portions: bool) -> str | None:
+def _ended(entry: TransactionEnded, worker: str, portions: bool) -> str | None:
     if entry.outcome is Declared.COMMITTED:
         inputs = _count(entry.inputs, "input")
-        return f"The worker of {who} commits its offset: {inputs} done." if portions else None
+        return f"The worker of {worker} commits its offset: {inputs} done." if portions else None
     if entry.outcome is Declared.ABORTED:
-        return f"The worker of {who} aborts its transaction: {_cut(entry.reason)}."
+        return f"The worker of {worker} aborts its transaction: {_cut(entry.reason)}."
     if entry.outcome is Declared.FENCED:
-        return f"The worker of {who} is fenced: {_cut(entry.reason)}."
-    return f"The worker of {who} does not know how its transaction ended: {_cut(entry.reason)}."
+        return f"The worker of {worker} is fenced: {_cut(entry.reason)}."
+    return f"The worker of {worker} does not know how its transaction ended: {_cut(entry.reason)}."
 
 
-def begins(who: str, parts: Sequence[Part]) -> str:
+def begins(writer: str, parts: Sequence[Part]) -> str:
     """Returns the sentence for the first record of a transaction."""
-    return f"{who} begins a transaction in {_places(parts)}. read_committed waits there."
+    return f"{writer} begins a transaction in {_places(parts)}. read_committed waits there."
 
 
-def ends(who: str, parts: Sequence[Part], waits: bool, released: int) -> str:
+def ends(writer: str, parts: Sequence[Part], waits: bool, released: int) -> str:
     """Returns the sentence for the markers of a transaction. `waits`: an open transaction holds it
     back; `released`: records of other transactions that waited for this one."""
     records = _count(sum(part.records for part in parts), "record")
     where = _places(parts)
     outcome = {part.outcome for part in parts}
     if outcome == {COMMITTED}:
-        says = f"COMMIT markers land in {where}: {records} of {_lower(who)} are committed"
+        says = f"COMMIT markers land in {where}: {records} of {_lower(writer)} are committed"
         says += ", and wait behind an open transaction." if waits else "."
     elif outcome == {ABORTED}:
         says = (
-            f"ABORT markers land in {where}: {records} of {_lower(who)} stay in the log, and no"
+            f"ABORT markers land in {where}: {records} of {_lower(writer)} stay in the log, and no"
             " read_committed consumer gets them."
         )
     else:
-        says = f"Markers that disagree land in {where}: {records} of {_lower(who)}."
+        says = f"Markers that disagree land in {where}: {records} of {_lower(writer)}."
     return says + (f" {_count(released, 'record')} that waited become visible." if released else "")
 
 
@@ -128,8 +128,8 @@ def _cut(text: str) -> str:
     return short.rstrip(".")
 
 
-def _lower(who: str) -> str:
-    return who[0].lower() + who[1:]
+def _lower(writer: str) -> str:
+    return writer[0].lower() + writer[1:]
 
 
 def left_out(older: int, partitions: tuple[int, int], workers: tuple[int, int]) -> list[str]:

@@ -43,14 +43,14 @@ def _history(url: str, _settings: Settings) -> History:  # noqa: ARG001 - the ke
     return History(_settings)
 
 
-def note_look(settings: Settings, what: str) -> None:
+def note_look(settings: Settings, subject: str) -> None:
     """Notes once in the audit log that this person looks at payloads, if there is a login. Raises
     NotPermitted."""
     if settings.login is None:
         return
     by = page_identity(settings)
-    look = (by.issuer, by.subject, what)
+    look = (by.issuer, by.subject, subject)
     noted: set[tuple[str, str, str]] = st.session_state.setdefault("looked_at", set())
     if look not in noted:
-        allow(open_history(settings), Action.LOOK, what)
+        allow(open_history(settings), Action.LOOK, subject)
         noted.add(look)

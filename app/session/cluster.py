@@ -53,14 +53,14 @@ def newest_records_of(
 ) -> tuple[dict[str, NewestRecords], dict[str, str]]:
     """Returns the newest records (`newest_records`) of the topics that `read_newest_records` has
     read, and why others could not be read."""
-    known = _newest(kafka.bootstrap, settings.client)
-    told = {
-        one.topic: known[one.topic][1]
-        for one in topics
-        if one.topic in known and known[one.topic][0] == one.bounds
+    cache = _newest(kafka.bootstrap, settings.client)
+    results = {
+        overview.topic: cache[overview.topic][1]
+        for overview in topics
+        if overview.topic in cache and cache[overview.topic][0] == overview.bounds
     }
-    newest = {topic: said for topic, said in told.items() if not isinstance(said, str)}
-    refused = {topic: said for topic, said in told.items() if isinstance(said, str)}
+    newest = {topic: result for topic, result in results.items() if not isinstance(result, str)}
+    refused = {topic: result for topic, result in results.items() if isinstance(result, str)}
     return newest, refused
 
 
@@ -69,16 +69,16 @@ def read_newest_records(
 ) -> None:
     """Reads the newest batch headers of topics that moved since they were read, as many as the
     budget allows. Raises ClusterError."""
-    known = _newest(kafka.bootstrap, settings.client)
+    cache = _newest(kafka.bootstrap, settings.client)
     deadline = time.monotonic() + budget_s
     with connect(Address(kafka.bootstrap, settings.client)) as client:
-        for one in topics:
-            if one.topic in known and known[one.topic][0] == one.bounds:
+        for overview in topics:
+            if overview.topic in cache and cache[overview.topic][0] == overview.bounds:
                 continue
             try:
-                known[one.topic] = one.bounds, newest_records(client, one.bounds)
+                cache[overview.topic] = overview.bounds, newest_records(client, overview.bounds)
             except TopicproofError as error:
-                known[one.topic] = one.bounds, str(error)
+                cache[overview.topic] = overview.bounds, str(error)
             if time.monotonic() > deadline:
                 return
 

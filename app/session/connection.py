@@ -31,7 +31,7 @@ def page_settings() -> Settings:
 
 
 @dataclass(frozen=True)
-class Held:
+class RunningServices:
     """The services, kept running as long as this dashboard needs them."""
 
     services: Services
@@ -41,16 +41,16 @@ class Held:
 def running_kafka(settings: Settings) -> Services:
     """Returns the running Kafka; starts the embedded one if necessary. Raises ClusterError,
     SetupError."""
-    held = _held(str(settings.home), settings.bootstrap, settings.brokers, settings)
-    require_reachable(held.services.address)
-    return held.services
+    running = _running(str(settings.home), settings.bootstrap, settings.brokers, settings)
+    require_reachable(running.services.address)
+    return running.services
 
 
-def _answers(held: Held) -> bool:
+def _answers(running: RunningServices) -> bool:
     """Whether Kafka still answers. An embedded Kafka that does not was stopped from outside; its
     keeper starts it again on the next request."""
     try:
-        require_reachable(held.services.address)
+        require_reachable(running.services.address)
     except TopicproofError:
         return False
     return True
@@ -60,11 +60,16 @@ def _answers(held: Held) -> bool:
     max_entries=4,
     show_spinner="Connecting to Kafka, which is started if it is not running…",
     validate=_answers,
-    on_release=lambda held: held.stack.close(),
+    on_release=lambda running: running.stack.close(),
 )
-def _held(home: str, bootstrap: str | None, brokers: int, _settings: Settings) -> Held:  # noqa: ARG001 - the key
+def _running(
+    home: str,  # noqa: ARG001 - part of the key
+    bootstrap: str | None,  # noqa: ARG001 - part of the key
+    brokers: int,  # noqa: ARG001 - part of the key
+    _settings: Settings,
+) -> RunningServices:
     stack = ExitStack()
-    return Held(stack.enter_context(services(_settings, spark=False)), stack)
+    return RunningServices(stack.enter_context(services(_settings, spark=False)), stack)
 
 
 def decoders(settings: Settings) -> Formats:
@@ -78,13 +83,13 @@ def _formats(registry: RegistryFacts | None, avro: tuple[tuple[str, Path], ...])
     return Formats(registry, dict(avro))
 
 
-def topic_names(settings: Settings, kafka: Services, wanted: str | None) -> list[str]:
-    """Returns the names of the cluster's topics; asks again if the wanted topic is unknown."""
-    known = _topics(kafka.bootstrap, settings)
-    if wanted is not None and wanted not in known:
+def topic_names(settings: Settings, kafka: Services, topic: str | None) -> list[str]:
+    """Returns the names of the cluster's topics; asks again if `topic` is not among them."""
+    names = _topics(kafka.bootstrap, settings)
+    if topic is not None and topic not in names:
         _topics.clear()
-        known = _topics(kafka.bootstrap, settings)
-    return known
+        names = _topics(kafka.bootstrap, settings)
+    return names
 
 
 @st.cache_data(ttl=5, max_entries=4, show_spinner="Asking Kafka for its topics…")

@@ -55,9 +55,11 @@ class Coordination:
     """Which brokers did not answer, and why; their information is missing above."""
 
 
-def topic_coordination(settings: Settings, kafka: Services, seen: Snapshot) -> Coordination:
+def topic_coordination(settings: Settings, kafka: Services, snapshot: Snapshot) -> Coordination:
     """Queries once per snapshot, and again after a moment, because open transactions age."""
-    return _coordination(kafka.bootstrap, seen.bounds.topic, seen.taken_at, settings.client, seen)
+    return _coordination(
+        kafka.bootstrap, snapshot.bounds.topic, snapshot.taken_at, settings.client, snapshot
+    )
 
 
 @st.cache_resource(
@@ -68,31 +70,31 @@ def _coordination(
     topic: str,
     taken_at: datetime,  # noqa: ARG001 - part of the key
     _client: Mapping[str, str],
-    _seen: Snapshot,
+    _snapshot: Snapshot,
 ) -> Coordination:
     try:
         with connect(Address(bootstrap, _client)) as kafka:
-            opened = open_transactions(kafka, topic, _seen.bounds, _seen.ranges)
+            opened = open_transactions(kafka, topic, _snapshot.bounds, _snapshot.ranges)
             producers = topic_producers(kafka, topic)
     except ClusterError as error:
         nobody = pd.DataFrame(columns=list(PRODUCER_COLUMNS))
         return Coordination((), nobody, {}, {}, {}, str(error))
     remembered = producers.dropna(subset=["transactional_id"])
     names = dict(zip(remembered["producer_id"], remembered["transactional_id"], strict=True))
-    if _seen.transactions.empty:
+    if _snapshot.transactions.empty:
         return Coordination(opened, producers, names, {}, {}, None)
     try:
-        reasons, told, exposed = _told_by_log(
-            bootstrap, _seen.bounds, _client, _seen.transactions, names
+        reasons, log_names, exposed = _read_coordinator_log(
+            bootstrap, _snapshot.bounds, _client, _snapshot.transactions, names
         )
     except ClusterError as error:
         unheard = f"The coordinators' own log: {error}"
         return Coordination(opened, producers, names, {}, {}, unheard)
-    return Coordination(opened, producers, told | names, reasons, exposed, None)
+    return Coordination(opened, producers, log_names | names, reasons, exposed, None)
 
 
 @st.cache_resource(ttl="1h", max_entries=12, show_spinner="Reading the coordinators’ own log…")
-def _told_by_log(
+def _read_coordinator_log(
     bootstrap: str,
     within: Bounds,
     _client: Mapping[str, str],
@@ -103,14 +105,14 @@ def _told_by_log(
     which of these are exposed. Reads once, because ended transactions do not change. Raises
     ClusterError."""
     # An id's log is in one partition; if a name is unknown, all partitions must be read.
-    known = set(_ended["producer_id"]) <= _names.keys()
+    all_named = set(_ended["producer_id"]) <= _names.keys()
     bounds = fetch_bounds(Address(bootstrap, _client), STATE_TOPIC)
     states = read_states(
-        Address(bootstrap, _client), bounds, set(_names.values()) if known else None
+        Address(bootstrap, _client), bounds, set(_names.values()) if all_named else None
     )
     places = zip(_ended["partition"], _ended["first_offset"], strict=True)
-    found = zip(places, abort_reasons(within.topic, _ended, states), strict=True)
-    reasons = {place: reason for place, reason in found if reason is not None}
+    placed_reasons = zip(places, abort_reasons(within.topic, _ended, states), strict=True)
+    reasons = {place: reason for place, reason in placed_reasons if reason is not None}
     exposed = {name: is_exposed(version) for name, version in client_versions(states).items()}
     return reasons, transactional_ids(states), exposed
 
@@ -125,11 +127,11 @@ def topic_lags(
     topic: str,
     taken_at: datetime,
     _client: Mapping[str, str],
-    _seen: Snapshot,
+    _snapshot: Snapshot,
 ) -> tuple[GroupLag, ...]:
-    opened = _coordination(bootstrap, topic, taken_at, _client, _seen).opened
+    opened = _coordination(bootstrap, topic, taken_at, _client, _snapshot).opened
     with connect(Address(bootstrap, _client)) as kafka:
-        return group_lags(kafka, topic, _seen.bounds, _seen.ranges, opened)
+        return group_lags(kafka, topic, _snapshot.bounds, _snapshot.ranges, opened)
 
 
 @st.cache_data(
@@ -142,11 +144,11 @@ def topic_share_groups(
     topic: str,
     taken_at: datetime,
     _client: Mapping[str, str],
-    _seen: Snapshot,
+    _snapshot: Snapshot,
 ) -> tuple[ShareGroup, ...]:
-    opened = _coordination(bootstrap, topic, taken_at, _client, _seen).opened
+    opened = _coordination(bootstrap, topic, taken_at, _client, _snapshot).opened
     with connect(Address(bootstrap, _client)) as kafka:
-        return share_groups(kafka, topic, _seen.bounds, _seen.ranges, opened)
+        return share_groups(kafka, topic, _snapshot.bounds, _snapshot.ranges, opened)
 
 
 @st.cache_data(
@@ -157,5 +159,5 @@ def topic_share_groups(
 def mirrored_offsets(
     bootstrap: str, topic: str, _client: Mapping[str, str]
 ) -> tuple[Checkpoint, ...]:
-    found = checkpoints(Address(bootstrap, _client), [topic])
-    return tuple(one for each in found for one in each.found)
+    mirrors = checkpoints(Address(bootstrap, _client), [topic])
+    return tuple(checkpoint for mirror in mirrors for checkpoint in mirror.found)

@@ -30,7 +30,9 @@ def hidden_fields(settings: Settings, *topics: str | None) -> tuple[Field, ...]:
     if login is None or not login.masks:
         return ()
     by = page_identity(settings)
-    return tuple(one for topic in topics if topic for one in masked_fields(login.masks, topic, by))
+    return tuple(
+        field for topic in topics if topic for field in masked_fields(login.masks, topic, by)
+    )
 
 
 Shown = TypeVar("Shown", Record, Row)

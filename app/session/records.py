@@ -30,27 +30,27 @@ RECORD_BYTES, HEADER_BYTES = 1_000, 200
 
 
 def records_in_window(
-    settings: Settings, kafka: Services, seen: Snapshot, partition: int, first: int, count: int
+    settings: Settings, kafka: Services, snapshot: Snapshot, partition: int, first: int, count: int
 ) -> tuple[Record, ...]:
     """Returns the records of a window, as this person may see them."""
-    topic, last = seen.bounds.topic, first + count - 1
+    topic, last = snapshot.bounds.topic, first + count - 1
     note_look(settings, f"{topic}-{partition}, offsets {first} to {last}")
     return mask_records(
         hidden_fields(settings, topic),
-        unmasked_records(settings, kafka, seen, partition, first, count),
+        unmasked_records(settings, kafka, snapshot, partition, first, count),
     )
 
 
 def unmasked_records(
-    settings: Settings, kafka: Services, seen: Snapshot, partition: int, first: int, count: int
+    settings: Settings, kafka: Services, snapshot: Snapshot, partition: int, first: int, count: int
 ) -> tuple[Record, ...]:
     """Reads the records of a window once, and again when the fates of its offsets change. Nothing
     is masked."""
-    mark = fingerprint(seen, partition, first, first + count)
-    topic, address = seen.bounds.topic, Address(kafka.bootstrap, settings.client)
+    mark = fingerprint(snapshot, partition, first, first + count)
+    topic, address = snapshot.bounds.topic, Address(kafka.bootstrap, settings.client)
 
     def read() -> tuple[Record, ...]:
-        facts = seen.bounds, seen.ranges, seen.batches
+        facts = snapshot.bounds, snapshot.ranges, snapshot.batches
         with st.spinner("Reading the records at both levels…"):
             return tuple(read_window(address, topic, partition, first, count, *facts))
 
@@ -72,37 +72,37 @@ def size_of(records: Sequence[Record | Row]) -> int:
 def search_results(
     settings: Settings,
     kafka: Services,
-    seen: Snapshot,
-    look: TopicsState,
-    told: Callable[[int, int], None],
+    snapshot: Snapshot,
+    selection: TopicsState,
+    on_progress: Callable[[int, int], None],
 ) -> dict[int, Search]:
     """Returns the result of the URL's search by partition. It is kept for the same person and
     search, as long as they see the same parts of records."""
-    hidden, by = hidden_fields(settings, look.topic), page_identity(settings)
+    hidden, by = hidden_fields(settings, selection.topic), page_identity(settings)
     key = (
         "search",
         (by.issuer, by.subject, by.name),
         hidden,
         kafka.bootstrap,
-        look.topic,
-        look.partition,
-        look.offset,
-        look.time_ms,
-        look.until_ms,
-        look.wanted,
-        look.newest,
-        seen.taken_at,
+        selection.topic,
+        selection.partition,
+        selection.offset,
+        selection.time_ms,
+        selection.until_ms,
+        selection.wanted,
+        selection.newest,
+        snapshot.taken_at,
     )
-    if look.key or look.value or look.header:
+    if selection.key or selection.value or selection.header:
         # Whether a record is found would tell what is masked in it.
-        require_unmasked(settings, look.topic)
-    where = "all partitions" if look.partition is None else f"partition {look.partition}"
-    note_look(settings, f"{look.topic}, a search of {where}")
+        require_unmasked(settings, selection.topic)
+    where = "all partitions" if selection.partition is None else f"partition {selection.partition}"
+    note_look(settings, f"{selection.topic}, a search of {where}")
 
     def masked_results() -> dict[int, Search]:
         return {
             number: replace(result, rows=mask_records(hidden, result.rows))
-            for number, result in _search(settings, kafka, seen, look, told).items()
+            for number, result in _search(settings, kafka, snapshot, selection, on_progress).items()
         }
 
     def size(results: dict[int, Search]) -> int:
@@ -115,45 +115,58 @@ def search_results(
 def _search(
     settings: Settings,
     kafka: Services,
-    seen: Snapshot,
-    look: TopicsState,
-    told: Callable[[int, int], None],
+    snapshot: Snapshot,
+    selection: TopicsState,
+    on_progress: Callable[[int, int], None],
 ) -> dict[int, Search]:
     """Searches one partition, or all of them. Nothing is masked."""
     address = Address(kafka.bootstrap, settings.client)
-    bounds, ranges, wanted = seen.bounds, seen.ranges, look.wanted
+    bounds, ranges, criteria = snapshot.bounds, snapshot.ranges, selection.wanted
     formats = decoders(settings)
 
     def decode(value: bytes) -> str | None:
         return formats.decode(value, bounds.topic).text
 
     text = decode if formats.configured else None
-    one = look.partition
-    partitions = [p.partition for p in bounds.partitions] if one is None else [one]
+    partition = selection.partition
+    partitions = [p.partition for p in bounds.partitions] if partition is None else [partition]
     first, end = (
         None if at is None else offsets_at(address, bounds, partitions, at)
-        for at in (look.time_ms, look.until_ms)
+        for at in (selection.time_ms, selection.until_ms)
     )
-    if one is None:
-        return search_all(address, bounds, ranges, wanted, told, look.newest, text, first, end)
-    p, begin = seen.partition(one), look.offset
+    if partition is None:
+        return search_all(
+            address, bounds, ranges, criteria, on_progress, selection.newest, text, first, end
+        )
+    p, begin = snapshot.partition(partition), selection.offset
     if begin is None:
-        begin = first[one] if first is not None else p.hw if look.newest else p.start
-    place = address, bounds, ranges, one, begin
-    last = None if end is None else end[one]
-    return {one: search(*place, wanted, told, look.newest, text=text, end=last)}
+        begin = first[partition] if first is not None else p.hw if selection.newest else p.start
+    last = None if end is None else end[partition]
+    result = search(
+        address,
+        bounds,
+        ranges,
+        partition,
+        begin,
+        criteria,
+        on_progress,
+        selection.newest,
+        text=text,
+        end=last,
+    )
+    return {partition: result}
 
 
 def committed_retry(
-    settings: Settings, kafka: Services, seen: Snapshot, aborted: Record
+    settings: Settings, kafka: Services, snapshot: Snapshot, aborted: Record
 ) -> int | None:
     """Finds the offset where the same output of the same input was committed after all, if one of
     the next transactions holds it."""
-    if aborted.lineage is None or hides_our_headers(hidden_fields(settings, seen.bounds.topic)):
+    if aborted.lineage is None or hides_our_headers(hidden_fields(settings, snapshot.bounds.topic)):
         # Masked lineage is the same for all records.
         return None
-    for offset in same_place(seen.ranges, aborted.partition, aborted.offset, ATTEMPTS_FOLLOWED):
-        for record in records_in_window(settings, kafka, seen, aborted.partition, offset, 1):
+    for offset in same_place(snapshot.ranges, aborted.partition, aborted.offset, ATTEMPTS_FOLLOWED):
+        for record in records_in_window(settings, kafka, snapshot, aborted.partition, offset, 1):
             if record.delivered and record.lineage == aborted.lineage:
                 return offset
     return None

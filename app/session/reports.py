@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import streamlit as st
 from pyarrow import ArrowInvalid
 
-from topicproof.app.found import Found
+from topicproof.app.found import TopicFindings
 from topicproof.app.found import found_in as findings_in
 from topicproof.app.session.byte_budget import byte_budget
 from topicproof.app.session.masking import hidden_fields, hides_parts
@@ -75,19 +75,19 @@ def kept_report(settings: Settings, run: Run) -> Report | None:
 def judged_run(runs: Sequence[Run], topic: str) -> Run | None:
     """Returns the first of these runs and checks that has a verdict on the topic, as its sink
     before its source."""
-    known = [run for run in runs if run.verdict is not None]
+    judged = [run for run in runs if run.verdict is not None]
     return next(
         (
             run
             for of in ("sink", "source")
-            for run in known
+            for run in judged
             if getattr(run.facts, of) == topic and not run.facts.database
         ),
         None,
     )
 
 
-def newest_findings(settings: Settings, topic: str) -> Found | None:
+def newest_findings(settings: Settings, topic: str) -> TopicFindings | None:
     """Returns what the newest verdict on the topic found in it; None without a verdict. Shows why
     if its evidence cannot be read."""
     run = judged_run(newest_runs(settings), topic)
@@ -95,7 +95,7 @@ def newest_findings(settings: Settings, topic: str) -> Found | None:
     return None if run is None or report is None else findings_of(settings, run, report, topic)
 
 
-def findings_of(settings: Settings, run: Run, report: Report, topic: str) -> Found | None:
+def findings_of(settings: Settings, run: Run, report: Report, topic: str) -> TopicFindings | None:
     """Returns what the run's verdict found in the topic; nothing if parts of its topics are masked
     for this person, whose values it could tell. Shows why if its evidence cannot be read."""
     if _hidden(settings, run, report):
@@ -113,5 +113,5 @@ def findings_of(settings: Settings, run: Run, report: Report, topic: str) -> Fou
         return None
 
 
-def _size_of(found: Found) -> int:
-    return int(found.rows.memory_usage(deep=True).sum()) + MARK_BYTES * len(found.marks)
+def _size_of(findings: TopicFindings) -> int:
+    return int(findings.rows.memory_usage(deep=True).sum()) + MARK_BYTES * len(findings.marks)

@@ -27,15 +27,15 @@ def newest_runs(settings: Settings) -> list[Run]:
 def run_of_url(settings: Settings) -> Run | None:
     """Returns the run in the URL; None if the URL names none. Raises UsageError if there is no such
     run."""
-    wanted = st.query_params.get("run")
-    return open_history(settings).get(wanted) if wanted else None
+    run_id = st.query_params.get("run")
+    return open_history(settings).get(run_id) if run_id else None
 
 
 def signoff_standings(settings: Settings, runs: Sequence[Run]) -> dict[str, str]:
     """Returns each run's sign-off standing in words."""
     signed: dict[str, list[Signoff]] = {}
-    for one in signoffs(open_history(settings)):
-        signed.setdefault(one.run, []).append(one)
+    for signoff in signoffs(open_history(settings)):
+        signed.setdefault(signoff.run, []).append(signoff)
     today = datetime.now(UTC).date()
     return {
         run.id: (standing_text(signed.get(run.id, []), evidence_hash(run.folder(settings)), today))
@@ -46,7 +46,7 @@ def signoff_standings(settings: Settings, runs: Sequence[Run]) -> dict[str, str]
 def zipped_evidence(history: History, run: Run, payloads: Payloads) -> bytes:
     """Packs the run's evidence and its sign-offs as a zip file. Raises EvidenceError,
     NotPermitted."""
-    with TemporaryDirectory(prefix="topicproof-zip-") as place:
-        packed = Path(place) / f"{run.id}.zip"
+    with TemporaryDirectory(prefix="topicproof-zip-") as folder:
+        packed = Path(folder) / f"{run.id}.zip"
         export_zip(history, run, packed, payloads)
         return packed.read_bytes()

@@ -20,15 +20,15 @@ LIVE_AGE_MAX_S = 1.5
 def page_snapshot(settings: Settings, kafka: Services, topic: str, live: bool) -> Snapshot:
     """Returns the topic's snapshot: a recent one for a page that was just opened, a current one
     while the topic is `live`, otherwise the previous one."""
-    kept = st.session_state.get("snapshot_of") == topic
-    age_max_s = LIVE_AGE_MAX_S if live else float("inf") if kept else REOPENED_AGE_MAX_S
+    is_shown = st.session_state.get("snapshot_of") == topic
+    age_max_s = LIVE_AGE_MAX_S if live else float("inf") if is_shown else REOPENED_AGE_MAX_S
     if st.session_state.pop("look_again", None) == topic:
         age_max_s = 0.0
     watch = _watch(kafka.bootstrap, topic)
     with nullcontext() if live else st.spinner(f"Reading the batch headers of {plain(topic)}…"):
-        taken = watch.get(Address(kafka.bootstrap, settings.client), age_max_s)
+        snapshot = watch.get(Address(kafka.bootstrap, settings.client), age_max_s)
     st.session_state["snapshot_of"] = topic
-    return taken
+    return snapshot
 
 
 def fresh_snapshot(settings: Settings, kafka: Services, topic: str, age_max_s: float) -> Snapshot:

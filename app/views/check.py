@@ -21,7 +21,7 @@ from topicproof.app.check_state import (
     topic_of,
     write_check,
 )
-from topicproof.app.checking import Drafted, Origin
+from topicproof.app.checking import Origin, TopicSamples
 from topicproof.app.contract_form import form
 from topicproof.app.contract_import import import_contract
 from topicproof.app.contract_matches import show_preview
@@ -71,11 +71,11 @@ def page() -> None:
     with show_errors():
         sides = clusters_of(state, fields or {})
         kafka = topic.connected(sides.sink)
-        there = kafka if sides.source is None else topic.connected(sides.source)
-        if kafka is None or there is None:
+        source_kafka = kafka if sides.source is None else topic.connected(sides.source)
+        if kafka is None or source_kafka is None:
             st.stop()
         names = {
-            "source": topic_names(sides.source or sides.sink, there, state.source),
+            "source": topic_names(sides.source or sides.sink, source_kafka, state.source),
             "sink": topic_names(sides.sink, kafka, state.sink),
         }
     choose_topics(state, names, source_slot, sink_slot)
@@ -93,9 +93,9 @@ def page() -> None:
         welcome(any(names.values()))
         return
     missing = [
-        one
-        for side, one in (("source", state.source), ("sink", state.sink))
-        if one is not None and one not in names[side]
+        name
+        for side, name in (("source", state.source), ("sink", state.sink))
+        if name is not None and name not in names[side]
     ]
     if missing:
         st.error(
@@ -106,10 +106,10 @@ def page() -> None:
             title="No such topic",
             icon=":material/search_off:",
         )
-    found = None if missing else sampled(kafka, sides, state)
+    samples = None if missing else sampled(kafka, sides, state)
     if fields is None:
-        fields = drafted_fields(state, found)
-    edit(kafka, state, origin, fields, found, run)
+        fields = drafted_fields(state, samples)
+    edit(kafka, state, origin, fields, samples, run)
 
 
 def shown_run(state: CheckState) -> Run | None:
@@ -161,10 +161,10 @@ def clusters_of(state: CheckState, fields: Mapping[str, Any]) -> SideSettings:
     """Returns the clusters of both sides: those that contract or URL name, else the page's. Raises
     UsageError for an unknown one."""
     sink, source = cluster_of(fields, "sink"), state.source_cluster
-    own = settings if sink in (None, settings.cluster) else read_settings(cluster=sink)
-    if source in (None, own.cluster):
-        return SideSettings(own)
-    return SideSettings(own, read_settings(cluster=source))
+    sink_settings = settings if sink in (None, settings.cluster) else read_settings(cluster=sink)
+    if source in (None, sink_settings.cluster):
+        return SideSettings(sink_settings)
+    return SideSettings(sink_settings, read_settings(cluster=source))
 
 
 def go(state: CheckState) -> None:
@@ -205,7 +205,7 @@ def choose_source_cluster(state: CheckState, sides: SideSettings) -> None:
     if not others:
         return
     st.session_state["check_source_cluster"] = state.source_cluster or SAME
-    own = sides.sink.cluster or "this cluster"
+    sink_name = sides.sink.cluster or "this cluster"
 
     def chosen() -> None:
         picked = st.session_state["check_source_cluster"]
@@ -214,7 +214,9 @@ def choose_source_cluster(state: CheckState, sides: SideSettings) -> None:
     st.segmented_control(
         "Cluster of the source",
         [SAME, *others],
-        format_func=lambda name: f"Source on {own}, as the sink" if name == SAME else f"on {name}",
+        format_func=lambda name: (
+            f"Source on {sink_name}, as the sink" if name == SAME else f"on {name}"
+        ),
         key="check_source_cluster",
         on_change=chosen,
         required=True,
@@ -227,9 +229,18 @@ def choose_kept(state: CheckState, origin: Origin | None, slot: Any) -> None:
     """Offers the kept contracts, and the other versions of the one that is open."""
     with show_errors():
         history = open_history(settings)
-        known = contracts(history)
-        own = versions(history, origin.name) if origin and origin.name and origin.version else []
-    labels = list(dict.fromkeys([*(one.label for one in own), *(one.label for one in known)]))
+        stored = contracts(history)
+        other_versions = (
+            versions(history, origin.name) if origin and origin.name and origin.version else []
+        )
+    labels = list(
+        dict.fromkeys(
+            [
+                *(contract.label for contract in other_versions),
+                *(contract.label for contract in stored),
+            ]
+        )
+    )
     if not labels:
         return
     opened = f"{origin.name}@{origin.version}" if origin and origin.version else None
@@ -287,7 +298,7 @@ def welcome(topics: bool) -> None:
         )
 
 
-def sampled(kafka: Services, sides: SideSettings, state: CheckState) -> Drafted | None:
+def sampled(kafka: Services, sides: SideSettings, state: CheckState) -> TopicSamples | None:
     """Returns samples of both topics; None, with a notice, if they cannot be had."""
     if state.source is None or state.sink is None:
         return None
@@ -296,10 +307,11 @@ def sampled(kafka: Services, sides: SideSettings, state: CheckState) -> Drafted 
     try:
         return checking.drafted(sides, kafka, state.source, state.sink)
     except TopicproofError as error:
-        said = str(error).removesuffix(" Fill it first.")
+        reason = str(error).removesuffix(" Fill it first.")
         st.warning(
             wording.plain(
-                f"{said} Without a sample of both topics, no contract can be drafted or previewed."
+                f"{reason} Without a sample of both topics, no contract can be drafted or"
+                " previewed."
             ),
             title="No sample of both topics",
             icon=":material/info:",
@@ -307,11 +319,11 @@ def sampled(kafka: Services, sides: SideSettings, state: CheckState) -> Drafted 
         return None
 
 
-def drafted_fields(state: CheckState, found: Drafted | None) -> Mapping[str, Any]:
+def drafted_fields(state: CheckState, samples: TopicSamples | None) -> Mapping[str, Any]:
     """Returns the drafted contract; without a draft, one whose identity is yet to be chosen."""
-    if found is not None and found.draft.found:
+    if samples is not None and samples.draft.found:
         # A draft names clusters only where both have names.
-        return at_cluster(parse_fields(found.draft.text), state.source_cluster)
+        return at_cluster(parse_fields(samples.draft.text), state.source_cluster)
     named = {side: {"topic": getattr(state, side)} for side in SIDES}
     return at_cluster(
         {"guarantee": "exactly_once", **named, "identity": PLACEHOLDER}, state.source_cluster
@@ -323,27 +335,27 @@ def edit(
     state: CheckState,
     origin: Origin | None,
     fields: Mapping[str, Any],
-    found: Drafted | None,
+    samples: TopicSamples | None,
     run: Run | None,
 ) -> None:
     """Shows the contract as a form beside what it would match, and the button that checks."""
     left, right = st.columns([1.1, 1], gap="medium")
     with left, st.container(border=True):
         name = contract_name(state, origin)
-        if found is not None and origin is None and state.terms is None:
-            draft_note(found)
-        labels = {} if found is None else found.labels
+        if samples is not None and origin is None and state.terms is None:
+            draft_note(samples)
+        labels = {} if samples is None else samples.labels
         form(fields, labels, lambda after: go(state.with_fields(after)))
     with right:
-        ready = st.container()
-        shown = st.container()
+        start_slot = st.container()
+        preview_slot = st.container()
     text = as_kept(state, origin, fields)
     mistakes = checking.mistakes(fields)
-    with ready:
+    with start_slot:
         starting(kafka, name, text, fields, mistakes, run)
-        slow = st.empty()
-    with shown:
-        show_preview(fields, found)
+        lint_slot = st.empty()
+    with preview_slot:
+        show_preview(fields, samples)
         with st.expander("The contract as YAML", icon=":material/code:"):
             verbatim(text)
             st.download_button(
@@ -355,7 +367,7 @@ def edit(
                 on_click="ignore",
             )
     if not mistakes:
-        with slow:
+        with lint_slot:
             spark_lint(fields)
 
 
@@ -373,42 +385,42 @@ def contract_name(state: CheckState, origin: Origin | None) -> str:
     def named() -> None:
         go(replace(state, name=st.session_state["check_name"].strip() or None))
 
-    kept = f"{origin.name}@{origin.version}" if origin and origin.version else None
-    said = f"Opened: {kept}. " if kept else ""
+    label = f"{origin.name}@{origin.version}" if origin and origin.version else None
+    prefix = f"Opened: {label}. " if label else ""
     st.text_input(
         "Contract name",
         key="check_name",
         on_change=named,
         help=(
-            f"{said}A check keeps its contract under this name. Changed terms become the next"
+            f"{prefix}A check keeps its contract under this name. Changed terms become the next"
             " version; earlier versions stay."
         ),
     )
     return name
 
 
-def draft_note(found: Drafted) -> None:
+def draft_note(samples: TopicSamples) -> None:
     """Shows what the draft was made from."""
-    if not found.draft.found:
+    if not samples.draft.found:
         st.warning(
-            wording.plain(found.draft.why).replace(", so no contract was written", ""),
+            wording.plain(samples.draft.why).replace(", so no contract was written", ""),
             title="Choose the identity yourself",
             icon=":material/fingerprint:",
         )
         return
-    inputs, outputs = len(found.inputs.rows), len(found.outputs.rows)
+    inputs, outputs = len(samples.inputs.rows), len(samples.outputs.rows)
     st.markdown(f"Drafted from the newest {inputs:,} inputs and {outputs:,} outputs. Review it.")
-    st.caption("  \n".join(wording.plain(note) for note in found.draft.notes))
-    if found.draft.question is not None:
-        question = found.draft.question.replace(*FILE_WORDS)
+    st.caption("  \n".join(wording.plain(note) for note in samples.draft.notes))
+    if samples.draft.question is not None:
+        question = samples.draft.question.replace(*FILE_WORDS)
         st.warning(
             wording.plain(f"{question[:1].upper()}{question[1:]}."),
             title="To fill in first",
             icon=":material/help:",
         )
-    if found.draft.repeated:
+    if samples.draft.repeated:
         st.caption("Two outputs of one input:")
-        verbatim("\n".join(found.draft.repeated))
+        verbatim("\n".join(samples.draft.repeated))
 
 
 def starting(
@@ -420,13 +432,13 @@ def starting(
     run: Run | None,
 ) -> None:
     """Shows the button that checks, and what is still wrong with the contract."""
-    going = run is not None and run.alive
+    is_running = run is not None and run.alive
     pressed = st.button(
         "Check again" if run is not None else "Check now",
         type="primary",
         icon=":material/fact_check:",
         width="stretch",
-        disabled=bool(mistakes) or going,
+        disabled=bool(mistakes) or is_running,
         help="Reads the topics whole, and judges them. It goes on if you close this page.",
     )
     if mistakes:
@@ -442,16 +454,16 @@ def begin(kafka: Services, name: str, text: str, fields: Mapping[str, Any]) -> N
         wrong = checking.spark_mistakes(settings, fields)
         if wrong:
             raise ContractError(*wrong)
-        given = parse_fields(text)
-        for one in make_contract(given).each():
-            sides = settings_of_sides(one, settings)
-            own = kafka.address if one.of.cluster is None else sides.sink.address
-            question_of(one, given, *sides.clusters(own))
+        terms = parse_fields(text)
+        for contract in make_contract(terms).each():
+            sides = settings_of_sides(contract, settings)
+            address = kafka.address if contract.of.cluster is None else sides.sink.address
+            question_of(contract, terms, *sides.clusters(address))
         with st.status("Starting the check…") as status:
             history = open_history(settings)
-            kept = keep(history, name, text)
+            stored = keep(history, name, text)
             started = start_check(
-                history, kept.label, lambda line: status.update(label=wording.plain(line))
+                history, stored.label, lambda line: status.update(label=wording.plain(line))
             )
     except ContractError as error:
         st.error(mistakes_text(error.mistakes), title="The check cannot start")

@@ -19,7 +19,7 @@ from topicproof.app.charts.strip import (
     strip_with_pointer,
 )
 from topicproof.app.clickable import clickable
-from topicproof.app.found import Found, first_copy, marks_legend, marks_sentence
+from topicproof.app.found import TopicFindings, first_copy, marks_legend, marks_sentence
 from topicproof.app.payload import decoded, payload, verbatim
 from topicproof.app.session.connection import decoders, page_settings
 from topicproof.app.session.errors import show_errors
@@ -56,107 +56,120 @@ LEVEL_NAMES = {BOTH: "both", UNCOMMITTED: "uncommitted", COMMITTED: "committed"}
 settings = page_settings()
 
 
-def go(place: CompareState) -> None:
+def go(selection: CompareState) -> None:
     """Moves the page to this place."""
-    st.query_params.from_dict(write_compare(place))
+    st.query_params.from_dict(write_compare(selection))
 
 
-def body(kafka: Services, seen: Snapshot, live: bool) -> None:
+def body(kafka: Services, snapshot: Snapshot, live: bool) -> None:
     """Draws everything that depends on the topic's snapshot."""
     facts_slot = st.container()
-    if not seen.bounds.offsets:
-        facts(kafka, seen, facts_slot)
-        topic.empty(seen)
+    if not snapshot.bounds.offsets:
+        facts(kafka, snapshot, facts_slot)
+        topic.empty(snapshot)
         return
-    place, notices = read_compare(
-        st.query_params, seen.bounds, next_of(seen.ranges, -1, -1, Fate.ABORTED)
+    selection, notices = read_compare(
+        st.query_params, snapshot.bounds, next_of(snapshot.ranges, -1, -1, Fate.ABORTED)
     )
     for notice in notices:
         st.warning(notice, icon=":material/info:")
     # First of all: the browser loads the drawing code and draws the strip while the rest is
     # computed.
     with show_errors():
-        found = None if live else newest_findings(settings, place.topic)
-    strip = overview(seen, place, found, live)
-    facts(kafka, seen, facts_slot)
-    controls(seen, place)
+        topic_findings = None if live else newest_findings(settings, selection.topic)
+    strip = overview(snapshot, selection, topic_findings, live)
+    facts(kafka, snapshot, facts_slot)
+    controls(snapshot, selection)
     with show_errors():
-        records = records_in_window(settings, kafka, seen, place.partition, place.first, WINDOW)
-        chosen = next((one for one in records if one.offset == place.record), None)
+        records = records_in_window(
+            settings, kafka, snapshot, selection.partition, selection.first, WINDOW
+        )
+        chosen = next((record for record in records if record.offset == selection.record), None)
         if chosen is None:
             chosen = next(
-                iter(records_in_window(settings, kafka, seen, place.partition, place.record, 1)),
+                iter(
+                    records_in_window(
+                        settings, kafka, snapshot, selection.partition, selection.record, 1
+                    )
+                ),
                 None,
             )
     left, right = st.columns([2.1, 1], gap="medium")
     with left:
-        listing(place, records, strip)
+        listing(selection, records, strip)
     with right:
         if chosen is not None:
-            detail(kafka, seen, place, chosen, found)
+            detail(kafka, snapshot, selection, chosen, topic_findings)
 
 
-def facts(kafka: Services, seen: Snapshot, slot: DeltaGenerator) -> None:
+def facts(kafka: Services, snapshot: Snapshot, slot: DeltaGenerator) -> None:
     """Shows the balance, in one line and in numbers."""
     with slot.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(f"### {wording.balance(seen.bounds.offsets, seen.fates)}")
+        st.markdown(f"### {wording.balance(snapshot.bounds.offsets, snapshot.fates)}")
         with st.popover("In numbers", icon=":material/table:", width="content"):
             st.dataframe(
-                tables.balance_table(seen.bounds, seen.counts).style.format("{:,}"),
+                tables.balance_table(snapshot.bounds, snapshot.counts).style.format("{:,}"),
                 hide_index=True,
                 width="content",
                 alt="Bounds and fates of every partition",
             )
             st.caption(
-                f"{wording.plain(seen.bounds.topic)} at {wording.plain(kafka.bootstrap)}:"
-                f" {wording.count(seen.batches.num_rows, 'batch header', 'batch headers')} read in"
-                f" {seen.took_s:.2f} s."
+                f"{wording.plain(snapshot.bounds.topic)} at {wording.plain(kafka.bootstrap)}:"
+                f" {wording.count(snapshot.batches.num_rows, 'batch header', 'batch headers')}"
+                f" read in {snapshot.took_s:.2f} s."
             )
 
 
 def overview(
-    seen: Snapshot, place: CompareState, found_there: Found | None, live: bool
+    snapshot: Snapshot, selection: CompareState, topic_findings: TopicFindings | None, live: bool
 ) -> export.Chart:
     """Draws the strip: every partition on one axis of offsets, with what the topic's verdict found.
     Returns the chart, for export."""
-    bounds = around(seen.bounds, place.partition)
-    found = fates.bins(seen.ranges, bounds, strip_columns(len(bounds.partitions)))
-    width = int(found.edges[1] - found.edges[0])
+    bounds = around(snapshot.bounds, selection.partition)
+    bins = fates.bins(snapshot.ranges, bounds, strip_columns(len(bounds.partitions)))
+    width = int(bins.edges[1] - bins.edges[0])
 
     def clicked() -> None:
         points = st.session_state["strip"].selection.points
         if points and "customdata" in points[0]:
-            st.session_state["strip_cell"] = (place.topic, *list(points[0]["customdata"])[:3])
+            st.session_state["strip_cell"] = (selection.topic, *list(points[0]["customdata"])[:3])
         topic_then, *cell = st.session_state.get("strip_cell", ("",))
         # Clicking the same cell again deselects it. Go there anyway, because the page may have
         # moved elsewhere meanwhile.
-        if topic_then == place.topic:
+        if topic_then == selection.topic:
             partition, first, end = (int(part) for part in cell)
-            offset = worst_place(seen.ranges, partition, first, end)
-            go(replace(place, partition=partition, offset=offset, record=offset))
+            offset = worst_place(snapshot.ranges, partition, first, end)
+            go(replace(selection, partition=partition, offset=offset, record=offset))
 
-    marks = [] if found_there is None else [one for one in found_there.marks if within(one, bounds)]
-    strip = strip_figure(found, bounds, marks)
-    alt = (
-        f"Fates of the offsets of {place.topic}, one row per partition. The balance table has the"
-        " same figures."
+    marks = (
+        []
+        if topic_findings is None
+        else [mark for mark in topic_findings.marks if within(mark, bounds)]
     )
-    if found_there is not None and marks:
+    strip = strip_figure(bins, bounds, marks)
+    alt = (
+        f"Fates of the offsets of {selection.topic}, one row per partition. The balance table has"
+        " the same figures."
+    )
+    if topic_findings is not None and marks:
         alt += f" Marked on it: {marks_sentence(marks)}"
-    clickable(strip, strip_pointer(found, place.partition, place.record), "strip", clicked, alt)
-    hidden = len(seen.bounds.partitions) - len(bounds.partitions)
+    clickable(
+        strip, strip_pointer(bins, selection.partition, selection.record), "strip", clicked, alt
+    )
+    hidden = len(snapshot.bounds.partitions) - len(bounds.partitions)
     st.caption(
-        f"Bounds taken {seen.taken_at:%H:%M:%S} UTC, "
+        f"Bounds taken {snapshot.taken_at:%H:%M:%S} UTC, "
         + ("again every 2 s while the run continues. " if live else "kept until you refresh. ")
         + f"{wording.bin_sentence(width)} ◇ shown below · ┃ LSO, where something is withheld"
         + (f" · {wording.count(hidden, 'further partition')} only in numbers" if hidden else "")
     )
-    if found_there is not None and marks:
+    if topic_findings is not None and marks:
         st.markdown(
             f"{wording.plain(marks_sentence(marks))} {marks_legend(marks)}"
-            f" [{wording.plain(f'Verdict of {found_there.run}')}](verdict?run={found_there.run})"
+            f" [{wording.plain(f'Verdict of {topic_findings.run}')}]"
+            f"(verdict?run={topic_findings.run})"
         )
-    return lambda: strip_with_pointer(strip, place.partition, place.record)
+    return lambda: strip_with_pointer(strip, selection.partition, selection.record)
 
 
 def within(mark: Mark, bounds: Bounds) -> bool:
@@ -175,26 +188,26 @@ def around(bounds: Bounds, partition: int) -> Bounds:
     return replace(bounds, partitions=bounds.partitions[first : first + STRIP_PARTITIONS_MAX])
 
 
-def controls(seen: Snapshot, place: CompareState) -> None:
+def controls(snapshot: Snapshot, selection: CompareState) -> None:
     """Asks for the place, the level and the fates."""
     state = st.session_state
-    state["partition"], state["offset"] = place.partition, place.offset
-    state["level"], state["fate"] = place.level, list(place.fates)
-    p = seen.partition(place.partition)
-    numbers = [one.partition for one in seen.bounds.partitions]
+    state["partition"], state["offset"] = selection.partition, selection.offset
+    state["level"], state["fate"] = selection.level, list(selection.fates)
+    p = snapshot.partition(selection.partition)
+    numbers = [bounds.partition for bounds in snapshot.bounds.partitions]
 
     def partition_chosen() -> None:
-        start = seen.partition(state["partition"]).start
-        go(replace(place, partition=state["partition"], offset=start, record=start))
+        start = snapshot.partition(state["partition"]).start
+        go(replace(selection, partition=state["partition"], offset=start, record=start))
 
     def offset_chosen() -> None:
-        go(replace(place, offset=state["offset"], record=state["offset"]))
+        go(replace(selection, offset=state["offset"], record=state["offset"]))
 
     def level_chosen() -> None:
-        go(replace(place, level=state["level"] or BOTH))
+        go(replace(selection, level=state["level"] or BOTH))
 
     def fate_chosen() -> None:
-        go(replace(place, fates=tuple(state["fate"])))
+        go(replace(selection, fates=tuple(state["fate"])))
 
     # Not in columns: in a narrow window they wrap, where columns would cut their words.
     row = st.container(horizontal=True, vertical_alignment="bottom")
@@ -214,7 +227,7 @@ def controls(seen: Snapshot, place: CompareState) -> None:
         on_change=offset_chosen,
         width=OFFSET_PX,
         help=(
-            f"Partition {place.partition} holds the offsets {p.start:,} to"
+            f"Partition {selection.partition} holds the offsets {p.start:,} to"
             f" {max(p.start, p.hw - 1):,}."
         ),
     )
@@ -230,119 +243,136 @@ def controls(seen: Snapshot, place: CompareState) -> None:
             " one row per offset."
         ),
     )
-    there = [fate for fate in fates.FATES if seen.fates[fate] or fate in place.fates]
+    present = [fate for fate in fates.FATES if snapshot.fates[fate] or fate in selection.fates]
     row.pills(
         "Only these fates",
-        there,
+        present,
         selection_mode="multi",
         format_func=wording.fate_label,
         key="fate",
         on_change=fate_chosen,
         help="None chosen: every offset of the window is shown.",
     )
-    jumps(seen, place)
+    jumps(snapshot, selection)
 
 
-def jumps(seen: Snapshot, place: CompareState) -> None:
+def jumps(snapshot: Snapshot, selection: CompareState) -> None:
     """Offers the next stretch of each fate in the topic, and the neighbouring windows."""
-    p = seen.partition(place.partition)
+    p = snapshot.partition(selection.partition)
     with st.container(horizontal=True, gap="small"):
         for fate in FATES_NEXT:
-            target = next_of(seen.ranges, place.partition, place.record, fate)
+            target = next_of(snapshot.ranges, selection.partition, selection.record, fate)
             if target is not None:
                 st.button(
                     f"Next {wording.FATE_WORDS[fate].word}",
                     key=f"next_{fate.lower()}",
                     icon=":material/skip_next:",
                     on_click=go,
-                    args=(replace(place, partition=target[0], offset=target[1], record=target[1]),),
+                    args=(
+                        replace(selection, partition=target[0], offset=target[1], record=target[1]),
+                    ),
                     help=f"To partition {target[0]}, offset {target[1]:,}.",
                 )
-        earlier, later = max(p.start, place.offset - WINDOW), min(p.hw - 1, place.offset + WINDOW)
+        earlier, later = (
+            max(p.start, selection.offset - WINDOW),
+            min(p.hw - 1, selection.offset + WINDOW),
+        )
         st.button(
             f"{WINDOW} earlier",
             key="earlier",
             icon=":material/chevron_left:",
-            disabled=place.offset <= p.start,
+            disabled=selection.offset <= p.start,
             on_click=go,
-            args=(replace(place, offset=earlier, record=earlier),),
+            args=(replace(selection, offset=earlier, record=earlier),),
         )
         st.button(
             f"{WINDOW} later",
             key="later",
             icon=":material/chevron_right:",
-            disabled=place.offset >= p.hw - 1,
+            disabled=selection.offset >= p.hw - 1,
             on_click=go,
-            args=(replace(place, offset=later, record=later),),
+            args=(replace(selection, offset=later, record=later),),
         )
 
 
-def listing(place: CompareState, records: Sequence[Record], strip: export.Chart) -> None:
+def listing(selection: CompareState, records: Sequence[Record], strip: export.Chart) -> None:
     """Lists both levels, offset by offset."""
-    shown = [one for one in records if not place.fates or one.fate in place.fates]
+    visible = [
+        record for record in records if not selection.fates or record.fate in selection.fates
+    ]
     if not records:
         st.info("This partition is empty.")
         return
     first, last = records[0].offset, records[-1].offset
-    said = f"Partition {place.partition}, offsets {first:,} to {last:,}"
-    if not shown:
-        words = " or ".join(wording.FATE_WORDS[fate].word for fate in place.fates)
-        st.info(f"{said}: none of these {len(records):,} is {words}. Use “Next” to go to one.")
+    window = f"Partition {selection.partition}, offsets {first:,} to {last:,}"
+    if not visible:
+        words = " or ".join(wording.FATE_WORDS[fate].word for fate in selection.fates)
+        st.info(f"{window}: none of these {len(records):,} is {words}. Use “Next” to go to one.")
         return
 
     # A selection belongs to what was on the screen: the rows of another window are other records.
-    key = f"records {place.partition} {first} {place.level} {' '.join(place.fates)}"
+    key = f"records {selection.partition} {first} {selection.level} {' '.join(selection.fates)}"
 
     def chosen() -> None:
         cells = st.session_state[key].selection.cells
-        if cells and cells[0][0] < len(shown):
-            go(replace(place, record=shown[cells[0][0]].offset))
+        if cells and cells[0][0] < len(visible):
+            go(replace(selection, record=visible[cells[0][0]].offset))
 
     formats = decoders(page_settings())
-    table = tables.record_table(shown, place.level, place.topic, formats)
+    table = tables.record_table(visible, selection.level, selection.topic, formats)
     st.dataframe(
-        tables.tinted(table, shown, place.record),
+        tables.tinted(table, visible, selection.record),
         hide_index=True,
-        height=min(TABLE_PX, HEAD_PX + ROW_PX * len(shown) + 3),
+        height=min(TABLE_PX, HEAD_PX + ROW_PX * len(visible) + 3),
         row_height=ROW_PX,
         key=key,
         on_select=chosen,
         selection_mode="single-cell",
         placeholder="null",
-        alt=f"{said} of {place.topic}, one row per offset, at both isolation levels",
+        alt=f"{window} of {selection.topic}, one row per offset, at both isolation levels",
         column_config=tables.widths(table),
     )
     filtered = (
-        f"{len(shown):,} of the {len(records):,} offsets"
-        if place.fates
+        f"{len(visible):,} of the {len(records):,} offsets"
+        if selection.fates
         else f"all {len(records):,} offsets"
     )
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.caption(f"{said}: {filtered}. Click a row to see the whole record.")
-        export.offer(place.topic, f"{place.topic}-{place.partition}-{first}", shown, formats, strip)
+        st.caption(f"{window}: {filtered}. Click a row to see the whole record.")
+        export.offer(
+            selection.topic,
+            f"{selection.topic}-{selection.partition}-{first}",
+            visible,
+            formats,
+            strip,
+        )
 
 
 def detail(
-    kafka: Services, seen: Snapshot, place: CompareState, record: Record, found: Found | None
+    kafka: Services,
+    snapshot: Snapshot,
+    selection: CompareState,
+    record: Record,
+    topic_findings: TopicFindings | None,
 ) -> None:
     """Shows one offset: what the verdict found there, why a read_committed consumer gets it or not,
     and its content."""
     word = wording.FATE_WORDS[record.fate]
     with st.container(border=True):
         st.markdown(f"#### Offset {record.offset:,} {wording.badge(word)}")
-        st.caption(f"{wording.plain(place.topic)}, partition {record.partition}")
-        findings(seen, place, found)
+        st.caption(f"{wording.plain(selection.topic)}, partition {record.partition}")
+        findings(snapshot, selection, topic_findings)
         st.markdown(f"**Does a read\\_committed consumer get it?** {wording.plain(record.why)}")
         if record.fate is Fate.ABORTED:
             with show_errors():
-                instead = committed_retry(settings, kafka, seen, record)
+                instead = committed_retry(settings, kafka, snapshot, record)
             if instead is not None:
                 st.button(
                     f"Its input was committed at {instead:,}",
                     key="instead",
                     icon=":material/redo:",
                     on_click=go,
-                    args=(replace(place, offset=instead, record=instead),),
+                    args=(replace(selection, offset=instead, record=instead),),
                     help=(
                         "The same output of the same input, by a later attempt, on this partition."
                     ),
@@ -356,7 +386,8 @@ def detail(
                 icon=":material/timeline:",
                 query_params=write_transactions(
                     TransactionsState(
-                        place.topic, chosen=seen.transaction_at(place.partition, record.offset)
+                        selection.topic,
+                        chosen=snapshot.transaction_at(selection.partition, record.offset),
                     )
                 ),
             )
@@ -382,8 +413,8 @@ def detail(
         with right:
             payload("Value", record.value)
         formats = decoders(page_settings())
-        decoded(record, place.topic, formats, "key")
-        decoded(record, place.topic, formats, "value")
+        decoded(record, selection.topic, formats, "key")
+        decoded(record, selection.topic, formats, "value")
         if record.headers:
             st.caption(f"{wording.count(len(record.headers), 'header')}")
             st.dataframe(
@@ -396,24 +427,27 @@ def detail(
         st.caption(f"Timestamp {wording.moment_of_ms(record.timestamp_ms)}")
 
 
-def findings(seen: Snapshot, place: CompareState, found: Found | None) -> None:
+def findings(
+    snapshot: Snapshot, selection: CompareState, topic_findings: TopicFindings | None
+) -> None:
     """Shows what the topic's verdict found at the chosen offset, with a way to the first copy of a
     duplicate."""
-    if found is None:
+    if topic_findings is None:
         return
-    for one in found.at(place.partition, place.record).to_dict("records"):
+    for finding in topic_findings.at(selection.partition, selection.record).to_dict("records"):
         st.warning(
-            wording.plain(one["why"]), title=wording.KIND_TITLES.get(one["kind"], one["kind"])
+            wording.plain(finding["why"]),
+            title=wording.KIND_TITLES.get(finding["kind"], finding["kind"]),
         )
-        first = first_copy(one)
-        if first is not None and first[0] in {p.partition for p in seen.bounds.partitions}:
+        first = first_copy(finding)
+        if first is not None and first[0] in {p.partition for p in snapshot.bounds.partitions}:
             partition, offset = first
             st.button(
                 f"Its first copy: partition {partition}, offset {offset:,}",
                 key="first_copy",
                 icon=":material/content_copy:",
                 on_click=go,
-                args=(replace(place, partition=partition, offset=offset, record=offset),),
+                args=(replace(selection, partition=partition, offset=offset, record=offset),),
             )
 
 

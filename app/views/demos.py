@@ -23,7 +23,7 @@ POLL_S = 1.5
 settings = page_settings()
 
 
-def start(told: Story) -> None:
+def start(story: Story) -> None:
     """Starts the story's runs and opens it. Stops the runs of the story on the page that would go
     on forever."""
     with show_errors():
@@ -31,38 +31,38 @@ def start(told: Story) -> None:
         for run in newest_runs(settings):
             if run.id in ids and live.is_endless(run):
                 stop(open_history(settings), run.id)
-        params = start_story(settings, told)
+        params = start_story(settings, story)
     st.query_params.from_dict(params)
     st.rerun()
 
 
-def card(told: Story, opened: bool) -> None:
+def card(story: Story, opened: bool) -> None:
     """Shows a story that can be started: its button, and the question it answers."""
     with st.container(gap="xxsmall"):
         pressed = st.button(
-            told.title,
-            key=f"tell {told.name}",
-            icon=told.icon,
+            story.title,
+            key=f"tell {story.name}",
+            icon=story.icon,
             type="primary" if opened else "secondary",
             width="stretch",
-            help=f"Starts {wording.count(len(told.parts), 'small real run')}: {told.takes}.",
+            help=f"Starts {wording.count(len(story.parts), 'small real run')}: {story.takes}.",
         )
-        st.caption(told.question)
+        st.caption(story.question)
     if pressed:
-        start(told)
+        start(story)
 
 
-def look(told: Story, ids: list[str]) -> None:
+def look(story: Story, ids: list[str]) -> None:
     """Shows the story so far."""
     with show_errors():
-        runs = [open_history(settings).get(one) for one in ids]
-    *past, now = stories.steps(told, runs)
+        runs = [open_history(settings).get(run_id) for run_id in ids]
+    *past, now = stories.steps(story, runs)
     with st.container(gap="xsmall"):
         for step in past:
             st.markdown(f":green[✓ **{step.title}**] {wording.plain(step.text)}")
-    st.info(wording.plain(now.text), title=now.title, icon=told.icon)
+    st.info(wording.plain(now.text), title=now.title, icon=story.icon)
     columns = st.columns(len(runs), gap="medium")
-    for part, run, column in zip(told.parts, runs, columns, strict=True):
+    for part, run, column in zip(story.parts, runs, columns, strict=True):
         with column:
             scene(part.title, run)
     if st.session_state.get("told") == ids and not any(run.alive for run in runs):
@@ -100,44 +100,44 @@ def scene(title: str, run: Run) -> None:
 
 def tally(run: Run) -> None:
     """Shows the counts of the run's journal."""
-    seen = run.progress
-    said = [
-        f"**{seen.committed:,}** committed",
-        f"**{seen.aborted:,}** aborted",
-        *([f"**{seen.fenced:,}** fenced"] if seen.fenced else []),
+    counts = run.progress
+    parts = [
+        f"**{counts.committed:,}** committed",
+        f"**{counts.aborted:,}** aborted",
+        *([f"**{counts.fenced:,}** fenced"] if counts.fenced else []),
     ]
-    fired = f" · **{wording.count(seen.faults, 'fault')}** fired" if seen.faults else ""
+    fired = f" · **{wording.count(counts.faults, 'fault')}** fired" if counts.faults else ""
     # Without transactions, a portion is what is written between two committed offsets.
     noun = "Transactions" if run.plan.get("guarantee") == "exactly_once" else "Portions"
     crashes = any(fault.startswith("crash") for fault in run.plan.get("faults", ()))
     killed = crashes or run.plan.get("by_hand")
     silent = ". A killed worker declares nothing." if killed else ""
-    st.markdown(f"{noun} that the pipeline declared: {', '.join(said)}{fired}{silent}")
+    st.markdown(f"{noun} that the pipeline declared: {', '.join(parts)}{fired}{silent}")
 
 
 def opened() -> tuple[Story, list[str]] | None:
     """Returns the story in the URL and its runs; None, with a notice, if they are not in the
     history."""
-    told = stories.story(st.query_params.get("story"))
-    ids = [one for one in st.query_params.get("runs", "").split(",") if one]
-    if told is None or len(ids) != len(told.parts):
+    story = stories.find_story(st.query_params.get("story"))
+    ids = [run_id for run_id in st.query_params.get("runs", "").split(",") if run_id]
+    if story is None or len(ids) != len(story.parts):
         if "story" in st.query_params:
             st.warning("That story cannot be opened again. Choose one.", icon=":material/info:")
         return None
     try:
-        runs = [open_history(settings).get(one) for one in ids]
+        runs = [open_history(settings).get(run_id) for run_id in ids]
     except TopicproofError as error:
         st.warning(wording.plain(str(error)), title="A run of that story is not in the history")
         return None
     if any(run.kind != "run" for run in runs):
         st.warning("A check of two topics is not a story. Choose one.", icon=":material/info:")
         return None
-    return told, ids
+    return story, ids
 
 
-def following(told: Story) -> None:
+def following(story: Story) -> None:
     """Offers the next story."""
-    after = STORIES[(STORIES.index(told) + 1) % len(STORIES)]
+    after = STORIES[(STORIES.index(story) + 1) % len(STORIES)]
     if st.button(f"Next: {after.question}", key="next story", icon=after.icon, help=after.title):
         start(after)
 
@@ -146,16 +146,16 @@ def page() -> None:
     st.title("Demos", anchor=False)
     left, right = st.columns([1, 2.4], gap="large")
     with right:
-        found = opened()
+        opened_story = opened()
     with left:
         st.caption(
             "One click starts a story: real runs on a real Kafka, explained in plain words while"
             " they happen."
         )
-        for told in STORIES:
-            card(told, found is not None and told is found[0])
+        for story in STORIES:
+            card(story, opened_story is not None and story is opened_story[0])
     with right:
-        if found is None:
+        if opened_story is None:
             st.info(
                 "A pipeline on Spark reads one topic, and writes the square of each number to"
                 " another inside Kafka transactions. Each story shows what happens to the output"
@@ -164,14 +164,14 @@ def page() -> None:
                 icon=":material/arrow_back:",
             )
             return
-        told, ids = found
-        st.markdown(f"### {told.title}")
-        going = any(open_history(settings).get(one).alive for one in ids)
-        st.session_state["told"] = ids if going else None
-        st.fragment(look, run_every=POLL_S if going else None)(told, ids)
+        story, ids = opened_story
+        st.markdown(f"### {story.title}")
+        is_running = any(open_history(settings).get(run_id).alive for run_id in ids)
+        st.session_state["told"] = ids if is_running else None
+        st.fragment(look, run_every=POLL_S if is_running else None)(story, ids)
         explain_picture()
-        if not going:
-            following(told)
+        if not is_running:
+            following(story)
 
 
 page()

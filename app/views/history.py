@@ -41,12 +41,12 @@ def page() -> None:
         st.caption(
             f"The newest {RUNS_SHOWN:,}; `topicproof runs` and the database have all of them."
         )
-    shown = filtered(runs, standings)
-    if not shown:
+    matches = filtered(runs, standings)
+    if not matches:
         st.info("None of them matches these filters.", icon=":material/filter_alt_off:")
     else:
-        listed(shown, standings)
-    judged = [run for run in shown if run.verdict]
+        listed(matches, standings)
+    judged = [run for run in matches if run.verdict]
     if judged:
         over_time(judged)
     side_by_side([run for run in runs if run.verdict])
@@ -63,12 +63,12 @@ def filtered(runs: Sequence[Run], standings: Mapping[str, str]) -> list[Run]:
         "decision": ("Decision", [standings[run.id].partition(" with ")[0] for run in runs]),
         "on": ("Cluster", [wording.clusters(run) for run in runs]),
     }
-    wanted = dict.fromkeys(facets, EVERY)
+    choices = dict.fromkeys(facets, EVERY)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         for name, (label, values) in facets.items():
-            known = sorted(set(filter(None, values)))
+            options = sorted(set(filter(None, values)))
             if name in st.query_params or len(set(values)) > 1:
-                wanted[name] = _choice(label, name, [EVERY, *known])
+                choices[name] = _choice(label, name, [EVERY, *options])
         topic = st.text_input(
             "Topic", key="topic", bind="query-params", placeholder="part of a name"
         )
@@ -76,7 +76,7 @@ def filtered(runs: Sequence[Run], standings: Mapping[str, str]) -> list[Run]:
     return [
         run
         for run, values in zip(runs, of_runs, strict=True)
-        if all(wanted[name] in (EVERY, value) for name, value in zip(facets, values, strict=True))
+        if all(choices[name] in (EVERY, value) for name, value in zip(facets, values, strict=True))
         and (not topic or any(topic in name for name in trend.topics(run)))
     ]
 
@@ -124,15 +124,15 @@ def over_time(runs: Sequence[Run]) -> None:
     subjects: dict[str, int] = {}
     for run in runs:
         subjects[trend.subject(run)] = subjects.get(trend.subject(run), 0) + 1
-    often = sorted(subjects, key=lambda one: -subjects[one])
+    often = sorted(subjects, key=lambda subject: -subjects[subject])
     with st.container(horizontal=True, vertical_alignment="bottom"):
         of = _choice("Of", "of", often)
         measure = _choice("Figure", "measure", list(trend.MEASURES))
-    mine = [run for run in reversed(runs) if trend.subject(run) == of]
+    subject_runs = [run for run in reversed(runs) if trend.subject(run) == of]
     with show_errors():
-        kept = {run.id: kept_report(settings, run) for run in mine}
-    reports = {name: found for name, found in kept.items() if found is not None}
-    judged = [run for run in mine if run.id in reports]
+        by_run = {run.id: kept_report(settings, run) for run in subject_runs}
+    reports = {name: report for name, report in by_run.items() if report is not None}
+    judged = [run for run in subject_runs if run.id in reports]
     if not judged:
         st.info("None of these has a report that can be read.", icon=":material/folder_off:")
         return
@@ -151,27 +151,27 @@ def over_time(runs: Sequence[Run]) -> None:
             icon=":material/show_chart:",
         )
     others = {name: trend.frame(judged, reports, name)["figure"] for name in trend.MEASURES}
-    small_figures({name: found for name, found in others.items() if name != measure})
+    small_figures({name: values for name, values in others.items() if name != measure})
     with st.expander("The figures", icon=":material/table:"):
         st.dataframe(
             frame.assign(**others).drop(columns="figure"),
             hide_index=True,
             alt="Every figure of every report",
         )
-        said = wording.plain(f"{measure} of {of}. Times are UTC.")
+        caption = wording.plain(f"{measure} of {of}. Times are UTC.")
         export.offer_table(
-            "over-time", lambda: frame, said, None if figure is None else lambda: figure
+            "over-time", lambda: frame, caption, None if figure is None else lambda: figure
         )
 
 
-def small_figures(found: Mapping[str, pd.Series[float]]) -> None:
+def small_figures(figures: Mapping[str, pd.Series[float]]) -> None:
     """Shows the newest of each figure, with a line of all of them."""
-    known = {name: values.dropna() for name, values in found.items()}
-    told = {name: values for name, values in known.items() if len(values)}
-    if not told:
+    present = {name: values.dropna() for name, values in figures.items()}
+    filled = {name: values for name, values in present.items() if len(values)}
+    if not filled:
         return
-    columns = [column for _row in range(0, len(told), ROW) for column in st.columns(ROW)]
-    for column, (name, values) in zip(columns, told.items(), strict=False):
+    columns = [column for _row in range(0, len(filled), ROW) for column in st.columns(ROW)]
+    for column, (name, values) in zip(columns, filled.items(), strict=False):
         column.metric(
             name[0].upper() + name[1:],
             _figure(float(values.iloc[-1])),
@@ -204,10 +204,10 @@ def side_by_side(runs: Sequence[Run]) -> None:
             )
     if reports[0] is None or reports[1] is None:
         return
-    found = compare(reports[0], reports[1])
+    comparison = compare(reports[0], reports[1])
     columns = st.columns(2)
     for column, name, report in zip(
-        columns, (before, after), (found.before, found.after), strict=True
+        columns, (before, after), (comparison.before, comparison.after), strict=True
     ):
         word = wording.report_word(report)
         with column.container(border=True, height="stretch"):
@@ -222,19 +222,19 @@ def side_by_side(runs: Sequence[Run]) -> None:
                 icon=":material/gavel:",
                 query_params={"run": name},
             )
-    st.markdown(wording.plain(found.told(wording.KIND_TITLES)))
-    tables(found)
+    st.markdown(wording.plain(comparison.told(wording.KIND_TITLES)))
+    tables(comparison)
 
 
-def tables(found: Comparison) -> None:
+def tables(comparison: Comparison) -> None:
     left, right = st.columns(2)
     figures = [
         (
-            one.name,
-            *map(_figure, (one.before, one.after)),
-            _figure(one.change, "+") if one.change else "",
+            figure.name,
+            *map(_figure, (figure.before, figure.after)),
+            _figure(figure.change, "+") if figure.change else "",
         )
-        for one in found.figures
+        for figure in comparison.figures
     ]
     right_aligned = st.column_config.TextColumn(alignment="right")
     left.dataframe(
@@ -245,16 +245,17 @@ def tables(found: Comparison) -> None:
     )
     kinds = [
         (
-            wording.KIND_TITLES.get(one.kind, one.kind),
+            wording.KIND_TITLES.get(kind.kind, kind.kind),
             *(
                 f"{side.count:,} {side.outcome}" if side else "–"
-                for side in (one.before, one.after)
+                for side in (kind.before, kind.after)
             ),
-            one.word,
+            kind.word,
         )
         # Changes come first.
-        for one in sorted(
-            found.kinds, key=lambda one: (one.word == "the same", one.word.startswith("only"))
+        for kind in sorted(
+            comparison.kinds,
+            key=lambda kind: (kind.word == "the same", kind.word.startswith("only")),
         )
     ]
     right.dataframe(
@@ -275,16 +276,18 @@ def _figure(value: float | None, sign: str = "") -> str:
 def _choice(label: str, key: str, options: Sequence[str], default: str | None = None) -> str:
     """Shows a select box bound to the URL. An unknown value in the URL falls back to the
     default."""
-    wanted = st.query_params.get(key)
-    chosen = wanted if wanted is not None and wanted in options else default or options[0]
-    if wanted is not None and wanted not in options:
-        st.caption(f"There is no {key} {wording.plain(wanted)}: showing {wording.plain(chosen)}.")
+    requested = st.query_params.get(key)
+    chosen = requested if requested is not None and requested in options else default or options[0]
+    if requested is not None and requested not in options:
+        st.caption(
+            f"There is no {key} {wording.plain(requested)}: showing {wording.plain(chosen)}."
+        )
 
-    def told() -> None:
+    def changed() -> None:
         st.query_params[key] = st.session_state[f"history_{key}"]
 
     st.session_state[f"history_{key}"] = chosen
-    st.selectbox(label, list(options), key=f"history_{key}", on_change=told)
+    st.selectbox(label, list(options), key=f"history_{key}", on_change=changed)
     return chosen
 
 

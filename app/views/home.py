@@ -77,8 +77,10 @@ def doors() -> None:
 def newest_run(runs: Sequence[Run]) -> None:
     """Shows the picture of the newest run on this cluster."""
     st.header("The newest run", anchor=False)
-    here = (run for run in runs if (run.facts.cluster.name or "") == (settings.cluster or ""))
-    run = next((run for run in here if drawable(run) is not None), None)
+    cluster_runs = (
+        run for run in runs if (run.facts.cluster.name or "") == (settings.cluster or "")
+    )
+    run = next((run for run in cluster_runs if drawable(run) is not None), None)
     if run is None:
         st.info(
             "Watch a demo to see its records here: how workers write them, how markers commit or"
@@ -106,40 +108,40 @@ def health() -> None:
     """Shows the cluster at a glance, again and again."""
     try:
         kafka = running_kafka(settings)
-        seen = cluster_overview(kafka.bootstrap, settings.client)
+        cluster = cluster_overview(kafka.bootstrap, settings.client)
     except TopicproofError as error:
         show_error(error)
         st.caption(f"The figures come when Kafka answers: tried every {POLL_S:.0f} s.")
         return
     st.caption(
-        f"{wording.plain(kafka.bootstrap)} · {wording.count(seen.brokers, 'broker')} ·"
-        f" {wording.count(len(seen.topics), 'topic')} · asked at {seen.taken_at:%H:%M:%S} UTC,"
-        f" again every {POLL_S:.0f} s"
+        f"{wording.plain(kafka.bootstrap)} · {wording.count(cluster.brokers, 'broker')} ·"
+        f" {wording.count(len(cluster.topics), 'topic')} ·"
+        f" asked at {cluster.taken_at:%H:%M:%S} UTC, again every {POLL_S:.0f} s"
     )
-    for why in seen.not_heard:
+    for why in cluster.not_heard:
         st.warning(wording.plain(why), title="Some figures are missing")
-    if not seen.topics:
+    if not cluster.topics:
         st.info(
             "This cluster has no topics yet. Watch a demo: it makes its own.",
             icon=":material/info:",
         )
         return
-    figures(seen)
-    slowest(seen)
-    open_ones(seen)
+    figures(cluster)
+    slowest(cluster)
+    open_ones(cluster)
 
 
-def figures(seen: Overview) -> None:
+def figures(cluster: Overview) -> None:
     """Shows the four figures that an operator looks at first."""
-    hanging = [each for _topic, each in seen.opened if each.hanging]
-    going = [each for _topic, each in seen.opened if not each.hanging]
-    oldest = max((each.age_ms for each in going), default=None)
-    silent = max((each.age_ms for each in hanging), default=None)
-    lag = seen.worst
-    shown = (
+    hanging = [transaction for _topic, transaction in cluster.opened if transaction.hanging]
+    pending = [transaction for _topic, transaction in cluster.opened if not transaction.hanging]
+    oldest = max((transaction.age_ms for transaction in pending), default=None)
+    silent = max((transaction.age_ms for transaction in hanging), default=None)
+    lag = cluster.worst
+    metrics = (
         (
             "Open transactions",
-            f"{len(going):,}",
+            f"{len(pending):,}",
             "none" if oldest is None else f"oldest: {brief(oldest)}",
             "Counted per topic. Their coordinators abort them after their timeouts.",
         ),
@@ -151,8 +153,8 @@ def figures(seen: Overview) -> None:
         ),
         (
             "Records withheld",
-            f"{seen.withheld_records:,}",
-            f"in {wording.count(seen.withheld, 'offset')}",
+            f"{cluster.withheld_records:,}",
+            f"in {wording.count(cluster.withheld, 'offset')}",
             "They lie at or above the last stable offset (LSO): read_committed consumers do not see"
             " them before the open transactions end.",
         ),
@@ -164,7 +166,7 @@ def figures(seen: Overview) -> None:
         ),
     )
     columns = st.columns(4)
-    for column, (name, value, under, meaning) in zip(columns, shown, strict=True):
+    for column, (name, value, under, meaning) in zip(columns, metrics, strict=True):
         column.metric(
             name,
             value,
@@ -177,9 +179,9 @@ def figures(seen: Overview) -> None:
         )
 
 
-def slowest(seen: Overview) -> None:
+def slowest(cluster: Overview) -> None:
     """Names the group that is most behind."""
-    lag = seen.worst
+    lag = cluster.worst
     if lag is not None and lag.records:
         most = "" if lag.exact else "at most "
         st.markdown(
@@ -188,10 +190,10 @@ def slowest(seen: Overview) -> None:
         )
 
 
-def open_ones(seen: Overview) -> None:
+def open_ones(cluster: Overview) -> None:
     """Names the open transactions, hanging ones first."""
-    for name, each in seen.opened[:OPEN_SHOWN]:
-        word = wording.open_word(each)
+    for name, transaction in cluster.opened[:OPEN_SHOWN]:
+        word = wording.open_word(transaction)
         left, right = st.columns([1, 3.4], vertical_alignment="center")
         left.page_link(
             "views/transactions.py",
@@ -199,8 +201,8 @@ def open_ones(seen: Overview) -> None:
             icon=":material/timeline:",
             query_params={"topic": name, "outcome": "open"},
         )
-        right.markdown(f"{wording.badge(word)} {wording.plain(each.why)}")
-    further = len(seen.opened) - OPEN_SHOWN
+        right.markdown(f"{wording.badge(word)} {wording.plain(transaction.why)}")
+    further = len(cluster.opened) - OPEN_SHOWN
     if further > 0:
         st.caption(f"And {further:,} more: `topicproof transactions` lists all of them.")
 
@@ -224,8 +226,8 @@ def verdicts(runs: Sequence[Run]) -> None:
             icon=":material/gavel:" if word is None else word.symbol,
             query_params={"run": run.id},
         )
-        said = "" if word is None else wording.badge(word)
-        middle.markdown(f"{said} {wording.plain(run.why or '')}")
+        badge = "" if word is None else wording.badge(word)
+        middle.markdown(f"{badge} {wording.plain(run.why or '')}")
         # Not a caption: a badge in one is too pale to be read.
         when = wording.moment(run.ended_at or run.created_at)
         right.markdown(f"{signed(run)}  \n:small[{when}]")
@@ -236,9 +238,9 @@ def signed(run: Run) -> str:
     entries = signoffs(open_history(settings), run.id)
     digest, today = evidence_hash(run.folder(settings)), datetime.now(UTC).date()
     word = wording.STANDING_WORDS[standing(entries, digest, today)]
-    said = wording.badge(word, standing_text(entries, digest, today))
-    decided = [one.name for one in entries if one.decision is not Decision.WAIVE]
-    return f"{said} by {wording.plain(decided[-1])}" if decided else said
+    badge = wording.badge(word, standing_text(entries, digest, today))
+    decided = [entry.name for entry in entries if entry.decision is not Decision.WAIVE]
+    return f"{badge} by {wording.plain(decided[-1])}" if decided else badge
 
 
 page()

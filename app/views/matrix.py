@@ -77,9 +77,9 @@ def chosen_of_url(results: Sequence[Result]) -> Result | None:
     guarantee, fault = (st.query_params.get(name) for name in ("guarantee", "fault"))
     if guarantee is None and fault is None:
         return None
-    for one in results:
-        if (one.guarantee, one.fault) == (guarantee, fault):
-            return one
+    for result in results:
+        if (result.guarantee, result.fault) == (guarantee, fault):
+            return result
     named = wording.plain(f"{guarantee or 'no guarantee'} under {fault or 'no fault'}")
     st.warning(f"The matrix has no result of {named}.", icon=":material/info:")
     return None
@@ -101,14 +101,14 @@ def heat_map(results: Sequence[Result], chosen: Result | None) -> None:
 
     frame = cells.frame(results)
     figure = matrix_figure(frame, guarantees)
-    here = (
+    pointer = (
         matrix_pointer(frame, guarantees, (chosen.guarantee, chosen.fault))
         if chosen is not None
         else None
     )
     clickable(
         figure,
-        here,
+        pointer,
         "matrix",
         clicked,
         "Every guarantee under every fault; the table below has the same results.",
@@ -119,10 +119,10 @@ def heat_map(results: Sequence[Result], chosen: Result | None) -> None:
             f"{legend} · ◇ shown beside it. *hidden*: records of aborted transactions, which no"
             " read_committed consumer gets."
         )
-        said = (
+        caption = (
             f"{wording.count(len(results), 'cell')}: expected, found, and what proves each fault."
         )
-        export.offer_table("matrix", lambda: cells.table(results), said, lambda: figure)
+        export.offer_table("matrix", lambda: cells.table(results), caption, lambda: figure)
 
 
 def detail(cell: Result) -> None:
@@ -173,10 +173,10 @@ def listing(results: Sequence[Result]) -> None:
     table = cells.table(results)
 
     def picked() -> None:
-        found = st.session_state["cells"].selection.cells
-        if found and found[0][0] < len(results):
-            one = results[found[0][0]]
-            go(one.guarantee, one.fault)
+        selected = st.session_state["cells"].selection.cells
+        if selected and selected[0][0] < len(results):
+            result = results[selected[0][0]]
+            go(result.guarantee, result.fault)
 
     st.dataframe(
         table,

@@ -183,10 +183,10 @@ def form() -> None:
                 " together with “Run until stopped”."
             ),
         )
-        wanted = st.form_submit_button(
+        submitted = st.form_submit_button(
             "Start the run", type="primary", icon=":material/play_arrow:", width="stretch"
         )
-    if wanted:
+    if submitted:
         begin(fields)
 
 
@@ -261,10 +261,10 @@ def details(run_id: str) -> None:
 def head(run: Run) -> None:
     title, buttons = st.columns([3, 1.2], vertical_alignment="center")
     title.markdown(f"#### {wording.plain(run.id)}")
-    what = (
+    summary = (
         wording.plain(wording.plan_sentence(run)) if run.kind == "run" else "a check of two topics"
     )
-    title.caption(f"{what} · started {wording.moment(run.created_at)}")
+    title.caption(f"{summary} · started {wording.moment(run.created_at)}")
     if run.alive:
         buttons.button(
             "Stopping…" if run.stop_requested else "Stop",
@@ -311,31 +311,31 @@ def resume(run: Run) -> None:
     st.rerun()
 
 
-def recent(found: list[Run]) -> None:
+def recent(runs: list[Run]) -> None:
     """Lists the newest runs; a click opens one."""
     st.markdown("##### Recent runs")
-    if not found:
+    if not runs:
         st.info(
             "No runs yet. Start one with the form, or let a demo tell its story.",
             icon=":material/info:",
         )
         st.page_link("views/demos.py", label="Guided demos", icon=":material/theater_comedy:")
         return
-    shown = found[:RECENT]
+    newest = runs[:RECENT]
     table = pd.DataFrame(
         {
-            "run": [run.id for run in shown],
-            "verdict": [wording.verdict_short(run) for run in shown],
-            "state": [wording.run_state(run).word for run in shown],
-            "started (UTC)": [run.created_at for run in shown],
-            "why": [run.why or shown_error(settings, run) or "" for run in shown],
+            "run": [run.id for run in newest],
+            "verdict": [wording.verdict_short(run) for run in newest],
+            "state": [wording.run_state(run).word for run in newest],
+            "started (UTC)": [run.created_at for run in newest],
+            "why": [run.why or shown_error(settings, run) or "" for run in newest],
         }
     )
 
     def chosen() -> None:
         cells = st.session_state["recent"].selection.cells
-        if cells and cells[0][0] < len(shown):
-            st.query_params["run"] = shown[cells[0][0]].id
+        if cells and cells[0][0] < len(newest):
+            st.query_params["run"] = newest[cells[0][0]].id
 
     st.dataframe(
         table,
@@ -360,32 +360,32 @@ def page() -> None:
     st.title("Run", anchor=False)
     left, right = st.columns([1, 1.8], gap="large")
     with show_errors():
-        found = [run for run in newest_runs(settings) if run.kind == "run"]
+        runs = [run for run in newest_runs(settings) if run.kind == "run"]
     # First what the user waits for.
     with right:
-        shown = None
+        opened = None
         try:
-            shown = run_of_url(settings)
+            opened = run_of_url(settings)
         except TopicproofError as error:
             st.warning(wording.plain(str(error)), title="That run is not in the history")
-        if shown is None and found and found[0].alive:
-            shown = found[0]
-        if shown is not None:
-            st.fragment(state, run_every=POLL_S if shown.alive else None)(shown.id)
+        if opened is None and runs and runs[0].alive:
+            opened = runs[0]
+        if opened is not None:
+            st.fragment(state, run_every=POLL_S if opened.alive else None)(opened.id)
             picture_slot = st.container()
-            if drawable(shown) is not None:
+            if drawable(opened) is not None:
                 explain_picture()
-            st.fragment(details, run_every=DETAILS_S if shown.alive else None)(shown.id)
-            if shown.alive:
-                st.fragment(ended, run_every=END_S)(shown.id)
+            st.fragment(details, run_every=DETAILS_S if opened.alive else None)(opened.id)
+            if opened.alive:
+                st.fragment(ended, run_every=END_S)(opened.id)
             st.divider()
-        recent(found)
+        recent(runs)
     with left:
         form()
-    if shown is not None:
+    if opened is not None:
         # Last: an embedded Kafka may have to start first.
         with picture_slot:
-            st.fragment(pictured, run_every=PICTURE_S if shown.alive else None)(shown.id)
+            st.fragment(pictured, run_every=PICTURE_S if opened.alive else None)(opened.id)
 
 
 page()

@@ -47,11 +47,11 @@ VIEW_NAMES = {
 settings = page_settings()
 
 
-def body(kafka: Services, seen: Snapshot, _live: bool) -> None:
+def body(kafka: Services, snapshot: Snapshot, _live: bool) -> None:
     """Shows the chosen view of the topic; the others are not queried."""
-    st.markdown(f"### {wording.balance(seen.bounds.offsets, seen.fates)}")
-    look, notices = read_topics(st.query_params, seen.bounds)
-    choose_view(look)
+    st.markdown(f"### {wording.balance(snapshot.bounds.offsets, snapshot.fates)}")
+    selection, notices = read_topics(st.query_params, snapshot.bounds)
+    choose_view(selection)
     for notice in notices:
         st.warning(notice, icon=":material/info:")
     views = {
@@ -61,14 +61,14 @@ def body(kafka: Services, seen: Snapshot, _live: bool) -> None:
         GROUPS: groups,
         SETTINGS: configuration,
     }
-    views[look.view](kafka, seen, look)
+    views[selection.view](kafka, snapshot, selection)
 
 
-def choose_view(look: TopicsState) -> None:
-    st.session_state["view"] = look.view
+def choose_view(selection: TopicsState) -> None:
+    st.session_state["view"] = selection.view
 
     def chosen() -> None:
-        go(replace(look, view=st.session_state["view"]))
+        go(replace(selection, view=st.session_state["view"]))
 
     st.segmented_control(
         "View of the topic",
@@ -81,17 +81,17 @@ def choose_view(look: TopicsState) -> None:
     )
 
 
-def partitions(kafka: Services, seen: Snapshot, _look: TopicsState) -> None:
+def partitions(kafka: Services, snapshot: Snapshot, _selection: TopicsState) -> None:
     """Shows bounds, fates and replicas of every partition."""
     with show_errors():
-        placements, _found = topic_view(kafka.bootstrap, seen.bounds.topic, settings.client)
-    table = tables.balance_table(seen.bounds, seen.counts)
+        placements, _settings = topic_view(kafka.bootstrap, snapshot.bounds.topic, settings.client)
+    table = tables.balance_table(snapshot.bounds, snapshot.counts)
     lies = pd.DataFrame(
         {
-            "partition": [one.partition for one in placements],
-            "leader": [one.leader for one in placements],
-            "replicas": [", ".join(map(str, one.replicas)) for one in placements],
-            "in sync": [", ".join(map(str, one.in_sync)) for one in placements],
+            "partition": [placement.partition for placement in placements],
+            "leader": [placement.leader for placement in placements],
+            "replicas": [", ".join(map(str, placement.replicas)) for placement in placements],
+            "in sync": [", ".join(map(str, placement.in_sync)) for placement in placements],
         }
     )
     numbers: dict[Any, Any] = dict.fromkeys(table.columns, "{:,}")
@@ -102,25 +102,25 @@ def partitions(kafka: Services, seen: Snapshot, _look: TopicsState) -> None:
         alt="Bounds, fates and brokers of every partition",
     )
     st.caption(
-        f"Offsets by fate between log start and HW. Bounds taken {seen.taken_at:%H:%M:%S} UTC."
+        f"Offsets by fate between log start and HW. Bounds taken {snapshot.taken_at:%H:%M:%S} UTC."
     )
 
 
-def groups(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
+def groups(kafka: Services, snapshot: Snapshot, selection: TopicsState) -> None:
     """Shows the topic's consumer and share groups, and what each really has left to read."""
-    asked = (kafka.bootstrap, seen.bounds.topic, seen.taken_at, settings.client, seen)
+    query = (kafka.bootstrap, snapshot.bounds.topic, snapshot.taken_at, settings.client, snapshot)
     with show_errors():
-        lags, shares = topic_lags(*asked), topic_share_groups(*asked)
+        lags, shares = topic_lags(*query), topic_share_groups(*query)
     if not lags and not shares:
         st.info(
             "No consumer group owns a partition of this topic, or has committed an offset on it.",
             icon=":material/group_off:",
         )
     if lags:
-        consumer_groups(lags, look)
+        consumer_groups(lags, selection)
     if shares:
         share_groups(shares)
-    members = tables.member_table((*lags, *shares), seen.bounds.topic)
+    members = tables.member_table((*lags, *shares), snapshot.bounds.topic)
     if len(members):
         with st.expander("Members of the groups", icon=":material/group:"):
             st.dataframe(
@@ -131,12 +131,12 @@ def groups(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
             )
     # Last: a client may lack the right to read MirrorMaker's topic.
     with show_errors():
-        mirrored = mirrored_offsets(kafka.bootstrap, seen.bounds.topic, settings.client)
+        mirrored = mirrored_offsets(kafka.bootstrap, snapshot.bounds.topic, settings.client)
     if mirrored:
         mirrored_groups(mirrored)
 
 
-def consumer_groups(lags: Sequence[GroupLag], look: TopicsState) -> None:
+def consumer_groups(lags: Sequence[GroupLag], selection: TopicsState) -> None:
     """Shows the lag of each group, and warns of those that are stuck."""
     stuck = [lag for lag in lags if lag.stuck]
     for lag in stuck:
@@ -150,7 +150,7 @@ def consumer_groups(lags: Sequence[GroupLag], look: TopicsState) -> None:
             "views/transactions.py",
             label="Open transactions",
             icon=":material/timeline:",
-            query_params={"topic": look.topic, "outcome": "open"},
+            query_params={"topic": selection.topic, "outcome": "open"},
         )
     st.dataframe(
         tables.group_table(lags).style.format(
@@ -201,11 +201,11 @@ def share_groups(shares: Sequence[ShareGroup]) -> None:
     )
 
 
-def mirrored_groups(found: Sequence[Checkpoint]) -> None:
+def mirrored_groups(checkpoints: Sequence[Checkpoint]) -> None:
     """Shows where MirrorMaker would let groups of another cluster continue here."""
     st.markdown("**Groups of another cluster**")
     st.dataframe(
-        tables.mirrored_table(found).style.format(
+        tables.mirrored_table(checkpoints).style.format(
             dict.fromkeys(tables.MIRRORED_COLUMNS, "{:,}"), na_rep="–"
         ),
         hide_index=True,
@@ -215,25 +215,25 @@ def mirrored_groups(found: Sequence[Checkpoint]) -> None:
     st.caption("MirrorMaker’s newest checkpoints. A group that moves may read some records again.")
 
 
-def configuration(kafka: Services, seen: Snapshot, _look: TopicsState) -> None:
+def configuration(kafka: Services, snapshot: Snapshot, _selection: TopicsState) -> None:
     """Shows the topic's settings, those changed from the default first."""
     with show_errors():
-        _placements, found = topic_view(kafka.bootstrap, seen.bounds.topic, settings.client)
+        _placements, values = topic_view(kafka.bootstrap, snapshot.bounds.topic, settings.client)
     table = pd.DataFrame(
         {
-            "setting": [one.name for one in found],
-            "value": [one.value for one in found],
+            "setting": [value.name for value in values],
+            "value": [value.value for value in values],
             "set by": [
-                one.source.replace("_CONFIG", "").replace("_", " ").lower() for one in found
+                value.source.replace("_CONFIG", "").replace("_", " ").lower() for value in values
             ],
             "a verdict depends on it": [
-                "yes" if one.name in VERDICT_SETTINGS else "" for one in found
+                "yes" if value.name in VERDICT_SETTINGS else "" for value in values
             ],
         }
     )
-    changed = sum(not one.default for one in found)
+    changed = sum(not value.default for value in values)
     st.markdown(
-        f"**{changed:,}** of {wording.count(len(found), 'setting')} are not the default; they come"
+        f"**{changed:,}** of {wording.count(len(values), 'setting')} are not the default; they come"
         " first."
     )
     st.dataframe(table, hide_index=True, row_height=ROW_PX, alt="Settings of the topic")

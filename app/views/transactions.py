@@ -40,55 +40,55 @@ def go(selection: TransactionsState) -> None:
     st.query_params.from_dict(write_transactions(selection))
 
 
-def body(kafka: Services, seen: Snapshot, live: bool) -> None:
+def body(kafka: Services, snapshot: Snapshot, live: bool) -> None:
     """Draws everything that depends on the topic's snapshot."""
     head = st.empty()
     with head.container():
-        facts(seen, seen.transactions)
-    if topic.empty(seen):
+        facts(snapshot, snapshot.transactions)
+    if topic.empty(snapshot):
         return
     open_slot, controls_slot = st.container(), st.container()
     # What is drawn at first is replaced. Later an empty place would flicker.
-    first = st.session_state.get("coordinators_of") != seen.bounds.topic
+    first = st.session_state.get("coordinators_of") != snapshot.bounds.topic
     chart_slot = st.empty() if first else st.container()
     if first:
-        chart_at_first(seen, chart_slot)
+        chart_at_first(snapshot, chart_slot)
     with open_slot:
-        told = standing(kafka, seen)
-    found = transactions.with_hanging(seen.transactions, told.opened)
-    if (found["outcome"] == wording.HANGING).any():
+        coordination = standing(kafka, snapshot)
+    rows = transactions.with_hanging(snapshot.transactions, coordination.opened)
+    if (rows["outcome"] == wording.HANGING).any():
         with head.container():
-            facts(seen, found)
-    if found.empty:
+            facts(snapshot, rows)
+    if rows.empty:
         st.info(
-            f"None of the {wording.count(seen.bounds.offsets, 'offset')} belongs to a transaction:"
-            " this topic was written without transactions. Both isolation levels get the same"
-            " records.",
+            f"None of the {wording.count(snapshot.bounds.offsets, 'offset')} belongs to a"
+            " transaction: this topic was written without transactions. Both isolation levels get"
+            " the same records.",
             title="No transactions",
         )
-        compare_link(seen, None)
+        compare_link(snapshot, None)
         return
-    selection, notices = read_transactions(st.query_params, seen.bounds, found)
+    selection, notices = read_transactions(st.query_params, snapshot.bounds, rows)
     with controls_slot:
         for notice in notices:
             st.warning(notice, icon=":material/info:")
-        controls(seen, found, selection)
-    fitting = transactions.matching(found, selection)
+        controls(snapshot, rows, selection)
+    fitting = transactions.matching(rows, selection)
     if fitting.empty:
         chart_slot.info(
-            f"None of the {wording.count(len(found), 'transaction')} matches. Remove some filters."
+            f"None of the {wording.count(len(rows), 'transaction')} matches. Remove some filters."
         )
         return
-    skip, shown = page_of(fitting, selection)
+    skip, listed = page_of(fitting, selection)
     detail_slot = st.container()
     if selection.chosen is not None:
         # A user who has clicked waits for this, but not for the chart to be redrawn.
         with detail_slot:
-            detail(kafka, seen, found, told, selection.chosen)
+            detail(kafka, snapshot, rows, coordination, selection.chosen)
     with chart_slot.container():
-        figure = timeline(seen, told, selection, shown, len(fitting), skip, live)
-    listing(seen, selection, shown, told, figure)
-    producers(told)
+        figure = timeline(snapshot, coordination, selection, listed, len(fitting), skip, live)
+    listing(snapshot, selection, listed, coordination, figure)
+    producers(coordination)
 
 
 def page_of(fitting: pd.DataFrame, selection: TransactionsState) -> tuple[int, pd.DataFrame]:
@@ -98,32 +98,32 @@ def page_of(fitting: pd.DataFrame, selection: TransactionsState) -> tuple[int, p
     return skip, transactions.timed(page, int(time.time() * 1000))
 
 
-def chart_at_first(seen: Snapshot, slot: DeltaGenerator) -> None:
+def chart_at_first(snapshot: Snapshot, slot: DeltaGenerator) -> None:
     """Draws the chart by the log alone when the topic is opened, because coordinators may take
     seconds to answer. Their answers name the lanes, and show what hangs."""
-    st.session_state["coordinators_of"] = seen.bounds.topic
-    found = seen.transactions
-    selection, _ = read_transactions(st.query_params, seen.bounds, found)
-    fitting = transactions.matching(found, selection)
+    st.session_state["coordinators_of"] = snapshot.bounds.topic
+    rows = snapshot.transactions
+    selection, _ = read_transactions(st.query_params, snapshot.bounds, rows)
+    fitting = transactions.matching(rows, selection)
     if fitting.empty:
         return
-    _, shown = page_of(fitting, selection)
-    drawn, order = in_lanes(seen, {}, selection, shown)
+    _, listed = page_of(fitting, selection)
+    drawn, order = in_lanes(snapshot, {}, selection, listed)
     slot.plotly_chart(
         timeline_figure(drawn[drawn["lane"].isin(order)], order),
         key="timeline at first",
         config=export.PICTURE_ONLY,
-        alt=f"When the transactions of {seen.bounds.topic} were open, by outcome.",
+        alt=f"When the transactions of {snapshot.bounds.topic} were open, by outcome.",
     )
 
 
 def in_lanes(
-    seen: Snapshot, names: Mapping[int, str], selection: TransactionsState, shown: pd.DataFrame
+    snapshot: Snapshot, names: Mapping[int, str], selection: TransactionsState, rows: pd.DataFrame
 ) -> tuple[pd.DataFrame, list[str]]:
     """Returns the bars, and their lanes in order. `names`: transactional ids by producer id."""
-    drawn = shown.assign(lane=transactions.lanes(shown, names))
+    drawn = rows.assign(lane=transactions.lanes(rows, names))
     if not _by_partition(drawn):
-        drawn = transactions.whole_ones(drawn, seen.numbers, selection.chosen)
+        drawn = transactions.whole_ones(drawn, snapshot.numbers, selection.chosen)
     return drawn, transactions.lane_order(drawn["lane"])
 
 
@@ -131,20 +131,22 @@ def _by_partition(drawn: pd.DataFrame) -> bool:
     return bool(drawn["lane"].str.fullmatch("p[0-9]+").all())
 
 
-def facts(seen: Snapshot, found: pd.DataFrame) -> None:
+def facts(snapshot: Snapshot, rows: pd.DataFrame) -> None:
     """Shows the number of each outcome, and how much of the topic was aborted."""
     counts = {
-        str(outcome): int(number) for outcome, number in found["outcome"].value_counts().items()
+        str(outcome): int(number) for outcome, number in rows["outcome"].value_counts().items()
     }
     st.markdown(f"### {wording.transactions_balance(counts)}")
-    if found.empty:
+    if rows.empty:
         return
-    records = int(found["records"].sum())
-    aborted = int(found.loc[found["outcome"] == ABORTED, "records"].sum())
-    plain = seen.ranges[~seen.ranges["transactional"].astype(bool) & seen.ranges["control"].isna()]
+    records = int(rows["records"].sum())
+    aborted = int(rows.loc[rows["outcome"] == ABORTED, "records"].sum())
+    plain = snapshot.ranges[
+        ~snapshot.ranges["transactional"].astype(bool) & snapshot.ranges["control"].isna()
+    ]
     outside = int(plain["records"].sum())
     st.caption(
-        f"{wording.count(len(seen.over_partitions), 'transaction')}; {len(found):,} counted per"
+        f"{wording.count(len(snapshot.over_partitions), 'transaction')}; {len(rows):,} counted per"
         f" partition. {aborted:,} of {wording.count(records, 'record')} in "
         f"transactions ({aborted / max(1, records):.1%}) were aborted"
         + (
@@ -153,7 +155,7 @@ def facts(seen: Snapshot, found: pd.DataFrame) -> None:
             else "; every record is in one."
         )
     )
-    split = int((seen.over_partitions["outcome"] == SPLIT).sum())
+    split = int((snapshot.over_partitions["outcome"] == SPLIT).sum())
     if split:
         st.error(
             f"{wording.count(split, 'transaction')} committed on one partition and aborted on"
@@ -163,62 +165,71 @@ def facts(seen: Snapshot, found: pd.DataFrame) -> None:
         )
 
 
-def standing(kafka: Services, seen: Snapshot) -> Coordination:
+def standing(kafka: Services, snapshot: Snapshot) -> Coordination:
     """Shows what is open now. Returns the coordinators' answers."""
-    told = topic_coordination(settings, kafka, seen)
-    what_is_open(seen, told)
-    return told
+    coordination = topic_coordination(settings, kafka, snapshot)
+    what_is_open(snapshot, coordination)
+    return coordination
 
 
-def what_is_open(seen: Snapshot, told: Coordination) -> None:
+def what_is_open(snapshot: Snapshot, coordination: Coordination) -> None:
     """Shows hanging transactions first, then the oldest."""
-    if told.not_heard is not None:
+    if coordination.not_heard is not None:
         st.warning(
-            wording.plain(told.not_heard),
+            wording.plain(coordination.not_heard),
             title="The transaction coordinators did not answer: what they know is missing here",
             icon=":material/hearing_disabled:",
         )
-    if not told.opened and told.not_heard is None:
+    if not coordination.opened and coordination.not_heard is None:
         st.markdown(
             ":green-badge[:material/check: nothing is open] No transaction holds anything back."
         )
         return
-    ordered = sorted(told.opened, key=lambda one: (not one.hanging, -one.age_ms))
-    for one in ordered[:OPEN_SHOWN]:
-        open_one(seen, one)
+    ordered = sorted(
+        coordination.opened, key=lambda transaction: (not transaction.hanging, -transaction.age_ms)
+    )
+    for transaction in ordered[:OPEN_SHOWN]:
+        open_one(snapshot, transaction)
     if ordered[OPEN_SHOWN:]:
         with st.expander(f"{wording.count(len(ordered) - OPEN_SHOWN, 'further open transaction')}"):
-            for one in ordered[OPEN_SHOWN:]:
-                open_one(seen, one)
+            for transaction in ordered[OPEN_SHOWN:]:
+                open_one(snapshot, transaction)
 
 
-def open_one(seen: Snapshot, one: OpenTransaction) -> None:
+def open_one(snapshot: Snapshot, transaction: OpenTransaction) -> None:
     """Shows one open transaction: its age and limit, what it withholds, what to do."""
-    word = wording.open_word(one)
+    word = wording.open_word(transaction)
     with st.container(border=True, gap="xxsmall"):
         left, right = st.columns([3.2, 1], vertical_alignment="center")
-        left.markdown(f"{wording.badge(word)} {wording.plain(one.why)}")
+        left.markdown(f"{wording.badge(word)} {wording.plain(transaction.why)}")
         with right:
-            compare_link(seen, (one.partition, one.start_offset))
-        age(one)
-        st.caption(wording.plain(wording.open_advice(one)))
-        if one.hanging:
-            command = wording.abort_command(one, seen.bounds.topic, settings.cluster_options)
+            compare_link(snapshot, (transaction.partition, transaction.start_offset))
+        age(transaction)
+        st.caption(wording.plain(wording.open_advice(transaction)))
+        if transaction.hanging:
+            command = wording.abort_command(
+                transaction, snapshot.bounds.topic, settings.cluster_options
+            )
             st.code(command, language=None, wrap_lines=True)
 
 
-def age(one: OpenTransaction) -> None:
+def age(transaction: OpenTransaction) -> None:
     """Shows how much of its time an open transaction has used."""
-    old = in_words(one.age_ms)
-    if one.hanging or one.unseen or one.two_phase or not one.timeout_ms:
+    old = in_words(transaction.age_ms)
+    if (
+        transaction.hanging
+        or transaction.unseen
+        or transaction.two_phase
+        or not transaction.timeout_ms
+    ):
         # No timeout ends it, so its age is a share of nothing.
         st.progress(1.0, f"{old}, without a limit")
         return
-    share = min(1.0, one.age_ms / one.timeout_ms)
-    st.progress(share, f"{old} of at most {in_words(one.timeout_ms)}")
+    share = min(1.0, transaction.age_ms / transaction.timeout_ms)
+    st.progress(share, f"{old} of at most {in_words(transaction.timeout_ms)}")
 
 
-def controls(seen: Snapshot, found: pd.DataFrame, selection: TransactionsState) -> None:
+def controls(snapshot: Snapshot, rows: pd.DataFrame, selection: TransactionsState) -> None:
     """Asks which transactions to show."""
     state = st.session_state
     state["partition_of"], state["producer_of"] = selection.partition, selection.producer
@@ -238,7 +249,7 @@ def controls(seen: Snapshot, found: pd.DataFrame, selection: TransactionsState) 
     columns = st.columns([0.8, 1.2, 3], vertical_alignment="bottom")
     columns[0].selectbox(
         "Partition",
-        [p.partition for p in seen.bounds.partitions],
+        [p.partition for p in snapshot.bounds.partitions],
         index=None,
         placeholder="all",
         key="partition_of",
@@ -246,17 +257,17 @@ def controls(seen: Snapshot, found: pd.DataFrame, selection: TransactionsState) 
     )
     columns[1].selectbox(
         "Producer id",
-        transactions.producer_ids(found, selection.producer),
+        transactions.producer_ids(rows, selection.producer),
         index=None,
         placeholder="all",
         key="producer_of",
         on_change=changed,
         help=f"The {transactions.PRODUCERS_MAX:,} whose transactions began last, at most.",
     )
-    there = set(found["outcome"]) | set(selection.outcomes)
+    present = set(rows["outcome"]) | set(selection.outcomes)
     columns[2].pills(
         "Only these outcomes",
-        [outcome for outcome in wording.TRANSACTION_WORDS if outcome in there],
+        [outcome for outcome in wording.TRANSACTION_WORDS if outcome in present],
         selection_mode="multi",
         format_func=wording.outcome_label,
         key="outcomes",
@@ -266,16 +277,16 @@ def controls(seen: Snapshot, found: pd.DataFrame, selection: TransactionsState) 
 
 
 def timeline(
-    seen: Snapshot,
-    told: Coordination,
+    snapshot: Snapshot,
+    coordination: Coordination,
     selection: TransactionsState,
-    shown: pd.DataFrame,
+    listed: pd.DataFrame,
     fitting: int,
     skip: int,
     live: bool,
 ) -> Figure:
     """Draws the period of each transaction. Returns the chart."""
-    drawn, lanes = in_lanes(seen, told.names, selection, shown)
+    drawn, lanes = in_lanes(snapshot, coordination.names, selection, listed)
     by_partition = _by_partition(drawn)
     hidden = int((~drawn["lane"].isin(lanes)).sum())
     drawn = drawn[drawn["lane"].isin(lanes)]
@@ -284,30 +295,30 @@ def timeline(
         points = st.session_state["timeline"].selection.points
         if points and "customdata" in points[0]:
             st.session_state["timeline_bar"] = (
-                seen.bounds.topic,
+                snapshot.bounds.topic,
                 *list(points[0]["customdata"])[:2],
             )
         topic_then, *bar = st.session_state.get("timeline_bar", ("",))
         # Clicking the same bar again deselects it. Show it anyway, because another may have been
         # chosen meanwhile.
-        if topic_then == seen.bounds.topic:
+        if topic_then == snapshot.bounds.topic:
             partition, first = (int(part) for part in bar)
             go(replace(selection, chosen=(partition, first)))
 
     figure = timeline_figure(drawn, lanes)
-    here = (
+    pointer = (
         timeline_pointer(drawn, lanes, selection.chosen) if selection.chosen is not None else None
     )
     alt = (
-        f"When the transactions of {seen.bounds.topic} were open, by outcome. The table has the"
+        f"When the transactions of {snapshot.bounds.topic} were open, by outcome. The table has the"
         " same data."
     )
-    clickable(figure, here, "timeline", clicked, alt)
+    clickable(figure, pointer, "timeline", clicked, alt)
     which = (
         f"All {wording.count(fitting, 'transaction')} that match are drawn and listed"
-        if len(shown) == fitting
+        if len(listed) == fitting
         else (
-            f"Drawn and listed: {skip + 1:,} to {skip + len(shown):,} of the {fitting:,} that"
+            f"Drawn and listed: {skip + 1:,} to {skip + len(listed):,} of the {fitting:,} that"
             " match, the latest first"
         )
     )
@@ -321,10 +332,10 @@ def timeline(
         + (f"{hidden:,} of them, in further rows, are only listed. " if hidden else "")
         + f"{row}. Times are UTC: from the first record's timestamp, which its producer sets, to"
         " the marker's, at the tick. "
-        + f"Bounds taken {seen.taken_at:%H:%M:%S} UTC"
+        + f"Bounds taken {snapshot.taken_at:%H:%M:%S} UTC"
         + (", again every 2 s while the run continues." if live else ".")
     )
-    if len(shown) == fitting:
+    if len(listed) == fitting:
         return figure
     with st.container(horizontal=True, gap="small"):
         st.button(
@@ -339,7 +350,7 @@ def timeline(
             "Earlier ones",
             key="older",
             icon=":material/chevron_right:",
-            disabled=skip + len(shown) >= fitting,
+            disabled=skip + len(listed) >= fitting,
             on_click=go,
             args=(replace(selection, skip=skip + transactions.PAGE),),
         )
@@ -348,14 +359,14 @@ def timeline(
 
 def detail(
     kafka: Services,
-    seen: Snapshot,
-    found: pd.DataFrame,
-    told: Coordination,
+    snapshot: Snapshot,
+    rows: pd.DataFrame,
+    coordination: Coordination,
     chosen: tuple[int, int],
 ) -> None:
     """Shows one transaction: its place, its outcome, why it ended so, and links to its records."""
-    of = (found["partition"] == chosen[0]) & (found["first_offset"] == chosen[1])
-    row: dict[Any, Any] = transactions.timed(found[of], int(time.time() * 1000)).to_dict("records")[
+    of = (rows["partition"] == chosen[0]) & (rows["first_offset"] == chosen[1])
+    row: dict[Any, Any] = transactions.timed(rows[of], int(time.time() * 1000)).to_dict("records")[
         0
     ]
     word = wording.TRANSACTION_WORDS[row["outcome"]]
@@ -364,7 +375,7 @@ def detail(
         left, right = st.columns([3, 1])
         with left:
             st.markdown(f"#### Partition {chosen[0]}, offset {chosen[1]:,} {wording.badge(word)}")
-            others = [partition for partition in seen.parts[chosen] if partition != chosen[0]]
+            others = [partition for partition in snapshot.parts[chosen] if partition != chosen[0]]
             elsewhere = f"It wrote to {_partitions(others)} as well. " if others else ""
             ended = f"its marker is at {marker:,}" if marker is not None else "it has no marker yet"
             st.markdown(
@@ -373,32 +384,43 @@ def detail(
                 f" {elsewhere}Began {wording.moment_of_ms(row['first_timestamp'])},"
                 f" {'open for' if marker is None else 'took'} {in_words(row['duration_ms'])}."
             )
-            explain(kafka, seen, told, chosen, row)
+            explain(kafka, snapshot, coordination, chosen, row)
         with right:
-            compare_link(seen, chosen, "Compare at its first offset")
+            compare_link(snapshot, chosen, "Compare at its first offset")
             if marker is not None:
-                compare_link(seen, (chosen[0], marker), "Compare at its marker")
+                compare_link(snapshot, (chosen[0], marker), "Compare at its marker")
 
 
 def explain(
     kafka: Services,
-    seen: Snapshot,
-    told: Coordination,
+    snapshot: Snapshot,
+    coordination: Coordination,
     chosen: tuple[int, int],
     row: dict[Any, Any],
 ) -> None:
     """Explains why it ended so, and what wrote it."""
-    opened = next((one for one in told.opened if (one.partition, one.start_offset) == chosen), None)
-    reason = transactions.why(row["outcome"], opened, told.reasons.get(chosen))
+    opened = next(
+        (
+            transaction
+            for transaction in coordination.opened
+            if (transaction.partition, transaction.start_offset) == chosen
+        ),
+        None,
+    )
+    reason = transactions.why(row["outcome"], opened, coordination.reasons.get(chosen))
     if reason:
         st.markdown(wording.plain(reason[0].upper() + reason[1:]) + ".")
-    known = told.names.get(row["producer_id"])
+    transactional_id = coordination.names.get(row["producer_id"])
     with show_errors():
-        first = next(iter(records_in_window(settings, kafka, seen, *chosen, 1)), None)
+        first = next(iter(records_in_window(settings, kafka, snapshot, *chosen, 1)), None)
     name = first.transaction if first is not None else None
     st.caption(
         f"Producer {row['producer_id']}, epoch {row['producer_epoch']}, transactional id "
-        + (wording.plain(known) if known else "no longer known to any coordinator")
+        + (
+            wording.plain(transactional_id)
+            if transactional_id
+            else "no longer known to any coordinator"
+        )
         + (f". In its records it is {wording.plain(name)}." if name and "/" in name else ".")
     )
 
@@ -408,25 +430,25 @@ def _partitions(numbers: Sequence[int]) -> str:
 
 
 def compare_link(
-    seen: Snapshot, place: tuple[int, int] | None, label: str = "Compare both levels"
+    snapshot: Snapshot, place: tuple[int, int] | None, label: str = "Compare both levels"
 ) -> None:
-    params = {"topic": seen.bounds.topic}
+    params = {"topic": snapshot.bounds.topic}
     if place is not None:
         params |= {"partition": str(place[0]), "offset": str(place[1])}
     st.page_link("views/compare.py", label=label, icon=":material/compare:", query_params=params)
 
 
 def listing(
-    seen: Snapshot,
+    snapshot: Snapshot,
     selection: TransactionsState,
-    shown: pd.DataFrame,
-    told: Coordination,
+    rows: pd.DataFrame,
+    coordination: Coordination,
     figure: Figure,
 ) -> None:
     """Lists the transactions of the timeline, the latest first."""
     places: Sequence[tuple[int, int]] = [
-        (int(one), int(first))
-        for one, first in zip(shown["partition"], shown["first_offset"], strict=True)
+        (int(partition), int(first))
+        for partition, first in zip(rows["partition"], rows["first_offset"], strict=True)
     ]
     # A selection belongs to what was on the screen: the rows of another list are other
     # transactions.
@@ -437,11 +459,13 @@ def listing(
         if cells and cells[0][0] < len(places):
             go(replace(selection, chosen=places[cells[0][0]]))
 
-    listed = transactions.table(shown, seen.parts, told.names, told.opened, told.reasons)
+    listed = transactions.table(
+        rows, snapshot.parts, coordination.names, coordination.opened, coordination.reasons
+    )
     st.dataframe(
-        transactions.tinted(listed, shown, selection.chosen),
+        transactions.tinted(listed, rows, selection.chosen),
         hide_index=True,
-        height=min(TABLE_PX, ROW_PX * (len(shown) + 1) + 10),
+        height=min(TABLE_PX, ROW_PX * (len(rows) + 1) + 10),
         row_height=ROW_PX,
         key=key,
         on_select=chosen,
@@ -469,36 +493,39 @@ def listing(
     )
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption("Click a row, or a bar, to see one transaction and the way to its records.")
-        said = f"{wording.count(len(listed), 'transaction')}, one row per partition. Times are UTC."
+        caption = (
+            f"{wording.count(len(listed), 'transaction')}, one row per partition. Times are UTC."
+        )
         export.offer_table(
-            f"{seen.bounds.topic}-transactions", lambda: listed, said, lambda: figure
+            f"{snapshot.bounds.topic}-transactions", lambda: listed, caption, lambda: figure
         )
 
 
-def producers(told: Coordination) -> None:
+def producers(coordination: Coordination) -> None:
     """Lists the producers that wrote here, as far as the leaders remember."""
-    if told.producers.empty:
+    if coordination.producers.empty:
         return
     with st.expander(
-        f"{wording.count(len(told.producers), 'producer')} remembered by the partitions’ leaders",
+        f"{wording.count(len(coordination.producers), 'producer')} remembered by the partitions’"
+        " leaders",
         icon=":material/group:",
     ):
         listed = pd.DataFrame(
             {
-                "partition": told.producers["partition"],
-                "producer id": told.producers["producer_id"],
-                "epoch": told.producers["producer_epoch"],
-                "transactional id": told.producers["transactional_id"],
-                "coordinator's state": told.producers["state"],
-                "late requests": told.producers["transactional_id"].map(
-                    lambda name: wording.EXPOSED_WORDS[told.exposed.get(name)]
+                "partition": coordination.producers["partition"],
+                "producer id": coordination.producers["producer_id"],
+                "epoch": coordination.producers["producer_epoch"],
+                "transactional id": coordination.producers["transactional_id"],
+                "coordinator's state": coordination.producers["state"],
+                "late requests": coordination.producers["transactional_id"].map(
+                    lambda name: wording.EXPOSED_WORDS[coordination.exposed.get(name)]
                 ),
-                "open from": told.producers["open_from"],
-                "last sequence": told.producers["last_sequence"],
+                "open from": coordination.producers["open_from"],
+                "last sequence": coordination.producers["last_sequence"],
                 "last wrote (UTC)": pd.to_datetime(
-                    told.producers["last_timestamp"], unit="ms", errors="coerce"
+                    coordination.producers["last_timestamp"], unit="ms", errors="coerce"
                 ),
-                "coordinator epoch": told.producers["coordinator_epoch"],
+                "coordinator epoch": coordination.producers["coordinator_epoch"],
             }
         )
         st.dataframe(
@@ -510,7 +537,7 @@ def producers(told: Coordination) -> None:
         )
         st.caption(
             "A leader forgets a producer that has not written for a day, unless configured"
-            " otherwise. " + (wording.EXPOSED if any(told.exposed.values()) else "")
+            " otherwise. " + (wording.EXPOSED if any(coordination.exposed.values()) else "")
         )
 
 

@@ -68,10 +68,16 @@ def test_what_pages_cache_by_number_is_small() -> None:
     }
     small = {
         # Clients, connections and themselves.
-        *("_history", "_held", "_formats", "_followed", "byte_budget", "freeze"),
+        *("_history", "_running", "_formats", "_follower", "byte_budget", "freeze"),
         # What clusters say of themselves, and batch headers.
         *("cluster_view", "cluster_overview", "_newest", "topic_view", "_topics", "_watch"),
-        *("_coordination", "_told_by_log", "topic_lags", "topic_share_groups", "mirrored_offsets"),
+        *(
+            "_coordination",
+            "_read_coordinator_log",
+            "topic_lags",
+            "topic_share_groups",
+            "mirrored_offsets",
+        ),
         # Figures, a picture of limited size, cut samples, mistakes.
         *("_read", "_ended", "_drafted", "_spark_mistakes"),
     }

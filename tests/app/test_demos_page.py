@@ -9,7 +9,7 @@ import pytest
 
 from tests.app.conftest import OpenPage, texts
 from tests.runs import Finished
-from topicproof.app.stories import STORIES, steps, story, ways
+from topicproof.app.stories import STORIES, find_story, steps, ways
 from topicproof.backend.history.store import History, State
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.settings import Settings
@@ -27,8 +27,8 @@ def test_what_a_story_starts_is_a_plan(told: object) -> None:
 def test_a_story_is_told_by_the_run_that_is_least_far(finished: Finished) -> None:
     """Story: of two runs side by side one is being judged and the other still processes. The page
     says exactly that. A run that ended without a verdict is no happy end."""
-    told = story("crash")
-    assert told is not None and story("no such") is None
+    told = find_story("crash")
+    assert told is not None and find_story("no such") is None
     run = finished.run
     at = {state: replace(run, state=state) for state in State}
 
