@@ -10,7 +10,7 @@ import yaml
 
 from topicproof.backend.address import Address, Sides
 from topicproof.backend.errors import TopicError
-from topicproof.backend.formats.decoded import Decoded, Format
+from topicproof.backend.formats.decoded import DecodedValue, Format
 from topicproof.backend.formats.fields import text_at
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.judging.candidates import Texts, candidates, document
@@ -113,7 +113,7 @@ def older_outputs(address: Address, sample: Sample, formats: Formats) -> Iterato
 
 def _sample(topic: str, rows: Sequence[Row], formats: Formats, *, whole: bool) -> Sample:
     """Make a sample of the first of these records, of as many as the budget allows."""
-    values: list[Decoded] = []
+    values: list[DecodedValue] = []
     keys: list[Any] = []
     budget = VALUES_MAX
     for row in rows:
