@@ -116,12 +116,18 @@ STANDING_WORDS: Mapping[Standing, Word] = {
     Standing.ACCEPTED: Word("accepted", "accepted", ":material/verified:", "green"),
     Standing.REJECTED: Word("rejected", "rejected", ":material/block:", "red"),
     Standing.EXPIRED: Word(
-        *("waiver expired", "waiver expired", ":material/event_busy:", "orange"),
-        "It was accepted with a waiver that has expired.",
+        word="waiver expired",
+        plural="waiver expired",
+        symbol=":material/event_busy:",
+        colour="orange",
+        meaning="It was accepted with a waiver that has expired.",
     ),
     Standing.CHANGED: Word(
-        *("evidence changed", "evidence changed", ":material/difference:", "orange"),
-        "The evidence is no longer the one that was signed.",
+        word="evidence changed",
+        plural="evidence changed",
+        symbol=":material/difference:",
+        colour="orange",
+        meaning="The evidence is no longer the one that was signed.",
     ),
 }
 
@@ -184,32 +190,32 @@ def fate_label(fate: Fate) -> str:
 def balance(offsets: int, fates: Mapping[Fate, int]) -> str:
     """Formats `HW - start = committed + aborted + ...`, each term with its colour, symbol and
     word."""
-    shown = [fate for fate in FATES if fate is not Fate.UNEXPLAINED or fates[fate]]
-    terms = [_term(fates[fate], FATE_WORDS[fate]) for fate in shown]
+    fates_shown = [fate for fate in FATES if fate is not Fate.UNEXPLAINED or fates[fate]]
+    terms = [_term(fates[fate], FATE_WORDS[fate]) for fate in fates_shown]
     return f"**{offsets:,}** offsets (HW − start) = {' + '.join(terms)}"
 
 
 def _term(value: int, word: Word) -> str:
     # With spaces that do not break: a symbol at the end of a line belongs to nothing.
-    said = word.word if value == 1 else word.plural
-    return f":{word.colour}[{word.symbol}\u00a0**{value:,}**\u00a0{said}]"
+    noun = word.word if value == 1 else word.plural
+    return f":{word.colour}[{word.symbol}\u00a0**{value:,}**\u00a0{noun}]"
 
 
 def report_balance(report: Report) -> str:
     """Formats the balance of the report; without the raw log, offsets without a record are not
     divided further."""
-    known = report.fates
+    counts = report.fates
     pairs = [
-        (Fate.COMMITTED, known["committed"]),
-        (Fate.ABORTED, known["aborted"]),
-        (Fate.PENDING, known["pending"]),
-        (Fate.MARKER, known["markers"]),
-        (Fate.GONE, known["gone"]),
-        (Fate.UNEXPLAINED, known["unexplained"] or None),
+        (Fate.COMMITTED, counts["committed"]),
+        (Fate.ABORTED, counts["aborted"]),
+        (Fate.PENDING, counts["pending"]),
+        (Fate.MARKER, counts["markers"]),
+        (Fate.GONE, counts["gone"]),
+        (Fate.UNEXPLAINED, counts["unexplained"] or None),
     ]
     terms = [_term(value, FATE_WORDS[fate]) for fate, value in pairs if value is not None]
-    if known["no_record"] is not None:
-        terms.append(f":gray[**{known['no_record']:,}** without a record]")
+    if counts["no_record"] is not None:
+        terms.append(f":gray[**{counts['no_record']:,}** without a record]")
     return f"**{report.sink.offsets:,}** offsets (HW − start) = {' + '.join(terms)}"
 
 
@@ -366,53 +372,53 @@ def data_size(size: int) -> str:
     return f"{size:,} B"
 
 
-def open_word(one: OpenTransaction) -> Word:
+def open_word(transaction: OpenTransaction) -> Word:
     """Describes the state of an open transaction."""
-    if one.hanging:
+    if transaction.hanging:
         return Word("hanging", "hanging", ":material/lock_clock:", "red")
-    if one.unseen:
+    if transaction.unseen:
         return Word("not known", "not known", ":material/visibility_off:", "orange")
-    if one.stuck:
+    if transaction.stuck:
         return Word("stuck", "stuck", ":material/lock_clock:", "orange")
-    if one.overdue:
+    if transaction.overdue:
         return Word("overdue", "overdue", ":material/timer_off:", "orange")
     return Word("open", "open", ":material/hourglass_top:", "yellow")
 
 
-def abort_command(one: OpenTransaction, topic: str, at: str) -> str:
+def abort_command(transaction: OpenTransaction, topic: str, at: str) -> str:
     """Returns the command that shows what aborting a hanging transaction would lose. `at`: the
     options that name the cluster."""
-    return f"topicproof abort {topic} {one.partition} {one.start_offset}{at}"
+    return f"topicproof abort {topic} {transaction.partition} {transaction.start_offset}{at}"
 
 
-def open_advice(one: OpenTransaction) -> str:
+def open_advice(transaction: OpenTransaction) -> str:
     """Advises what to do about an open transaction."""
-    if one.hanging:
+    if transaction.hanging:
         return (
             "No client and no coordinator will end it; an operator can. The command shows what"
             " would be lost, and with --yes aborts it."
         )
-    if one.unseen:
+    if transaction.unseen:
         return (
             "To find out whether it hangs, this client needs Describe on all transactional ids;"
             " `topicproof rights --for inspect` prints the commands that grant it."
         )
-    if one.stuck:
+    if transaction.stuck:
         return (
             "A broker that leads one of its partitions, or its coordinator, does not answer: look"
             " at the brokers' logs."
         )
-    if one.state in PREPARED:
+    if transaction.state in PREPARED:
         return (
             "Its outcome is decided and the markers are being written, which takes milliseconds."
             " Refresh."
         )
-    if one.two_phase:
+    if transaction.two_phase:
         return (
             "It takes part in a two-phase commit: the system that coordinates it ends it. Kafka"
             " never does, and an abort by hand can lose what that system counts as committed."
         )
-    left_ms = (one.timeout_ms or 0) - one.age_ms
+    left_ms = (transaction.timeout_ms or 0) - transaction.age_ms
     if left_ms < 0:
         return (
             "It has timed out: its coordinator aborts it at its next check, every 10 s unless"
@@ -425,31 +431,31 @@ def open_advice(one: OpenTransaction) -> str:
     )
 
 
-def search_sentence(found: Mapping[int, Search], bounds: Bounds) -> str:
+def search_sentence(results: Mapping[int, Search], bounds: Bounds) -> str:
     """Describes how far a search came, and why it ended there."""
-    rows = count(sum(len(one.rows) for one in found.values()), "record")
-    searched = f"{sum(one.searched for one in found.values()):,}"
+    rows = count(sum(len(result.rows) for result in results.values()), "record")
+    searched = f"{sum(result.searched for result in results.values()):,}"
     edges = {p.partition: {p.start, p.hw} for p in bounds.partitions}
-    if len(found) == 1 < len(edges) or len(edges) == 1:
-        ((partition, one),) = found.items()
+    if len(results) == 1 < len(edges) or len(edges) == 1:
+        ((partition, result),) = results.items()
         limits = {
             Stop.END: "that is the whole partition"
-            if {one.first, one.end} == edges[partition]
+            if {result.first, result.end} == edges[partition]
             else "that is the end of the partition"
-            if one.end in edges[partition]
+            if result.end in edges[partition]
             else "that is all until the given time",
             Stop.FOUND: f"it stopped because {rows} were found",
             Stop.OFFSETS: "it stopped at the limit of offsets for one search",
             Stop.BYTES: "it stopped at the limit of bytes for one search",
             Stop.TIME: "it stopped because its time was up",
         }
-        direction = "down" if one.end < one.first else "on"
+        direction = "down" if result.end < result.first else "on"
         return (
-            f"**{rows}** in {searched} of {count(one.offsets, 'offset')} of partition {partition}"
-            f" from {one.first:,} {direction}; {limits[one.stop]}."
+            f"**{rows}** in {searched} of {count(result.offsets, 'offset')} of partition"
+            f" {partition} from {result.first:,} {direction}; {limits[result.stop]}."
         )
-    ended = sum(one.stop is Stop.END for one in found.values())
-    within = all(one.end in edges[partition] for partition, one in found.items())
+    ended = sum(result.stop is Stop.END for result in results.values())
+    within = all(result.end in edges[partition] for partition, result in results.items())
     goal = "its end" if within else "the given time"
     left = (
         f"every partition was searched to {goal}"
@@ -470,11 +476,15 @@ def not_here(record: Record) -> str:
     }.get(record.fate, f"— {record.why}")
 
 
-def heard(report: Report) -> set[Witness]:
-    """Lists the witnesses that a report heard: always both readings, the raw log if the balance
+def report_witnesses(report: Report) -> set[Witness]:
+    """Lists the witnesses that a report used: always both readings, the raw log if the balance
     counts markers, others according to the checks."""
     both = {Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED}
-    raw_log = {Witness.RAW_LOG} if any(one.markers is not None for one in report.balance) else set()
+    raw_log = (
+        {Witness.RAW_LOG}
+        if any(partition.markers is not None for partition in report.balance)
+        else set()
+    )
     return both | raw_log | {witness for check in report.checked for witness in check.witnesses}
 
 
@@ -484,9 +494,9 @@ def denominator(check: Check | None) -> str:
 
 def finding_title(finding: Finding, check: Check | None) -> str:
     """Formats the title of a verdict section: outcome, kind, count and denominator."""
-    found = "not judged" if check is None else f"{finding.count:,}{denominator(check)}"
+    result = "not judged" if check is None else f"{finding.count:,}{denominator(check)}"
     title = KIND_TITLES.get(finding.kind, finding.kind.replace("_", " ").capitalize())
-    return f"{badge(OUTCOME_WORDS[finding.outcome])} **{title}** · {plain(found)}"
+    return f"{badge(OUTCOME_WORDS[finding.outcome])} **{title}** · {plain(result)}"
 
 
 def run_word(run: Run) -> Word | None:

@@ -41,7 +41,9 @@ def page() -> None:
         st.page_link("views/run.py", label="Start a run", icon=":material/play_circle:")
         st.stop()
     try:
-        run = run_of_url(settings) or next((one for one in runs if one.verdict), runs[0])
+        run = run_of_url(settings) or next(
+            (candidate for candidate in runs if candidate.verdict), runs[0]
+        )
     except TopicproofError as error:
         with slot:
             choose(None, runs)
@@ -60,9 +62,9 @@ def page() -> None:
         without(run)
         return
     try:
-        kept = parsed_report(text)
-        report = shown_report(settings, run, kept)
-        text = text if report is kept else report.to_json()
+        stored = parsed_report(text)
+        report = shown_report(settings, run, stored)
+        text = text if report is stored else report.to_json()
     except (ValueError, KeyError, TypeError) as error:
         st.error(
             wording.plain(f"The report of {run.id} cannot be read: {error}"), title="Damaged report"
@@ -89,14 +91,15 @@ def page() -> None:
 
 def findings(run: Run, report: Report) -> None:
     """Shows what is violated, then what is not known, then what holds, as one table."""
-    shown = [one for one in report.findings if one not in report.aside]
-    violated = [one for one in shown if one.outcome is Outcome.VIOLATED]
-    if any(one.count for one in violated):
+    judged = [finding for finding in report.findings if finding not in report.aside]
+    violated = [finding for finding in judged if finding.outcome is Outcome.VIOLATED]
+    if any(finding.count for finding in violated):
         where(run, report)
-    for finding in violated + [one for one in shown if one.outcome is Outcome.UNKNOWN]:
+    unknown = [finding for finding in judged if finding.outcome is Outcome.UNKNOWN]
+    for finding in violated + unknown:
         with st.container(border=True, gap="small"):
             section(report, finding)
-    holding = [one for one in shown if one.outcome is Outcome.HOLDS]
+    holding = [finding for finding in judged if finding.outcome is Outcome.HOLDS]
     if holding:
         st.markdown(f"**Holds: {wording.count(len(holding), 'kind')} of finding**")
         table = tables.holding_table(holding, report.checked)
@@ -113,9 +116,11 @@ def findings(run: Run, report: Report) -> None:
                 "found": st.column_config.TextColumn(width=205),
             },
         )
-    allowed = [one for one in holding if one.examples]
+    allowed = [finding for finding in holding if finding.examples]
     if allowed:
-        named = ", ".join(wording.KIND_TITLES.get(one.kind, one.kind) for one in allowed)
+        named = ", ".join(
+            wording.KIND_TITLES.get(finding.kind, finding.kind) for finding in allowed
+        )
         with st.expander(f"Examples of what was found and is allowed: {named}"):
             for finding in allowed:
                 section(report, finding)
@@ -125,12 +130,16 @@ def where(run: Run, report: Report) -> None:
     """Draws where the findings lie in the judged ranges of sink and source."""
     if not report.of_topic:
         return
-    breaks = {one.kind for one in report.findings if one.outcome is Outcome.VIOLATED}
+    breaks = {finding.kind for finding in report.findings if finding.outcome is Outcome.VIOLATED}
     # One topic may be both.
-    places = {one.place(0)[0]: one for one in (report.source, report.sink) if one.partitions}
+    places = {side.place(0)[0]: side for side in (report.source, report.sink) if side.partitions}
     for topic, bounds in reversed(places.items()):
-        found = findings_of(settings, run, report, topic)
-        marks = [] if found is None else [one for one in found.marks if one.kind in breaks]
+        topic_findings = findings_of(settings, run, report, topic)
+        marks = (
+            []
+            if topic_findings is None
+            else [mark for mark in topic_findings.marks if mark.kind in breaks]
+        )
         if marks:
             st.markdown(
                 f"**Where in {wording.plain(topic)}**: {wording.plain(marks_sentence(marks))}"
@@ -146,12 +155,12 @@ def where(run: Run, report: Report) -> None:
 
 def choose(run: Run | None, runs: Sequence[Run]) -> None:
     st.session_state["verdict_run"] = None if run is None else run.id
-    by_id = {one.id: one for one in [*runs, *([] if run is None else [run])]}
+    by_id = {listed.id: listed for listed in [*runs, *([] if run is None else [run])]}
 
-    def name(one: str) -> str:
-        found = by_id[one]
-        said = wording.verdict_short(found) or wording.run_state(found).word
-        return f"{one}  ({found.kind}, {wording.moment(found.created_at)}, {said})"
+    def name(run_id: str) -> str:
+        listed_run = by_id[run_id]
+        status = wording.verdict_short(listed_run) or wording.run_state(listed_run).word
+        return f"{run_id}  ({listed_run.kind}, {wording.moment(listed_run.created_at)}, {status})"
 
     def chosen() -> None:
         st.query_params.from_dict({"run": st.session_state["verdict_run"]})
@@ -173,23 +182,25 @@ def choose_stage(run: Run) -> str | None:
     verdicts = run.facts.verdicts
     if not verdicts:
         return None
-    wanted = st.query_params.get("stage")
-    if wanted is not None and wanted not in verdicts:
+    requested = st.query_params.get("stage")
+    if requested is not None and requested not in verdicts:
         st.warning(
-            wording.plain(f"{run.id} has no stage {wanted}. This is its verdict end to end.")
+            wording.plain(f"{run.id} has no stage {requested}. This is its verdict end to end.")
         )
-    shown = wanted if wanted in verdicts else None
-    st.session_state["verdict_stage"] = shown or END_TO_END
+    stage = requested if requested in verdicts else None
+    st.session_state["verdict_stage"] = stage or END_TO_END
 
-    def name(one: str) -> str:
-        if one == END_TO_END:
-            return one
-        word = wording.OUTCOME_WORDS[verdicts[one].verdict]
-        return f"{word.symbol} stage {one}: {word.word}"
+    def name(option: str) -> str:
+        if option == END_TO_END:
+            return option
+        word = wording.OUTCOME_WORDS[verdicts[option].verdict]
+        return f"{word.symbol} stage {option}: {word.word}"
 
     def chosen() -> None:
-        one = st.session_state["verdict_stage"]
-        st.query_params.from_dict({"run": run.id} | ({"stage": one} if one in verdicts else {}))
+        option = st.session_state["verdict_stage"]
+        st.query_params.from_dict(
+            {"run": run.id} | ({"stage": option} if option in verdicts else {})
+        )
 
     st.segmented_control(
         "Which of the run's verdicts",
@@ -202,7 +213,7 @@ def choose_stage(run: Run) -> str | None:
             " verdict is the worst of them."
         ),
     )
-    return shown
+    return stage
 
 
 def without(run: Run) -> None:
@@ -248,25 +259,25 @@ def again(run: Run) -> None:
 
 def subject(run: Run, report: Report) -> None:
     """Shows what was judged: source, sink, identity, contract and cluster, in one line."""
-    said = [f"**{wording.plain(report.source.topic)}** → **{wording.plain(report.sink.topic)}**"]
+    parts = [f"**{wording.plain(report.source.topic)}** → **{wording.plain(report.sink.topic)}**"]
     if run.plan.get("identity"):
-        said.append(f"records matched by {wording.plain(str(run.plan['identity']))}")
+        parts.append(f"records matched by {wording.plain(str(run.plan['identity']))}")
     if run.kind == "check":
         contract = run.plan.get("contract")
-        said.append(
+        parts.append(
             f"contract {wording.plain(str(contract))}" if contract else "no contract, by options"
         )
     elif run.plan.get("lineage") == "off":
-        said.append("records matched by key")
+        parts.append("records matched by key")
     clusters = [
         wording.plain(name)
-        for one in (report.source_origin, report.origin)
-        if one is not None and (name := one.name or one.cluster)
+        for origin in (report.source_origin, report.origin)
+        if origin is not None and (name := origin.name or origin.cluster)
     ]
     if clusters:
-        said.append(f"cluster {' → '.join(clusters)}")
-    said.append(f"judged in {report.took_s:.1f} s")
-    st.markdown(" · ".join(said))
+        parts.append(f"cluster {' → '.join(clusters)}")
+    parts.append(f"judged in {report.took_s:.1f} s")
+    st.markdown(" · ".join(parts))
 
 
 def outcome(run: Run, report: Report) -> None:
@@ -349,16 +360,16 @@ def outcome(run: Run, report: Report) -> None:
 
 
 def witnesses(run: Run, report: Report) -> None:
-    heard = wording.heard(report)
-    said = [
+    present = wording.report_witnesses(report)
+    badges = [
         (
             f":green-badge[:material/hearing: {name}]"
-            if witness in heard
+            if witness in present
             else f":gray-badge[missing: {name}]"
         )
         for witness, name in wording.WITNESS_WORDS.items()
     ]
-    st.markdown(f"Evidence used: {' '.join(said)}")
+    st.markdown(f"Evidence used: {' '.join(badges)}")
     if run.kind == "run":
         st.markdown(f"Faults: {wording.plain(wording.faults_sentence(run))}.")
 
@@ -381,7 +392,7 @@ def section(report: Report, finding: Finding) -> None:
 
 
 def head(report: Report, finding: Finding) -> None:
-    check = next((one for one in report.checked if one.kind == finding.kind), None)
+    check = next((check for check in report.checked if check.kind == finding.kind), None)
     left, right = st.columns([1.1, 2], vertical_alignment="center")
     left.markdown(wording.finding_title(finding, check))
     right.markdown(wording.plain(finding.why))
@@ -425,8 +436,8 @@ def place(report: Report, example: Example) -> None:
         if target is None:
             row = example.offset
             nowhere = "no place in either topic"
-            said = nowhere if row is None else f"row {row + 1:,} of the table"
-            st.markdown(said, width="content")
+            text = nowhere if row is None else f"row {row + 1:,} of the table"
+            st.markdown(text, width="content")
         else:
             topic, partition, offset, label = target
             st.page_link(
@@ -461,7 +472,9 @@ def rest(run: Run, report: Report, text: str) -> None:
                 frame.style.format("{:,}"), hide_index=True, alt=f"Judged range of the {name}"
             )
         st.caption(
-            wording.plain(", ".join(f"{name} {found}" for name, found in report.versions.items()))
+            wording.plain(
+                ", ".join(f"{name} {version}" for name, version in report.versions.items())
+            )
         )
     with st.container(horizontal=True, vertical_alignment="center"):
         st.download_button(
