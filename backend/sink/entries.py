@@ -9,9 +9,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 EVERY_PARTITION = -1
+ENTRY_BYTES_MAX = 1_000_000
 
 
 class Declared(StrEnum):
@@ -170,25 +171,42 @@ _KINDS: dict[str, type[Entry]] = {
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
+_TYPES = {kind: get_type_hints(kind) for kind in _NAMES}
+
+
 def encode(entry: Entry) -> bytes:
     return json.dumps({"kind": _NAMES[type(entry)], **asdict(entry)}).encode()
 
 
 def decode(value: bytes) -> Entry:
-    fields: dict[str, Any] = json.loads(value)
-    kind = _KINDS[fields.pop("kind")]
-    if kind is TransactionEnded:
-        fields["outcome"] = Declared(fields["outcome"])
-    elif kind is FaultReport:
-        fields["what"] = FaultPhase(fields["what"])
-    elif kind is RunTopics:
-        fields["ids"] = {
-            str(topic): topic_id and str(topic_id) for topic, topic_id in fields["ids"].items()
-        }
-    elif kind is FaultFired:
-        # Kept evidence may hold anything.
-        fields["fault"] = str(fields["fault"])
-    return kind(**fields)
+    """Parse an entry. Raises ValueError for anything that `encode` does not write: whoever may
+    write to the topic can append to it."""
+    if len(value) > ENTRY_BYTES_MAX:
+        raise ValueError(f"it has more than {ENTRY_BYTES_MAX:,} bytes")
+    try:
+        fields: dict[str, Any] = json.loads(value)
+        kind = _KINDS[fields.pop("kind")]
+        if kind is TransactionEnded:
+            fields["outcome"] = Declared(fields["outcome"])
+        elif kind is FaultReport:
+            fields["what"] = FaultPhase(fields["what"])
+        entry = kind(**fields)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it is no entry of a journal ({type(error).__name__})") from error
+    for name, of in _TYPES[kind].items():
+        if not _has_type(getattr(entry, name), of):
+            raise ValueError(f"its field {name} has another type")
+    return entry
+
+
+def _has_type(value: object, of: Any) -> bool:
+    if get_origin(of) is Mapping:
+        return isinstance(value, dict) and all(
+            isinstance(name, str) and isinstance(text, str | None) for name, text in value.items()
+        )
+    if isinstance(value, bool):
+        return of is bool
+    return isinstance(value, int | float if of is float else of)
 
 
 def last_attempt(

@@ -10,6 +10,7 @@ could not remember it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -25,6 +26,7 @@ from topicproof.backend.kafka.client_configs import (
 )
 from topicproof.backend.sink.entries import Entry, StampedEntry, decode, encode
 
+LOG = logging.getLogger("topicproof.journal")
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 NEW_TOPIC_PATIENCE_S = 2.0
 """How long a broker may not have heard of a new journal yet."""
@@ -104,8 +106,22 @@ class JournalReader:
             error = message.error()
             if error is None:
                 self.next_offset = (message.offset() or 0) + 1
-                yield StampedEntry(message.timestamp()[1], decode(message.value() or b""))
-            elif error.code() != KafkaError._PARTITION_EOF:
+                try:
+                    entry = decode(message.value() or b"")
+                except ValueError as reason:
+                    # Not by our sink. It must not end the run, nor the pages that show it.
+                    LOG.warning(
+                        "The record at offset %d of the journal %s is passed over: %s.",
+                        message.offset(),
+                        self.topic,
+                        reason,
+                    )
+                    continue
+                yield StampedEntry(message.timestamp()[1], entry)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                # The last offsets may be of markers, which no client returns.
+                self.next_offset = max(self.next_offset, message.offset() or 0)
+            else:
                 raise ClusterError(f"The journal {self.topic} could not be read: {error.str()}.")
 
     def _bounds(self) -> tuple[int, int]:

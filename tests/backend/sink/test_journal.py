@@ -1,0 +1,105 @@
+"""A journal is read to its end, whatever others write to its topic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Producer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topicproof.backend.address import Address
+from topicproof.backend.kafka.client_configs import idempotent_producer_config
+from topicproof.backend.sink.entries import (
+    ENTRY_BYTES_MAX,
+    Declared,
+    Entry,
+    FaultFired,
+    FaultPhase,
+    FaultReport,
+    RunTopics,
+    TaskStarted,
+    TransactionEnded,
+    WorkerBegan,
+    decode,
+    encode,
+)
+from topicproof.backend.sink.journal import JournalReader, append_to_journal, read_journal
+
+ENDED = TransactionEnded("t", "id", "numbers", 0, 1, 1, Declared.COMMITTED, "", 5, 5, 5)
+ENTRIES: tuple[Entry, ...] = (
+    RunTopics({"numbers": "an-id", "squares": None}),
+    TaskStarted("t", "id", "numbers", 0, 1, 0),
+    ENDED,
+    FaultFired("t", "crash@transaction=1", "numbers", 0, 1),
+    FaultReport("crash", FaultPhase.DONE, "killed"),
+    WorkerBegan("t", "numbers", 0, "host", 7, 1.5),
+)
+
+
+def test_foreign_records_and_markers_end_no_run(
+    bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: another program writes to a run's journal: text, JSON of another kind, fields of
+    another type. Then a transaction of its own, whose marker is the last offset."""
+    address, journal = Address(bootstrap), new_topic(partitions=1)
+    for entry in ENTRIES[:3]:
+        append_to_journal(address, journal, entry)
+    foreign = Producer({**idempotent_producer_config(address), "transactional.id": f"{journal}-x"})
+    foreign.init_transactions(20)
+    foreign.begin_transaction()
+    for value in (
+        b"no json",
+        b"[]",
+        b"{}",
+        encode(ENDED).replace(b'"sequence": 1', b'"sequence": "1"'),
+    ):
+        foreign.produce(journal, value)
+    foreign.commit_transaction(20)
+    assert read_journal(address, journal) == list(ENTRIES[:3])
+    reader = JournalReader(address, journal)
+    try:
+        assert list(reader.news()) == list(ENTRIES[:3]) and list(reader.news()) == []
+        append_to_journal(address, journal, ENTRIES[3])
+        assert list(reader.news()) == [ENTRIES[3]]
+        foreign.begin_transaction()
+        foreign.produce(journal, b"no json either")
+        foreign.abort_transaction(20)
+        assert list(reader.news()) == []
+    finally:
+        reader.close()
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: type(entry).__name__)
+def test_an_entry_reads_back_as_it_was_written(entry: Entry) -> None:
+    assert decode(encode(entry)) == entry
+
+
+def test_an_entry_has_a_bound() -> None:
+    with pytest.raises(ValueError, match="more than"):
+        decode(encode(replace(ENDED, reason="x" * ENTRY_BYTES_MAX)))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=4,
+)
+
+
+@given(entry=st.sampled_from(ENTRIES), data=st.data())
+def test_a_changed_entry_is_refused_or_has_the_types_of_one(
+    entry: Entry, data: st.DataObject
+) -> None:
+    """Story: somebody puts any JSON in place of a field, or of all."""
+    fields = json.loads(encode(entry))
+    name = data.draw(st.sampled_from(sorted(fields)))
+    changed = data.draw(st.one_of(JSON, JSON.map(lambda value: {**fields, name: value})))
+    try:
+        decoded = decode(json.dumps(changed).encode())
+    except ValueError:
+        return
+    assert decode(encode(decoded)) == decoded or "nan" in repr(decoded)
