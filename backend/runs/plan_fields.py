@@ -70,6 +70,12 @@ NOT_A_FIGURE = (
 OPTION_VALUE = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
+DATABASE_PARAMETERS = frozenset(
+    ("application_name", "connect_timeout", "host", "port", "sslmode", "target_session_attrs")
+)
+"""Parameters of a database's address that a plan may set."""
+
+
 def _scenario(name: str) -> str:
     _as_value_error(lambda: scenario(name))
     return name
@@ -99,6 +105,12 @@ def _database(url: str | None) -> str | None:
             "a plan is kept with its run, so it must not hold a password. Leave it out of the"
             " address, and put it where the database's client looks for it on the workers'"
             " machines, such as ~/.pgpass"
+        )
+    more = sorted(address.query.keys() - DATABASE_PARAMETERS)
+    if more:
+        # libpq takes passwords, key files and files of services here, too.
+        raise ValueError(
+            f"the address may not set {more[0]}, only {', '.join(sorted(DATABASE_PARAMETERS))}"
         )
     if address.get_backend_name() == "sqlite" and not Path(address.database or "").is_absolute():
         raise ValueError("give the absolute path of a SQLite file, such as sqlite:////var/out.db")

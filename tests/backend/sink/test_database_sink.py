@@ -336,6 +336,14 @@ def test_a_run_of_upserts_into_postgresql(
             "so it must not hold a password",
         ),
         (
+            {"sink": {"url": "postgresql+psycopg://me@host/name?password=secret"}},
+            "sink.url: the address may not set password, only application_name",
+        ),
+        (
+            {"sink": {"url": "postgresql+psycopg://me@host/name?sslmode=require&service=secret"}},
+            "sink.url: the address may not set service",
+        ),
+        (
             {"scenario": "squares", "sink": {"url": "sqlite:////here.db"}},
             "sink.url: squares writes topics",
         ),
