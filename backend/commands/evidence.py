@@ -31,8 +31,13 @@ from topicproof.backend.commands.run_options import (
 from topicproof.backend.commands.terminal import Styled, emit, out, say
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.attestation import Trust
-from topicproof.backend.evidence.folder import evidence_hash, evidence_in
-from topicproof.backend.evidence.limits import UNPACKED_BYTES_MAX
+from topicproof.backend.evidence.folder import (
+    BESIDE_SHOWN,
+    evidence_hash,
+    evidence_in,
+    names_beside,
+)
+from topicproof.backend.evidence.limits import UNPACKED_BYTES_MAX, plain_name
 from topicproof.backend.evidence.manifest import Payloads, read_manifest, require_unchanged
 from topicproof.backend.evidence.signoff_trust import SignoffTrust
 from topicproof.backend.evidence.unpacking import unpacked
@@ -150,6 +155,7 @@ def verify(
     strict = signature_required or settings.require_signature
     with _at_hand(folder) as place:
         found = unchanged_parts(place, read_keyring(settings), strict)
+        beside = names_beside(place)
         if judged and not any(one.refused for one in found):
             with (
                 services(settings, kafka=False, say=say) as up,
@@ -157,11 +163,21 @@ def verify(
             ):
                 found = [verify_evidence(spark, one.folder, address, source, one) for one in found]
     folders = keyring_folders(settings)
-    answers = [{**_verified_json(one), "keyrings": list(map(str, folders))} for one in found]
+    answers = [
+        {**_verified_json(one), "keyrings": list(map(str, folders)), "beside": beside}
+        for one in found
+    ]
     emit(json_, answers if len(answers) > 1 else answers[0])
     if json_ != "-":
         trusted = " and ".join(map(str, folders))
         out.line(f"Trusted keys are those in {trusted}.")
+        if beside:
+            shown = ", ".join(map(plain_name, beside[:BESIDE_SHOWN]))
+            more = f" and {len(beside) - BESIDE_SHOWN:,} more" if len(beside) > BESIDE_SHOWN else ""
+            out.line(
+                Styled("Not verified", "yellow"),
+                f": what lies beside the evidence. That is {shown}{more}.",
+            )
         for one in found:
             if len(found) > 1:
                 # Ours comes first: a folder may be called like a line of ours.

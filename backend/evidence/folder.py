@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -72,6 +73,7 @@ def write_report(folder: Path, report: Report, places: Mapping[Place, int], made
     write_page(folder / PAGE, report, f"{made_at.replace('T', ' ')} UTC")
 
 
+BESIDE_MAX, BESIDE_SHOWN = 1_000, 5
 PLACE_CHARACTERS_MAX = 80
 """Characters shown of a place in a report that cannot be read."""
 
@@ -95,6 +97,22 @@ def _evidence_in(folder: Path) -> list[Path]:
     of_run = _evidence_at(folder, f"{EVIDENCE}/{MANIFEST}", f"*/*/{EVIDENCE}/{MANIFEST}")
     # A check of several sinks leaves a folder for each topic, below that of its cluster if named.
     return of_run or _evidence_at(folder, f"*/{MANIFEST}", f"*/*/{MANIFEST}")
+
+
+def names_beside(folder: Path) -> list[str]:
+    """Return the names of files in a folder that belong to none of the evidence in it, of at most
+    `BESIDE_MAX` files: nothing was compared with them. Raises EvidenceError."""
+    parts = {str(part) for part in evidence_in(folder)}
+    names: list[str] = []
+    for at, folders, files in os.walk(folder):
+        if at in parts:
+            folders.clear()
+            continue
+        folders.sort()
+        names += [str((Path(at) / name).relative_to(folder)) for name in sorted(files)]
+        if len(names) >= BESIDE_MAX:
+            break
+    return names[:BESIDE_MAX]
 
 
 def _evidence_at(folder: Path, *patterns: str) -> list[Path]:

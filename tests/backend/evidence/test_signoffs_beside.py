@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 from tests.app.test_history_page import HELD
 from tests.backend.evidence.evidence import mend
 from tests.backend.evidence.test_attestation import made
+from topicproof.backend.cli import main
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.attestation import attest, sign_statement
 from topicproof.backend.evidence.copy import copy_evidence
-from topicproof.backend.evidence.folder import EVIDENCE, original_hash, read_report
+from topicproof.backend.evidence.folder import EVIDENCE, names_beside, original_hash, read_report
 from topicproof.backend.evidence.manifest import (
     Payloads,
     manifest_hash,
@@ -534,3 +535,22 @@ def test_copies_hold_what_their_manifest_says(history: History, rejected: Path) 
     """Story: a copy of a copy keeps the file with the original manifest."""
     copy_evidence(rejected, rejected.parent / "second")
     assert trusts(history, rejected.parent / "second") == [SignoffTrust.VOUCHED]
+
+
+def test_what_lies_beside_evidence_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: a genuine folder of evidence comes with a forged page above it, and with another one
+    whose verdict nobody looked at. Both are named, with nothing that a terminal obeys."""
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
+    made(tmp_path / "run" / EVIDENCE, HELD)
+    assert names_beside(tmp_path / "run") == []
+    (tmp_path / "run" / "squares2").mkdir()
+    for name in ("report.html", "a\x1b[2J.txt", "squares2/manifest.json"):
+        (tmp_path / "run" / name).write_text("{}")
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", "--hashes-only", str(tmp_path / "run")])
+    assert ended.value.code == 0
+    answer = " ".join(capsys.readouterr().out.split())
+    assert "Not verified: what lies beside the evidence. That is 'a\\x1b[2J.txt'" in answer
+    assert "report.html, squares2/manifest.json." in answer and "\x1b[2J" not in answer
