@@ -111,7 +111,7 @@ ROOMS = (
         "app.wording",
         "app.charts",
         "app.entrance",
-        "app.found",
+        "app.topic_findings",
         "app.snapshot",
         "app.payload",
         "app.field_columns",

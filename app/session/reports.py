@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import streamlit as st
 from pyarrow import ArrowInvalid
 
-from topicproof.app.found import TopicFindings
-from topicproof.app.found import found_in as findings_in
 from topicproof.app.session.byte_budget import byte_budget
 from topicproof.app.session.masking import hidden_fields, hides_parts
 from topicproof.app.session.runs import newest_runs
+from topicproof.app.topic_findings import TopicFindings, read_topic_findings
 from topicproof.app.wording import plain
 from topicproof.backend.errors import NotPermitted, TopicproofError, UsageError
 from topicproof.backend.evidence.copy import without_transactions, without_values
@@ -104,7 +103,7 @@ def findings_of(settings: Settings, run: Run, report: Report, topic: str) -> Top
         evidence = evidence_in(run.folder(settings))[0]
         key = ("findings", evidence_hash(evidence), topic, run.id)
         return byte_budget().get(
-            key, lambda: findings_in(evidence, report, run.id, topic), _size_of
+            key, lambda: read_topic_findings(evidence, report, run.id, topic), _size_of
         )
     except (TopicproofError, OSError, ArrowInvalid) as error:
         st.warning(

@@ -19,13 +19,13 @@ from topicproof.app.charts.strip import (
     strip_with_pointer,
 )
 from topicproof.app.clickable import clickable
-from topicproof.app.found import TopicFindings, first_copy, marks_legend, marks_sentence
 from topicproof.app.payload import decoded, payload, verbatim
 from topicproof.app.session.connection import decoders, page_settings
 from topicproof.app.session.errors import show_errors
 from topicproof.app.session.records import committed_retry, records_in_window
 from topicproof.app.session.reports import newest_findings
 from topicproof.app.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
+from topicproof.app.topic_findings import TopicFindings, first_copy, marks_legend, marks_sentence
 from topicproof.app.url_state import (
     BOTH,
     COMMITTED,

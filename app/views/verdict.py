@@ -10,12 +10,12 @@ import streamlit as st
 
 from topicproof.app import export, signing, tables, wording
 from topicproof.app.charts.where import where_figure
-from topicproof.app.found import marks_sentence
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.errors import show_errors
 from topicproof.app.session.masking import shown_error
 from topicproof.app.session.reports import findings_of, parsed_report, report_text, shown_report
 from topicproof.app.session.runs import newest_runs, run_of_url
+from topicproof.app.topic_findings import marks_sentence
 from topicproof.app.url_state import example_position
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.store import Run

@@ -44,8 +44,8 @@ class TopicFindings:
         return self.rows[(self.rows["partition"] == partition) & (self.rows["offset"] == offset)]
 
 
-def found_in(evidence: Path, report: Report, run: str, topic: str) -> TopicFindings:
-    """Reads what the verdict found in the topic. Raises OSError, pyarrow.ArrowInvalid."""
+def read_topic_findings(evidence: Path, report: Report, run: str, topic: str) -> TopicFindings:
+    """Reads the findings of a verdict in the topic. Raises OSError, pyarrow.ArrowInvalid."""
     rows = located(read_rows(evidence, report), report, topic)
     return TopicFindings(run, rows, marks(rows))
 
