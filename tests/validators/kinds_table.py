@@ -96,6 +96,7 @@ def table() -> str:
 def _anomaly(one: Anomaly, kinds: dict[str, Validator]) -> list[str]:
     found = [kinds[name] for name in one.kinds]
     needs = [*(NEEDS[w] for kind in found for w in _only(kind) if w in NEEDS)]
+    needs += [one.needs] if one.needs else []
     needs += ["a contract that says it" for name in one.kinds if name in BY_CONTRACT]
     return [
         one.number,

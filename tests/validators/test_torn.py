@@ -58,3 +58,20 @@ def test_a_sink_that_may_be_one_of_several_is_not_called_torn(
         ("torn", (0, 0, 0, 0, "range")),
         ("torn", (0, 3, 0, 2, "range")),
     ]
+
+
+def test_two_outcomes_show_in_epochs_where_no_header_names_transactions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: another program wrote two partitions in one transaction of version 2, whose markers
+    carry the next epoch. It is committed in one and aborted in the other. Then each partition has
+    the same outcome, and the next transaction another one. Transactions of version 1 share their
+    epoch, so two outcomes of an epoch are two transactions."""
+
+    def splits(*lines: str) -> list[tuple[object, ...]]:
+        ledger = history(*lines, inputs=4).ledger(spark, tmp_path)
+        return [row[1][:2] for row in rows_of(ledger) if row[0] == "fate_split"]
+
+    assert splits("0@ 1@ a1:C", "2@ a1:A a1:3@ a2:C") == [(1, 0)]
+    assert splits("0@ 1@ a1:C", "2@ a1:C a1:3@ a2:A") == []
+    assert splits("0@ 1@ C", "2@ A 3@ C") == []

@@ -23,6 +23,8 @@ class Anomaly:
     """The kinds that report it."""
     otherwise: str = ""
     """What covers it if no kind does, or in addition; with the reason."""
+    needs: str = ""
+    """What must be there besides the witnesses."""
     jepsen: str = ""
     apache: str = ""
     """Apache Kafka's own tests and tools."""
@@ -104,12 +106,14 @@ ANOMALIES: tuple[Anomaly, ...] = (
         "Torn transaction (G1b)",
         "some records of a transaction are committed, not all",
         ("torn",),
+        needs="headers with the number of records, as the sink of a run writes them",
     ),
     Anomaly(
         "12",
         "Fate split",
         "a transaction with a COMMIT and an ABORT marker in two partitions",
         ("fate_split",),
+        needs="headers that name transactions, or transactions of version 2 (KIP-890)",
     ),
     Anomaly(
         "13",

@@ -1,18 +1,25 @@
 """A transaction has one outcome: its markers are all COMMIT or all ABORT.
 
-Catalogue 12. Every partition that a transaction wrote to has one of its markers. The records'
-headers tell which markers belong together: a producer id and epoch alone do not distinguish one
-transaction from the next (KIP-98). Only groups of records that are exactly one transaction of the
-raw log are compared, so copied headers cause no split.
+Catalogue 12. Every partition that a transaction wrote to has one of its markers. Two things tell
+which markers belong together:
+
+- The records' headers. Only groups of records that are exactly one transaction of the raw log are
+  compared, so copied headers cause no split.
+- The epochs of transactions of version 2 (KIP-890): each transaction has an epoch of its own, and
+  its markers carry the next one. Without headers, these are compared. Transactions of version 1
+  share the epoch of their producer (KIP-98), and nothing in the log tells them apart. Only markers
+  of the next epoch count, so no commit of version 1 does.
 """
 
 from __future__ import annotations
 
+import pandas as pd
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.evidence import evidence
+from topicproof.validators.evidence import COLUMNS, evidence
 from topicproof.validators.facts import header_transactions
+from topicproof.validators.facts.log_facts import ABORTED, COMMITTED
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
@@ -23,7 +30,10 @@ QUESTION = "Does every transaction have the same outcome in all its partitions?"
 UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 WORDS = Words(
-    noun=Forms("transaction that headers name", "transactions that headers name"),
+    noun=Forms(
+        "transaction that headers or epochs tell apart",
+        "transactions that headers or epochs tell apart",
+    ),
     bad=Forms(
         "is committed in one partition and aborted in another",
         "are committed in one partition and aborted in another",
@@ -33,6 +43,37 @@ WORDS = Words(
 
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row per transaction, at its first aborted record."""
+    return _of_headers(ledger) if ledger.ids else _of_epochs(ledger)
+
+
+def _of_epochs(ledger: Ledger) -> DataFrame | None:
+    rows: list[tuple[object, ...]] = []
+    for (producer, epoch), parts in _by_epoch(ledger):
+        aborted = parts[parts["outcome"] == ABORTED]
+        committed = sorted(parts.loc[parts["outcome"] == COMMITTED, "partition"].unique().tolist())
+        if aborted.empty or not committed:
+            continue
+        first = aborted.sort_values(["partition", "first_offset"]).iloc[0]
+        why = (
+            f"The transaction of producer id {producer} and epoch {epoch} is aborted here, and"
+            f" committed in partition {', '.join(map(str, committed))}."
+        )
+        place = (int(first["partition"]), int(first["first_offset"]))
+        rows.append((*place, None, None, None, None, None, None, len(committed), why))
+    return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
+
+
+def _by_epoch(ledger: Ledger) -> list[tuple[tuple[int, int], pd.DataFrame]]:
+    """Returns the transactions of version 2, each with its partitions in the raw log."""
+    if ledger.raw_log is None:
+        return []
+    parts = ledger.raw_log.facts.transactions
+    own = parts[(parts["marker_epoch"] == parts["producer_epoch"] + 1).fillna(False).astype(bool)]
+    groups = own.groupby(["producer_id", "producer_epoch"])
+    return [((int(key[0]), int(key[1])), rows) for key, rows in groups]
+
+
+def _of_headers(ledger: Ledger) -> DataFrame | None:
     if not any(one.split for one in ledger.ids):
         return None
     one = Window.partitionBy(*header_transactions.NAME)
@@ -53,4 +94,6 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
+    if not ledger.ids:
+        return len(_by_epoch(ledger))
     return sum(one.committed + one.aborted for one in ledger.ids)

@@ -8,6 +8,10 @@ and explained by `range`. A transaction without any committed record is not torn
 says that it was committed, its inputs are a gap. Records outside transactions are never torn: the
 guarantees without transactions write the same headers.
 
+The raw log alone does not tell how many records a transaction had. Without headers, a transaction
+that is committed in one partition and aborted in another is found as a fate split, and one without
+a marker in a partition by marker_accounting.
+
 A transaction with a pending record is not judged. If part of a transaction may lie below the judged
 start, or may have been compacted away, it is listed and explained by `range`. A partition cannot
 hide a part below its start if it holds an earlier transaction of the same transactional id. A fate
