@@ -50,6 +50,8 @@ class ContractTerms:
     sink itself, and its inputs are the first records of each identity."""
     repeats: bool = False
     """Whether the guarantee allows repeated outputs."""
+    losses: bool = False
+    """Whether the guarantee allows lost outputs."""
     compared: tuple[str, ...] = ()
     """The fields of the output that `value` gives, as a JSON object of texts; empty: its value as
     bytes."""

@@ -14,6 +14,7 @@ produced is no gap.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
@@ -25,6 +26,7 @@ from topicproof.validators.facts.header_transactions import NAME
 from topicproof.validators.finding import Fate, Order
 from topicproof.validators.ledger.rows import Place
 from topicproof.validators.lineage.headers import TRANSACTION_HEADER
+from topicproof.validators.offsets import by_partition
 from topicproof.validators.report import Report
 
 KINDS = ("duplicate", "gap", "order", "torn")
@@ -64,12 +66,18 @@ def choose(
     expected: Expected = ONE_TO_ONE,
     order: Order = Order.PER_SOURCE_PARTITION,
     unique: bool = False,
+    after: Mapping[int, int] | None = None,
 ) -> Injection | None:
     """Chooses where to inject into the readings of a ledger's `sink`; None if no transaction holds
-    four neighbours."""
+    four neighbours. `after`: offsets by partition; only records behind them are used, and none of
+    other partitions."""
     rows = sink.where(
         (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value)
     )
+    if after is not None:
+        rows = rows.where(
+            F.col("offset") > by_partition("partition", after) if after else F.lit(False)
+        )
     line = ("partition", "source_partition", *NAME)
     turn = F.row_number().over(Window.partitionBy(*line).orderBy("offset"))
     firsts = rows.withColumn("turn", turn).where(F.col("turn") <= NEIGHBOURS)

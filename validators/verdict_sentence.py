@@ -16,6 +16,8 @@ from topicproof.validators.ledger.counts import OF_CONTRACT
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Words, counted, sentence
 
+PLACES_MAX = 3
+"""A sentence names so many places at most."""
 DISTRUST = "The readings cannot be trusted"
 
 
@@ -110,7 +112,8 @@ def verdict_sentence(
         remedy = f" {PREMISES[broken[0].kind].remedy}" if broken else ""
         unknown = f"Could not be judged: {'; '.join(reasons)}{rest}.{remedy}"
         return of_sink_alone(unknown) if ledger.agreed.unique else unknown
-    return f"{_praise(ledger, promise, counting, findings)}{_left_out(ledger)}{rest}."
+    praise = _praise(ledger, promise, counting, findings)
+    return f"{praise}{_judged_from(ledger)}{_left_out(ledger, findings)}{rest}."
 
 
 def _pending(ledger: Ledger) -> str:
@@ -122,7 +125,11 @@ def _praise(
     ledger: Ledger, promise: str | None, counting: Sequence[Finding], findings: Sequence[Finding]
 ) -> str:
     """Formulates what holds, claiming no more than was required."""
-    inputs = counted(ledger.inputs_count, "input")
+    gaps = next((finding for finding in findings if finding.kind == "gap"), None)
+    # What the sink may have lost is not judged.
+    outside = gaps.count - gaps.primary if gaps and gaps.explained_by == RANGE else 0
+    one_to_one = ledger.expected.kind is Expect.ONE_TO_ONE
+    inputs = counted(ledger.inputs_count - (outside if one_to_one else 0), "input")
     if ledger.agreed.unique:
         records = counted(ledger.inputs_count, "committed record")
         identities = "its identity" if ledger.inputs_count == 1 else "as many identities"
@@ -133,16 +140,16 @@ def _praise(
     if promise is None:
         names = " and ".join(sorted(kinds))
         return f"Nothing but {names} was judged, and none was found among {inputs}"
-    wanted = ledger.outputs_count
+    wanted = ledger.outputs_count - outside
     # A gap that another kind explains, such as a group's offset ahead, is missing all the same.
-    there = wanted - sum(one.count for one in findings if one.kind == "gap")
+    there = wanted - (gaps.count - outside if gaps else 0)
     match ledger.expected.kind:
         case Expect.ONE_TO_ONE:
             praise = f"{there:,} of {inputs} committed {promise}{in_order}"
         case Expect.ZERO_OR_ONE if ledger.expected.count is None:
             praise = f"{counted(there, 'output')} of {inputs} committed {promise}{in_order}"
-            if ledger.inputs_count > wanted:
-                rest = ledger.inputs_count - wanted
+            if ledger.inputs_count > ledger.outputs_count:
+                rest = ledger.inputs_count - ledger.outputs_count
                 others = "one was" if rest == 1 else f"{rest:,} were"
                 praise += f"; it is unknown whether the other {others} filtered out or lost"
         case _:
@@ -154,16 +161,41 @@ def _praise(
         praise += f"; {counted(primary['duplicate'], 'duplicate')}, as allowed"
     if wanted - there:
         praise += f"; {wanted - there:,} lost, as allowed"
+    if outside:
+        praise += f"; {counted(outside, 'output')} that the sink may have lost, not judged"
     return praise
 
 
-def _left_out(ledger: Ledger) -> str:
+def _judged_from(ledger: Ledger) -> str:
+    """Formulates where judging begins in the sink of a source that has lost records, if records are
+    matched by what they hold. Lineage names the removed inputs."""
+    first = ledger.retained.matched_from if ledger.by_key else {}
+    if not first:
+        return ""
+    if len(first) > PLACES_MAX:
+        partitions = counted(len(first), "partition")
+        return f"; judged from the first output of a retained input on, in {partitions}"
+    places = []
+    for number, offset in sorted(first.items()):
+        topic, partition = ledger.sink_bounds.place(number)
+        places.append(f"{topic}/{partition}/{offset}")
+    return f"; judged from {', '.join(places)} on"
+
+
+def _left_out(ledger: Ledger, findings: Sequence[Finding]) -> str:
     """Formulates what a verdict that holds does not cover."""
     clauses = ""
+    circumstances = ledger.circumstances
+    is_cut = ledger.agreed.offsets is not None or circumstances.moving
     for side in ("source", "sink"):
-        removed = getattr(ledger.circumstances, f"{side}_removed").values()
-        if lost := sum(one.offsets for one in removed):
-            clauses += f"; {counted(lost, 'offset')} lost by the {side} and not judged"
+        removed = getattr(circumstances, f"{side}_removed").values()
+        lost = sum(one.offsets for one in removed)
+        if not lost:
+            continue
+        clauses += f"; {counted(lost, 'offset')} lost by the {side} and not judged"
+        if side == "source" and ledger.by_key and not is_cut and not ledger.sink_incomplete:
+            outputs = sum(one.count - one.primary for one in findings if one.kind == "phantom")
+            clauses += f", with {counted(outputs, 'output')} left of their records"
     if ledger.pending:
         clauses += f"; {counted(ledger.pending, 'offset')} {_pending(ledger)}, and not judged yet"
     return clauses

@@ -279,7 +279,12 @@ def _not_due(capture: Capture, judged: Bounds) -> int:
 
 
 def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
-    repeats = capture.question.guarantee is Guarantee.AT_LEAST_ONCE
+    guarantee = capture.question.guarantee
+    agreed = replace(
+        capture.question.agreed,
+        repeats=guarantee is Guarantee.AT_LEAST_ONCE,
+        losses=guarantee is Guarantee.AT_MOST_ONCE,
+    )
     question, folder = capture.question, spark_url(spark, evidence / "ledger")
     if isinstance(capture.readings, Folded):
         # Only batches and transactions are left to examine, no records.
@@ -294,7 +299,7 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
                 folder,
             ),
             expected=question.expected,
-            agreed=replace(question.agreed, repeats=repeats),
+            agreed=agreed,
             doubts=capture.doubts,
             circumstances=capture.circumstances,
         )
@@ -326,7 +331,7 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
         identity=question.identity,
         expected=question.expected,
         order=question.order,
-        agreed=replace(question.agreed, repeats=repeats),
+        agreed=agreed,
         doubts=capture.doubts,
         packs=capture.packs,
         circumstances=capture.circumstances,

@@ -8,7 +8,7 @@ the evidence.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,14 +26,17 @@ from topicproof.backend.services.spark import failed, spark_session
 from topicproof.backend.settings import Settings
 from topicproof.backend.storage import discard, keep_in
 from topicproof.validators.folded.fold import Folded
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.ledger.retained import OUTPUTS_MIN
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.report import Report
-from topicproof.validators.selftest import Caught, choose, compare, inject
+from topicproof.validators.selftest import NEIGHBOURS, Caught, choose, compare, inject
 
 SCRATCH = "self-test"
 NOTHING_TO_INJECT_INTO = (
     "no transaction has four committed outputs that differ, none of the kinds that would be"
-    " injected is judged, or the evidence was kept without payloads"
+    " injected is judged, nothing tells a copy from the output of a removed input, or the evidence"
+    " was kept without payloads"
 )
 KEPT = "self-test.json"
 """File in a run's folder: the faults caught, and the evidence tested."""
@@ -53,9 +56,16 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
         if isinstance(capture.readings, Folded):
             return ()
         capture = with_headers(capture, scratch)
-        sink = _told_apart(ledger_of(spark, capture, scratch / "before").sink, capture)
+        ledger = ledger_of(spark, capture, scratch / "before")
+        sink = _told_apart(ledger.sink, capture)
         question = capture.question
-        injection = choose(sink, question.expected, question.order, question.agreed.unique)
+        injection = choose(
+            sink,
+            question.expected,
+            order=question.order,
+            unique=question.agreed.unique,
+            after=judged_after(ledger),
+        )
         if injection is None:
             return ()
 
@@ -80,6 +90,15 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
             " verdict."
         )
     return caught
+
+
+def judged_after(ledger: Ledger) -> Mapping[int, int] | None:
+    """Return the places behind which a copy is certainly a duplicate, by sink partition; None
+    without such a limit: nothing is matched by key with a source that has lost records. They do not
+    depend on the few outputs that an injection changes."""
+    if not (ledger.by_key and ledger.source_incomplete):
+        return None
+    return ledger.retained_range(OUTPUTS_MIN + NEIGHBOURS).judged_from
 
 
 def _told_apart(sink: DataFrame, capture: Capture) -> DataFrame:

@@ -193,6 +193,7 @@ def ledger_of(spark: SparkSession, folder: Path, pairs: Sequence[Pair]) -> Ledge
                 value="value" if policy.values else None,
                 offsets=facts.offsets,
                 repeats=policy.guarantee == AT_LEAST,
+                retained=policy.retained,
             ),
             order=ORDERS[policy.order],
             circumstances=_circumstances(made, facts, whole, policy),

@@ -83,6 +83,8 @@ class Policy(NamedTuple):
     group: bool = False
     moving: bool = False
     """Whether a topic grew during the check."""
+    retained: bool = False
+    """Whether only what Kafka has not removed is judged."""
 
 
 @dataclass(frozen=True)
@@ -319,9 +321,9 @@ class _Case:
             )
             if any(count > 1 for count in alike.values()):
                 yield "outputs_alike"
-        if self.source_removed:
+        if self.source_removed and not self.policy.retained:
             yield "source_removed"
-        if self.sink_removed:
+        if self.sink_removed and not self.policy.retained:
             yield "sink_removed"
         if self.policy.order == PER_KEY:
             homes: dict[tuple[int, str], set[int]] = {}
@@ -342,13 +344,18 @@ class _Case:
         if self.policy.values:
             yield from self.wrong_values()
 
-    def doubtful(self, identity: str | None) -> str | None:
-        """By key: which other source record may be the true input, where one may be."""
+    def doubtful(self, identity: str | None, *places: Record) -> str | None:
+        """By key: which other source record may be the true input, where one may be. `places`: the
+        records that must lie where no removed input has an output."""
         if not self.pair.by_key:
             return None
         if "pending twin" in self.amended and identity in self.waiting_ids:
             return "pending"
-        if "removed input" in self.amended and self.source_removed:
+        if (
+            "removed input" in self.amended
+            and self.source_removed
+            and not (places and all(map(self.is_judged, places)))
+        ):
             return "source_removed"
         return (
             "identity_missing" if "missing input" in self.amended and self.unnamed_input else None
@@ -363,10 +370,13 @@ class _Case:
                     why = "pending" if cause == "pending" else None
                     yield from [("duplicate", why)] * (self.counts[name] - 1)
             return
-        for name, count in self.counts.items():
-            for _ in range(count - self.room[name] if self.room[name] else 0):
-                removed = "source_removed" if self.source_removed else None
-                yield "duplicate", removed or self.doubtful(str(name))
+        for name in self.counts:
+            mine = [one for one in self.committed if self.name(one) == name]
+            mine.sort(key=lambda one: one.written)
+            for later in mine[self.room[name] :] if self.room[name] else ():
+                # Copies of twins may be those of either.
+                places = (mine[0], later) if self.copies[str(name)] == 1 else ()
+                yield "duplicate", self.doubtful(str(name), *places)
 
     def gaps(self) -> Iterator[tuple[str, str | None]]:
         short = {
@@ -376,21 +386,69 @@ class _Case:
         }
         waiting = sum(min(count, self.pending_counts[name]) for name, count in short.items())
         missing = sum(short.values()) - waiting
-        unnamed = (
-            sum(one.identity is None for one in (*self.committed, *self.undecided))
-            if self.pair.by_key
-            else 0
-        )
         yield from [("gap", "pending")] * waiting
+        causes = self.of_removal(short, missing)
+        removed = self.removed_offsets if self.policy.retained else 0
+        # Where each may be one of them, all may be.
+        is_explained = 0 < missing <= self.unnamed_outputs + removed and self.unnamed_outputs > 0
         for number in range(missing):
-            if self.sink_removed:
-                yield "gap", "sink_removed"
+            if causes[number]:
+                yield "gap", causes[number]
             elif self.disjoint:
                 yield "gap", "identity_disjoint"
-            elif number < unnamed:
+            elif number < self.unnamed_outputs or is_explained:
                 yield "gap", "identity_missing"
             else:
                 yield "gap", "movement" if self.policy.moving and not self.policy.group else None
+
+    def of_removal(self, short: Mapping[Hashable, int], missing: int) -> list[str | None]:
+        """For each missing output, whether a removal from the sink may explain it."""
+        if not self.sink_removed:
+            return [None] * missing
+        if not self.policy.retained:
+            return ["sink_removed"] * missing
+        # Of several inputs with one identity, the last ones lack their outputs.
+        left = Counter({name: count - self.pending_counts[name] for name, count in short.items()})
+        causes: list[str | None] = []
+        for one in reversed([one for one in self.inputs if self.due(one)]):
+            for name in self.names(one):
+                if left[name] > 0:
+                    left[name] -= 1
+                    causes.append(self._of_missing(one))
+        explained = sum(cause is not None for cause in causes)
+        is_more = explained > self.removed_offsets + self.unnamed_outputs
+        return [None] * missing if is_more else causes
+
+    @property
+    def unnamed_outputs(self) -> int:
+        unnamed = (one.identity is None for one in (*self.committed, *self.undecided))
+        return sum(unnamed) if self.pair.by_key else 0
+
+    @property
+    def removed_offsets(self) -> int:
+        """How many offsets the sink has lost."""
+        ranges = self.pair.sink_ranges
+        inside = [
+            one
+            for one in self.pair.sink
+            if one.removed and one.offset >= ranges[one.partition].start
+        ]
+        return sum(one.start for one in ranges) + len(inside)
+
+    def _of_missing(self, one: Input) -> str | None:
+        judged = self.retained
+        if one.offset <= judged.inputs_from.get(one.partition, -1):
+            return "range"
+        shared = self.pair.by_key and any(count > 1 for count in self.copies.values())
+        return None if one.partition in judged.complete and not shared else "sink_removed"
+
+    @cached_property
+    def retained(self) -> Retained:
+        return Retained(self)
+
+    def is_judged(self, one: Record) -> bool:
+        """Whether no removed input has an output there."""
+        return one.offset >= self.retained.judged_from.get(one.partition, one.offset + 1)
 
     def phantoms(self) -> Iterator[tuple[str, str | None]]:
         for one in self.committed:
@@ -407,7 +465,11 @@ class _Case:
         if one.identity in self.waiting_ids:
             return "pending"
         aborted = any(given.identity == one.identity for given in self.lost_inputs)
-        if self.source_removed and ("removed input" in self.amended or not aborted):
+        if not aborted and not theirs and one in self.retained.before:
+            return "range"
+        is_judged = self.is_judged(one)
+        removed = self.source_removed and not is_judged
+        if removed and ("removed input" in self.amended or not aborted):
             return "source_removed"
         if self.unnamed_input and ("missing input" in self.amended or not aborted):
             return "identity_missing"
@@ -441,7 +503,8 @@ class _Case:
         if offset >= bounds.lso:
             return "pending"
         if not found or found[0].removed:
-            return "source_removed" if found else None
+            cause = "range" if self.policy.retained else "source_removed"
+            return cause if found else None
         if found[0].fate != COMMITTED:
             return "aborted_input"
         if index >= found[0].expected:
@@ -473,21 +536,21 @@ class _Case:
             if seen[self.name(one)] <= (self.room[one.identity] if self.pair.by_key else 1):
                 lines.setdefault(line, []).append((one, place))
         for found in lines.values():
-            for (_, before), (one, place) in itertools.pairwise(
+            for (earlier, before), (one, place) in itertools.pairwise(
                 sorted(found, key=lambda each: each[0].offset)
             ):
                 if place < before:
-                    yield "order", self._of_inversion(one)
+                    yield "order", self._of_inversion(earlier, one)
 
-    def _of_inversion(self, one: Record) -> str | None:
-        if self.pair.by_key and self.source_removed:
+    def _of_inversion(self, earlier: Record, one: Record) -> str | None:
+        if self.pair.by_key and self.source_removed and not self.is_judged(earlier):
             return "source_removed"
         if self.policy.guarantee == AT_LEAST and "first copy" in self.amended:
             if self.sink_removed:
                 return "sink_removed"
             if self.pair.by_key and any(each.identity is None for each in self.committed):
                 return "identity_missing"
-        return self.doubtful(one.identity)
+        return self.doubtful(one.identity, earlier, one)
 
     def group(self) -> Iterator[tuple[str, str | None]]:
         offsets = self.pair.offsets or {}
@@ -547,7 +610,78 @@ class _Case:
         for one, place in self.placed():
             wanted = values.get((place[0], place[1]))
             if wanted is not None and (len(place) < 3 or place[2] == 0) and wanted != one.value:
-                yield "wrong_value", self.doubtful(one.identity)
+                yield "wrong_value", self.doubtful(one.identity, one)
+
+
+class Retained:
+    """Where judging begins if only what is left is judged. A pair is small, so nothing is assumed
+    of where a source partition has its outputs."""
+
+    def __init__(self, case: _Case) -> None:
+        pair, policy = case.pair, case.policy
+        self.judged_from: dict[int, int] = {}
+        """By sink partition: no removed input has an output there or later."""
+        self.inputs_from: dict[int, int] = {}
+        self.complete: set[int] = set()
+        self.before: list[Record] = []
+        """Records without an input that removed inputs explain."""
+        if not policy.retained:
+            return
+        starts = {at for at, one in enumerate(pair.source_ranges) if one.start}
+        sink_starts = {at for at, one in enumerate(pair.sink_ranges) if one.start}
+        holes = [
+            any(one.removed and one.offset >= ranges[one.partition].start for one in topic)
+            for topic, ranges in ((pair.source, pair.source_ranges), (pair.sink, pair.sink_ranges))
+        ]
+        removed = starts if pair.by_key else set[int]()
+        alone = [
+            (one, place)
+            for one, place in case.placed()
+            if case.counts[case.name(one)] + case.pending_counts[case.name(one)] == 1
+            and one.identity not in case.waiting_ids
+        ]
+
+        def sure(source: int, sink: int) -> bool:
+            others = sink in sink_starts and removed - {source}
+            return not pair.by_key or not (sink_starts - {sink} or others)
+
+        firsts: dict[tuple[int, int], int] = {}
+        earliest: dict[tuple[int, int], int] = {}
+        for one, place in alone:
+            cell = place[0], one.partition
+            firsts[cell] = min(firsts.get(cell, one.offset), one.offset)
+            earliest[cell] = min(earliest.get(cell, place[1]), place[1])
+        promised = policy.order == PER_PARTITION and policy.guarantee == EXACTLY
+        if pair.by_key:
+            # An output that is there may be that of a removed input with the same identity.
+            promised &= policy.expect != FILTERED and not case.unnamed_outputs
+        matched_from: dict[int, int] = {}
+        for sink in range(len(pair.sink_ranges)):
+            mine = {source for source in removed if (source, sink) in firsts}
+            if mine and not holes[0]:
+                matched_from[sink] = max(firsts[source, sink] for source in mine)
+            certain = promised and not any(holes) and all(sure(source, sink) for source in mine)
+            if certain and removed and mine == removed:
+                self.judged_from[sink] = max(firsts[source, sink] for source in mine)
+        for source in {place[0] for _, place in alone} if not holes[1] else ():
+            cells = [(source, sink) for sink in sink_starts]
+            known = [earliest[cell] for cell in cells if cell in earliest]
+            if known:
+                self.inputs_from[source] = max(known)
+            if promised and all(cell in earliest and sure(*cell) for cell in cells):
+                self.complete.add(source)
+        before = [
+            one
+            for one in case.committed
+            if one.offset < matched_from.get(one.partition, 0)
+            and one.identity is not None
+            and one.identity not in case.waiting_ids
+            and one.identity not in {given.identity for given in case.inputs}
+            and one.identity not in {given.identity for given in case.lost_inputs}
+        ]
+        most = sum(one.start for one in pair.source_ranges)
+        fits = policy.expect == MANY or len(before) <= most
+        self.before = before if fits and not case.unnamed_input else []
 
 
 class Truth:
@@ -581,11 +715,54 @@ class Truth:
         """Why this verdict is false; None where the truth allows it."""
         if outcome == VIOLATED and not self.breaks(list(self.sink)):
             return "false VIOLATED: nothing is wrong"
+        if outcome == HOLDS and self.policy.retained:
+            wrong = self._breaks_of_retained()
+            return f"false HOLDS: {', '.join(sorted(wrong))}" if wrong else None
         if outcome == HOLDS:
             seen = [one for one in self.sink if not (self.policy.moving and self.pair.pending(one))]
             wrong = self.breaks(seen) - ({"loss"} if self.policy.expect == FILTERED else set())
             return f"false HOLDS: {', '.join(sorted(wrong))}" if wrong else None
         return None
+
+    def _breaks_of_retained(self) -> set[str]:
+        """What is wrong with the records that are left, where they can be judged: a missing output
+        that may lie in a removed part of the sink cannot, nor can an output before those of the
+        inputs that are left."""
+        firsts = {}
+        earliest: dict[tuple[int, int], int] = {}
+        kept = [one for one in self.sink if not one.removed and one.fate == COMMITTED]
+        for one in kept:
+            given = self.inputs.get(one.origin[:2]) if one.origin else None
+            if one.origin and given and (not self.pair.by_key or not given.removed):
+                cell = one.origin[0], one.partition
+                earliest[cell] = min(earliest.get(cell, one.origin[1]), one.origin[1])
+                if self.pair.source_ranges[one.origin[0]].start:
+                    firsts[cell] = min(firsts.get(cell, one.offset), one.offset)
+        judged_from: dict[int, int] = {}
+        for (_, sink), offset in firsts.items():
+            judged_from[sink] = max(judged_from.get(sink, 0), offset)
+
+        def counts(one: Record) -> bool:
+            given = self.inputs.get(one.origin[:2]) if one.origin else None
+            if given is not None and given.removed:
+                return False
+            before = one.offset < judged_from.get(one.partition, 0)
+            return not (self.pair.by_key and given is None and before)
+
+        wrong = self.breaks([one for one in kept if counts(one)]) - {"loss"}
+        for given in self.pair.source:
+            excused = any(
+                earliest.get((given.partition, sink), -1) >= given.offset
+                for sink, one in enumerate(self.pair.sink_ranges)
+                if one.start
+            )
+            # An identity names one input, also among those that are gone.
+            excused |= self.pair.by_key and any(
+                one.removed and one.identity == given.identity for one in self.pair.source
+            )
+            if not given.removed and not excused and self._is_lost(given, list(self.sink)):
+                wrong.add("loss")
+        return wrong - ({"loss"} if self.policy.expect == FILTERED else set())
 
     def breaks(self, sink: list[Record]) -> set[str]:
         """What is wrong for certain, as the policy has it."""

@@ -4,7 +4,7 @@ the sink.
 Catalogue 1, Jepsen's `duplicate`. The rows are the later copies. If read_committed wrongly shows a
 record of an aborted transaction, a repeat by that record is explained by `aborted_read`. If records
 are matched by key and the source has lost some, the copy may be the output of a removed input:
-explained by `source_removed`.
+explained by `source_removed`, unless both lie where validators/ledger/retained.py excludes that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from topicproof.validators.evidence import evidence
 from topicproof.validators.expectation import PENDING
 from topicproof.validators.finding import Witness
 from topicproof.validators.kinds import aborted_read
-from topicproof.validators.kinds.matching import is_pending, of_another
+from topicproof.validators.kinds.matching import is_judged, is_pending, of_another
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import known_aborted
 from topicproof.validators.sentences import Forms, Words
@@ -47,7 +47,10 @@ def find(ledger: Ledger) -> DataFrame | None:
         "first_offset",
     )
     cause = F.when(known_aborted(), aborted_read.NAME).when(is_pending(ledger), PENDING)
-    another = of_another(ledger)
+    judged_from = ledger.retained.judged_from
+    copies = (("partition", "offset"), ("first_partition", "first_offset"))
+    judged = [is_judged(judged_from, partition, offset) for partition, offset in copies]
+    another = of_another(ledger, judged[0] & judged[1])
     cause = cause if another is None else cause.otherwise(another)
     return evidence(rows, F.col("copies"), why, cause)
 

@@ -70,7 +70,10 @@ def _by_epoch(ledger: Ledger) -> list[tuple[tuple[int, int], pd.DataFrame]]:
     parts = ledger.raw_log.facts.transactions
     own = parts[(parts["marker_epoch"] == parts["producer_epoch"] + 1).fillna(False).astype(bool)]
     groups = own.groupby(["producer_id", "producer_epoch"])
-    return [((int(key[0]), int(key[1])), rows) for key, rows in groups]
+    return [
+        ((int(rows["producer_id"].iloc[0]), int(rows["producer_epoch"].iloc[0])), rows)
+        for _, rows in groups
+    ]
 
 
 def _of_headers(ledger: Ledger) -> DataFrame | None:

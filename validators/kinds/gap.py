@@ -10,6 +10,8 @@ can see it. A missing output may have an explanation:
 - `torn`: its transaction is committed in part.
 - `offset_ahead`: it is in a lost tail below the group's committed offset.
 - `sink_removed`: the sink has lost records, maybe this one.
+- `range`: the contract judges what is left, and this one may be among the first ones removed. No
+  removal explains more outputs than the sink has lost offsets.
 - `identity_missing`: a record without an identity may be it, unless more outputs are missing than
   there are such records.
 - `movement`: the topics move, nothing tells what is due, and it may still arrive.
@@ -17,15 +19,21 @@ can see it. A missing output may have an explanation:
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import evidence, of_source
-from topicproof.validators.expectation import PENDING
+from topicproof.validators.expectation import PENDING, RANGE
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Fate, Witness
-from topicproof.validators.kinds import offset_ahead, reading_mismatch, torn, wrong_attribution
-from topicproof.validators.kinds.matching import why_uncertain
+from topicproof.validators.kinds import (
+    offset_ahead,
+    reading_mismatch,
+    sink_removed,
+    torn,
+    wrong_attribution,
+)
+from topicproof.validators.kinds.matching import among, why_missing
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place, is_hidden, known_aborted
 from topicproof.validators.offsets import bits, by_partition, holds, members, minus, word
@@ -81,8 +89,14 @@ def find(ledger: Ledger) -> DataFrame | None:
     after = {one.partition: ledger.after(one.partition) for one in ledger.source_bounds.partitions}
     tail = F.col("source_offset") >= by_partition("source_partition", after)
     pending, aborted = holds("pending", "source_offset"), holds("aborted", "source_offset")
+    before, unclear = _of_removal(ledger, missing)
     why = (
         F.when(pending, "Its output is pending: the transaction is still open.")
+        .when(
+            before,
+            "Its output may be among those that the sink has lost: in a partition that has lost"
+            " records, no earlier input has one.",
+        )
         .when(
             tail,
             "Lost tail: neither this input nor any later one of its partition has a committed"
@@ -94,7 +108,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         )
     )
     offsets = ledger.agreed.offsets or {}
-    uncertain = why_uncertain(ledger)
+    uncertain = why_missing(ledger)
     hidden = holds("hidden", "source_offset")
     traces = (
         F.when(hidden, " The raw log commits its output, and read_committed did not deliver it.")
@@ -108,6 +122,8 @@ def find(ledger: Ledger) -> DataFrame | None:
         F.when(pending, PENDING)
         .when(hidden, reading_mismatch.NAME)
         .when(holds("declared", "source_offset"), wrong_attribution.NAME)
+        .when(before, RANGE)
+        .when(unclear, sink_removed.NAME)
         .when(F.lit(uncertain is not None), F.lit(uncertain))
         .when(
             tail & (F.col("source_offset") < by_partition("source_partition", offsets)),
@@ -118,6 +134,27 @@ def find(ledger: Ledger) -> DataFrame | None:
         rows = rows.join(_of_torn(ledger), ["source_partition", "source_offset"], "left")
         cause = F.coalesce(cause, F.when(F.col("torn"), torn.NAME))
     return evidence(rows, F.when(tail, 0).otherwise(1), F.concat(why, traces), cause)
+
+
+def _of_removal(ledger: Ledger, missing: DataFrame) -> tuple[Column, Column]:
+    """Tells which missing outputs the sink may have lost (validators/ledger/retained.py): those
+    before what is judged, and those of which nothing is certain. If they are more than the sink has
+    lost, some are lost for certain, although nothing tells which."""
+    none = F.lit(False)
+    if not ledger.sink_incomplete:
+        return none, none
+    before, retained = none, ledger.retained
+    if retained.inputs_from:
+        first = by_partition("source_partition", retained.inputs_from)
+        before = F.coalesce(F.col("source_offset") <= first, none)
+    unclear = ~before & ~among("source_partition", retained.complete)
+    if not ledger.agreed.retained:
+        return before, unclear
+    removed = sum(one.offsets for one in ledger.circumstances.sink_removed.values())
+    waiting = holds("pending", "source_offset")
+    explained = missing.where((before | unclear) & ~waiting).count()
+    is_more = explained > removed + ledger.unidentified_outputs
+    return (none, none) if is_more else (before, unclear)
 
 
 def _of_torn(ledger: Ledger) -> DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -29,15 +29,24 @@ def is_pending(ledger: Ledger) -> Column:
     )
 
 
+def among(column: str, partitions: Collection[int]) -> Column:
+    """Whether the row's partition is one of these."""
+    return F.col(column).isin(*partitions) if partitions else F.lit(False)
+
+
 def why_uncertain(ledger: Ledger) -> str | None:
     """Returns why a missing output may exist or may have existed; None if it is missing for
     certain."""
     if ledger.sink_incomplete:
         return sink_removed.NAME
+    return why_missing(ledger)
+
+
+def why_missing(ledger: Ledger) -> str | None:
+    """The same, beside what the sink has lost."""
     if ledger.disjoint:
         return identity_disjoint.NAME
-    nameless = ledger.unidentified_outputs
-    if nameless and ledger.missing <= nameless:
+    if ledger.unidentified_outputs and not is_more_than_explained(ledger):
         # Each may be a record without an identity, unless more outputs are missing than there are
         # such records.
         return identity_missing.NAME
@@ -46,17 +55,36 @@ def why_uncertain(ledger: Ledger) -> str | None:
     return None
 
 
-def of_another(ledger: Ledger) -> Column | None:
+def is_more_than_explained(ledger: Ledger) -> bool:
+    """Whether more outputs are missing than the sink has lost offsets and records without an
+    identity: then some are lost for certain, although nothing tells which."""
+    removed = sum(one.offsets for one in ledger.circumstances.sink_removed.values())
+    return ledger.missing > removed + ledger.unidentified_outputs
+
+
+def of_another(ledger: Ledger, is_judged: Column | None = None) -> Column | None:
     """Returns why the true input of a sink row may be another source record; None by lineage, which
-    names the input."""
+    names the input. `is_judged`: whether the row is certainly not the output of a removed input;
+    None: by its own place."""
     if not ledger.by_key:
         return None
-    cause = None
+    nameless = ledger.identified.missing or ledger.identified.missing_elsewhere
+    cause = F.lit(identity_missing.NAME if nameless else None)
     if ledger.source_incomplete:
-        cause = source_removed.NAME
-    elif ledger.identified.missing or ledger.identified.missing_elsewhere:
-        cause = identity_missing.NAME
-    return F.when(F.col("waiting"), PENDING).otherwise(F.lit(cause))
+        judged = (_is_judged(ledger) if is_judged is None else is_judged) & ~F.col("ambiguous")
+        cause = F.when(~judged, source_removed.NAME).otherwise(cause)
+    return F.when(F.col("waiting"), PENDING).otherwise(cause)
+
+
+def _is_judged(ledger: Ledger) -> Column:
+    return is_judged(ledger.retained.judged_from, "partition", "offset")
+
+
+def is_judged(judged_from: Mapping[int, int], partition: str, offset: str) -> Column:
+    """Whether a place in the sink lies where no output of a removed input can be."""
+    if not judged_from:
+        return F.lit(False)
+    return F.coalesce(F.col(offset) >= by_partition(partition, judged_from), F.lit(False))
 
 
 def untold(ledger: Ledger) -> list[tuple[object, ...]]:

@@ -19,7 +19,7 @@ from topicproof.validators.evidence import evidence
 from topicproof.validators.expectation import FIRST_COPY, PENDING
 from topicproof.validators.finding import Order, Witness
 from topicproof.validators.kinds import aborted_read, duplicate, identity_missing, sink_removed
-from topicproof.validators.kinds.matching import of_another
+from topicproof.validators.kinds.matching import is_judged, of_another
 from topicproof.validators.ledger.counts import first_unknown
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import LINE, known_aborted, ordered, real
@@ -52,6 +52,9 @@ def find(ledger: Ledger) -> DataFrame | None:
             "waiting_before": F.lag("waiting").over(line),
             "first_before": _last_before(F.when(first, place), line),
             "maybe_before": _last_before(F.when(maybe_first, place), line),
+            "offset_before": F.lag("offset").over(line),
+            "first_offset_before": _last_before(F.when(first, F.col("offset")), line),
+            "maybe_offset_before": _last_before(F.when(maybe_first, F.col("offset")), line),
         }
     )
     own = F.coalesce(first & (F.col("first_before") >= place), F.lit(False))
@@ -62,9 +65,17 @@ def find(ledger: Ledger) -> DataFrame | None:
         .when(maybe, F.col("maybe_before"))
         .otherwise(F.col("place_before"))
     )
+    # Both records of an inversion must be outputs of inputs that are still there. The earlier one
+    # decides.
+    rows = rows.withColumn(
+        "compared_offset",
+        F.when(own, F.col("first_offset_before"))
+        .when(maybe, F.col("maybe_offset_before"))
+        .otherwise(F.col("offset_before")),
+    )
     why = _behind(above.getField("source_offset"), above.getField("output_index"))
     cause = F.when(known_aborted() | F.col("aborted_before"), aborted_read.NAME)
-    another = of_another(ledger)
+    another = _of_another(ledger)
     if another is not None:
         # The record named as the cause may not be a duplicate.
         cause = cause.when(F.col("waiting_before"), PENDING).when(another.isNotNull(), another)
@@ -115,13 +126,24 @@ def _last_before(place: Column, line: WindowSpec) -> Column:
 def _uncertain(ledger: Ledger) -> Column:
     """Returns why a record may be in order after all. If repeats are allowed, it may be one whose
     first copy is gone or has no identity."""
-    if ledger.agreed.repeats and not (ledger.by_key and ledger.source_incomplete):
-        if ledger.sink_incomplete:
-            return F.lit(sink_removed.NAME)
-        if ledger.unidentified_outputs:
-            return F.lit(identity_missing.NAME)
-    another = of_another(ledger)
-    return F.lit(None) if another is None else another
+    another = _of_another(ledger)
+    another = F.lit(None) if another is None else another
+    if not ledger.agreed.repeats:
+        return another
+    copy = None
+    if ledger.sink_incomplete:
+        copy = F.lit(sink_removed.NAME)
+    elif ledger.unidentified_outputs:
+        copy = F.lit(identity_missing.NAME)
+    if ledger.by_key and ledger.source_incomplete:
+        return another if copy is None else F.coalesce(another, copy)
+    return another if copy is None else copy
+
+
+def _of_another(ledger: Ledger) -> Column | None:
+    return of_another(
+        ledger, is_judged(ledger.retained.judged_from, "partition", "compared_offset")
+    )
 
 
 def covered(ledger: Ledger) -> int:

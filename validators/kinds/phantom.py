@@ -9,8 +9,9 @@ Catalogue 4. A phantom has no lineage, or its lineage points to one of these:
 If its input was aborted, it is explained by `aborted_input`; if pending in the source, by
 `pending`; if removed by Kafka, by `source_removed`. A record whose input exists outside the judged
 range is no phantom: the caller or the source's retention cut the range. It is listed, explained by
-`range`. Matching by key cannot tell whether there was an input that is gone now, or one without an
-identity: `source_removed`, `identity_missing`.
+`range`, and so is a record before the judged part of a retained range. Matching by key cannot tell
+whether there was an input that is gone now, or one without an identity: `source_removed`,
+`identity_missing`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from topicproof.validators.kinds import (
     identity_missing,
     source_removed,
 )
-from topicproof.validators.kinds.matching import is_pending, of_another
+from topicproof.validators.kinds.matching import among, is_judged, is_pending, of_another
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place
 from topicproof.validators.sentences import Forms, Words
@@ -52,8 +53,10 @@ def find(ledger: Ledger) -> DataFrame | None:
     place = F.col("place")
     rows = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & (place != Place.INPUT.value))
     outside = place.isin(Place.BEFORE.value, Place.AFTER.value)
+    removed = _is_of_removed(ledger)
     why = (
-        F.when(F.col("source_offset").isNull(), _unknown(ledger))
+        F.when(removed, F.lit(_OF_REMOVED))
+        .when(F.col("source_offset").isNull(), _unknown(ledger))
         .when(
             place == Place.HOLE.value,
             "Its lineage points to an offset where the source has no committed record.",
@@ -79,14 +82,15 @@ def find(ledger: Ledger) -> DataFrame | None:
         )
         .otherwise("Its lineage points to a place that the source does not have.")
     )
+    accepted = RANGE if ledger.agreed.retained else source_removed.NAME
     cause = F.when(outside, F.when(is_pending(ledger), PENDING).otherwise(RANGE)).when(
-        place == Place.REMOVED.value, source_removed.NAME
+        place == Place.REMOVED.value, accepted
     )
-    another = of_another(ledger)
+    retained = ledger.retained
+    another = of_another(ledger, is_judged(retained.phantoms_from, "partition", "offset"))
     if another is not None:
-        cause = cause.when(~F.col("identified"), identity_missing.NAME).when(
-            another.isNotNull(), another
-        )
+        cause = cause.when(~F.col("identified"), identity_missing.NAME).when(removed, RANGE)
+        cause = cause.when(another.isNotNull(), another)
     cause = cause.when(place == Place.ABORTED.value, aborted_input.NAME)
     if ledger.disjoint:
         cause = cause.otherwise(identity_disjoint.NAME)
@@ -100,6 +104,37 @@ def _unknown(ledger: Ledger) -> Column:
     return F.when(F.col("identified"), "No input of the source has its identity.").otherwise(
         "It holds no identity, so no input is known for it."
     )
+
+
+_OF_REMOVED = (
+    "No input is left for this record. It lies before the first output of an input that the source"
+    " still holds, so its input was removed."
+)
+
+
+def _is_of_removed(ledger: Ledger) -> Column:
+    """Whether a record without an input lies before what is judged of a source that has lost
+    records: by offset, or by time where its partition has no output of a retained input."""
+    removed = ledger.circumstances.source_removed
+    # It may be the output of an input without an identity, such as an aborted one.
+    nameless = ledger.identified.missing or ledger.identified.missing_elsewhere
+    applies = ledger.agreed.retained and ledger.by_key and removed and not nameless
+    if not applies or any(one.inside for one in removed.values()):
+        return F.lit(False)
+    first = ledger.retained.matched_from
+    older = F.lit(False)
+    if ledger.source is not None:
+        earliest = ledger.source.agg(F.min("timestamp")).collect()[0][0]
+        older = F.lit(False) if earliest is None else F.col("timestamp") < F.lit(earliest)
+    earlier = F.when(among("partition", first), ~is_judged(first, "partition", "offset"))
+    unmatched = F.col("source_topic").isNull() & F.col("identified") & ~F.col("waiting")
+    before = unmatched & earlier.otherwise(older)
+    # Removed inputs have no more outputs than there were offsets.
+    most = ledger.expected.most
+    committed = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & before)
+    if most is not None and committed.count() > most * sum(one.below for one in removed.values()):
+        return F.lit(False)
+    return before
 
 
 def covered(ledger: Ledger) -> int:

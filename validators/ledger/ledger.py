@@ -4,7 +4,7 @@ validator receives one; validators/ledger/build.py builds it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from topicproof.validators.circumstances import Circumstances
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.coordinator import Coordinator
-from topicproof.validators.expected import Expected
+from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.facts.balance import Headers
 from topicproof.validators.facts.cell import Cell
 from topicproof.validators.facts.header_transactions import TransactionalId
@@ -28,6 +28,12 @@ from topicproof.validators.ledger.counts import (
     Values,
     later_copies,
     outputs_produced,
+)
+from topicproof.validators.ledger.retained import (
+    OUTPUTS_MIN,
+    RetainedRange,
+    count_outputs,
+    retained_range,
 )
 from topicproof.validators.ledger.rows import Declared
 from topicproof.validators.lineage.identity import Identity
@@ -180,6 +186,40 @@ class Ledger:
         """The expected outputs of the inputs in the judged range: source_partition, source_offset,
         output_index. A row may occur twice."""
         return outputs_produced(self.sink) if self.wanted is None else self.wanted
+
+    @cached_property
+    def retained(self) -> RetainedRange:
+        """Where judging begins if the contract judges only what Kafka has not removed; empty
+        otherwise."""
+        return self.retained_range(OUTPUTS_MIN)
+
+    def retained_range(self, outputs_min: int) -> RetainedRange:
+        """`retained`, where so many outputs show which sink partitions a source partition has
+        outputs in."""
+        circumstances = self.circumstances
+        removed = circumstances.source_removed if self.by_key else {}
+        if not self.agreed.retained or not (removed or circumstances.sink_removed):
+            return RetainedRange()
+        # Where repeats are allowed, an output may be committed again after those of later inputs.
+        # Where an input may be without an output, or the output without an identity, one that is
+        # there may be that of a removed input with the same identity.
+        promised = ["order", "duplicate", *(["gap"] if self.by_key else [])]
+        require, agreed = self.agreed.require, self.agreed
+        in_order = not agreed.repeats and (require is None or set(promised) <= set(require))
+        if self.by_key:
+            is_filter = self.expected.kind is Expect.ZERO_OR_ONE and self.expected.count is None
+            in_order &= not (is_filter or agreed.losses or self.unidentified_outputs)
+        judged = retained_range(
+            count_outputs(self.present),
+            {bounds.partition: bounds.start for bounds in self.sink_bounds.partitions},
+            source_removed=removed,
+            sink_removed=circumstances.sink_removed,
+            by_key=self.by_key,
+            in_order=in_order and self.order is Order.PER_SOURCE_PARTITION,
+            outputs_min=outputs_min,
+        )
+        # Of inputs that share an identity, nothing tells which one lacks its output.
+        return replace(judged, complete=frozenset()) if self.identified.repeated else judged
 
     @property
     def by_key(self) -> bool:
