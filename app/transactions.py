@@ -13,6 +13,7 @@ from pandas.io.formats.style import Styler
 from topicproof.app.tables import TINTS
 from topicproof.app.url_state import TransactionsState
 from topicproof.app.wording import ABORT_WORDS, HANGING, data_size, outcome_label
+from topicproof.backend.characters import visible
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.durations import brief, in_words
 from topicproof.validators.facts.log_facts import ABORTED, OPEN, UNEXPLAINED
@@ -21,7 +22,7 @@ from topicproof.validators.finding import Fate
 PAGE = 100
 """Number of transactions drawn and listed at once."""
 LANES_MAX = 24
-LANE_CHARACTERS = 26
+LANE_CHARACTERS, LABEL_CHARACTERS = 26, 100
 PRODUCERS_MAX = 500
 TINT_OF: Mapping[str, Fate] = {
     ABORTED: Fate.ABORTED,
@@ -77,24 +78,46 @@ def with_hanging(rows: pd.DataFrame, opened: Sequence[OpenTransaction]) -> pd.Da
     return rows.assign(outcome=rows["outcome"].mask(hangs & (rows["outcome"] == OPEN), HANGING))
 
 
+def by_partition(rows: pd.DataFrame) -> bool:
+    """Whether there would be too many lanes for one each: then a lane is a partition."""
+    return int(rows["producer_id"].nunique()) > LANES_MAX
+
+
 def lanes(rows: pd.DataFrame, names: Mapping[int, str]) -> pd.Series[Any]:
     """Names each transaction's lane in the timeline: its transactional id (`names` by producer id),
     or else its producer id; only the partition if there would be too many lanes."""
-    ids = {int(producer) for producer in rows["producer_id"]}
-    if len(ids) > LANES_MAX:
+    if by_partition(rows):
         return "p" + rows["partition"].astype(str)
-    used_names = [names[producer_id] for producer_id in ids if producer_id in names]
-    short = {name: short_name(name) for name in used_names}
-    if len(set(short.values())) < len(set(used_names)):
-        short = {name: name for name in used_names}
-    return rows["producer_id"].map(
-        lambda producer: short[names[producer]] if producer in names else f"producer {producer}"
-    )
+    # A transactional id may be called like a lane of ours, so ids and producers are kept apart.
+    owners = {
+        producer: ("id", names[producer]) if producer in names else ("producer", str(producer))
+        for producer in map(int, rows["producer_id"])
+    }
+    labels = _labels(sorted(set(owners.values())))
+    return rows["producer_id"].map(lambda producer: labels[owners[int(producer)]])
 
 
-def short_name(name: str) -> str:
+def _labels(owners: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Returns a label of bounded length for each owner of a lane, no two of them the same."""
+    ids = [name for kind, name in owners if kind == "id"]
+    short = {name: short_name(name) for name in ids}
+    if len(set(short.values())) < len(ids):
+        short = {name: short_name(name, LABEL_CHARACTERS) for name in ids}
+    labels: dict[tuple[str, str], str] = {}
+    for kind, name in owners:
+        text = short[name] if kind == "id" else f"producer {name}"
+        label = text = short_name(visible(text), LABEL_CHARACTERS)
+        number = 2
+        while label in labels.values():
+            label = f"{text} ({number})"
+            number += 1
+        labels[kind, name] = label
+    return labels
+
+
+def short_name(name: str, characters: int = LANE_CHARACTERS) -> str:
     """Returns the end of a long name, where names of one program differ."""
-    return name if len(name) <= LANE_CHARACTERS else f"…{name[-LANE_CHARACTERS:]}"
+    return name if len(name) <= characters else f"…{name[-characters:]}"
 
 
 def lane_order(named: pd.Series[Any]) -> list[str]:

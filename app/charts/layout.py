@@ -60,9 +60,12 @@ def label(text: object) -> str:
     )
 
 
+NAME_CHARACTERS_MAX = 90
+
+
 def names_px(names: Sequence[str]) -> int:
-    """Returns the width of the longest name beside an axis."""
-    return 18 + round(6.2 * max(len(name) for name in names))
+    """Returns the width of the longest name beside an axis, of at most half a chart."""
+    return 18 + round(6.2 * min(NAME_CHARACTERS_MAX, max(len(name) for name in names)))
 
 
 def colour_steps(colours: Sequence[str]) -> list[tuple[float, str]]:

@@ -26,7 +26,7 @@ from topicproof.app.contract_form import form
 from topicproof.app.contract_import import import_contract
 from topicproof.app.contract_matches import show_preview
 from topicproof.app.payload import verbatim
-from topicproof.app.session.access import open_history
+from topicproof.app.session.access import may, open_history
 from topicproof.app.session.connection import page_settings, topic_names
 from topicproof.app.session.errors import show_errors
 from topicproof.app.session.masking import shown_error
@@ -45,6 +45,7 @@ from topicproof.backend.runs.launch import start_check
 from topicproof.backend.runs.sides import SideSettings, settings_of_sides
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import read_settings
+from topicproof.backend.trust.identity import Action
 
 POLL_S = 1.0
 RECENT = 6
@@ -366,7 +367,8 @@ def edit(
                 icon=":material/download:",
                 on_click="ignore",
             )
-    if not mistakes:
+    if not mistakes and may(Action.CHECK):
+        # It starts Spark, which only somebody who may check has a use for.
         with lint_slot:
             spark_lint(fields)
 

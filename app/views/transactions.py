@@ -122,13 +122,9 @@ def in_lanes(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Returns the bars, and their lanes in order. `names`: transactional ids by producer id."""
     drawn = rows.assign(lane=transactions.lanes(rows, names))
-    if not _by_partition(drawn):
+    if not transactions.by_partition(rows):
         drawn = transactions.whole_ones(drawn, snapshot.numbers, selection.chosen)
     return drawn, transactions.lane_order(drawn["lane"])
-
-
-def _by_partition(drawn: pd.DataFrame) -> bool:
-    return bool(drawn["lane"].str.fullmatch("p[0-9]+").all())
 
 
 def facts(snapshot: Snapshot, rows: pd.DataFrame) -> None:
@@ -287,7 +283,7 @@ def timeline(
 ) -> Figure:
     """Draws the period of each transaction. Returns the chart."""
     drawn, lanes = in_lanes(snapshot, coordination.names, selection, listed)
-    by_partition = _by_partition(drawn)
+    by_partition = transactions.by_partition(listed)
     hidden = int((~drawn["lane"].isin(lanes)).sum())
     drawn = drawn[drawn["lane"].isin(lanes)]
 

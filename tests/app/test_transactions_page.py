@@ -94,6 +94,21 @@ def test_a_lane_is_a_transactional_id_and_a_bar_a_whole_transaction() -> None:
     assert set(transactions.lanes(FOUND, same)) == set(same.values()), "no two ids share a lane"
     many = pd.concat([FOUND.assign(producer_id=FOUND["producer_id"] + n) for n in range(0, 90, 3)])
     assert set(transactions.lanes(many, names)) == {"p0", "p1"}
+    assert transactions.by_partition(many) and not transactions.by_partition(FOUND)
+
+
+def test_no_transactional_id_takes_the_lane_of_another() -> None:
+    """Story: somebody gives ids that look like lanes of ours, that differ in what nobody sees, or
+    that are longer than any screen."""
+    rows = pd.DataFrame({"producer_id": [1, 2, 5, 7, 8, 9], "partition": 0})
+    names = {1: "pay\u200bments", 2: "pay\\u200bments", 7: "producer 5"}
+    names |= {8: "a" + "s" * 20_000, 9: "b" + "s" * 20_000}
+    lanes = transactions.lanes(rows, names).tolist()
+    assert len(set(lanes)) == 6 and max(map(len, lanes)) <= 110
+    assert all(lane.isprintable() for lane in lanes)
+    alike = rows.assign(producer_id=[1, 2] * 3)
+    assert not transactions.by_partition(alike)
+    assert transactions.lanes(alike, {1: "p0", 2: "p1"}).tolist() == ["p0", "p1"] * 3
     numbers = {(0, 0): 0, (0, 6): 1, (1, 8): 1}
     parts = FOUND.assign(outcome="ABORTED")
     assert transactions.whole_ones(parts, numbers, None)["first_offset"].tolist() == [0, 6]
