@@ -14,10 +14,9 @@ from pyspark.sql import SparkSession
 from topicproof.backend.address import Address
 from topicproof.backend.errors import RecordTooLarge
 from topicproof.backend.kafka.client_configs import (
-    READ_COMMITTED,
     SPARK_FETCH_BYTES,
     spark_options_of_address,
-    spark_source_options,
+    spark_range_options,
 )
 from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.log.batches import SCHEMA
@@ -61,7 +60,7 @@ def scan_log(spark: SparkSession, address: Address, bounds: Bounds) -> pa.Table:
 def source_options(address: Address, batches: pa.Table) -> dict[str, str]:
     """Return the options of Spark's Kafka source for a topic with these batches."""
     fetched = fetch_bytes(largest_ratio(batches), SPARK_FETCH_BYTES)
-    return spark_source_options(address, READ_COMMITTED, fetched)
+    return spark_range_options(address, fetched)
 
 
 def _by_spark(spark: SparkSession, address: Address, bounds: Bounds) -> pa.Table:

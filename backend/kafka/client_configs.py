@@ -24,6 +24,10 @@ REQUEST_TIMEOUT_MS = 10_000
 TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka's own default: the coordinator aborts an abandoned transaction after this long."""
 SPARK_FETCH_BYTES = 8_000_000
+SPARK_SILENCE_MS = 30_000
+"""How long a task that reads a range waits for records. By default it is two minutes, and a task
+that waits for a deleted topic cannot be interrupted: nothing else runs in its place meanwhile. A
+partition gets a new leader within 20 s."""
 READER_FETCH_BYTES = 1_048_576
 """librdkafka's default."""
 _ALWAYS = {
@@ -37,23 +41,20 @@ _ALWAYS = {
     "reconnect.backoff.ms": 20,
 }
 """Defaults of every librdkafka client. The user's properties override them."""
+CREATES_NO_TOPIC = {"allow.auto.create.topics": "false"}
+"""By default brokers create each topic that a client asks about (auto.create.topics.enable=true),
+with their default number of partitions. Java's clients and librdkafka's admin client and producer
+ask for that too. A reader must write nothing, and we create each topic of a run by name."""
 
 
 def admin_config(address: Address) -> dict[str, Any]:
-    return {
-        **_ALWAYS,
-        **librdkafka_client(address.client),
-        "bootstrap.servers": address.bootstrap,
-        "socket.timeout.ms": REQUEST_TIMEOUT_MS,
-    }
+    return {**_librdkafka(address), "socket.timeout.ms": REQUEST_TIMEOUT_MS}
 
 
 def consumer_config(address: Address, group: str, isolation: str) -> dict[str, Any]:
     """Configure a consumer that never commits by itself, and that fails when its offset is gone."""
     return {
-        **_ALWAYS,
-        **librdkafka_client(address.client),
-        "bootstrap.servers": address.bootstrap,
+        **_librdkafka(address),
         "group.id": group,
         "isolation.level": isolation,
         "auto.offset.reset": "error",
@@ -77,9 +78,7 @@ def fetch_settings(fetch_bytes: int) -> dict[str, Any]:
 
 def idempotent_producer_config(address: Address) -> dict[str, Any]:
     return {
-        **_ALWAYS,
-        **librdkafka_client(address.client),
-        "bootstrap.servers": address.bootstrap,
+        **_librdkafka(address),
         "enable.idempotence": True,
         "acks": "all",
         "linger.ms": 20,
@@ -93,9 +92,7 @@ def journal_producer_config(address: Address) -> dict[str, Any]:
     """Configure a producer with acknowledgements from all replicas and fixed order. It is not
     idempotent: a producer id costs 0.5 s a task, and an entry repeated by a retry does no harm."""
     return {
-        **_ALWAYS,
-        **librdkafka_client(address.client),
-        "bootstrap.servers": address.bootstrap,
+        **_librdkafka(address),
         "acks": "all",
         "max.in.flight.requests.per.connection": 1,
         # There is one entry per transaction: without lingering, hundreds of requests a second.
@@ -134,6 +131,16 @@ def plain_producer_config(address: Address, idempotence: bool, acks: str) -> dic
         "enable.idempotence": idempotence and acks == "all",
         "acks": acks,
         **({} if acks == "all" else {"retries": 0}),
+    }
+
+
+def _librdkafka(address: Address) -> dict[str, Any]:
+    """Return the settings of every librdkafka client. None of them creates a topic by asking."""
+    return {
+        **_ALWAYS,
+        **librdkafka_client(address.client),
+        **CREATES_NO_TOPIC,
+        "bootstrap.servers": address.bootstrap,
     }
 
 
@@ -187,6 +194,7 @@ def spark_source_options(
     how much of a partition it may fetch at once, before decompression."""
     return {
         **{f"kafka.{name}": value for name, value in java_client(address.client).items()},
+        **{f"kafka.{name}": value for name, value in CREATES_NO_TOPIC.items()},
         "kafka.bootstrap.servers": address.bootstrap,
         "kafka.isolation.level": isolation,
         "kafka.max.poll.records": "50000",
@@ -195,4 +203,13 @@ def spark_source_options(
         # by default.
         "kafka.fetch.max.wait.ms": "20",
         "failOnDataLoss": "true",
+    }
+
+
+def spark_range_options(address: Address, fetch_bytes: int) -> dict[str, str]:
+    """Return the options of Spark's Kafka source for reading ranges whose records exist."""
+    return {
+        **spark_source_options(address, READ_COMMITTED, fetch_bytes),
+        "kafkaConsumer.pollTimeoutMs": str(SPARK_SILENCE_MS),
+        "kafka.default.api.timeout.ms": str(SPARK_SILENCE_MS),
     }

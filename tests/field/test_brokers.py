@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.field.conftest import BrokerWith
 from tests.test_cli import call
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordinator_logs import require_coordinator_logs
-from topicproof.backend.services.jars import BROKER, jar_files
-from topicproof.backend.services.kafka import EmbeddedKafka
-from topicproof.backend.settings import Settings
 
 pytestmark = pytest.mark.services
-
-BrokerWith = Callable[[dict[str, str]], AbstractContextManager[str]]
-
-
-@pytest.fixture(scope="module")
-def broker_with(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> BrokerWith:
-    """Start one broker with these settings; it ends with the block."""
-
-    @contextmanager
-    def start(overrides: dict[str, str]) -> Iterator[str]:
-        folder = tmp_path_factory.mktemp("broker") / "kafka"
-        kafka = EmbeddedKafka(folder, jar_files(settings, BROKER), overrides=overrides)
-        kafka.start()
-        try:
-            yield kafka.bootstrap
-        finally:
-            kafka.stop()
-
-    return start
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from kafka.admin import ConfigResource
 from kafka.errors import KafkaError
-from kafka.protocol.metadata import MetadataRequest
 
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.cluster import INTERNAL_TOPICS
-from topicproof.backend.kafka.log.rawlog import METADATA_VERSION_MIN, Connection, connect
+from topicproof.backend.kafka.log.rawlog import Connection, connect
 
 VERDICT_SETTINGS = (
     "cleanup.policy",
@@ -87,9 +86,8 @@ class Setting:
 def describe_cluster(address: Address) -> ClusterView:
     """Raises ClusterError."""
     # The admin client cannot read DescribeCluster of brokers before Kafka 3.7 (version 0).
-    request = MetadataRequest(topics=None, min_version=METADATA_VERSION_MIN)
     with connect(address) as kafka:
-        told = kafka.with_retries(lambda: kafka.send({None: request})[None])
+        told = kafka.with_retries(kafka.metadata_of_all)
         controller = _controller(kafka)
     return ClusterView(
         cluster=told.cluster_id,

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 from kafka.protocol.consumer import IsolationLevel, OffsetSpec
-from kafka.protocol.metadata import MetadataRequest
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
@@ -43,7 +42,6 @@ from topicproof.backend.kafka.log.rawlog import (
     COMMITTED,
     EARLIEST,
     LATEST,
-    METADATA_VERSION_MIN,
     UNCOMMITTED,
     Connection,
     connect,
@@ -160,7 +158,7 @@ def overview(address: Address) -> Overview:
             return instead
 
         taken_at = datetime.now(UTC)
-        answer = kafka.with_retries(lambda: _metadata(kafka))
+        answer = kafka.with_retries(kafka.metadata_of_all)
         bounds = _all_bounds(kafka, answer)
         sizes: dict[str, int] = told(lambda: _sizes(kafka), {})
         waiting = {topic for topic in bounds if any(p.lso < p.hw for p in bounds[topic].partitions)}
@@ -204,10 +202,6 @@ def newest_records(kafka: Connection, bounds: Bounds) -> NewestRecords:
     records = fate_ranges(batches, part).groupby("fate")["records"].sum()
     written = pc.max(batches.filter(pc.field("control").is_null())["max_timestamp"]).as_py()
     return NewestRecords({fate: int(records.get(fate, 0)) for fate in DATA_FATES}, written)
-
-
-def _metadata(kafka: Connection) -> Any:
-    return kafka.send({None: MetadataRequest(topics=None, min_version=METADATA_VERSION_MIN)})[None]
 
 
 def _all_bounds(kafka: Connection, answer: Any) -> dict[str, Bounds]:

@@ -14,7 +14,6 @@ from typing import Any
 
 from kafka import TopicPartition
 from kafka.errors import KafkaError
-from kafka.protocol.metadata import MetadataRequest
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
@@ -30,7 +29,7 @@ from topicproof.backend.kafka.coordination.transaction_state import (
     is_exposed,
     read_states,
 )
-from topicproof.backend.kafka.log.rawlog import METADATA_VERSION_MIN, Connection, connect
+from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.validators.coordinator import PREPARED, OpenTransaction
 
 UNDER_WAY = ("Ongoing", *PREPARED, "PrepareEpochFence")
@@ -109,9 +108,7 @@ def cluster_transactions(address: Address) -> TransactionsOfCluster:
 def topics_with_open(kafka: Connection) -> set[str]:
     """Return the names of topics on which a transaction is open now. Raises kafka-python's errors,
     also for brokers older than Kafka 3.0."""
-    (answer,) = kafka.send(
-        {None: MetadataRequest(topics=None, min_version=METADATA_VERSION_MIN)}
-    ).values()
+    answer = kafka.metadata_of_all()
     places = [
         TopicPartition(topic.name, partition.partition_index)
         for topic in answer.topics

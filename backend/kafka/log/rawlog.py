@@ -232,13 +232,9 @@ class Connection:
     def metadata(self, topic: str) -> Any:
         """Return the Metadata response for one topic. Raises TopicError for a topic that does not
         exist."""
-        wanted = MetadataRequest.MetadataRequestTopic(name=topic)
-        request = MetadataRequest(
-            topics=[wanted], allow_auto_topic_creation=False, min_version=METADATA_VERSION_MIN
-        )
 
         def ask() -> Any:
-            return self.send({None: request})[None]
+            return self._metadata([MetadataRequest.MetadataRequestTopic(name=topic)])
 
         def known(answer: Any) -> bool:
             return for_code(answer.topics[0].error_code) is not UnknownTopicOrPartitionError
@@ -252,6 +248,18 @@ class Connection:
         if answer.topics[0].error_code:
             raise error(f"metadata of {topic}")
         return answer
+
+    def metadata_of_all(self) -> Any:
+        """Return the Metadata response for all topics."""
+        return self._metadata(None)
+
+    def _metadata(self, topics: Sequence[Any] | None) -> Any:
+        """Return the Metadata response. Only this function asks for one, and it creates no
+        topic."""
+        request = MetadataRequest(
+            topics=topics, allow_auto_topic_creation=False, min_version=METADATA_VERSION_MIN
+        )
+        return self.send({None: request})[None]
 
     def send(self, requests: Mapping[int | None, Any]) -> dict[int | None, Any]:
         """Send one request to each broker, all at the same time; None means any broker."""
