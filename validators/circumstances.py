@@ -81,7 +81,9 @@ class Circumstances:
     incarnations: tuple[Incarnation, ...] = ()
     """Source topics that some outputs in the sink precede. Empty for healthy topics."""
     replaced: tuple[str, ...] = ()
-    """Clauses about topics that were deleted and made again, as their ids show."""
+    """Clauses about topics that were deleted, or deleted and made again, as their ids show."""
+    vanished: bool = False
+    """Whether that happened while they were read."""
 
     @property
     def moving(self) -> bool:

@@ -88,7 +88,8 @@ def verdict_sentence(
         about = "Could not be judged" if doubt.startswith(OF_CONTRACT) else DISTRUST
         return f"{about}: {doubt}"
     if ledger.circumstances.replaced:
-        remedy = PREMISES["recreated"].remedy
+        vanished = ledger.circumstances.vanished
+        remedy = "Check again." if vanished else PREMISES["recreated"].remedy
         return f"Could not be judged: {ledger.circumstances.replaced[0]}. {remedy}"
     rest = _rest(ledger, not_processed)
     bad = [finding for finding in counting if finding.outcome is verdict]

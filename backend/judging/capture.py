@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from topicproof.backend.address import Address, Sides
-from topicproof.backend.errors import ClusterError, EvidenceError, RecordTooLarge
+from topicproof.backend.errors import ClusterError, EvidenceError, RecordTooLarge, TopicproofError
 from topicproof.backend.judging.capture_store import (
     ABORTED,
     COMMITTED,
@@ -32,23 +32,24 @@ from topicproof.backend.judging.capture_store import (
     Question,
     Readings,
 )
-from topicproof.backend.judging.circumstances import with_circumstances
+from topicproof.backend.judging.circumstances import vanished_topics, with_circumstances
 from topicproof.backend.judging.log_scan import scan_log, source_options
 from topicproof.backend.judging.mirrored import mirror_notes
+from topicproof.backend.judging.presence import capture_of_nothing, interrupted_without
 from topicproof.backend.judging.spark_tuning import tune
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 from topicproof.backend.kafka.log import fates, rawlog
 from topicproof.backend.kafka.log.inflation import largest_ratio
-from topicproof.backend.kafka.origin import fetch_origin, topic_names
+from topicproof.backend.kafka.origin import Origins, fetch_origins
 from topicproof.backend.kafka.records_source import OVERFLOW, beyond_spark, read_clamped, register
 from topicproof.backend.services.spark import failed
 from topicproof.backend.storage import fetch, keep_in
 from topicproof.backend.waiting import ask_until
 from topicproof.validators.coordinator import Coordinator
 from topicproof.validators.facts.log_facts import log_facts
-from topicproof.validators.finding import Bounds, Origin, Witness
+from topicproof.validators.finding import Bounds, Witness
 from topicproof.validators.folded.fold import PIECES_MAX, Folded, estimated_pieces, spans_of
 from topicproof.validators.folded.offset_runs import folded_pieces, words_of
 from topicproof.validators.folded.regular_log import regular_log
@@ -86,12 +87,43 @@ def capture_topics(
     Raises ClusterError, TopicError, SparkError, EvidenceError.
     """
     before, sides = question.source, Sides(address, source)
-    question, sink, group = _bounded(sides, question)
+    question, origins = identified(sides, question)
     try:
-        capture = _capture(spark, sides, question, sink, evidence)
-    except TimestampsBeyond as beyond:
-        capture = _capture(spark, sides, question, sink, evidence, beyond.topics)
-    return with_circumstances(sides, capture, before, group)
+        with interrupted_without(spark, sides, origins):
+            question, sink, group = _bounded(sides, question)
+            try:
+                capture = _capture(spark, sides, question, sink, evidence)
+            except TimestampsBeyond as beyond:
+                capture = _capture(spark, sides, question, sink, evidence, beyond.topics)
+            capture = with_circumstances(sides, capture, before, group)
+    except (TopicproofError, PySparkException) as error:
+        replaced = _vanished_before(error, sides, origins)
+        return capture_of_nothing(spark, question, replaced, evidence)
+    if capture.circumstances.vanished:
+        return capture_of_nothing(spark, question, capture.circumstances.replaced, evidence)
+    return capture
+
+
+def identified(sides: Sides, question: Question) -> tuple[Question, Origins]:
+    """Return the question with the ids of its topics, and these. Raises TopicError,
+    ClusterError."""
+    origins = question.origins
+    if origins is None:
+        sources = () if question.agreed.unique else question.source.topics
+        origins = fetch_origins(sides.sink, sides.other, sources, (question.sink, *question.also))
+    return replace(question, origins=origins), origins
+
+
+def _vanished_before(error: Exception, sides: Sides, origins: Origins) -> tuple[str, ...]:
+    """Return a clause for each topic that vanished while it was read. Raises the error if none
+    did, or if nobody can tell."""
+    try:
+        replaced = vanished_topics(sides, origins)
+    except TopicproofError:
+        raise error from None
+    if not replaced:
+        raise error
+    return replaced
 
 
 def _capture(
@@ -104,6 +136,7 @@ def _capture(
 ) -> Capture:
     """Capture the topics. `clamped`: topics whose timestamps are moved into Spark's range. Raises
     TimestampsBeyond if another topic needs that."""
+    assert question.origins is not None
     source = question.source
     logs = _scan_logs(spark, sides, sink, source)
     read_source = _reader(spark, sides.source, logs.source, clamped)
@@ -127,9 +160,9 @@ def _capture(
             *(question, sink, readings, kafka.batches, kafka.coordinator, kafka.source_batches),
             _aborted(read_source, source, kafka.source_batches, readings.inputs, evidence, offsets),
             pending=_pending(read_source, question, evidence, offsets),
-            origin=kafka.origin,
+            origin=question.origins.sink,
             notes=tuple(map(_clamped_note, sorted(clamped))),
-            source_origin=kafka.source_origin,
+            source_origin=question.origins.source,
         )
         fetch(spark, evidence)
         try:
@@ -180,7 +213,22 @@ def _clamped_note(topic: str) -> str:
 def capture_folded(spark: SparkSession, address: Address, question: Question) -> Capture:
     """Capture the topics as `capture_topics` does, but keep no reading: Spark folds the records on
     arrival. Also raises ReadingsNeeded if folded readings are not enough."""
-    before, sides = question.source, Sides(address)
+    sides = Sides(address)
+    question, origins = identified(sides, question)
+    try:
+        with interrupted_without(spark, sides, origins):
+            capture = _capture_folded(spark, sides, question)
+    except (TopicproofError, PySparkException) as error:
+        _vanished_before(error, sides, origins)
+        # `capture_topics` meets the same, and knows what to make of it.
+        raise ReadingsNeeded from error
+    if capture.circumstances.vanished:
+        raise ReadingsNeeded
+    return capture
+
+
+def _capture_folded(spark: SparkSession, sides: Sides, question: Question) -> Capture:
+    before, address = question.source, sides.sink
     question, sink, group = _bounded(sides, question)
     logs = _scan_logs(spark, sides, sink, question.source)
     options = source_options(address, logs.sink)
@@ -210,10 +258,11 @@ def capture_folded(spark: SparkSession, address: Address, question: Question) ->
             if _beyond(error, (sink, kafka.batches), (question.source, kafka.source_batches)):
                 raise ReadingsNeeded from error
             raise failed(f"Spark could not read {question.sink}", error) from error
+    assert question.origins is not None
     capture = Capture(
         *(question, sink, Folded(seen, pieces, inputs)),
         *(kafka.batches, kafka.coordinator, kafka.source_batches),
-        origin=kafka.origin,
+        origin=question.origins.sink,
     )
     return with_circumstances(sides, capture, before, group)
 
@@ -225,8 +274,6 @@ class _Answers:
     batches: pa.Table
     source_batches: pa.Table
     coordinator: Coordinator | None
-    origin: Origin
-    source_origin: Origin | None
 
 
 @dataclass(frozen=True)
@@ -250,25 +297,10 @@ def _scan_logs(spark: SparkSession, sides: Sides, sink: Bounds, source: Bounds) 
 
 
 def _ask_kafka(sides: Sides, sink: Bounds, source: Bounds, logs: _Logs) -> _Answers:
-    with ThreadPoolExecutor(2) as pool:
-        coordinator = pool.submit(_ask_coordinator, sides, sink, source)
-        origins = pool.submit(_origins, sides, sink, source)
+    coordinator = _ask_coordinator(sides, sink, source)
     # Only readers need to know how large a batch becomes; evidence has the log's own columns.
     batches, source_batches = (log.drop_columns("inflated") for log in (logs.sink, logs.source))
-    return _Answers(batches, source_batches, coordinator.result(), *origins.result())
-
-
-def _origins(sides: Sides, sink: Bounds, source: Bounds) -> tuple[Origin, Origin | None]:
-    """Return the origin of both topics, or of the sink and of the source if there are two
-    clusters."""
-    if not sides.across:
-        found = fetch_origin(sides.sink, topic_names(source, sink))
-        return replace(found, name=sides.sink.called if sides.sink.name else None), None
-    sink_origin, source_origin = (
-        replace(fetch_origin(address, topic_names(bounds)), name=address.called)
-        for address, bounds in ((sides.sink, sink), (sides.source, source))
-    )
-    return sink_origin, source_origin
+    return _Answers(batches, source_batches, coordinator)
 
 
 def _bounded(sides: Sides, question: Question) -> tuple[Question, Bounds, Mapping[int, int] | None]:

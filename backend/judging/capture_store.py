@@ -32,6 +32,7 @@ from topicproof.backend.judging.expressions import stored_sql
 from topicproof.backend.judging.fields import is_of_fields
 from topicproof.backend.judging.plan_lock import plan_fault, planned_frame
 from topicproof.backend.judging.sql_tree import parse
+from topicproof.backend.kafka.origin import Origins
 from topicproof.backend.sink.entries import Entry, decode, encode
 from topicproof.backend.storage import forget, keep_in, sent
 from topicproof.backend.yaml_fields import is_topic_name
@@ -104,6 +105,8 @@ class Question:
     topic_ids: Mapping[str, str | None] = field(default_factory=dict)
     """Ids that topics had when the outputs were written, as a run recorded them. Another id at
     judging is a deleted topic's name."""
+    origins: Origins | None = None
+    """The ids of the topics at the first look. None: they are asked for before the readings."""
     due: Mapping[int, int] | None = None
     """The source offsets below which outputs are due, by partition; a missing partition owes none.
     None: the whole judged range, or as far as outputs reach if the topics move."""
@@ -193,7 +196,7 @@ def keep_capture(capture: Capture, evidence: Path) -> None:
                 TypeAdapter(_HINTS[one.name]).dump_python(getattr(question, one.name), mode="json")
             )
             for one in fields(Question)
-            if one.name not in ("journal", "polled", "expected")
+            if one.name not in ("journal", "polled", "expected", "origins")
         },
         "expect": expected.kind,
         "count": expected.count if isinstance(expected.count, str) else None,

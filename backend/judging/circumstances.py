@@ -11,7 +11,7 @@ from topicproof.backend.address import Address, Sides
 from topicproof.backend.judging.capture_store import Capture
 from topicproof.backend.kafka.browse.describe import cleanup_policy
 from topicproof.backend.kafka.log import fates, rawlog
-from topicproof.backend.kafka.origin import fetch_replaced
+from topicproof.backend.kafka.origin import Origins, fetch_replaced
 from topicproof.validators.circumstances import Circumstances, Growth, Incarnation, Removed
 from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.incarnations import find_incarnations
@@ -31,7 +31,9 @@ def with_circumstances(
     its range, so only what compaction removed from that range counts.
     """
     question, sink = capture.question, capture.sink
-    replaced = replaced_topics(sides, capture)
+    assert question.origins is not None
+    replaced = replaced_topics(sides, question.topic_ids, question.origins)
+    vanished = any(SINCE_CAPTURED in clause for clause in replaced)
     assert capture.batches is not None and capture.source_batches is not None
     if not question.foreign:
         gone = gone_inside(capture.source_batches, question.source)
@@ -42,6 +44,7 @@ def with_circumstances(
             sink_removed={p: Removed(inside=count) for p, count in sink_gone.items()},
             incarnations=_incarnations(capture),
             replaced=replaced,
+            vanished=vanished,
         )
         return replace(capture, circumstances=seen)
     source_end, source_policies = _now(sides.source, question.source)
@@ -59,6 +62,7 @@ def with_circumstances(
         source_policies=source_policies if sides.across else {},
         incarnations=_incarnations(capture),
         replaced=replaced,
+        vanished=vanished,
     )
     return replace(capture, circumstances=seen)
 
@@ -74,21 +78,21 @@ def _incarnations(capture: Capture) -> tuple[Incarnation, ...]:
     return find_incarnations(capture.batches, capture.source_batches, question.source)
 
 
-def replaced_topics(sides: Sides, capture: Capture) -> tuple[str, ...]:
-    """Return a clause for each topic that was deleted and made again: since the outputs were
-    written, or since the capture began. Raises ClusterError."""
-    origin, source_origin = capture.origin, capture.source_origin
-    recorded = dict(capture.question.topic_ids)
-    captured = dict(origin.topics) if origin else {}
-    clauses = list(fetch_replaced(sides.sink, recorded, SINCE_RECORDED))
-    if not clauses:
-        clauses += fetch_replaced(sides.sink, captured, SINCE_CAPTURED)
-        clauses += (
-            fetch_replaced(sides.source, dict(source_origin.topics), SINCE_CAPTURED)
-            if source_origin
-            else ()
-        )
-    return tuple(clauses)
+def replaced_topics(
+    sides: Sides, recorded: Mapping[str, str | None], origins: Origins
+) -> tuple[str, ...]:
+    """Return a clause for each topic that was deleted, or deleted and made again: since the outputs
+    were written, or since the first look. `recorded` are the ids that a run recorded. Raises
+    ClusterError."""
+    return fetch_replaced(sides.sink, recorded, SINCE_RECORDED) or vanished_topics(sides, origins)
+
+
+def vanished_topics(sides: Sides, origins: Origins) -> tuple[str, ...]:
+    """Return a clause for each topic that was deleted since the first look. Raises ClusterError."""
+    clauses = fetch_replaced(sides.sink, origins.sink.topics, SINCE_CAPTURED)
+    if origins.source is not None:
+        clauses += fetch_replaced(sides.source, origins.source.topics, SINCE_CAPTURED)
+    return clauses
 
 
 def _now(address: Address, bounds: Bounds) -> tuple[Bounds, dict[str, str]]:

@@ -28,7 +28,7 @@ from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.expressions import check_expression
 from topicproof.backend.judging.fields import FUNCTIONS, each_in_sql, fields_of, in_sql
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.origin import fetch_origin
+from topicproof.backend.kafka.origin import fetch_origin, fetch_origins
 from topicproof.backend.yaml_fields import Place, TopicName, YamlFields, parse_yaml, read_yaml
 from topicproof.validators.contract_terms import ContractTerms, Thresholds
 from topicproof.validators.decoded import VALUE_FIELD, parse_field
@@ -592,6 +592,12 @@ def question_of(
     )
     if source_cluster is not None:
         _require_apart(fields, (source_cluster, source), (cluster, sinks))
+    origins = fetch_origins(
+        cluster.address,
+        source_cluster.address if source_cluster else None,
+        [own.topic for own in source],
+        [own.topic for own in sinks],
+    )
     offsets = (
         None
         if contract.group is None
@@ -609,6 +615,7 @@ def question_of(
         foreign=True,
         group=contract.group,
         across=source_cluster is not None,
+        origins=origins,
         due=offsets,
     )
 
@@ -620,6 +627,7 @@ def _question_of_sink(contract: Contract, fields: dict[str, Any], cluster: Clust
     return Question(
         source=join(bounds),
         sink=bounds[0].topic,
+        origins=fetch_origins(cluster.address, None, (), [own.topic for own in bounds]),
         also=tuple(own.topic for own in bounds[1:]),
         guarantee=contract.guarantee,
         identity=contract.by,

@@ -18,13 +18,13 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
 from topicproof.backend.errors import ShellFailed
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.faults.by_hand import strike_notes
 from topicproof.backend.formats.formats import Formats
-from topicproof.backend.judging.capture import capture_folded, capture_topics
+from topicproof.backend.judging.capture import capture_folded, capture_topics, identified
 from topicproof.backend.judging.capture_store import (
     COMMITTED,
     INPUTS,
@@ -110,6 +110,7 @@ def judge_topics(
     Raises ClusterError, TopicError, SparkError, EvidenceError.
     """
     evidence = folder / EVIDENCE
+    question, _ = identified(Sides(address, source), question)
     empty(spark, evidence)
     told(READING)
     if payloads is Payloads.NONE and source is None and _provable(question):

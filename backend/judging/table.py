@@ -34,7 +34,7 @@ from topicproof.backend.judging.circumstances import replaced_topics
 from topicproof.backend.judging.judge import conclude
 from topicproof.backend.judging.log_scan import scan_log, source_options
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.origin import fetch_origin, topic_names
+from topicproof.backend.kafka.origin import Origins, fetch_origin, topic_names
 from topicproof.backend.sink.table import LINEAGE, connect_database, rows_of, shown
 from topicproof.backend.storage import keep_in
 from topicproof.validators.circumstances import Circumstances
@@ -95,7 +95,7 @@ def judge_table(
     origin = fetch_origin(cluster.address, topic_names(source))
     readings = Readings(committed, uncommitted, inputs)
     capture = Capture(question, sink, readings, batches=None, coordinator=None, origin=origin)
-    replaced = replaced_topics(Sides(cluster.address), capture)
+    replaced = replaced_topics(Sides(cluster.address), question.topic_ids, Origins(origin))
     capture = replace(capture, circumstances=Circumstances(replaced=replaced))
     return conclude(spark, capture, folder, attachments)
 

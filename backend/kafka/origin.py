@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.validators.finding import Bounds, Origin
 from topicproof.validators.merged_topics import split
+
+
+@dataclass(frozen=True)
+class Origins:
+    """The ids of the topics of one question at the first look at them."""
+
+    sink: Origin
+    """Also of the source, if there is one cluster."""
+    source: Origin | None = None
+    """The ids of the source's cluster, if it is another one."""
 
 
 def topic_names(*bounds: Bounds) -> tuple[str, ...]:
@@ -24,27 +35,50 @@ def fetch_origin(address: Address, topics: Iterable[str]) -> Origin:
         return kafka.with_retries(lambda: _ask(kafka, tuple(topics)))
 
 
+def fetch_origins(
+    address: Address, other: Address | None, sources: Sequence[str], sinks: Sequence[str]
+) -> Origins:
+    """Return the ids of these topics. `other` is the sources' cluster, if it is not the sinks'.
+    Raises TopicError for a topic that does not exist, ClusterError."""
+    if other is None:
+        origin = fetch_origin(address, dict.fromkeys((*sources, *sinks)))
+        return Origins(replace(origin, name=address.called if address.name else None))
+    sink, source = (
+        replace(fetch_origin(cluster, topics), name=cluster.called)
+        for cluster, topics in ((address, sinks), (other, sources))
+    )
+    return Origins(sink, source)
+
+
 def fetch_replaced(
     address: Address, recorded: Mapping[str, str | None], since: str
 ) -> tuple[str, ...]:
     """Return a clause for each topic that no longer has its recorded id. Topics without a recorded
     id are not asked about. Raises ClusterError when no broker answers."""
-    clauses = []
-    asked = {topic: topic_id for topic, topic_id in recorded.items() if topic_id}
-    if not asked:
+    if not any(recorded.values()):
         return ()
     with connect(address) as kafka:
-        for topic, topic_id in asked.items():
-            try:
-                now = spelled(kafka.metadata(topic).topics[0].topic_id)
-            except TopicError:
-                clauses.append(f"topic {topic} was deleted {since}: its id was {topic_id}")
-                continue
-            if now != topic_id:
-                clauses.append(
-                    f"topic {topic} was deleted and made again {since}: its id was {topic_id} and"
-                    f" is {now}, so offsets of the old one say nothing about the new one"
-                )
+        return find_replaced(kafka, recorded, since)
+
+
+def find_replaced(
+    kafka: Connection, recorded: Mapping[str, str | None], since: str
+) -> tuple[str, ...]:
+    """Return what `fetch_replaced` does, by an open connection."""
+    clauses = []
+    for topic, topic_id in recorded.items():
+        if topic_id is None:
+            continue
+        try:
+            now = spelled(kafka.metadata(topic).topics[0].topic_id)
+        except TopicError:
+            clauses.append(f"topic {topic} was deleted {since}: its id was {topic_id}")
+            continue
+        if now != topic_id:
+            clauses.append(
+                f"topic {topic} was deleted and made again {since}: its id was {topic_id} and"
+                f" is {now}, so offsets of the old one say nothing about the new one"
+            )
     return tuple(clauses)
 
 

@@ -4,29 +4,39 @@ wrong name, and not when a topic is deleted meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
 
 from tests.app.conftest import OpenPage, open_page  # noqa: F401  a fixture
 from tests.field.conftest import BrokerWith
+from tests.field.test_recreated_source import Pair
 from tests.test_cli import call
 from topicproof.app.pages import PAGES
 from topicproof.backend.address import Address
 from topicproof.backend.cli import COMMANDS
+from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.judging import capture
+from topicproof.backend.judging.contract import make_contract, question_of
+from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.judging.spark_tuning import tune
 from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.settings import Settings
+from topicproof.validators.finding import Outcome
+from topicproof.validators.report import Report
 
 pytestmark = pytest.mark.services
 
 MISSING = "no-such-topic"
 RUN = "squares-000000"
 OTHER = "no-such-sink"
+RECORDS = 100
 CALLS: dict[str, list[tuple[str, ...]]] = {
     "floor": [("--group", "nobody", "--topic", MISSING)],
     "process": [("--source", MISSING, "--sink", OTHER)],
@@ -139,3 +149,92 @@ def test_no_page_creates_a_topic_by_a_wrong_name(
     app = open_page(page, topic=MISSING, source=MISSING, sink=OTHER, run=RUN)
     assert not app.exception
     assert topics(bootstrap) == ["orders"]
+
+
+class Vanishing:
+    """A healthy pair of topics, and what happens to its sink in the middle of a check."""
+
+    def __init__(self, bootstrap: str, name: str, remade: int | None) -> None:
+        self.pair = Pair(bootstrap, f"{name}-in", f"{name}-out")
+        self.remade = remade
+        """How many of its records the sink has afterwards; None: it stays deleted."""
+        self.is_over = False
+        for topic in (self.pair.source, self.pair.sink):
+            self.pair.cluster.create_topic(topic, 1)
+        self.pair.fill(range(RECORDS))
+        self.pair.process(range(RECORDS), 0, transactional=False)
+
+    def strike(self) -> None:
+        """Delete the sink, and make it again, once."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.pair.cluster.delete_topics([self.pair.sink])
+        if self.remade is not None:
+            self.pair.cluster.create_topic(self.pair.sink, 1)
+            self.pair.process(range(self.remade), 0, transactional=False)
+
+    def judge(
+        self,
+        spark: SparkSession,
+        folder: Path,
+        payloads: Payloads,
+        on_step: Callable[[str], None],
+    ) -> Report:
+        fields = {"source": {"topic": self.pair.source}, "sink": {"topic": self.pair.sink}}
+        question = question_of(make_contract(fields), fields, self.pair.cluster)
+        address = Address(self.pair.bootstrap)
+        return judge_topics(
+            spark, address, question, folder / "report", payloads=payloads, told=on_step
+        )
+
+
+@pytest.mark.parametrize(
+    ("payloads", "at_step", "remade"),
+    [
+        (Payloads.ALL, True, 0),
+        (Payloads.ALL, False, None),
+        # Spark waits for the second half, and nothing but the topic's id says that it is in vain.
+        (Payloads.ALL, False, RECORDS // 2),
+        (Payloads.NONE, False, None),
+    ],
+    ids=["made again before", "deleted", "made again with less", "deleted, folded"],
+)
+def test_a_sink_that_vanishes_during_a_check_is_unknown(
+    bootstrap: str,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    payloads: Payloads,
+    at_step: bool,
+    remade: int | None,
+) -> None:
+    """Story: somebody deletes the sink before a check reads it, or when its batch headers are read
+    and Spark is about to read the records. The verdict is UNKNOWN and names the topic, no topic is
+    made, and the next check in the same Spark works."""
+    name = request.node.callspec.id.replace(" ", "-").replace(",", "")
+    vanishing = Vanishing(bootstrap, name, remade)
+    healthy = Vanishing(bootstrap, f"{name}-healthy", None)
+    before = topics(bootstrap)
+
+    def tune_after(*arguments: Any, **named: Any) -> None:
+        vanishing.strike()
+        tune(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        if not at_step:
+            patch.setattr(capture, "tune", tune_after)
+        report = vanishing.judge(
+            spark, tmp_path, payloads, lambda _: vanishing.strike() if at_step else None
+        )
+    assert (report.verdict, report.exit_code) == (Outcome.UNKNOWN, 3), report.why
+    how = "deleted" if remade is None else "deleted and made again"
+    assert f"topic {name}-out was {how} while it was read: its id was " in report.why
+    assert report.why.endswith(". Check again.")
+    assert [each.topic for each in (report.source, report.sink)] == [f"{name}-in", f"{name}-out"]
+    gone = {vanishing.pair.sink} if remade is None else set()
+    assert set(topics(bootstrap)) == set(before) - gone
+    report = healthy.judge(spark, tmp_path, payloads, lambda _: None)
+    assert report.verdict is Outcome.HOLDS, report.why
+    healthy.pair.cluster.delete_topics(set(before) - {"orders"})

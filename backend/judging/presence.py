@@ -1,0 +1,123 @@
+"""Topics that are deleted, or deleted and made again, while they are read.
+
+Spark waits for the records of a deleted topic as it waits for a broker: its consumer for half a
+minute, and each task tries several times. Nothing but the topic's id tells the two apart, so the
+ids are looked at while Spark reads. If one is gone, Spark's work is interrupted, and what was read
+is no basis for a verdict: it may stop anywhere, or mix two topics of one name.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from topicproof.backend.address import Address, Sides
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.judging.capture_store import (
+    COMMITTED,
+    INPUTS,
+    UNCOMMITTED,
+    Capture,
+    Question,
+    Readings,
+    empty,
+)
+from topicproof.backend.judging.circumstances import SINCE_CAPTURED
+from topicproof.backend.kafka.log.batches import SCHEMA
+from topicproof.backend.kafka.log.rawlog import connect
+from topicproof.backend.kafka.origin import Origins, find_replaced
+from topicproof.backend.storage import keep_in
+from topicproof.validators.circumstances import Circumstances
+from topicproof.validators.finding import Bounds, PartitionBounds
+from topicproof.validators.merged_topics import join
+from topicproof.validators.readings import COLUMNS
+
+LOOK_S = 2.0
+"""How often the ids are looked at."""
+AGREEING_LOOKS = 2
+"""Spark is interrupted once this many looks in a row miss a topic: a broker that has just started
+learns of topics later than the others."""
+
+
+@contextmanager
+def interrupted_without(spark: SparkSession, sides: Sides, origins: Origins) -> Iterator[None]:
+    """Interrupt what the session does in Spark as soon as a topic of the question no longer has its
+    id. What the block waits for then fails."""
+    ended = threading.Event()
+    watched = [(sides.sink, origins.sink.topics)]
+    if origins.source is not None:
+        watched.append((sides.source, origins.source.topics))
+    threads = [
+        threading.Thread(target=_watch, args=(spark, address, ids, ended), name="presence")
+        for address, ids in watched
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def _watch(
+    spark: SparkSession, address: Address, ids: Mapping[str, str | None], ended: threading.Event
+) -> None:
+    misses = 0
+    while not ended.wait(LOOK_S):
+        # Brokers that do not answer are the lifeline's business, and the reader's.
+        with suppress(TopicproofError, PySparkException), connect(address) as kafka:
+            while not ended.wait(LOOK_S):
+                misses = misses + 1 if find_replaced(kafka, ids, SINCE_CAPTURED) else 0
+                if misses >= AGREEING_LOOKS:
+                    # Again at each look: the block may begin further work.
+                    spark.interruptAll()
+
+
+def capture_of_nothing(
+    spark: SparkSession, question: Question, replaced: tuple[str, ...], evidence: Path
+) -> Capture:
+    """Return a capture without records, for topics that vanished while they were read: its verdict
+    is UNKNOWN and says so. `replaced`: a clause for each of these topics. Raises EvidenceError."""
+    assert question.origins is not None
+    empty(spark, evidence)
+    nothing = PartitionBounds(0, 0, 0, 0)
+    sink = join([Bounds(topic, (nothing,)) for topic in (question.sink, *question.also)])
+    source = replace(
+        question.source,
+        partitions=tuple(replace(p, lso=p.start, hw=p.start) for p in question.source.partitions),
+    )
+    committed, uncommitted, inputs = (
+        keep_in(spark.createDataFrame([], COLUMNS), evidence / name, 0, COLUMNS)
+        for name in (COMMITTED, UNCOMMITTED, INPUTS)
+    )
+    log = SCHEMA.empty_table().drop_columns("inflated")
+    return Capture(
+        # No other witness may speak about records that were not read.
+        replace(
+            question,
+            source=sink if question.agreed.unique else source,
+            agreed=replace(question.agreed, offsets=None),
+            journal=None,
+            polled=None,
+            group=None,
+            due=None,
+            sink_from={},
+            not_processed=0,
+        ),
+        sink,
+        Readings(committed, uncommitted, inputs),
+        log,
+        None,
+        log,
+        circumstances=Circumstances(looked=True, replaced=replaced, vanished=True),
+        origin=question.origins.sink,
+        source_origin=question.origins.source,
+    )
