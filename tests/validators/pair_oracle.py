@@ -728,7 +728,7 @@ class Truth:
         """What is wrong with the records that are left, where they can be judged: a missing output
         that may lie in a removed part of the sink cannot, nor can an output before those of the
         inputs that are left."""
-        firsts = {}
+        firsts: dict[tuple[int, int], int] = {}
         earliest: dict[tuple[int, int], int] = {}
         kept = [one for one in self.sink if not one.removed and one.fate == COMMITTED]
         for one in kept:
