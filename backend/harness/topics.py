@@ -128,9 +128,11 @@ class Topic:
         if group not in self.asking:
             config = consumer_config(self.cluster.address, group, READ_UNCOMMITTED)
             self.asking[group] = Consumer(config)
-        partitions = [TopicPartition(self.name, one) for one in self.cluster.partitions(self.name)]
+        partitions = [
+            TopicPartition(self.name, number) for number in self.cluster.partitions(self.name)
+        ]
         positions = self.asking[group].committed(partitions, timeout=TIMEOUT_S)
-        return {one.partition: one.offset for one in positions if one.offset >= 0}
+        return {p.partition: p.offset for p in positions if p.offset >= 0}
 
     def close(self) -> None:
         """Abort what is still open."""
