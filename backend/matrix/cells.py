@@ -83,7 +83,7 @@ def run_cells(
     services: Services,
     chosen_cells: Iterable[Cell],
     stop: threading.Event,
-    ended: Callable[[Result], None],
+    on_result: Callable[[Result], None],
     at_once: int = AT_ONCE,
     give_up: Callable[[TopicproofError], None] | None = None,
 ) -> None:
@@ -113,7 +113,7 @@ def run_cells(
         with lock:
             results[cell.guarantee, cell.fault] = result
             _write_results(settings, list(results.values()))
-            ended(result)
+            on_result(result)
 
     alone = [cell for cell in cells if cell.trouble.brokers > 1]
     for together, workers in (

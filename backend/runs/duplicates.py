@@ -60,7 +60,7 @@ class Twice:
     """URL of the database that a transfer reads. The payments are stored in a table named like the
     topic."""
     stopped: Callable[[], bool] = lambda: False
-    filled: Callable[[int], None] = lambda _count: None
+    on_filled: Callable[[int], None] = lambda _count: None
     present: Set[int] = frozenset()
     """Payments that an earlier, killed fill has already written."""
 
@@ -113,7 +113,7 @@ def _fill(twice: Twice, count: int, value: Callable[[int], bytes]) -> None:
         twice.topic,
         count,
         stopped=twice.stopped,
-        filled=twice.filled,
+        on_filled=twice.on_filled,
         present=twice.present,
         value=value,
         key=account,
@@ -134,7 +134,7 @@ def _ingest(twice: Twice) -> None:
                     f"The ingest server did not accept payment {number} in {POSTS_MAX} posts."
                 )
             count += 1
-            twice.filled(count)
+            twice.on_filled(count)
 
 
 def _posted(port: int, body: bytes) -> bool:

@@ -32,7 +32,7 @@ def fill(
     records: int | None,
     rate: float | None = None,
     stopped: Callable[[], bool] = lambda: False,
-    filled: Callable[[int], None] = lambda _count: None,
+    on_filled: Callable[[int], None] = lambda _count: None,
     present: Iterable[int] = (),
     value: Callable[[int], bytes] | None = None,
     key: Callable[[int], bytes] | None = None,
@@ -40,7 +40,7 @@ def fill(
     """Append the missing integers of 0..records-1 until `stopped`. `records` None: no upper limit.
 
     `key` and `value` make a record's key and value; None: the integer as text. `rate` is in records
-    per second. `filled` receives the number of integers present. `present` are those that an
+    per second. `on_filled` receives the number of integers present. `present` are those that an
     earlier, killed fill wrote. Returns the final number. Raises ClusterError if a record was not
     acknowledged.
     """
@@ -65,7 +65,7 @@ def fill(
         if rate is not None:
             _wait_for_turn(producer, started + sent / rate, stopped)
         if sent % REPORT_EVERY == 0 or rate is not None:
-            filled(count)
+            on_filled(count)
             if failed or stopped():
                 break
     left = producer.flush(TIMEOUT_S * 6)
@@ -76,7 +76,7 @@ def fill(
             f"Filling {topic} at {cluster.address} failed: {why}. The rest may or may not have been"
             " written."
         )
-    filled(count)
+    on_filled(count)
     return count
 
 

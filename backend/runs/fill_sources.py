@@ -85,7 +85,7 @@ def _fill_twice(context: Context, cause: Cause) -> None:
         context.plan.records,
         database=context.plan.source.url or f"sqlite:///{context.folder / PAYMENTS}",
         stopped=context.stop.is_set,
-        filled=on_filled,
+        on_filled=on_filled,
         present=numbers_in(context.cluster, topic, chosen.number),
     )
     fill_twice(cause, twice)

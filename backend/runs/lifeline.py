@@ -48,7 +48,7 @@ class Service:
 
 
 class Lifeline(threading.Thread):
-    """Calls `gone` with a sentence when one of the services stays silent for `patience_s`.
+    """Calls `on_gone` with a sentence when one of the services stays silent for `patience_s`.
 
     After a stop request it calls it at the first silence: nobody waits for an orderly end that
     needs a service which is not there.
@@ -58,11 +58,11 @@ class Lifeline(threading.Thread):
         self,
         services: Sequence[Service],
         stop: threading.Event,
-        gone: Callable[[TopicproofError], None],
+        on_gone: Callable[[TopicproofError], None],
         patience_s: float = PATIENCE_S,
     ) -> None:
         super().__init__(name="lifeline", daemon=True)
-        self.services, self.stop, self.gone = services, stop, gone
+        self.services, self.stop, self.on_gone = services, stop, on_gone
         self.patience_s = patience_s
         self.ended = threading.Event()
 
@@ -73,7 +73,7 @@ class Lifeline(threading.Thread):
                 if service.answers():
                     answered_at[service] = time.monotonic()
                 elif (why := self._gone(service, answered_at[service])) and not self.ended.is_set():
-                    self.gone(service.error(why))
+                    self.on_gone(service.error(why))
                     return
 
     def _gone(self, service: Service, answered_at: float) -> str | None:

@@ -81,7 +81,7 @@ class Torture:
     def try_all(
         self,
         schedules: Iterator[Schedule],
-        ended: Callable[[TriedSchedule], None],
+        on_result: Callable[[TriedSchedule], None],
         at_once: int = AT_ONCE,
     ) -> None:
         """Run schedules, `at_once` at a time. A schedule that strikes brokers runs alone."""
@@ -89,15 +89,15 @@ class Torture:
         with ThreadPoolExecutor(at_once) as pool:
             for schedule in schedules:
                 alone = schedule.brokers > 1
-                running = _wait(running, 0 if alone else at_once - 1, ended)
+                running = _wait(running, 0 if alone else at_once - 1, on_result)
                 running.add(pool.submit(self.try_one, schedule))
-                running = _wait(running, 0 if alone else at_once, ended)
+                running = _wait(running, 0 if alone else at_once, on_result)
                 if self.stop.is_set():
                     break
-            _wait(running, 0, ended)
+            _wait(running, 0, on_result)
 
     def shrink(
-        self, failed: TriedSchedule, tries: int, ended: Callable[[TriedSchedule], None]
+        self, failed: TriedSchedule, tries: int, on_result: Callable[[TriedSchedule], None]
     ) -> TriedSchedule:
         """Return the smallest schedule found in `tries` runs that is still a surprise.
 
@@ -110,7 +110,7 @@ class Torture:
             tried = self.try_one(left.pop(0))
             if tried is None:
                 break
-            ended(tried)
+            on_result(tried)
             if tried.surprises:
                 smallest, left = tried, list(smaller(tried.schedule))
         return smallest
@@ -164,7 +164,9 @@ def _cell(schedule: Schedule) -> Cell:
 
 
 def _wait(
-    running: set[Future[TriedSchedule | None]], most: int, ended: Callable[[TriedSchedule], None]
+    running: set[Future[TriedSchedule | None]],
+    most: int,
+    on_result: Callable[[TriedSchedule], None],
 ) -> set[Future[TriedSchedule | None]]:
     """Wait until at most `most` are running. Raises any error that one of them raised."""
     while len(running) > most:
@@ -172,5 +174,5 @@ def _wait(
         for future in done:
             tried = future.result()
             if tried is not None:
-                ended(tried)
+                on_result(tried)
     return running

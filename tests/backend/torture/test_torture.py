@@ -72,12 +72,12 @@ def test_an_error_takes_nothing_away_from_what_was_tried(
     def try_all(
         torture: Torture,
         schedules: Iterator[Schedule],
-        ended: Callable[[TriedSchedule], None],
+        on_result: Callable[[TriedSchedule], None],
         _: int,
     ) -> None:
         tried = torture.try_one(next(schedules))
         assert tried is not None
-        ended(tried)
+        on_result(tried)
         raise ClusterError("The cluster is gone.")
 
     assert cluster.bootstrap
