@@ -113,6 +113,8 @@ class Premise:
     """The kinds that rest on it."""
     remedy: str
     """The remedy, in one sentence."""
+    broken: str
+    """Why rows of other kinds cannot be judged if it is broken, as a clause."""
     asked: str = ""
     """The condition for asking it; empty: always."""
 
@@ -122,47 +124,56 @@ PREMISES: Mapping[str, Premise] = {
         _MATCHED,
         "Name the registry (`schema.registry.url` with --config) or the schema that they were"
         " written with, or identify records by something else.",
+        "some records cannot be decoded",
         "the contract names no decoded field",
     ),
     "identity_missing": Premise(
         _MATCHED,
         "Name what every record of both topics holds: `topicproof contract init` proposes an"
         " identity.",
+        "some records hold no identity",
         "records are matched by lineage",
     ),
     "identity_repeated": Premise(
         tuple(kind for kind in _MATCHED if kind not in ("phantom", "aborted_input")),
         "Name what differs from input to input: `topicproof contract init` proposes an identity.",
+        "several inputs share an identity",
         "records are matched by lineage",
     ),
     "identity_disjoint": Premise(
         _MATCHED,
         "Match them by something else: `topicproof contract init` proposes an identity.",
+        "no committed record names an input of the source",
     ),
     "outputs_alike": Premise(
         ("duplicate", "gap"),
         "Give each output a key or value of its own, or judge each sink by itself under `sinks:`.",
+        "some outputs of an input cannot be told apart",
         "only the identity tells outputs apart",
     ),
     "key_spread": Premise(
         ("order",),
         "Partition the sink by key, or promise another order.",
+        "some keys lie in several partitions",
         "order per key is promised only then",
     ),
     "source_removed": Premise(
         _MATCHED,
         "Judge earlier, or say `range: retained` in the contract to judge only what is still"
         " there.",
+        "the source has lost records",
     ),
     "sink_removed": Premise(
         _MATCHED,
         "Judge earlier, or say `range: retained` in the contract to judge only what is still"
         " there.",
+        "the sink has lost records",
     ),
     "recreated": Premise(
         _MATCHED,
         "Judge the present source with a sink of its own, or name an `identity:` that differs from"
         " input to input of both.",
+        "a topic was deleted and made again under its name",
         "records are matched by key",
     ),
 }

@@ -35,6 +35,8 @@ _NUMBER = (
     r"(?=\s*+(?:[,\]}]|\z))"
 )
 """Possessive quantifiers of Java: time grows with the document's length, and the stack does not."""
+_TOO_DEEP = r"(?:[\[{][^\[\]{}]*+){1001}"
+"""Matches a document with so many brackets opened one inside the other."""
 
 
 def parse_path(text: str) -> tuple[str | int, ...]:
@@ -102,6 +104,43 @@ def exact_text(column: Column, path: tuple[str | int, ...]) -> Column:
 
     Names are case-sensitive. A number and a text of the same characters give the same.
     """
+    whole, alone = _documents(column)
+    found = F.try_variant_get(whole, "$.d" + "".join(map(_step_of_spark, path)), "string")
+    exact = F.regexp_replace(found, F.lit(f'"?{_MARK}(-?[0-9][-+.0-9eE]*+)"?'), F.lit("$1"))
+    return F.when(alone.isNotNull(), exact)
+
+
+def why_absent(column: Column, path: tuple[str | int, ...]) -> Column:
+    """Explains why `exact_text` is null for a value, as a clause. `column` is the value's bytes."""
+    text = column.cast("string")
+    names = F.json_object_keys(text)
+    again = F.filter(names, lambda name, place: F.array_position(names, name) <= place)
+    whole, alone = _documents(text)
+    return (
+        F.when(column.isNull(), "it has no value")
+        .when(~F.is_valid_utf8(text), "its value is not UTF-8 text")
+        .when(
+            F.startswith(text, F.lit("\ufeff")),
+            "its value begins with a byte order mark, which is no part of JSON",
+        )
+        .when(
+            whole.isNotNull() & alone.isNotNull(),
+            f"its document holds nothing, or null, at {spell_path(path)}",
+        )
+        .when(text.rlike(_TOO_DEEP), "its document is nested more than 1,000 levels deep")
+        .when(
+            F.size(again) > 0,
+            F.concat(
+                F.lit("its document holds the name "), F.get(again, F.lit(0)), F.lit(" twice")
+            ),
+        )
+        .otherwise("its value is no valid JSON document, or an object in it holds a name twice")
+    )
+
+
+def _documents(column: Column) -> tuple[Column, Column]:
+    """Returns the document in a text column inside an object at `d`, and inside an array; one of
+    them is null if the text is not one JSON document."""
     # Spark reads bytes that are not UTF-8 as U+FFFD, so that different texts would be the same.
     readable = F.is_valid_utf8(column) & ~F.contains(column, F.lit(_MARK))
     given = F.when(readable, column)
@@ -114,9 +153,7 @@ def exact_text(column: Column, path: tuple[str | int, ...]) -> Column:
         F.try_parse_json(F.concat(F.lit(before), document, F.lit(after)))
         for before, after in (('{"d":', "}"), ("[", "]"))
     )
-    found = F.try_variant_get(whole, "$.d" + "".join(map(_step_of_spark, path)), "string")
-    exact = F.regexp_replace(found, F.lit(f'"?{_MARK}(-?[0-9][-+.0-9eE]*+)"?'), F.lit("$1"))
-    return F.when(alone.isNotNull(), exact)
+    return whole, alone
 
 
 def _step_of_spark(step: str | int) -> str:

@@ -61,6 +61,33 @@ class Caught:
     found: int
 
 
+def why_not(sink: DataFrame, by_key: bool, after: Mapping[int, int] | None = None) -> str:
+    """Explains why `choose` finds no place in `sink`, as a clause. `by_key`: only records whose
+    identity no other record has are in it. `after`: as in `choose`."""
+    four = "four committed outputs of one source partition, in one partition of the sink"
+    rows = _usable(sink, after)
+    named = F.col("transactional_id").isNotNull()
+    groups = rows.groupBy("partition", "source_partition", *NAME).agg(
+        F.count("*").alias("outputs"), F.bool_or(named).alias("named")
+    )
+    row = groups.agg(F.max("outputs"), F.bool_or("named")).collect()[0]
+    most, has_names = row[0] or 0, bool(row[1])
+    together = f"{four}, in one transaction" if has_names else four
+    unique = ", each with an identity that no other record has" if by_key else ""
+    behind = "" if after is None else ", where no copy can stem from a removed input"
+    return f"it needs {together}{unique}{behind}, and finds {'at most ' if most else ''}{most}"
+
+
+def _usable(sink: DataFrame, after: Mapping[int, int] | None) -> DataFrame:
+    """Returns the committed outputs of judged inputs, behind these offsets if they are given."""
+    rows = sink.where(
+        (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value)
+    )
+    if after is None:
+        return rows
+    return rows.where(F.col("offset") > by_partition("partition", after) if after else F.lit(False))
+
+
 def choose(
     sink: DataFrame,
     expected: Expected = ONE_TO_ONE,
@@ -71,13 +98,7 @@ def choose(
     """Chooses where to inject into the readings of a ledger's `sink`; None if no transaction holds
     four neighbours. `after`: offsets by partition; only records behind them are used, and none of
     other partitions."""
-    rows = sink.where(
-        (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value)
-    )
-    if after is not None:
-        rows = rows.where(
-            F.col("offset") > by_partition("partition", after) if after else F.lit(False)
-        )
+    rows = _usable(sink, after)
     line = ("partition", "source_partition", *NAME)
     turn = F.row_number().over(Window.partitionBy(*line).orderBy("offset"))
     firsts = rows.withColumn("turn", turn).where(F.col("turn") <= NEIGHBOURS)

@@ -32,18 +32,23 @@ def sentence(words: Words, count: int, covered: int) -> str:
     lack ...`, `all 100 inputs have ...`, `none of 100 batches comes ...`."""
     examined = f"{covered:,} {words.noun.of(covered)}"
     if not count and words.good is not None:
-        if covered == 1:
-            return f"the only {words.noun.one} {words.good.one}"
-        return f"all {examined} {words.good.many}"
+        return f"{portion(covered, covered, words.noun)} {words.good.of(covered)}"
+    if not count and covered == 1:
+        return f"of {examined.rstrip(',')}, none {words.bad.one}"
     if not count:
-        return (
-            f"of {examined}, none {words.bad.one}"
-            if covered == 1
-            else (f"none of {examined} {words.bad.one}")
-        )
+        return f"none of {examined} {words.bad.one}"
     if words.counted is not None:
         return f"{counted(count, *words.counted)} {words.bad.of(count)}, among {examined}"
-    return f"{count:,} of {examined} {words.bad.of(count)}"
+    return f"{portion(count, covered, words.noun)} {words.bad.of(count)}"
+
+
+def portion(count: int, covered: int, noun: Forms) -> str:
+    """`the only input`, `both inputs`, `all 3 inputs`, `2 of 3 inputs`; `count` is not 0."""
+    if count != covered:
+        return f"{count:,} of {covered:,} {noun.of(covered)}"
+    if count == 1:
+        return f"the only {noun.one}"
+    return f"both {noun.many}" if count == 2 else f"all {count:,} {noun.many}"
 
 
 def counted(count: int, noun: str, nouns: str | None = None) -> str:

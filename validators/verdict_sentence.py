@@ -14,7 +14,7 @@ from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Finding, Order, Outcome
 from topicproof.validators.ledger.counts import OF_CONTRACT
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.sentences import Words, counted, sentence
+from topicproof.validators.sentences import Words, counted, portion, sentence
 
 PLACES_MAX = 3
 """A sentence names so many places at most."""
@@ -42,7 +42,7 @@ def finding_sentence(
         sentences = [sentence(words, count, covered)]
         alone = len(others) == 1
         sentences += [
-            ("This " if count == 1 else "All of these " if alone else f"{count:,} of these ")
+            (f"{count:,} of these " if not alone else "This " if count == 1 else "All of these ")
             + _explained(cause, count, kind)
             for cause, count in others
         ]
@@ -50,10 +50,9 @@ def finding_sentence(
 
 
 def _of(words: Words, count: int, covered: int) -> str:
-    """Formats `1 of 4 inputs`."""
     if words.counted is not None:
         return counted(count, *words.counted)
-    return f"{count:,} of {counted(covered, *words.noun)}"
+    return portion(count, covered, words.noun)
 
 
 def _explained(cause: str, count: int, kind: str) -> str:
@@ -70,7 +69,7 @@ def _explained(cause: str, count: int, kind: str) -> str:
 
 
 def _reason(cause: str) -> str:
-    return UNDECIDED.get(cause, f"{cause} is broken")
+    return UNDECIDED[cause] if cause in UNDECIDED else PREMISES[cause].broken
 
 
 def verdict_sentence(

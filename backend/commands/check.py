@@ -54,7 +54,7 @@ from topicproof.backend.judging.contract import (
     read_contract,
 )
 from topicproof.backend.judging.contract_lint import lint, needs_spark
-from topicproof.backend.judging.selftest import NOTHING_TO_INJECT_INTO, self_test
+from topicproof.backend.judging.selftest import self_test
 from topicproof.backend.runs.check import check as judge
 from topicproof.backend.runs.sides import settings_of_sides
 from topicproof.backend.services.keeper import Services, services
@@ -189,12 +189,13 @@ def check(
             codes.append(code_of(report))
             if self_tested and report.run is not None:
                 with spark_session(found.spark_remote, found.storage) as spark:
-                    caught = self_test(spark, history.get(report.run).folder(settings))
-                if caught:
-                    say(f"self-test: {', '.join(kind.kind for kind in caught)} caught, each once")
+                    test = self_test(spark, history.get(report.run).folder(settings))
+                if test.caught:
+                    kinds = ", ".join(one.kind for one in test.caught)
+                    say(f"self-test: {kinds} caught, each once")
                 else:
                     codes.append(UNJUDGED)
-                    say(f"self-test: not run: {NOTHING_TO_INJECT_INTO}.")
+                    say(f"self-test: not run: {test.reason}.")
         for (one, _), report in zip(each, reports, strict=True):
             if place is not None and report.run is not None:
                 kept = Payloads.MASKED if payloads is Payloads.MASKED else Payloads.ALL

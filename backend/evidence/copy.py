@@ -38,6 +38,7 @@ from topicproof.backend.evidence.page import PAGE, page_time, write_page
 from topicproof.backend.evidence.signed import ORIGINAL, Entries, write_signoffs
 from topicproof.backend.settings import Settings
 from topicproof.validators.decoded import DECODED
+from topicproof.validators.kinds import identity_missing
 from topicproof.validators.kinds.undecodable import NAME as UNDECODABLE
 from topicproof.validators.kinds.wrong_value import without_values as sentence_without
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
@@ -268,6 +269,8 @@ def _tell_again(evidence: Path, target: Path, manifest: Manifest) -> None:
 
 def _sentence(kind: str | None, why: str) -> str:
     """Return a finding's sentence without what it quotes of a record."""
+    if kind == identity_missing.NAME:
+        return identity_missing.without_names(why)
     return UNDECODED if kind == UNDECODABLE else sentence_without(why)
 
 

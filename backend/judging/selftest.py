@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -30,22 +31,26 @@ from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.retained import OUTPUTS_MIN
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.report import Report
-from topicproof.validators.selftest import NEIGHBOURS, Caught, choose, compare, inject
+from topicproof.validators.selftest import NEIGHBOURS, Caught, choose, compare, inject, why_not
 
 SCRATCH = "self-test"
-NOTHING_TO_INJECT_INTO = (
-    "no transaction has four committed outputs that differ, none of the kinds that would be"
-    " injected is judged, nothing tells a copy from the output of a removed input, or the evidence"
-    " was kept without payloads"
-)
+WITHOUT_RECORDS = "the evidence was kept without payloads, so it has no record to change"
 KEPT = "self-test.json"
 """File in a run's folder: the faults caught, and the evidence tested."""
 
 
-def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
-    """Inject faults into copies of the evidence in `folder`, and return what was caught. Empty if
-    nothing can be injected: no transaction holds four distinct committed outputs, the contract
-    requires none of the injected kinds, or the readings are folded.
+@dataclass(frozen=True)
+class SelfTest:
+    """What was caught; or why nothing was injected, as a clause."""
+
+    caught: tuple[Caught, ...] = ()
+    reason: str = ""
+
+
+def self_test(spark: SparkSession, folder: Path) -> SelfTest:
+    """Inject faults into copies of the evidence in `folder`, and return what was caught. Nothing
+    is injected if no transaction holds four distinct committed outputs, if the contract requires
+    none of the injected kinds, or if the readings are folded.
 
     Raises SelfTestError if an injection is not found exactly once; EvidenceError, SparkError.
     """
@@ -54,20 +59,21 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
     try:
         capture = read_capture(spark, evidence)
         if isinstance(capture.readings, Folded):
-            return ()
+            return SelfTest(reason=WITHOUT_RECORDS)
         capture = with_headers(capture, scratch)
         ledger = ledger_of(spark, capture, scratch / "before")
         sink = _told_apart(ledger.sink, capture)
-        question = capture.question
+        question, after = capture.question, judged_after(ledger)
         injection = choose(
             sink,
             question.expected,
             order=question.order,
             unique=question.agreed.unique,
-            after=judged_after(ledger),
+            after=after,
         )
         if injection is None:
-            return ()
+            by_key = question.identity is Identity.KEY
+            return SelfTest(reason=why_not(sink, by_key=by_key, after=after))
 
         def injected(reading: DataFrame, name: str) -> DataFrame:
             return keep_in(inject(reading, injection), scratch / name, capture.offsets)
@@ -89,7 +95,10 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
             f"The self-test failed: each was injected once, but found: {counts}. Do not trust any"
             " verdict."
         )
-    return caught
+    if not caught:
+        kinds = ", ".join(injection.kinds)
+        return SelfTest(reason=f"none of the kinds that it can inject here is judged: {kinds}")
+    return SelfTest(caught)
 
 
 def judged_after(ledger: Ledger) -> Mapping[int, int] | None:
@@ -124,21 +133,23 @@ def before_signoff(
     Raises UsageError if nothing can be injected and no comment justifies accepting the report
     anyway; SelfTestError, EvidenceError, SparkError, SetupError.
     """
-    caught = _caught(settings, folder, say)
-    if not caught and not comment.strip():
+    kept = _kept(settings, folder, say)
+    if not kept["caught"] and not comment.strip():
         raise UsageError(
-            f"The judge cannot test itself on {folder.name}: {NOTHING_TO_INJECT_INTO}. "
+            f"The judge cannot test itself on {folder.name}: {kept['reason']}. "
             "Say in a comment why the report is accepted anyway."
         )
-    return caught
+    return list(kept["caught"])
 
 
-def _caught(settings: Settings, folder: Path, say: Callable[[str], None]) -> list[str]:
-    kept, digest = folder / KEPT, evidence_hash(folder)
-    if kept.exists():
-        said = json.loads(kept.read_text(encoding="utf-8"))
-        if said["evidence"] == digest:
-            return list(said["caught"])
+def _kept(settings: Settings, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Return `caught` (kinds) and `reason` of a self-test of this evidence, made now or before."""
+    path, digest = folder / KEPT, evidence_hash(folder)
+    if path.exists():
+        before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        # Earlier versions kept no reason.
+        if before["evidence"] == digest and (before["caught"] or "reason" in before):
+            return before
     say(
         "self-test: a duplicate, a gap, a swap and a torn transaction are injected into copies of"
         " the readings"
@@ -147,7 +158,9 @@ def _caught(settings: Settings, folder: Path, say: Callable[[str], None]) -> lis
         services(settings, kafka=False, say=say) as up,
         spark_session(up.spark_remote, up.storage) as spark,
     ):
-        found = [self_test(spark, evidence.parent) for evidence in evidence_in(folder)]
-    caught = list(dict.fromkeys(one.kind for each in found for one in each)) if all(found) else []
-    kept.write_text(json.dumps({"evidence": digest, "caught": caught}) + "\n", encoding="utf-8")
-    return caught
+        tests = [self_test(spark, evidence.parent) for evidence in evidence_in(folder)]
+    reason = next((test.reason for test in tests if not test.caught), "")
+    kinds = dict.fromkeys(one.kind for test in tests for one in test.caught)
+    result = {"evidence": digest, "caught": [] if reason else list(kinds), "reason": reason}
+    path.write_text(json.dumps(result) + "\n", encoding="utf-8")
+    return result

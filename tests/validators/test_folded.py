@@ -27,7 +27,7 @@ from topicproof.backend.judging.capture_store import (
     read_capture,
 )
 from topicproof.backend.judging.judge import judge_topics
-from topicproof.backend.judging.selftest import self_test
+from topicproof.backend.judging.selftest import WITHOUT_RECORDS, self_test
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.verifying.verify import verify
 from topicproof.validators.finding import Outcome
@@ -135,7 +135,8 @@ def test_what_needs_records_says_that_there_are_none(
     evidence = tmp_path / EVIDENCE
     with pytest.raises(EvidenceError, match="without payloads"):
         read_capture(spark, evidence).committed.count()
-    assert self_test(spark, tmp_path) == ()
+    test = self_test(spark, tmp_path)
+    assert (test.caught, test.reason) == ((), WITHOUT_RECORDS)
     rows = pq.read_table(evidence / PIECES_SEEN)
     pq.write_table(rows.slice(1), evidence / PIECES_SEEN)
     write_manifest(evidence, report.run, report.verdict, Payloads.NONE)

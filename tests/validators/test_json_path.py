@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from topicproof.validators.json_path import exact_text, parse_path, spell_path
+from topicproof.validators.json_path import exact_text, parse_path, spell_path, why_absent
 from topicproof.validators.lineage.identity import Match
 
 DIGITS = "123456789012345678901234567890"
@@ -208,3 +208,39 @@ def test_ids_that_differ_beyond_a_double_are_two(
     )
     held = orders.select(Match("json:$.id").of_source().alias("held")).collect()
     assert {bytes(row.held) for row in held} == {first.encode(), second.encode()}
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        (None, "it has no value"),
+        (b"\xff{}", "its value is not UTF-8 text"),
+        (
+            b'\xef\xbb\xbf{"id": 1}',
+            "its value begins with a byte order mark, which is no part of JSON",
+        ),
+        (b'{"x": 1}', "its document holds nothing, or null, at $.id"),
+        (b'{"id": null}', "its document holds nothing, or null, at $.id"),
+        (b'{"id": 1, "tag": 1, "tag": 2}', "its document holds the name tag twice"),
+        (
+            b'{"x": ' + b"[" * 1_500 + b"]" * 1_500 + b', "id": 1}',
+            "its document is nested more than 1,000 levels deep",
+        ),
+        (b'{"id": 1', "its value is no valid JSON document, or an object in it holds a name twice"),
+        (
+            b'{"id": 1, "x": {"a": 1, "a": 2}}',
+            "its value is no valid JSON document, or an object in it holds a name twice",
+        ),
+        (b'{"id": 1}', None),
+    ],
+)
+def test_the_reason_why_nothing_lies_at_a_path(
+    spark: SparkSession, document: bytes | None, reason: str | None
+) -> None:
+    """Story: a record has no identity, and its owner sees one in the document. The reason says what
+    is wrong with it. Only what `exact_text` finds needs none."""
+    path = parse_path("$.id")
+    frame = spark.createDataFrame([(document,)], "value binary")
+    text = exact_text(F.col("value").cast("string"), path)
+    row = frame.select(F.when(text.isNull(), why_absent(F.col("value"), path))).collect()[0]
+    assert row[0] == reason

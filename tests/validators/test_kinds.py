@@ -7,7 +7,7 @@ All stories are in one ledger, each in its own partitions: judged once, reported
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.validators import golden
 from tests.validators.history import History, history, side_by_side
 from topicproof.validators import evidence
 from topicproof.validators.expectation import BY_CONTRACT, PREMISES
@@ -490,26 +491,78 @@ def ledger(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Led
 
 
 @pytest.fixture(scope="module")
-def found(ledger: Ledger) -> dict[str, dict[str, list[Row]]]:
-    """By story and kind, the rows as they would be if the story stood alone."""
-    rows: dict[str, dict[str, list[Row]]] = {name: {} for name in STORIES}
-    for kind, row in rows_of(ledger):
+def explained(ledger: Ledger) -> dict[str, dict[str, list[tuple[Row, str]]]]:
+    """By story and kind, the rows as they would be if the story stood alone, with their
+    sentences."""
+    rows: dict[str, dict[str, list[tuple[Row, str]]]] = {name: {} for name in STORIES}
+    for kind, row, why in sentences_of(ledger):
         place = row[0] if row[0] is not None else row[2]
         assert place is not None
         number = place // APART
         alone = tuple(None if one is None else one - APART * number for one in (row[0], row[2]))
         rows[list(STORIES)[number]].setdefault(kind, []).append(
-            (alone[0], row[1], alone[1], row[3], row[4])
+            ((alone[0], row[1], alone[1], row[3], row[4]), why)
         )
     return rows
 
 
+@pytest.fixture(scope="module")
+def found(
+    explained: dict[str, dict[str, list[tuple[Row, str]]]],
+) -> dict[str, dict[str, list[Row]]]:
+    return {
+        name: {kind: [row for row, _why in rows] for kind, rows in kinds.items()}
+        for name, kinds in explained.items()
+    }
+
+
 def rows_of(ledger: Ledger) -> Iterator[tuple[str, Row]]:
-    columns = ("partition", "offset", "source_partition", "source_offset", "explained_by")
+    return ((kind, row) for kind, row, _why in sentences_of(ledger))
+
+
+def sentences_of(ledger: Ledger) -> Iterator[tuple[str, Row, str]]:
+    columns = ("partition", "offset", "source_partition", "source_offset", "explained_by", "why")
     for validator in OF_TOPICS:
         rows = validator.find(ledger)
         for row in sorted(rows.select(*columns).collect(), key=str) if rows is not None else []:
-            yield validator.NAME, (row[0], row[1], row[2], row[3], row[4])
+            yield validator.NAME, (row[0], row[1], row[2], row[3], row[4]), row["why"]
+
+
+@pytest.mark.parametrize("validator", VALIDATORS, ids=lambda validator: validator.NAME)
+def test_each_kind_counts_in_plain_words(validator: Validator) -> None:
+    """Story: a kind finds nothing, one or several, among one or several. Numbers, nouns and verbs
+    agree."""
+    counts = ((0, 1_000), (0, 1), (1, 1), (1, 1_000), (2, 1_000), (1_000, 1_000))
+    lines = [sentence(validator.WORDS, count, covered) for count, covered in counts]
+    golden.compare("kinds.txt", validator.NAME, lines)
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_story_is_told_in_plain_words(
+    name: str, explained: dict[str, dict[str, list[tuple[Row, str]]]]
+) -> None:
+    """Story: its own, in `STORIES`. Each row says in one sentence what is wrong at its place."""
+    story = STORIES[name]
+    lines = [story.told, *(f"    {line}" for line in story.sink)]
+    for kind, rows in explained[name].items():
+        for (*place, cause), why in rows:
+            lines.append(f"{kind} {_place(place)}{f' ({cause})' if cause else ''}: {why}")
+    golden.compare("stories.txt", name, lines)
+
+
+@pytest.mark.parametrize(
+    ("file", "names"),
+    [("kinds.txt", {one.NAME for one in VALIDATORS}), ("stories.txt", set(STORIES))],
+)
+def test_a_golden_file_has_no_section_of_something_gone(file: str, names: set[str]) -> None:
+    """Story: a kind or a story was renamed. Its old sentences go with it."""
+    assert set(golden.sections_of(golden.FOLDER / file)) == names
+
+
+def _place(place: Sequence[object]) -> str:
+    """`1@4 of input 0@3`: the partition and offset in the sink, and of the input."""
+    sink = "nowhere" if place[0] is None else f"{place[0]}@{place[1]}"
+    return sink if place[3] is None else f"{sink} of input {place[2]}@{place[3]}"
 
 
 @pytest.mark.parametrize("name", STORIES)
@@ -551,10 +604,10 @@ def test_a_gap_tells_a_hole_from_the_lost_tail(ledger: Ledger) -> None:
     assert found is not None
     rows = found.where(f"source_partition in ({APART * numbers[0]}, {APART * numbers[1]})")
     assert [row["why"] for row in rows.orderBy("source_partition").collect()] == [
-        "A hole: later inputs of this partition have committed outputs, this one has none.",
+        "This input has no committed output, although later inputs of its partition have one.",
         (
-            "Lost tail: neither this input nor any later one of its partition has a committed"
-            " output. Its output was aborted."
+            "This input has no committed output, and no later input of its partition has one (lost"
+            " tail). Its output was aborted."
         ),
     ]
 

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from tests.validators import golden
 from tests.validators.history import History, history
 from topicproof.validators.circumstances import Circumstances, Growth, Incarnation, Removed
 from topicproof.validators.contract_terms import ContractTerms
@@ -30,7 +31,9 @@ TWO = {"identity": Identity.KEY, "expected": Expected(Expect.ONE_TO_MANY, "2")}
 
 
 def judged(spark: SparkSession, folder: Path, made: History, **more: Any) -> Report:
-    return judge(made.ledger(spark, folder, **more), Guarantee.EXACTLY_ONCE)
+    report = judge(made.ledger(spark, folder, **more), Guarantee.EXACTLY_ONCE)
+    golden.compare_report("premises.txt", report)
+    return report
 
 
 def found(report: Report) -> dict[str, tuple[int, int, str | None]]:
@@ -60,8 +63,8 @@ def test_a_misspelt_header_identifies_nothing(spark: SparkSession, tmp_path: Pat
     assert (report.verdict, report.exit_code) == (Outcome.UNKNOWN, 3)
     assert (
         report.why
-        == "Could not be judged: identity_missing: 8 of 8 records of both topics hold no identity;"
-        " identity_disjoint: 4 of 4 committed records name no input of the source. Name what every"
+        == "Could not be judged: identity_missing: All 8 records of both topics hold no identity;"
+        " identity_disjoint: All 4 committed records name no input of the source. Name what every"
         " record of both topics holds: `topicproof contract init` proposes an identity."
     )
 
@@ -265,7 +268,7 @@ def test_topics_without_lineage_are_not_condemned(spark: SparkSession, tmp_path:
     }
     assert (
         report.why
-        == "Could not be judged: identity_disjoint: 3 of 3 committed records name no input of the"
+        == "Could not be judged: identity_disjoint: All 3 committed records name no input of the"
         " source. Match them by something else: `topicproof contract init` proposes an"
         " identity."
     )
@@ -408,7 +411,7 @@ def test_the_output_of_a_pending_input_is_not_settled(spark: SparkSession, tmp_p
     pending = next(one for one in report.findings if one.kind == "source_pending")
     assert (pending.outcome, pending.why) == (
         Outcome.HOLDS,
-        "1 of 1 source partition has pending inputs, not judged.",
+        "The only source partition ends with pending inputs, which are not judged yet.",
     )
 
 

@@ -261,7 +261,7 @@ def test_a_contradiction_counts_where_it_is_found(spark: SparkSession, tmp_path:
     )
     assert (exactly.verdict, exactly.why) == (
         Outcome.VIOLATED,
-        "Not exactly once: 1 of 2 batches comes from a replaced writer.",
+        "Not exactly once: 1 of 2 batches was written by a replaced producer.",
     )
     assert at_least.verdict is Outcome.HOLDS
     shown = next(one for one in at_least.findings if one.kind == "zombie_write")

@@ -12,7 +12,15 @@ from topicproof.validators import readings
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Guarantee, Order
 from topicproof.validators.judge import judge
-from topicproof.validators.selftest import KINDS, Caught, Injection, choose, compare, inject
+from topicproof.validators.selftest import (
+    KINDS,
+    Caught,
+    Injection,
+    choose,
+    compare,
+    inject,
+    why_not,
+)
 
 
 def injected(spark: SparkSession, made: History, injection: Injection) -> History:
@@ -44,4 +52,14 @@ def test_each_injection_is_caught_once(spark: SparkSession, tmp_path: Path) -> N
 def test_too_few_neighbours_are_no_test(spark: SparkSession, tmp_path: Path) -> None:
     """Story: every transaction has two records. There is nothing to inject into, and the self-test
     does not claim that there was."""
-    assert choose(history("0 1 C 2 3 C", inputs=4).ledger(spark, tmp_path).sink) is None
+    sink = history("0 1 C 2 3 C", inputs=4).ledger(spark, tmp_path).sink
+    assert choose(sink) is None
+    assert why_not(sink, by_key=False) == (
+        "it needs four committed outputs of one source partition, in one partition of the sink, in"
+        " one transaction, and finds at most 2"
+    )
+    none = sink.where("offset < 0")
+    assert why_not(none, by_key=True) == (
+        "it needs four committed outputs of one source partition, in one partition of the sink,"
+        " each with an identity that no other record has, and finds 0"
+    )

@@ -23,7 +23,7 @@ QUESTION = "How much of the log is aborted records, and why?"
 UNIT = "transactions of a partition"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 WORDS = Words(
-    noun=Forms("transaction of a partition", "transactions of a partition"),
+    noun=Forms("transaction, counted per partition,", "transactions, counted per partition,"),
     bad=Forms("is aborted", "are aborted"),
 )
 

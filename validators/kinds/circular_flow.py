@@ -65,9 +65,11 @@ def find(ledger: Ledger) -> DataFrame | None:
                 (edges[writer, reader], writer) for writer in circle if (writer, reader) in edges
             )
             partition, offset, source_partition, source_offset, output_index = at
-            said = (
-                f"It read what {_spell(writer)} wrote, and so depends on itself in a circle of"
-                f" {len(circle)}."
+            why = (
+                "Its transaction read an input that it had written itself."
+                if writer == reader
+                else f"Its transaction read what {_spell(writer)} wrote, which depends on it in"
+                f" turn: a circle of {len(circle)} transactions."
             )
             place = (
                 partition,
@@ -77,7 +79,7 @@ def find(ledger: Ledger) -> DataFrame | None:
                 source_offset,
                 output_index,
             )
-            rows.append((*place, _spell(reader), None, -len(circle), said))
+            rows.append((*place, _spell(reader), None, -len(circle), why))
     return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
 
 

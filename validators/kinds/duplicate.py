@@ -9,7 +9,7 @@ explained by `source_removed`, unless both lie where validators/ledger/retained.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import evidence
@@ -18,7 +18,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.kinds import aborted_read
 from topicproof.validators.kinds.matching import is_judged, is_pending, of_another
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.ledger.rows import known_aborted
+from topicproof.validators.ledger.rows import known_aborted, real
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "duplicate"
@@ -46,6 +46,13 @@ def find(ledger: Ledger) -> DataFrame | None:
         "first_partition",
         "first_offset",
     )
+    if ledger.identified.repeated and not ledger.agreed.unique:
+        rows = rows.join(_shared(ledger), ["source_partition", "source_offset"], "left")
+        shared = F.format_string(
+            "%d committed records hold this identity, and %d inputs do; the first is at %d/%d.",
+            *("records", "inputs", "first.partition", "first.offset"),
+        )
+        why = F.when(F.col("records").isNotNull(), shared).otherwise(why)
     cause = F.when(known_aborted(), aborted_read.NAME).when(is_pending(ledger), PENDING)
     judged_from = ledger.retained.judged_from
     copies = (("partition", "offset"), ("first_partition", "first_offset"))
@@ -53,6 +60,21 @@ def find(ledger: Ledger) -> DataFrame | None:
     another = of_another(ledger, judged[0] & judged[1])
     cause = cause if another is None else cause.otherwise(another)
     return evidence(rows, F.col("copies"), why, cause)
+
+
+def _shared(ledger: Ledger) -> DataFrame:
+    """Returns the inputs that share an identity: source_partition, source_offset, inputs and
+    records (how many hold it), first (the place of the first such record)."""
+    assert ledger.identities is not None, "only inputs matched by key share an identity"
+    keys = ledger.identities().where(F.col("source_key").isNotNull() & ~F.col("pending"))
+    inputs = keys.withColumn("inputs", F.count("*").over(Window.partitionBy("source_key")))
+    inputs = inputs.where(F.col("inputs") > 1)
+    places = ["source_partition", "source_offset"]
+    records = ledger.sink.where(real() & F.col("ambiguous")).join(inputs, places)
+    counts = records.groupBy("source_key").agg(
+        F.count("*").alias("records"), F.min(F.struct("partition", "offset")).alias("first")
+    )
+    return inputs.join(counts, "source_key").select(*places, "inputs", "records", "first")
 
 
 def covered(ledger: Ledger) -> int:

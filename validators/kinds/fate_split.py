@@ -31,8 +31,8 @@ UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 WORDS = Words(
     noun=Forms(
-        "transaction that headers or epochs tell apart",
-        "transactions that headers or epochs tell apart",
+        "transaction told apart by headers or epochs",
+        "transactions told apart by headers or epochs",
     ),
     bad=Forms(
         "is committed in one partition and aborted in another",

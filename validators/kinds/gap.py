@@ -50,10 +50,6 @@ WORDS = Words(
     good=Forms("is committed", "are committed"),
 )
 
-_NOT_THIS_ONE = (
-    "A hole: this output is not committed, and others of its input or of later ones are."
-)
-
 
 def find(ledger: Ledger) -> DataFrame | None:
     if not ledger.repeats_count and ledger.at_inputs == ledger.outputs_count:
@@ -91,7 +87,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     pending, aborted = holds("pending", "source_offset"), holds("aborted", "source_offset")
     before, unclear = _of_removal(ledger, missing)
     why = (
-        F.when(pending, "Its output is pending: the transaction is still open.")
+        F.when(pending, "The output of this input is pending: its transaction is still open.")
         .when(
             before,
             "Its output may be among those that the sink has lost: in a partition that has lost"
@@ -99,12 +95,19 @@ def find(ledger: Ledger) -> DataFrame | None:
         )
         .when(
             tail,
-            "Lost tail: neither this input nor any later one of its partition has a committed"
-            " output.",
+            "This input has no committed output, and no later input of its partition has one (lost"
+            " tail).",
         )
-        .when(F.lit(many), _NOT_THIS_ONE)
+        .when(
+            F.lit(many),
+            F.format_string(
+                "Output %d of this input, counted from 0, is not committed, although other outputs"
+                " of it or of later inputs are.",
+                "output_index",
+            ),
+        )
         .otherwise(
-            "A hole: later inputs of this partition have committed outputs, this one has none."
+            "This input has no committed output, although later inputs of its partition have one."
         )
     )
     offsets = ledger.agreed.offsets or {}

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import evidence, of_source, together
 from topicproof.validators.finding import Witness
+from topicproof.validators.json_path import parse_path, why_absent
 from topicproof.validators.kinds import undecodable
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import countable
@@ -36,7 +37,8 @@ def find(ledger: Ledger) -> DataFrame | None:
     if ledger.identified.missing and ledger.identities is not None:
         inputs = ledger.identities().where(F.col("source_key").isNull() & ~F.col("pending"))
         rows = of_source(inputs, ledger.source_bounds.topic).withColumn("output_index", F.lit(None))
-        why = F.lit(f"This input has no {_spelled(ledger.agreed.match.source)}.")
+        rows = _with_values(rows, ledger.source, "source_partition", "source_offset")
+        why = _why("This input", ledger.agreed.match.source)
         if ledger.inputs_decoded.undecoded:
             rows = rows.join(
                 undecodable.inputs(ledger), ["source_partition", "source_offset"], "left"
@@ -46,15 +48,35 @@ def find(ledger: Ledger) -> DataFrame | None:
         frames.append(evidence(rows, F.lit(1), why, _cause()))
     if ledger.unidentified_outputs:
         rows = ledger.sink.where(countable() & ~F.col("identified"))
-        frames.append(
-            evidence(
-                rows,
-                F.lit(0),
-                F.lit(f"This record has no {_spelled(ledger.agreed.match.sink)}."),
-                _cause(),
-            )
-        )
+        rows = _with_values(rows, ledger.produced, "partition", "offset")
+        why = _why("This record", ledger.agreed.match.sink)
+        frames.append(evidence(rows, F.lit(0), why, _cause()))
     return together(frames)
+
+
+def _with_values(rows: DataFrame, reading: DataFrame | None, *place: str) -> DataFrame:
+    """Adds the value of each row's record. `place`: the columns of its partition and offset."""
+    assert reading is not None, "folded readings have no identities"
+    partition, offset = place
+    values = reading.select(
+        F.col("partition").alias(partition), F.col("offset").alias(offset), "value"
+    )
+    return rows.join(values, [partition, offset], "left")
+
+
+def _why(subject: str, by: str) -> Column:
+    """Formulates that a record holds no identity, with the reason if it lies in its document."""
+    how, _, path = by.partition(":")
+    absent = F.lit(f"{subject} has no {_spelled(by)}")
+    if how != "json":
+        return F.concat(absent, F.lit("."))
+    reason = why_absent(F.col("value"), parse_path(path))
+    return F.concat(absent, F.lit(": "), reason, F.lit("."))
+
+
+def without_names(why: str) -> str:
+    """Returns a row's sentence without names of a document."""
+    return f"{why.partition(':')[0].rstrip('.')}."
 
 
 def _cause() -> Column:

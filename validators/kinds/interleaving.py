@@ -24,7 +24,7 @@ QUESTION = "Which transactions have records of other transactions between their 
 UNIT = "transactions of a partition"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 WORDS = Words(
-    noun=Forms("transaction of a partition", "transactions of a partition"),
+    noun=Forms("transaction, counted per partition,", "transactions, counted per partition,"),
     bad=Forms("has records of others between its own", "have records of others between their own"),
 )
 
@@ -41,8 +41,8 @@ def find(ledger: Ledger) -> DataFrame | None:
         ledger.named, ["partition", "offset"], "left"
     )
     why = F.format_string(
-        "Records of other transactions are in %d place%s between the records of this one of"
-        " producer id %d.",
+        "Records of other transactions lie in %d place%s between the records of this transaction"
+        " (producer id %d).",
         *("times", F.when(F.col("times") == 1, "").otherwise("s"), "writer"),
     )
     return evidence(rows, F.col("times"), why)

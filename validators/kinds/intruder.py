@@ -27,6 +27,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 WORDS = Words(
     noun=Forms("batch", "batches"),
     bad=Forms("was not written by the pipeline", "were not written by the pipeline"),
+    good=Forms("was written by the pipeline", "were written by the pipeline"),
 )
 
 

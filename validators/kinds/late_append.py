@@ -23,7 +23,7 @@ QUESTION = "Are all records of a transaction before its own marker?"
 UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 WORDS = Words(
-    noun=Forms("transaction that headers name", "transactions that headers name"),
+    noun=Forms("transaction named in headers", "transactions named in headers"),
     bad=Forms("has records after its own marker", "have records after their own markers"),
 )
 
@@ -34,7 +34,11 @@ def find(ledger: Ledger) -> DataFrame | None:
         return None
     rows = header_transactions.attributed(ledger.sink, ledger.raw_log, ledger.sink_bounds)
     rows = rows.where((F.col("ids") == 1) & (F.col("first_began") < F.col("began")))
-    why = F.format_string("After the marker of their transaction: %s.", records("records"))
+    was = F.when(F.col("records") == 1, "was").otherwise("were")
+    why = F.format_string(
+        "%s of its transaction %s appended after the transaction's own marker.",
+        *(records("records"), was),
+    )
     return evidence(rows, F.col("records"), why)
 
 

@@ -34,7 +34,8 @@ UNIT = "transactions and markers"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 WORDS = Words(
     noun=Forms("transaction or marker", "transactions and markers"),
-    bad=Forms("has no counterpart", "have no counterpart"),
+    bad=Forms("lacks its counterpart", "lack their counterparts"),
+    good=Forms("has its counterpart", "have their counterparts"),
 )
 
 
@@ -52,7 +53,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         )
         endless = endless.join(visible, ["partition", "offset"], "left")
         why = F.format_string(
-            "A transaction of producer id %d, %s, lies below the last stable offset, and no marker"
+            "A transaction of producer id %d (%s) lies below the last stable offset, and no marker"
             " ends it.",
             "producer_id",
             records("records"),

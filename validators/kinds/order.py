@@ -31,8 +31,9 @@ QUESTION = "Are the outputs of a source partition in the order of its inputs?"
 UNIT = "pairs"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 WORDS = Words(
-    noun=Forms("adjacent pair", "adjacent pairs"),
+    noun=Forms("adjacent pair of outputs", "adjacent pairs of outputs"),
     bad=Forms("is out of order", "are out of order"),
+    good=Forms("is in order", "are in order"),
 )
 
 
@@ -88,16 +89,16 @@ def _behind(offset: Column, index: Column) -> Column:
     """Formulates which record a row stands behind, though its own place is not beyond it. `offset`
     and `index`: the input and output index of that record."""
     later_input = F.format_string(
-        "The output of input %d stands behind the output of input %d, which is later in the same"
-        " source partition.",
+        "The output of source offset %d stands behind the output of offset %d of the same source"
+        " partition.",
         *("source_offset", offset),
     )
     later_output = F.format_string(
-        "Output %d of input %d, counted from 0, stands behind output %d of the same input.",
+        "Output %d of source offset %d, counted from 0, stands behind output %d of the same input.",
         *("output_index", "source_offset", index),
     )
     again = F.format_string(
-        "The output of input %d stands behind another copy of itself.", "source_offset"
+        "The output of source offset %d stands behind another copy of itself.", "source_offset"
     )
     return (
         F.when(F.col("source_offset") != offset, later_input)

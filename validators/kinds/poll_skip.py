@@ -26,6 +26,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READER,), (Witness.READ_C
 WORDS = Words(
     noun=Forms("polled record", "polled records"),
     bad=Forms("was skipped or came again", "were skipped or came again"),
+    good=Forms("was received in turn", "were received in turn"),
 )
 
 
@@ -49,9 +50,9 @@ def find(ledger: Ledger) -> DataFrame | None:
         "partition", F.col("first_offset").alias("offset"), "before"
     )
     backwards = ledger.sink.join(backwards.distinct(), ["partition", "offset"])
-    back = F.format_string("The reader received it after offset %d.", "before")
+    back = F.format_string("The reader received it after offset %d: it went backwards.", "before")
     return evidence(
-        skipped, F.lit(1), F.lit("The reader went past it and never received it there.")
+        skipped, F.lit(1), F.lit("The reader went past this record and did not receive it.")
     ).unionByName(evidence(backwards, F.lit(0), back))
 
 

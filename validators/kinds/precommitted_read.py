@@ -24,7 +24,8 @@ UNIT = "records polled"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READER,),)
 WORDS = Words(
     noun=Forms("polled record", "polled records"),
-    bad=Forms("was not committed yet", "were not committed yet"),
+    bad=Forms("was received before it was committed", "were received before they were committed"),
+    good=Forms("was committed when it was received", "were committed when they were received"),
 )
 
 
@@ -41,8 +42,12 @@ def find(ledger: Ledger) -> DataFrame | None:
     rows = rows.where(F.col("above") | (F.col("fate") != Fate.COMMITTED.value))
     why = F.when(
         F.col("above"),
-        F.format_string("It was received while the last stable offset was %d.", "lso_then"),
-    ).otherwise(F.format_string("It was received, and its fate is %s.", "fate"))
+        F.format_string(
+            "The reader received it while the last stable offset was %d: before its transaction"
+            " was decided.",
+            "lso_then",
+        ),
+    ).otherwise(F.format_string("The reader received it, and it is %s.", F.lower("fate")))
     return evidence(rows, F.when(F.col("fate") == Fate.COMMITTED.value, 0).otherwise(1), why)
 
 

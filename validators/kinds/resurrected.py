@@ -29,6 +29,7 @@ WORDS = Words(
         "transactional records visible to read_committed",
     ),
     bad=Forms("is committed by no marker", "are committed by no marker"),
+    good=Forms("is committed by a marker", "are committed by markers"),
 )
 
 

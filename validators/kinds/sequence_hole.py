@@ -25,6 +25,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 WORDS = Words(
     noun=Forms("numbered batch", "numbered batches"),
     bad=Forms("does not follow the one before it", "do not follow the ones before them"),
+    good=Forms("follows the one before it", "follow the ones before them"),
 )
 
 
@@ -34,7 +35,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     rows = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("hole"))
     rows = rows.withColumn("offset", F.col("base_offset"))
     why = F.format_string(
-        "Producer id %d at epoch %d continues with sequence %d; %d was expected.",
+        "Producer id %d at epoch %d continues with sequence number %d; %d was expected.",
         *("producer_id", "producer_epoch", "base_sequence", "expected"),
     )
     return evidence(of_log(rows), F.abs(F.col("base_sequence") - F.col("expected")), why)

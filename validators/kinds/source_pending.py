@@ -21,8 +21,11 @@ UNIT = "source partitions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 WORDS = Words(
     noun=Forms("source partition", "source partitions"),
-    bad=Forms("has pending inputs, not judged", "have pending inputs, not judged"),
-    good=Forms("is settled", "are settled"),
+    bad=Forms(
+        "ends with pending inputs, which are not judged yet",
+        "end with pending inputs, which are not judged yet",
+    ),
+    good=Forms("has no pending inputs", "have no pending inputs"),
 )
 
 

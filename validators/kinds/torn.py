@@ -42,10 +42,9 @@ QUESTION = "Is every transaction committed as a whole or not at all?"
 UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.RAW_LOG,))
 WORDS = Words(
-    noun=Forms(
-        "committed transaction that headers name", "committed transactions that headers name"
-    ),
+    noun=Forms("committed transaction named in headers", "committed transactions named in headers"),
     bad=Forms("is only partly committed", "are only partly committed"),
+    good=Forms("is committed as a whole", "are committed as a whole"),
 )
 
 
@@ -55,7 +54,9 @@ def find(ledger: Ledger) -> DataFrame | None:
         return None
     rows = parts(ledger)
     why = F.format_string(
-        "%d of the %d records of its transaction are committed.", "committed_in_all", "total_in_all"
+        "Of the %d records of its transaction, %d %s committed.",
+        *("total_in_all", "committed_in_all"),
+        F.when(F.col("committed_in_all") == 1, "is").otherwise("are"),
     )
     return evidence(rows, F.col("missing"), why, F.col("cause"))
 

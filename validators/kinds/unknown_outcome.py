@@ -65,16 +65,12 @@ def find(ledger: Ledger) -> DataFrame | None:
     # The guarantees without transactions write the same headers.
     rows = rows.where(open_ | (F.col("stable") + F.col("unstable") > 0))
     end = (
-        F.when(open_, F.lit("and it is still open"))
-        .when(committed, F.lit("but its markers say that it was committed"))
-        .otherwise(F.lit("but its markers say that it was aborted"))
+        F.when(open_, "it is still open")
+        .when(committed, "its markers say that it was committed")
+        .otherwise("its markers say that it was aborted")
     )
-    why = F.concat(
-        F.lit("The journal does not know how it ended, "),
-        end,
-        F.lit(": "),
-        records("records"),
-        F.lit("."),
+    why = F.format_string(
+        "The journal does not know how this transaction (%s) ended; %s.", records("records"), end
     )
     return evidence(
         rows, F.when(open_, 2).when(committed, 1).otherwise(0), why, F.when(open_, PENDING)

@@ -29,7 +29,7 @@ QUESTION = (
 UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 WORDS = Words(
-    noun=Forms("transaction that headers name", "transactions that headers name"),
+    noun=Forms("transaction named in headers", "transactions named in headers"),
     bad=Forms(
         "is ended by a marker of another transaction or outcome",
         "are ended by markers of other transactions or outcomes",
@@ -51,7 +51,8 @@ def _mixed(ledger: Ledger) -> DataFrame:
     rows = header_transactions.attributed(ledger.sink, ledger.raw_log, ledger.sink_bounds)
     rows = rows.where((F.col("ids") == 1) & (F.col("names") > 1) & (name != F.col("last_name")))
     why = F.format_string(
-        "Records of transaction %s/%d/%d are between the same two markers of its producer.",
+        "Its transaction was ended by the marker that was meant for transaction %s/%d/%d of the"
+        " same producer.",
         *(F.col(f"last_name.{part}") for part in header_transactions.NAME[:3]),
     )
     late = F.col("first_began") < F.col("began")

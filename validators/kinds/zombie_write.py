@@ -25,7 +25,7 @@ UNIT = "batches"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 WORDS = Words(
     noun=Forms("batch", "batches"),
-    bad=Forms("comes from a replaced writer", "come from replaced writers"),
+    bad=Forms("was written by a replaced producer", "were written by replaced producers"),
 )
 
 

@@ -161,7 +161,7 @@ def build_ledger(
         sink_bounds, source_bounds, evidence, expected, agreed, order, identity, circumstances
     )
     ledger = _ledger(source.sparkSession, found, asked, accounts, values, doubts, began)
-    return replace(ledger, source=source, inputs_decoded=decoded)
+    return replace(ledger, source=source, produced=uncommitted, inputs_decoded=decoded)
 
 
 def proved_ledger(

@@ -158,6 +158,8 @@ class Ledger:
     took_s: float
     source: DataFrame | None = None
     """The source's committed records. None if the readings are folded."""
+    produced: DataFrame | None = None
+    """The sink's read_uncommitted reading. None if the readings are folded."""
     inputs_decoded: DecodedCounts = NOTHING_DECODED
     """Counts of `source`, if a contract names its fields."""
 

@@ -21,7 +21,7 @@ from topicproof.backend.evidence.findings import SCHEMA
 from topicproof.backend.evidence.folder import complete, read_report
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.validators.finding import Example, Finding, Outcome
-from topicproof.validators.kinds import undecodable
+from topicproof.validators.kinds import identity_missing, undecodable
 from topicproof.validators.ledger.rows import SINK_COLUMNS
 
 pytestmark = pytest.mark.quick
@@ -110,3 +110,12 @@ def test_a_folder_called_like_a_line_begins_none(
         cli.main(["verify", str(tmp_path / "proof"), "--hashes-only"])
     rows = capsys.readouterr().out.splitlines()
     assert f"Folder {name}:" in rows and not any(row.startswith("signed") for row in rows)
+
+
+def test_a_copy_has_no_name_of_a_document() -> None:
+    """Story: a document has a card number as a name, twice, so nothing in it is an identity."""
+    why = f"This input has no json $.id: its document holds the name {SECRET} twice."
+    example = Example(None, None, "orders/0/1", None, why)
+    finding = Finding(identity_missing.NAME, Outcome.UNKNOWN, 1, 1, None, (example,), "1 of 1.")
+    (bare,) = without_values(replace(REPORT, findings=(finding,))).findings
+    assert bare.examples[0].why == "This input has no json $.id."

@@ -107,7 +107,7 @@ def test_a_self_test_that_cannot_run_is_no_pass(
     # Nobody listens there any more.
     assert call(*judged, "--self-test", "--openlineage", endpoint.url) == 3
     told = " ".join(capsys.readouterr().err.split())
-    assert "self-test: not run: no transaction has four committed outputs" in told
+    assert "self-test: not run: it needs four committed outputs of one source partition" in told
     assert "did not take the verdict" in told
     assert (
         call("check", "--source", source, "--sink", sink, "--identity", "key", "--self-test") == 3

@@ -129,7 +129,7 @@ def test_a_packed_chain_is_judged_from_end_to_end(
     spark, folder = spark_sessions(), done.run.folder(settings)
     found = verify(spark, folder / "stages" / "square" / "evidence")
     assert (found.exit_code, found.contradictions) == (0, ())
-    caught = self_test(spark, folder / "stages" / "square")
+    caught = self_test(spark, folder / "stages" / "square").caught
     assert {one.kind: one.found for one in caught} == {
         "duplicate": 1,
         "gap": 1,
