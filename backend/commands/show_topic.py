@@ -16,6 +16,8 @@ ALWAYS = {Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER}
 """Fates that are always shown, even without offsets."""
 PRODUCERS_MAX = 20
 """Maximum producers shown, latest writers first; `--json` has all."""
+WHYS_MAX = 20
+"""Partitions of groups that are explained; --json has all."""
 IDS_MAX = 100
 """Maximum ids shown, active ones first; `--json` has all."""
 PROTOCOLS = {False: "version 2", True: "exposed", None: ""}
@@ -215,16 +217,21 @@ def _group_table(out: Terminal, view: TopicView) -> None:
         counts = (lag.visible, lag.uncommitted, lag.subtraction)
         table.add(lag.group, lag.state, *(f"{n:,}" for n in counts))
     _section(out, "Groups", table)
-    for lag in view.lags:
-        for one in lag.partitions:
-            about = (
-                ""
-                if one.exact
-                else " (Estimated: the offset lies in a batch that compaction thinned out.)"
-            )
-            if one.stuck or about or one.committed is None:
-                text = f"{lag.group}, partition {one.partition}: {one.why}{about}"
-                out.line(Styled(text, "yellow" if one.stuck else ""))
+    explained = [
+        (lag.group, one) for lag in view.lags for one in lag.partitions if not one.is_plain
+    ]
+    # What holds a group up comes first.
+    explained.sort(key=lambda each: not each[1].stuck)
+    for group, one in explained[:WHYS_MAX]:
+        about = (
+            ""
+            if one.exact
+            else " (Estimated: the offset lies in a batch that compaction thinned out.)"
+        )
+        text = f"{group}, partition {one.partition}: {one.why}{about}"
+        out.line(Styled(text, "yellow" if one.stuck else ""))
+    if len(explained) > WHYS_MAX:
+        out.line(f"and {len(explained) - WHYS_MAX:,} more; --json has all")
 
 
 def _members(out: Terminal, view: TopicView) -> None:

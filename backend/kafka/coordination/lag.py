@@ -29,6 +29,7 @@ from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 NO_OFFSET = "No committed offset: counted from the log start. "
+NOTHING_LEFT = "Nothing is left to read."
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,11 @@ class PartitionLag:
     transaction."""
     why: str
     """One sentence for people."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether `why` adds nothing to the counts: whatever is left can be read now."""
+        return self.exact and self.why in (f"{_records(self.visible)} to read.", NOTHING_LEFT)
 
 
 @dataclass(frozen=True)
@@ -236,12 +242,17 @@ def _why(
     if withheld:
         return f"{deleted}Stuck: nothing is left below the last stable offset, and {behind}."
     last = p.hw - max(committed, p.start)
+    if last == 1:
+        return (
+            f"{deleted}Nothing is left to read: the last offset holds a marker, an aborted record"
+            " or a hole."
+        )
     if last:
         return (
             f"{deleted}Nothing is left to read: the last {last:,} offsets hold only markers,"
             " aborted records or holes."
         )
-    return f"{deleted}Nothing is left to read."
+    return f"{deleted}{NOTHING_LEFT}"
 
 
 def _records(count: int) -> str:

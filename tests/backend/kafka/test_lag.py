@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 
 import pandas as pd
@@ -12,6 +13,9 @@ from tests.backend.kafka.members import member
 from tests.backend.kafka.test_fates import log
 from tests.backend.kafka.topics import Writer, ask, delete_below, delivered
 from topicproof.backend.address import Address
+from topicproof.backend.commands.show_topic import print_topic
+from topicproof.backend.commands.terminal import Terminal
+from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -115,12 +119,19 @@ def test_offsets_outside_of_the_log_are_said(bootstrap: str, new_topic: NewTopic
     delete_below(bootstrap, topic, 3)
     _, found = lags(bootstrap, topic)
     (late,), (ahead,) = (found[f"{topic}-{name}"].partitions for name in ("late", "ahead"))
+    explained = (("late", late), ("ahead", ahead))
     assert (late.visible, late.why) == (
         2,
         "2 offsets were deleted before it read them. 2 records to read.",
     )
     assert (ahead.visible, ahead.subtraction) == (0, -4)
     assert "beyond the end of the log" in ahead.why
+    commit(bootstrap, topic, f"{topic}-done", 5)
+    terminal = io.StringIO()
+    print_topic(Terminal(file=terminal), inspect_topic(Address(bootstrap), topic))
+    text = terminal.getvalue()
+    assert all(f"{topic}-{name}, partition 0: {one.why}" in text for name, one in explained)
+    assert f"{topic}-done " in text and f"{topic}-done, partition" not in text, "nothing to explain"
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
