@@ -6,8 +6,8 @@ Spark job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -183,6 +183,29 @@ class Coordinator:
     offsets: int
     """Offsets of groups on the source; each was requested as a stable offset."""
     unstable: tuple[UnstableOffset, ...]
+
+
+class AbortReason(NamedTuple):
+    """Why one partition's transaction was aborted."""
+
+    partition: int
+    first_offset: int
+    """Of its data in the partition."""
+    reason: str
+    """declared, timeout, fenced or operator (backend/kafka/coordination/reasons.py)."""
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Who wrote the sink's transactions, and why some were aborted, by the coordinators' own log.
+    What is missing is unknown: the log is compacted, and not everybody may read it."""
+
+    transactional_ids: Mapping[int, str] = field(default_factory=dict)
+    """By producer id."""
+    reasons: tuple[AbortReason, ...] = ()
+
+
+NO_ATTRIBUTION = Attribution()
 
 
 class Row(NamedTuple):

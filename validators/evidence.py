@@ -20,19 +20,27 @@ COLUMNS = (
 """One row of evidence.
 
 `partition`, `offset`: its place in the sink; null if the sink holds nothing (a gap).
-`transaction`: `<transactional id>/<sequence>/<attempt>`, if the record names it.
+`transaction`: `<transactional id>/<sequence>/<attempt>`, if the record names it. Otherwise what
+the logs tell: transactional id, producer id and epoch, outcome and time (facts/writers.py).
 `explained_by`: the kind, or the circumstance, that caused this row; null for a primary row.
 `badness`: rows with higher values come first; comparable within one kind only.
 `why`: one sentence for a person."""
 
 
 def evidence(
-    rows: DataFrame, badness: Column, why: Column, explained_by: Column | None = None
+    rows: DataFrame,
+    badness: Column,
+    why: Column,
+    explained_by: Column | None = None,
+    transaction: Column | None = None,
 ) -> DataFrame:
-    """Turns `rows` of the ledger's sink into rows of evidence."""
+    """Turns `rows` of the ledger's sink into rows of evidence. `transaction`: what names it where
+    the headers do not."""
     given = rows.withColumns(
         {
-            "transaction": _transaction(),
+            "transaction": F.coalesce(
+                _transaction(), F.lit(None) if transaction is None else transaction
+            ),
             "explained_by": F.lit(None) if explained_by is None else explained_by,
             "badness": badness,
             "why": why,

@@ -188,6 +188,9 @@ class Example:
     transaction: str | None
     why: str
     """One sentence for a person."""
+    identity: str | None = None
+    """What identifies the record or its input, as text that may be cut; None by lineage. A
+    payload: copies without values leave it out."""
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,75 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Row, Window
+from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import COLUMNS, together
+from topicproof.validators.facts.writers import with_writers, written
 from topicproof.validators.finding import EXAMPLES_MAX, Bounds, Example
 from topicproof.validators.in_parallel import in_parallel
+from topicproof.validators.kinds import (
+    aborted_input,
+    aborted_read,
+    duplicate,
+    gap,
+    identity_repeated,
+    offset_ahead,
+    offset_behind,
+    order,
+    phantom,
+    wrong_value,
+    zombie_write,
+)
 from topicproof.validators.kinds.catalogue import Validator
+from topicproof.validators.kinds.wrong_value import shown
 from topicproof.validators.ledger.ledger import Ledger, ReadingsNeeded
 from topicproof.validators.readings import keep
 from topicproof.validators.spark_errors import first_line
+
+OF_RECORDS = (
+    duplicate.NAME,
+    phantom.NAME,
+    order.NAME,
+    wrong_value.NAME,
+    aborted_input.NAME,
+    aborted_read.NAME,
+    zombie_write.NAME,
+)
+"""Kinds whose rows are records of the sink that should not be there, or not so: each has a
+writer."""
+OF_LOST_OUTPUTS = (gap.NAME,)
+"""Kinds without a record in the sink, whose transaction is that of an aborted output."""
+OF_IDENTITIES = (
+    *OF_RECORDS,
+    *OF_LOST_OUTPUTS,
+    offset_ahead.NAME,
+    offset_behind.NAME,
+    identity_repeated.NAME,
+)
+"""Kinds whose examples show the identity of the record or the input."""
+WRITER_COLUMNS = "writer string, written_ms long"
+"""Who wrote the record of a row, and when that was settled (facts/writers.py)."""
+WRITERS_MAX = 3
+"""A finding names at most this many writers, those with the most rows."""
+
+
+SINK, SOURCE = "sink", "source"
+Place = tuple[str, int, int]
+"""`SINK` or `SOURCE`, partition and offset."""
+
+
+@dataclass(frozen=True)
+class WriterRows:
+    """The rows of one kind with one writer (facts/writers.py)."""
+
+    writer: str
+    count: int
+    first_ms: int | None
+    """When the first and the last of them were settled; None if `writer` tells."""
+    last_ms: int | None
+    writers: int
+    """How many writers the kind's rows have, this one included."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +88,8 @@ class FoundRows:
     causes: Mapping[str | None, int]
     examples: tuple[Example, ...] = ()
     error: str | None = None
+    writers: tuple[WriterRows, ...] = ()
+    """Of the primary rows, or of all if there are none; `WRITERS_MAX` at most."""
 
 
 def find_rows(validators: Sequence[Validator], ledger: Ledger) -> dict[str, FoundRows]:
@@ -52,13 +113,15 @@ def find_rows(validators: Sequence[Validator], ledger: Ledger) -> dict[str, Foun
 
 def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[str, FoundRows]:
     every = [(one.NAME, rows) for one in validators if (rows := one.find(ledger)) is not None]
-    found = together([rows.select(F.lit(name).alias("kind"), "*") for name, rows in every])
+    found = _with_writers(
+        [(name, rows.select(F.lit(name).alias("kind"), "*")) for name, rows in every], ledger
+    )
     if found is None:
         return {one.NAME: FoundRows({}) for one in validators}
     # If nothing is odd and nothing is missing, only transactions can have rows.
     few = ledger.sound and ledger.at_inputs >= ledger.outputs_count
     offsets = 0 if few else ledger.sink_bounds.offsets + ledger.source_bounds.offsets
-    rows = keep(found, url, offsets, f"kind string, {COLUMNS}")
+    rows = keep(found, url, offsets, f"kind string, {COLUMNS}, {WRITER_COLUMNS}")
     worst = Window.partitionBy("kind").orderBy(
         F.col("explained_by").isNotNull(),
         F.col("badness").desc(),
@@ -67,27 +130,110 @@ def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[
     ranked = rows.withColumn("rank", F.row_number().over(worst)).where(
         F.col("rank") <= EXAMPLES_MAX
     )
-    counts, examples = in_parallel(
+    has_writers = any(name in (*OF_RECORDS, *OF_LOST_OUTPUTS) for name, _ in every)
+    has_identities = any(name in OF_IDENTITIES for name, _ in every)
+    counts, examples, writers, identities = in_parallel(
         lambda: rows.groupBy("kind", "explained_by").count().collect(),
         lambda: ranked.orderBy("kind", "rank").collect(),
+        lambda: _most_rows(rows).collect() if has_writers else [],
+        lambda: _identities(ranked, ledger) if has_identities else {},
     )
     return {
         one.NAME: FoundRows(
             {row["explained_by"]: row["count"] for row in counts if row["kind"] == one.NAME},
             tuple(
-                _example(row, ledger.source_bounds) for row in examples if row["kind"] == one.NAME
+                _example(
+                    row, ledger.source_bounds, identities if row["kind"] in OF_IDENTITIES else {}
+                )
+                for row in examples
+                if row["kind"] == one.NAME
+            ),
+            writers=tuple(
+                WriterRows(
+                    *(row[name] for name in ("writer", "rows", "first_ms", "last_ms", "writers"))
+                )
+                for row in writers
+                if row["kind"] == one.NAME
             ),
         )
         for one in validators
     }
 
 
-def _example(row: Row, source: Bounds) -> Example:
+def _with_writers(every: Sequence[tuple[str, DataFrame]], ledger: Ledger) -> DataFrame | None:
+    """Joins the rows of all kinds, and adds `WRITER_COLUMNS`. A record whose header names no
+    transaction gets its writer as the transaction."""
+    records = together([rows for name, rows in every if name in OF_RECORDS])
+    outputs = together([rows for name, rows in every if name in OF_LOST_OUTPUTS])
+    others = together([rows for name, rows in every if name not in (*OF_RECORDS, *OF_LOST_OUTPUTS)])
+    nobody = {"writer": F.lit(None).cast("string"), "written_ms": F.lit(None).cast("long")}
+    if records is not None:
+        records = with_writers(records, ledger.raw_log).drop("writer_name")
+        is_foreign = F.col("transaction").isNull() & F.col("writer").isNotNull()
+        records = records.withColumns(
+            {
+                "writer": F.when(is_foreign, F.col("writer")),
+                "transaction": F.when(is_foreign, written()).otherwise(F.col("transaction")),
+            }
+        )
+    if outputs is not None:
+        outputs = outputs.withColumns({**nobody, "writer": F.col("transaction")})
+    if others is not None:
+        others = others.withColumns(nobody)
+    return together([rows for rows in (records, outputs, others) if rows is not None])
+
+
+def _most_rows(rows: DataFrame) -> DataFrame:
+    """Returns the writers with the most rows of each kind: kind, writer, rows, first_ms, last_ms,
+    writers (how many there are)."""
+    kinds = Window.partitionBy("kind")
+    is_primary = F.col("explained_by").isNull()
+    rows = rows.withColumn("some_primary", F.max(is_primary).over(kinds))
+    rows = rows.where(F.col("writer").isNotNull() & (is_primary == F.col("some_primary")))
+    groups = rows.groupBy("kind", "writer").agg(
+        F.count("*").alias("rows"),
+        F.min("written_ms").alias("first_ms"),
+        F.max("written_ms").alias("last_ms"),
+    )
+    most = kinds.orderBy(F.col("rows").desc(), "first_ms", "writer")
+    groups = groups.withColumns(
+        {"writers": F.count("*").over(kinds), "rank": F.row_number().over(most)}
+    )
+    return groups.where(F.col("rank") <= WRITERS_MAX).orderBy("kind", "rank")
+
+
+def _identities(examples: DataFrame, ledger: Ledger) -> Mapping[Place, str]:
+    """Returns the identities of the records at the examples' places, and of their inputs; none by
+    lineage."""
+    if ledger.sink_keys is None or ledger.identities is None:
+        return {}
+    examples = examples.where(F.col("kind").isin(*OF_IDENTITIES))
+    sink = ("partition", "offset")
+    source = ("source_partition", "source_offset")
+    sides = {SINK: (ledger.sink_keys(), sink), SOURCE: (ledger.identities(), source)}
+    frames = []
+    for side, (keys, place) in sides.items():
+        # There are few examples, so the records need not be shuffled.
+        places = F.broadcast(examples.select(*place).dropna().distinct())
+        names = [F.col(name).alias(number) for name, number in zip(place, sink, strict=True)]
+        records = keys.where(F.col("source_key").isNotNull()).join(places, list(place))
+        frames.append(
+            records.select(F.lit(side).alias("side"), *names, shown("source_key").alias("identity"))
+        )
+    rows = frames[0].unionByName(frames[1]).collect()
+    return {(row["side"], row["partition"], row["offset"]): row["identity"] for row in rows}
+
+
+def _example(row: Row, source: Bounds, identities: Mapping[Place, str]) -> Example:
     lineage = None
+    identity = identities.get((SINK, row["partition"], row["offset"]))
     if row["source_offset"] is not None:
         topic, partition = row["source_topic"], row["source_partition"]
+        identity = identity or identities.get((SOURCE, partition, row["source_offset"]))
         if topic == source.topic and partition is not None:
             topic, partition = source.place(partition)
         places = (topic, partition, row["source_offset"], row["output_index"])
         lineage = "/".join(str(place) for place in places if place is not None)
-    return Example(row["partition"], row["offset"], lineage, row["transaction"], row["why"])
+    return Example(
+        row["partition"], row["offset"], lineage, row["transaction"], row["why"], identity
+    )

@@ -34,6 +34,7 @@ from topicproof.validators.verdict_sentence import (
     threshold_warnings,
     unchecked_filter,
     verdict_sentence,
+    writers_clause,
 )
 
 OF_SOURCE = ("source_removed", "source_pending", "identity_repeated", "identity_disjoint")
@@ -216,7 +217,8 @@ def _judge_kind(
     others = {cause: number for cause, number in found.causes.items() if cause is not None}
     explained_by = max(others, key=lambda cause: others[cause]) if others else None
     outcome = judge_rows(validator.NAME, found.causes, guarantee)
-    why = finding_sentence(validator.NAME, validator.WORDS, found.causes, covered)
+    by_whom = writers_clause(validator.NAME, primary or count, found.writers)
+    why = finding_sentence(validator.NAME, validator.WORDS, found.causes, covered, by_whom)
     if validator.NAME in PREMISES and outcome is Outcome.UNKNOWN:
         why += f" {PREMISES[validator.NAME].remedy}"
     if outcome is Outcome.HOLDS and covered == 0:

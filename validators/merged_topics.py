@@ -51,13 +51,14 @@ def split(bounds: Bounds) -> list[tuple[Bounds, int]]:
     return found
 
 
-def own_place(bounds: Bounds) -> tuple[Column, Column]:
-    """Returns a record's own topic, and its partition's number there."""
-    topic, partition = F.lit(bounds.topic), F.col("partition")
+def own_place(bounds: Bounds, column: str = "partition") -> tuple[Column, Column]:
+    """Returns a record's own topic, and its partition's number there. `column`: its partition's
+    number in `bounds`."""
+    topic, partition = F.lit(bounds.topic), F.col(column)
     for part in bounds.parts:
-        here = F.col("partition") >= part.first
+        here = F.col(column) >= part.first
         topic = F.when(here, F.lit(part.topic)).otherwise(topic)
-        partition = F.when(here, F.col("partition") - part.first).otherwise(partition)
+        partition = F.when(here, F.col(column) - part.first).otherwise(partition)
     return topic, partition
 
 

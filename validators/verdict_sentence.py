@@ -11,7 +11,10 @@ from topicproof.validators.expectation import (
     is_undecided,
 )
 from topicproof.validators.expected import Expect
+from topicproof.validators.facts.writers import time_of
 from topicproof.validators.finding import Finding, Order, Outcome
+from topicproof.validators.found_rows import OF_LOST_OUTPUTS, WriterRows
+from topicproof.validators.kinds import zombie_write
 from topicproof.validators.ledger.counts import OF_CONTRACT
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Words, counted, portion, sentence
@@ -22,16 +25,17 @@ DISTRUST = "The readings cannot be trusted"
 
 
 def finding_sentence(
-    kind: str, words: Words, causes: Mapping[str | None, int], covered: int
+    kind: str, words: Words, causes: Mapping[str | None, int], covered: int, by_whom: str = ""
 ) -> str:
-    """Formulates what a kind found. `causes`: its rows by what explains them; None: nothing."""
+    """Formulates what a kind found. `causes`: its rows by what explains them; None: nothing.
+    `by_whom`: the end of the first sentence, who wrote the records (`writers_clause`)."""
     primary = causes.get(None, 0)
     others = sorted(
         ((cause, count) for cause, count in causes.items() if cause is not None and count),
         key=lambda pair: -pair[1],
     )
     if primary or not others:
-        sentences = [sentence(words, primary, covered)]
+        sentences = [sentence(words, primary, covered) + by_whom]
         sentences += [f"{count:,} more {_explained(cause, count, kind)}" for cause, count in others]
     elif all(is_undecided(cause, kind) for cause, _ in others):
         count = sum(count for _, count in others)
@@ -39,7 +43,7 @@ def finding_sentence(
         sentences = [f"{_of(words, count, covered)} cannot be judged: {reasons}"]
     else:
         count = sum(count for _, count in others)
-        sentences = [sentence(words, count, covered)]
+        sentences = [sentence(words, count, covered) + by_whom]
         alone = len(others) == 1
         sentences += [
             (f"{count:,} of these " if not alone else "This " if count == 1 else "All of these ")
@@ -271,6 +275,34 @@ def of_sink_alone(sentence: str) -> str:
 def keeps_order(ledger: Ledger) -> bool:
     """Whether the order of records is judged."""
     return ledger.order is not Order.NONE
+
+
+def writers_clause(kind: str, count: int, writers: Sequence[WriterRows]) -> str:
+    """Formulates who wrote the `count` rows of a finding, as the end of its first sentence; empty
+    if nothing tells."""
+    if not writers:
+        return ""
+    by = [f"{rows.count:,} by {_writer(rows)}" for rows in writers]
+    more = writers[0].writers - len(writers)
+    if more:
+        by.append(f"others by {counted(more, 'more writer')}")
+    is_alone = writers[0].count == count
+    who = f"by {_writer(writers[0])}" if is_alone else ", ".join(by)
+    if kind == zombie_write.NAME:
+        return f", {who}"
+    if kind not in OF_LOST_OUTPUTS:
+        return f", written {who}"
+    if not is_alone:
+        return f": outputs were written and not committed, {who}"
+    return f": {'its output was' if count == 1 else 'their outputs were'} written {who}"
+
+
+def _writer(rows: WriterRows) -> str:
+    """Formats a writer with the time of its rows."""
+    if rows.first_ms is None or rows.last_ms is None:
+        return rows.writer
+    first, last = time_of(rows.first_ms), time_of(rows.last_ms)
+    return f"{rows.writer} {first if first == last else f'{first} to {last}'}".rstrip()
 
 
 def _clause(finding: Finding) -> str:

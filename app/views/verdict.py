@@ -449,6 +449,8 @@ def place(report: Report, example: Example) -> None:
             )
         with st.container(gap="xxsmall"):
             st.markdown(wording.plain(example.why))
+            if example.identity:
+                st.caption(f"identity {wording.plain(example.identity)}")
             if example.transaction:
                 st.caption(wording.plain(example.transaction))
 

@@ -6,11 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from topicproof.backend.commands.terminal import Line, Style, Styled
 from topicproof.backend.history.run_state import Facts, Progress
-from topicproof.validators.finding import Bounds, Finding, Origin, Outcome, Witness
+from topicproof.validators.finding import Bounds, Example, Finding, Origin, Outcome, Witness
 from topicproof.validators.report import Report
 
 RANGES_MAX = 8
 """Maximum partitions whose ranges are listed."""
+
+EXAMPLES_SHOWN = 3
+"""Examples listed of each finding; the report has more."""
+LINEAGE_PARTS = 3
+"""Topic, partition and offset of an input; an output's number may follow."""
 
 COLOURS: Mapping[Outcome, Style] = {
     Outcome.HOLDS: "green",
@@ -158,12 +163,33 @@ def _finding_lines(report: Report, finding: Finding, uncounted: bool) -> Iterato
     note = f" ({', '.join(notes)})" if notes else ""
     outcome = Styled(f"{finding.outcome:8}", COLOURS[finding.outcome])
     yield "  ", outcome, f" {finding.kind}: {finding.why}{note}"
-    for example in finding.examples[:3]:
-        where = ""
-        if example.partition is not None:
-            topic, partition = report.sink.place(example.partition)
-            where = f"{topic}-{partition}@{example.offset}: "
-        yield (f"           {where}{example.why}",)
+    for example in finding.examples[:EXAMPLES_SHOWN]:
+        place = _place(report, example)
+        yield (
+            f"           {place + ': ' if place else ''}{example.why}{_writer(finding, example)}",
+        )
+
+
+def _place(report: Report, example: Example) -> str:
+    """Return where an example lies: in the sink, in the source, or in both, and what identifies it;
+    empty if nowhere."""
+    sink, source = "", ""
+    if example.partition is not None:
+        topic, partition = report.sink.place(example.partition)
+        sink = f"{topic}-{partition}@{example.offset}"
+    parts = (example.lineage or "").split("/")
+    if len(parts) >= LINEAGE_PARTS and parts[1].isdecimal() and parts[2].isdecimal():
+        source = f"input {parts[0]}-{parts[1]}@{parts[2]}"
+    place = f"{sink} ({source})" if sink and source else sink or source
+    return f"{place}, identity {example.identity}" if place and example.identity else place
+
+
+def _writer(finding: Finding, example: Example) -> str:
+    """Return who wrote the record, unless a sentence about it says so."""
+    transaction = example.transaction
+    if transaction is None or transaction in finding.why or transaction in example.why:
+        return ""
+    return f" Transaction: {transaction}."
 
 
 def _aside_lines(findings: Iterable[Finding]) -> Iterator[Line]:

@@ -108,14 +108,26 @@ def without_transactions(report: Report) -> Report:
 
 
 def without_values(report: Report) -> Report:
-    """Return the report without the record values in its examples."""
+    """Return the report without the record values and identities in its examples."""
     findings = (
         replace(
             finding,
             examples=tuple(
-                replace(example, why=_sentence(finding.kind, example.why))
+                replace(example, why=_sentence(finding.kind, example.why), identity=None)
                 for example in finding.examples
             ),
+        )
+        for finding in report.findings
+    )
+    return replace(report, findings=tuple(findings))
+
+
+def without_identities(report: Report) -> Report:
+    """Return the report without the identities in its examples. In a masked copy they are
+    digests."""
+    findings = (
+        replace(
+            finding, examples=tuple(replace(example, identity=None) for example in finding.examples)
         )
         for finding in report.findings
     )

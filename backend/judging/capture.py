@@ -38,6 +38,7 @@ from topicproof.backend.judging.mirrored import mirror_notes
 from topicproof.backend.judging.presence import capture_of_nothing, interrupted_without
 from topicproof.backend.judging.spark_tuning import tune
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.coordination.attribution import fetch_attribution
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 from topicproof.backend.kafka.log import fates, rawlog
@@ -47,7 +48,7 @@ from topicproof.backend.kafka.records_source import OVERFLOW, beyond_spark, read
 from topicproof.backend.services.spark import failed
 from topicproof.backend.storage import fetch, keep_in
 from topicproof.backend.waiting import ask_until
-from topicproof.validators.coordinator import Coordinator
+from topicproof.validators.coordinator import NO_ATTRIBUTION, Attribution, Coordinator
 from topicproof.validators.facts.log_facts import log_facts
 from topicproof.validators.finding import Bounds, Witness
 from topicproof.validators.folded.fold import PIECES_MAX, Folded, estimated_pieces, spans_of
@@ -152,7 +153,7 @@ def _capture(
         committed = pool.submit(reading, read_sink, sink, Witness.READ_COMMITTED, COMMITTED)
         uncommitted = pool.submit(reading, read_sink, sink, Witness.READ_UNCOMMITTED, UNCOMMITTED)
         inputs = pool.submit(reading, read_source, source, Witness.READ_COMMITTED, INPUTS)
-        answers = pool.submit(_ask_kafka, sides, sink, source, logs)
+        answers = pool.submit(_ask_kafka, sides, sink, source, logs, foreign=question.foreign)
     kafka = answers.result()
     try:
         readings = Readings(committed.result(), uncommitted.result(), inputs.result())
@@ -163,6 +164,7 @@ def _capture(
             origin=question.origins.sink,
             notes=tuple(map(_clamped_note, sorted(clamped))),
             source_origin=question.origins.source,
+            attribution=kafka.attribution,
         )
         fetch(spark, evidence)
         try:
@@ -239,7 +241,9 @@ def _capture_folded(spark: SparkSession, sides: Sides, question: Question) -> Ca
     uncommitted = read(spark, options, sink, Witness.READ_UNCOMMITTED)
     tune(spark, offsets, folding=True)
     with ThreadPoolExecutor(1) as pool:
-        answers = pool.submit(_ask_kafka, sides, sink, question.source, logs)
+        answers = pool.submit(
+            _ask_kafka, sides, sink, question.source, logs, foreign=question.foreign
+        )
         try:
             # One job after the other: each has a task per partition, so parallel jobs only contend.
             inputs = words_of(source, F.lit(0).cast("long"), offsets)
@@ -263,6 +267,7 @@ def _capture_folded(spark: SparkSession, sides: Sides, question: Question) -> Ca
         *(question, sink, Folded(seen, pieces, inputs)),
         *(kafka.batches, kafka.coordinator, kafka.source_batches),
         origin=question.origins.sink,
+        attribution=kafka.attribution,
     )
     return with_circumstances(sides, capture, before, group)
 
@@ -274,6 +279,7 @@ class _Answers:
     batches: pa.Table
     source_batches: pa.Table
     coordinator: Coordinator | None
+    attribution: Attribution
 
 
 @dataclass(frozen=True)
@@ -296,11 +302,23 @@ def _scan_logs(spark: SparkSession, sides: Sides, sink: Bounds, source: Bounds) 
         raise RecordTooLarge(f"{error} No record was read: the verdict is UNKNOWN.") from error
 
 
-def _ask_kafka(sides: Sides, sink: Bounds, source: Bounds, logs: _Logs) -> _Answers:
-    coordinator = _ask_coordinator(sides, sink, source)
+def _ask_kafka(
+    sides: Sides, sink: Bounds, source: Bounds, logs: _Logs, *, foreign: bool
+) -> _Answers:
+    with ThreadPoolExecutor(2) as pool:
+        coordinator = pool.submit(_ask_coordinator, sides, sink, source)
+        # Records of our own runs name their transaction.
+        attribution = (
+            pool.submit(fetch_attribution, sides.sink, sink, logs.sink) if foreign else None
+        )
     # Only readers need to know how large a batch becomes; evidence has the log's own columns.
     batches, source_batches = (log.drop_columns("inflated") for log in (logs.sink, logs.source))
-    return _Answers(batches, source_batches, coordinator)
+    return _Answers(
+        batches,
+        source_batches,
+        coordinator.result(),
+        attribution.result() if attribution else NO_ATTRIBUTION,
+    )
 
 
 def _bounded(sides: Sides, question: Question) -> tuple[Question, Bounds, Mapping[int, int] | None]:

@@ -38,7 +38,7 @@ from topicproof.backend.storage import forget, keep_in, sent
 from topicproof.backend.yaml_fields import is_topic_name
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
-from topicproof.validators.coordinator import Coordinator
+from topicproof.validators.coordinator import NO_ATTRIBUTION, Attribution, Coordinator
 from topicproof.validators.decoded import KEY_FIELD, VALUE_FIELD, parse_field
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order, Origin
@@ -156,6 +156,8 @@ class Capture:
     """The schemas of the records, if the question names fields of them."""
     source_origin: Origin | None = None
     """The ids of the source's cluster, if it is another one; `origin` is then the sink's."""
+    attribution: Attribution = NO_ATTRIBUTION
+    """Who wrote the sink's transactions; empty for our own runs, whose records name them."""
 
     @property
     def offsets(self) -> int:
@@ -203,6 +205,7 @@ def keep_capture(capture: Capture, evidence: Path) -> None:
         "sink": asdict(capture.sink),
         "circumstances": TypeAdapter(Circumstances).dump_python(capture.circumstances, mode="json"),
         "coordinator": asdict(capture.coordinator) if capture.coordinator else None,
+        "attribution": TypeAdapter(Attribution).dump_python(capture.attribution, mode="json"),
         "raw_log": capture.batches is not None,
         "doubts": capture.doubts,
         "folded": isinstance(capture.readings, Folded),
@@ -301,6 +304,7 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             notes=tuple(said.get("notes", ())),
             schemas=schemas,
             source_origin=origins[1],
+            attribution=TypeAdapter(Attribution).validate_python(said.get("attribution", {})),
         )
     except (
         *(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError),

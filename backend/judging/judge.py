@@ -367,7 +367,7 @@ def _accounts(spark: SparkSession, capture: Capture, offsets: int) -> Accounts:
     return Accounts(
         raw_log=None
         if capture.batches is None
-        else raw_log(spark, capture.batches, capture.sink, offsets),
+        else raw_log(spark, capture.batches, capture.sink, offsets, capture.attribution),
         declared=None if question.journal is None else _declared(spark, question.journal),
         coordinator=capture.coordinator,
         source_log=None

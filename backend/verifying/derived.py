@@ -42,6 +42,9 @@ from topicproof.validators.report import Report
 CONTRACT, PLAN = "contract.yaml", "plan.json"
 OLD_PAGE = f"{PAGE} is of an earlier version, so it does not say which sign-offs are signed."
 RAW_CSV = "findings-raw.csv"
+WORDED = ("why", "transaction", "identity")
+"""Fields in words, which differ from version to version. Earlier ones named no identity, and no
+transaction that the records themselves did not name."""
 SENTENCES_MAX = 20
 SHOWN_MAX = 80
 
@@ -299,7 +302,7 @@ def _same_rows(
     before, after = (spark.read.parquet(sent(spark, path)) for path in (in_evidence, judged))
     after = after.where(after["kind"].isin(sorted(kinds)))
     if not sentences:
-        before, after = before.drop("why"), after.drop("why")
+        before, after = before.drop(*WORDED), after.drop(*WORDED)
     return after.count() == rows and before.exceptAll(after).isEmpty()
 
 
@@ -330,9 +333,11 @@ def _compared(was: Any, now: Any, path: str) -> Iterator[str]:
 
 
 def _without_sentences(value: Any) -> Any:
-    """Remove every `why`."""
+    """Remove every field of `WORDED`."""
     if isinstance(value, dict):
-        return {name: _without_sentences(part) for name, part in value.items() if name != "why"}
+        return {
+            name: _without_sentences(part) for name, part in value.items() if name not in WORDED
+        }
     return [_without_sentences(part) for part in value] if isinstance(value, list) else value
 
 

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from topicproof.backend.address import Address
 from topicproof.backend.errors import EvidenceError, SparkError
 from topicproof.backend.evidence.attestation import Trust, Vouching, vouching
+from topicproof.backend.evidence.copy import without_identities
 from topicproof.backend.evidence.findings import gather
 from topicproof.backend.evidence.folder import REPORT, evidence_in, original_hash, read_report
 from topicproof.backend.evidence.limits import read_bytes, require_readable, require_size
@@ -239,6 +240,8 @@ def verify(
                 f"The folded readings in {evidence} do not prove the report again, and there are no"
                 " records: the evidence was kept without payloads. Judge the topics again."
             ) from error
+        if looked.masked:
+            judged = without_identities(judged)
         text = read_bytes(evidence / REPORT).decode()
         contradictions = report_contradictions(text, report, judged)
         forged = [*looked.forged, *asked_contradictions(evidence, capture.question)]

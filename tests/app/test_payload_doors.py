@@ -123,7 +123,7 @@ def _check(history: History, payments: str, orders: str, ends: bool) -> Run:
     sources = [Bounds(name, (PartitionBounds(0, 0, 1, 1),)) for name in (orders, payments)]
     wrong = Finding(
         *(NAME, Outcome.VIOLATED, 1, 1, None),
-        (Example(0, 0, None, None, why),),
+        (Example(0, 0, None, None, why, f'"{SECRET}"'),),
         "1 of 1 committed outputs has a wrong value.",
     )
     sink = Bounds(orders, (PartitionBounds(0, 0, 1, 1),))

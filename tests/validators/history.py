@@ -40,6 +40,7 @@ from pyspark.sql import Column, SparkSession
 from topicproof.validators import readings
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
+from topicproof.validators.coordinator import NO_ATTRIBUTION, Attribution
 from topicproof.validators.decoded import DECODED
 from topicproof.validators.expected import ONE_TO_ONE, Expected
 from topicproof.validators.facts.journal import outcomes_of
@@ -141,6 +142,7 @@ class History:
         source_log: bool = True,
         circumstances: Circumstances = NO_CIRCUMSTANCES,
         decoded: tuple[Column, Column] | None = None,
+        attribution: Attribution = NO_ATTRIBUTION,
     ) -> Ledger:
         """`declared`: outcomes of the journal by (transactional id, sequence), with the reason
         behind a colon. `decoded`: the column of that name, of the source and of the sink."""
@@ -156,7 +158,7 @@ class History:
             )
         offsets = self.sink_bounds.offsets + self.source_bounds.offsets
         batches = table_of(self.batches, BATCH_COLUMNS)
-        raw = raw_log_of(spark, batches, self.sink_bounds, offsets)
+        raw = raw_log_of(spark, batches, self.sink_bounds, offsets, attribution)
         aborted = spark.createDataFrame(self.aborted, readings.COLUMNS) if self.aborted else None
         pending = spark.createDataFrame(self.pending, readings.COLUMNS) if self.pending else None
         markers = None

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from topicproof.validators.coordinator import NO_ATTRIBUTION, Attribution
 from topicproof.validators.facts.log_facts import (
     BATCH_COLUMNS,
     FACT_COLUMNS,
@@ -31,9 +32,16 @@ class RawLog:
     """`BATCH_COLUMNS` and `FACT_COLUMNS`."""
     transactions: DataFrame
     """`TRANSACTION_COLUMNS`."""
+    attribution: Attribution = NO_ATTRIBUTION
 
 
-def raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds, offsets: int) -> RawLog:
+def raw_log(
+    spark: SparkSession,
+    batches: pa.Table,
+    bounds: Bounds,
+    offsets: int,
+    attribution: Attribution = NO_ATTRIBUTION,
+) -> RawLog:
     """Turns `batches` (`BATCH_COLUMNS`, read within `bounds`) into Spark frames. `offsets`: the
     number of judged offsets, source and sink together."""
     facts = log_facts(batches, bounds)
@@ -42,6 +50,7 @@ def raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds, offsets: int
         facts,
         gathered(frame_of(spark, facts.batches, f"{BATCH_COLUMNS}, {FACT_COLUMNS}"), offsets),
         gathered(frame_of(spark, facts.transactions, TRANSACTION_COLUMNS), offsets),
+        attribution,
     )
 
 

@@ -2,7 +2,7 @@
 
 Catalogue 22. This is information. Producers that ever abort leave aborted records; these take up
 space and reading time until retention removes them. One row per transaction and partition, the
-largest first, with the reason if the journal gives it.
+largest first, with the reason if the journal or the coordinators' log gives it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import evidence, records
 from topicproof.validators.facts.raw_log import inside
+from topicproof.validators.facts.writers import NAME_MAX, names, reasons, time_text
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.offsets import bound, by_partition
@@ -36,20 +37,36 @@ def find(ledger: Ledger) -> DataFrame | None:
         "partition",
         F.greatest("first_offset", bound("partition", ledger.sink_bounds, "start")).alias("offset"),
         F.col("records").alias("amount"),
-        F.col("producer_id").alias("writer"),
+        F.col("first_offset").alias("began"),
+        F.col("producer_id").alias("producer"),
+        F.col("marker_timestamp").alias("written_ms"),
     )
     rows = aborted.join(ledger.named, ["partition", "offset"], "left")
+    ids = names(ledger.raw_log).select(
+        F.col("producer_id").alias("producer"), F.col("transactional_id").alias("name")
+    )
+    rows = rows.join(ids, "producer", "left")
+    rows = rows.join(reasons(ledger.raw_log), ["partition", "began"], "left")
+    name = F.concat(F.substring("name", 1, NAME_MAX), F.lit(", "))
     offsets = by_partition("partition", {one.partition: one.offsets for one in ledger.balance})
     reason = F.when(
         F.col("declared") == Fate.ABORTED.value,
         F.coalesce("reason", F.lit("aborted by its worker")),
     )
     why = F.format_string(
-        "%s of producer id %d, %.1f %% of the partition: %s.",
+        "%s of %sproducer id %d, %.1f %% of the partition: %s.",
         records("amount", "aborted"),
-        "writer",
+        F.coalesce(name, F.lit("")),
+        "producer",
         100 * F.col("amount") / offsets,
-        F.coalesce(reason, F.lit("no witness reports why")),
+        F.coalesce(
+            reason,
+            F.when(
+                F.col("aborted_by").isNotNull(),
+                F.concat_ws(" ", "aborted_by", time_text("written_ms")),
+            ),
+            F.lit("no witness reports why"),
+        ),
     )
     return evidence(rows, F.col("amount"), why)
 

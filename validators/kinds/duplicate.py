@@ -9,11 +9,12 @@ explained by `source_removed`, unless both lie where validators/ledger/retained.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import evidence
 from topicproof.validators.expectation import PENDING
+from topicproof.validators.facts.writers import with_writers, written
 from topicproof.validators.finding import Witness
 from topicproof.validators.kinds import aborted_read
 from topicproof.validators.kinds.matching import is_judged, is_pending, of_another
@@ -53,13 +54,23 @@ def find(ledger: Ledger) -> DataFrame | None:
             *("records", "inputs", "first.partition", "first.offset"),
         )
         why = F.when(F.col("records").isNotNull(), shared).otherwise(why)
+    # Records of other programs name no transaction, but the raw log knows who wrote both copies.
+    rows = with_writers(rows, ledger.raw_log, "first_partition", "first_offset")
+    foreign = F.col("transactional_id").isNull() & F.col("writer").isNotNull()
+    first = F.when(foreign, F.concat(F.lit(" That one is of "), written(), F.lit(".")))
+    return evidence(
+        rows, F.col("copies"), F.concat(why, F.coalesce(first, F.lit(""))), cause_of(ledger)
+    )
+
+
+def cause_of(ledger: Ledger) -> Column:
+    """Returns what explains a later copy; null for a primary row."""
     cause = F.when(known_aborted(), aborted_read.NAME).when(is_pending(ledger), PENDING)
     judged_from = ledger.retained.judged_from
     copies = (("partition", "offset"), ("first_partition", "first_offset"))
     judged = [is_judged(judged_from, partition, offset) for partition, offset in copies]
     another = of_another(ledger, judged[0] & judged[1])
-    cause = cause if another is None else cause.otherwise(another)
-    return evidence(rows, F.col("copies"), why, cause)
+    return cause if another is None else cause.otherwise(another)
 
 
 def _shared(ledger: Ledger) -> DataFrame:

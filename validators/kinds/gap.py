@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from topicproof.validators.evidence import evidence, of_source
 from topicproof.validators.expectation import PENDING, RANGE
 from topicproof.validators.expected import Expect
+from topicproof.validators.facts.writers import with_writers, written
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import (
     offset_ahead,
@@ -36,6 +37,7 @@ from topicproof.validators.kinds import (
 from topicproof.validators.kinds.matching import among, why_missing
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place, is_hidden, known_aborted
+from topicproof.validators.merged_topics import own_place
 from topicproof.validators.offsets import bits, by_partition, holds, members, minus, word
 from topicproof.validators.sentences import Forms, Words
 
@@ -84,7 +86,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     )
     after = {one.partition: ledger.after(one.partition) for one in ledger.source_bounds.partitions}
     tail = F.col("source_offset") >= by_partition("source_partition", after)
-    pending, aborted = holds("pending", "source_offset"), holds("aborted", "source_offset")
+    pending = holds("pending", "source_offset")
     before, unclear = _of_removal(ledger, missing)
     why = (
         F.when(pending, "The output of this input is pending: its transaction is still open.")
@@ -113,14 +115,25 @@ def find(ledger: Ledger) -> DataFrame | None:
     offsets = ledger.agreed.offsets or {}
     uncertain = why_missing(ledger)
     hidden = holds("hidden", "source_offset")
+    rows = _with_aborted(of_source(missing, ledger.source_bounds.topic), ledger)
+    sink, partition = own_place(ledger.sink_bounds, "aborted_partition")
+    aborted = F.concat(
+        F.lit(" An output of it was aborted: " if many else " Its output was aborted: "),
+        F.concat_ws("-", sink, partition),
+        F.concat(F.lit("@"), "aborted_offset"),
+        F.lit(", "),
+        written(),
+        F.lit("."),
+    )
     traces = (
         F.when(hidden, " The raw log commits its output, and read_committed did not deliver it.")
-        .when(aborted, " Its output was aborted.")
+        .when(F.col("writer").isNotNull(), aborted)
+        .when(holds("aborted", "source_offset"), " Its output was aborted.")
         .otherwise("")
     )
     # If each input has one output, the input alone identifies it.
     index = F.when(F.lit(many), F.col("output_index"))
-    rows = of_source(missing, ledger.source_bounds.topic).withColumn("output_index", index)
+    rows = rows.withColumn("output_index", index)
     cause = (
         F.when(pending, PENDING)
         .when(hidden, reading_mismatch.NAME)
@@ -136,7 +149,41 @@ def find(ledger: Ledger) -> DataFrame | None:
     if any(one.torn for one in ledger.ids):
         rows = rows.join(_of_torn(ledger), ["source_partition", "source_offset"], "left")
         cause = F.coalesce(cause, F.when(F.col("torn"), torn.NAME))
-    return evidence(rows, F.when(tail, 0).otherwise(1), F.concat(why, traces), cause)
+    badness = F.when(tail, 0).otherwise(1)
+    return evidence(rows, badness, F.concat(why, traces), cause, F.nullif(written(), F.lit("")))
+
+
+def _with_aborted(rows: DataFrame, ledger: Ledger) -> DataFrame:
+    """Adds the last aborted record that was the output of each input: aborted_partition,
+    aborted_offset and its writer, by the logs. What its header says may be masked."""
+    log = ledger.raw_log
+    if log is None or not log.attribution.transactional_ids:
+        nothing = {"aborted_partition": "int", "aborted_offset": "long"}
+        rows = rows.withColumns({name: F.lit(None).cast(kind) for name, kind in nothing.items()})
+        return with_writers(rows, None)
+    records = ledger.sink.where((F.col("fate") == Fate.ABORTED.value) | known_aborted())
+    by = ["source_partition", "source_offset"]
+    if ledger.sink_keys is not None and ledger.identities is not None:
+        # No record is counted as its output, so it has no place: only the identity connects them.
+        inputs = ledger.identities().where(~F.col("pending"))
+        records = (
+            records.drop(*by)
+            .join(ledger.sink_keys(), ["partition", "offset"])
+            .join(inputs, "source_key")
+        )
+    else:
+        by.append("output_index")
+        records = records.where(F.col("place") == Place.INPUT.value)
+    last = records.groupBy(*by).agg(
+        F.max(F.struct("timestamp", "partition", "offset")).alias("last")
+    )
+    last = last.select(
+        *by,
+        F.col("last.partition").alias("aborted_partition"),
+        F.col("last.offset").alias("aborted_offset"),
+    )
+    last = with_writers(last, ledger.raw_log, "aborted_partition", "aborted_offset")
+    return rows.join(last, by, "left")
 
 
 def _of_removal(ledger: Ledger, missing: DataFrame) -> tuple[Column, Column]:

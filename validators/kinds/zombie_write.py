@@ -4,6 +4,10 @@ Catalogue 26. Fencing must keep out a producer whose epoch was raised. A violati
 a lower epoch after a higher one of the same producer id. If order is promised, one source partition
 also has one writer at a time. If committed inputs of two transactional ids overlap, both processed
 them, each unaware of the other.
+
+Headers tell which transactional id processed an input. If no header does, the coordinators' log
+names the writers of both copies of a repeated output. Two ids that share a source partition without
+repeating an output of each other are no finding: other programs may divide its inputs.
 """
 
 from __future__ import annotations
@@ -13,8 +17,10 @@ from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import evidence, of_log, records, together
 from topicproof.validators.facts.header_transactions import TransactionalId
-from topicproof.validators.facts.raw_log import settled
+from topicproof.validators.facts.raw_log import RawLog, settled
+from topicproof.validators.facts.writers import with_writers
 from topicproof.validators.finding import Order, Witness
+from topicproof.validators.kinds import duplicate
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -41,6 +47,8 @@ def find(ledger: Ledger) -> DataFrame | None:
             evidence(of_log(stale.withColumn("offset", F.col("base_offset"))), F.col("count"), why)
         )
     found += [_first_of(ledger, earlier, later) for earlier, later in _overlaps(ledger)]
+    if not ledger.ids and _may_repeat_each_other(ledger):
+        found.append(_repeated_by_another(ledger, ledger.raw_log))
     return together(found)
 
 
@@ -81,6 +89,44 @@ def _first_of(ledger: Ledger, earlier: TransactionalId, later: TransactionalId) 
         f"{earlier.first_input} to {earlier.last_input} of the same partition."
     )
     return evidence(rows.withColumn("turn", turn).where(F.col("turn") == 1), F.lit(0), why)
+
+
+def _may_repeat_each_other(ledger: Ledger) -> bool:
+    return (
+        ledger.order is Order.PER_SOURCE_PARTITION
+        and ledger.repeats_count > 0
+        and ledger.raw_log is not None
+        and len({*ledger.raw_log.attribution.transactional_ids.values()}) > 1
+    )
+
+
+def _repeated_by_another(ledger: Ledger, log: RawLog | None) -> DataFrame:
+    """Finds, for each pair of transactional ids and each source partition, the first output of one
+    id that the other repeats."""
+    sides = ("first", "later")
+    rows = ledger.sink.join(ledger.repeats, ["partition", "offset"]).where(~F.col("ambiguous"))
+    rows = rows.withColumn("cause", duplicate.cause_of(ledger))
+    for side, place in zip(sides, ("first_", ""), strict=True):
+        rows = with_writers(rows, log, f"{place}partition", f"{place}offset")
+        rows = rows.withColumn(f"{side}_name", F.col("writer_name"))
+        rows = rows.drop("writer", "writer_name", "written_ms")
+    rows = rows.where(F.col("first_name") != F.col("later_name"))
+    pair = Window.partitionBy("source_partition", "first_name", "later_name")
+    rows = rows.withColumns(
+        {
+            "turn": F.row_number().over(pair.orderBy("source_offset", "partition", "offset")),
+            "shared": F.count("*").over(pair),
+            "last_input": F.max("source_offset").over(pair),
+        }
+    )
+    inputs = F.when(F.col("shared") == 1, "input").otherwise("inputs")
+    why = F.format_string(
+        "Both %s and %s committed outputs of %s of one source partition, offsets %d to %d.",
+        *("first_name", "later_name"),
+        F.format_string("%,d %s", "shared", inputs),
+        *("source_offset", "last_input"),
+    )
+    return evidence(rows.where(F.col("turn") == 1), F.col("shared"), why, F.col("cause"))
 
 
 def covered(ledger: Ledger) -> int:

@@ -272,6 +272,7 @@ def _ledger(
         circumstances=asked.circumstances,
         identified=found.identified,
         identities=found.identities,
+        sink_keys=found.sink_keys,
         alike=found.alike,
         keys=found.keys,
         values=values,
@@ -349,6 +350,7 @@ class _Counted(NamedTuple):
     aborted_inputs: int = 0
     identified: Identities = Identities()
     identities: Callable[[], DataFrame] | None = None
+    sink_keys: Callable[[], DataFrame] | None = None
     alike: int = 0
     keys: Keys = Keys()
     doubted: Mapping[Doubt, int] = MappingProxyType({})
@@ -480,6 +482,7 @@ def _at_length(given: _Given) -> _Counted:
         aborted_inputs=aborted_inputs,
         identified=held,
         identities=(lambda: _identities(given, counts)[0]) if given.by_key else None,
+        sink_keys=(lambda: _sink_keys(given)) if given.by_key else None,
         alike=alike,
         keys=keys,
         doubted=compared[0],
@@ -533,6 +536,12 @@ def _identities(given: _Given, counts: DataFrame | None) -> tuple[DataFrame, Dat
     )
     assert every is not None
     return every, aborted
+
+
+def _sink_keys(given: _Given) -> DataFrame:
+    return given.uncommitted.select(
+        "partition", "offset", given.agreed.match.of_sink().alias("source_key")
+    )
 
 
 def _unpacked(given: _Given) -> tuple[_Given, tuple[str, ...]]:

@@ -139,6 +139,10 @@ class Ledger:
     """Returns the source's committed and pending records with their identities
     (validators/lineage/identity.py, `identified`) and whether they are `pending`, without those
     that need no identity because they have no output. None when matching by lineage."""
+    sink_keys: Callable[[], DataFrame] | None
+    """Returns the identities that the sink's records hold: partition, offset, source_key (null:
+    none). Aborted records are matched with their inputs by these alone. None when matching by
+    lineage."""
     alike: int
     """Committed outputs that equal an earlier output of the same input, if inputs have several
     outputs."""

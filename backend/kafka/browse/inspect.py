@@ -13,6 +13,7 @@ from kafka.errors import KafkaError
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.coordination.attribution import states_of, without_unknown
 from topicproof.backend.kafka.coordination.coordinator import (
     PRODUCER_COLUMNS,
     open_json,
@@ -22,12 +23,10 @@ from topicproof.backend.kafka.coordination.coordinator import (
 from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
 from topicproof.backend.kafka.coordination.share import ShareGroup, share_groups, share_json
-from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
-from topicproof.backend.kafka.coordination.transaction_state import StateEntry, read_states
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 from topicproof.backend.kafka.log.client import cluster_error
 from topicproof.backend.kafka.log.fates import balance, fate_ranges, total, transactions
-from topicproof.backend.kafka.log.rawlog import Connection, connect
+from topicproof.backend.kafka.log.rawlog import connect
 from topicproof.backend.kafka.mirror_offsets import Checkpoint, checkpoints
 from topicproof.validators.coordinator import OpenTransaction, UnstableOffset
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
@@ -199,7 +198,7 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
         unstable = hear("unstable offsets", lambda: unstable_offsets(kafka, topic))
         ended = transactions(batches, bounds)
         names = dict(zip(writers["producer_id"], writers["transactional_id"], strict=True))
-        states = hear("the coordinators' log", lambda: _states(kafka, ended, names)) or ()
+        states = hear("the coordinators' log", lambda: states_of(kafka, ended, names)) or ()
     counts = balance(ranges, bounds)
     plain = ranges[~ranges["transactional"] & ranges["control"].isna()]
     return TopicView(
@@ -215,7 +214,7 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
         transactions=summary(
             ended.assign(
                 transactional_id=ended["producer_id"]
-                .map(transactional_ids(states) | _known(names))
+                .map(transactional_ids(states) | without_unknown(names))
                 .astype(object),
                 reason=pd.Series(abort_reasons(topic, ended, states), ended.index, dtype=object),
             )
@@ -250,24 +249,6 @@ def summary(found: pd.DataFrame, last: int = LAST_TRANSACTIONS) -> TransactionsV
         },
         last=tuple(TransactionView(**row) for row in _rows(latest)),
     )
-
-
-def _states(
-    kafka: Connection, ended: pd.DataFrame, names: Mapping[int, str | None]
-) -> tuple[StateEntry, ...]:
-    """Return the coordinators' log entries for these transactions' producers. If a name is unknown,
-    the entries of all producers."""
-    wanted = {names.get(producer_id) for producer_id in ended["producer_id"].unique()}
-    if not wanted:
-        return ()
-    known = {name for name in wanted if name is not None}
-    return read_states(
-        kafka.address, kafka.bounds(STATE_TOPIC), known if len(known) == len(wanted) else None
-    )
-
-
-def _known(names: Mapping[int, str | None]) -> dict[int, str]:
-    return {producer_id: name for producer_id, name in names.items() if name is not None}
 
 
 def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.commands import terminal
 from topicproof.backend.commands.show import report_lines
 from topicproof.backend.commands.show_topic import print_transactions
-from topicproof.backend.commands.terminal import Styled, Table, Terminal, as_json
+from topicproof.backend.commands.terminal import Styled, Table, Terminal, as_json, plain_text
 from topicproof.backend.errors import ContractError, TopicproofError
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
@@ -188,6 +188,23 @@ def test_a_report_and_a_cluster_show_names_as_they_are_spelled(text: str) -> Non
     cluster = TransactionsOfCluster({}, (TransactionalId(text, text, 1, 1, None, None, ()),))
     print_transactions(screen, cluster, "")
     assert moves(file.getvalue()) == []
+
+
+def test_each_row_of_a_finding_names_its_place_and_its_writer() -> None:
+    """Story: a record was committed twice, an input was lost, and a group has no place. What names
+    a place on either side is shown with it, and with its writer unless the sentence has it."""
+    rows = (
+        Example(0, 7, "numbers/1/3/0", "a-1/2/1", "It is there twice."),
+        Example(None, None, "numbers/0/5", "b, producer id 2", "b, producer id 2 lost it."),
+        Example(None, None, None, None, "Nothing is known."),
+    )
+    finding = replace(TWICE.findings[0], examples=rows)
+    report = replace(TWICE, findings=(finding,))
+    sink = TWICE.sink.topic
+    shown = [plain_text(line).strip() for line in report_lines(report)]
+    assert f"{sink}-0@7 (input numbers-1@3): It is there twice. Transaction: a-1/2/1." in shown
+    assert "input numbers-0@5: b, producer id 2 lost it." in shown
+    assert "Nothing is known." in shown
 
 
 def test_markup_of_a_name_ends_no_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ REPORT = replace(
     findings=(
         Finding(
             *(undecodable.NAME, Outcome.UNKNOWN, 1, 1, None),
-            (Example(0, 0, None, None, WHY),),
+            (Example(0, 0, None, None, WHY, SECRET),),
             "1 of 1 records cannot be decoded.",
         ),
     ),

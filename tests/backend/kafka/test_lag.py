@@ -128,7 +128,7 @@ def test_offsets_outside_of_the_log_are_said(bootstrap: str, new_topic: NewTopic
     assert "beyond the end of the log" in ahead.why
     commit(bootstrap, topic, f"{topic}-done", 5)
     terminal = io.StringIO()
-    print_topic(Terminal(file=terminal), inspect_topic(Address(bootstrap), topic))
+    print_topic(Terminal(file=terminal, width=300), inspect_topic(Address(bootstrap), topic))
     text = terminal.getvalue()
     assert all(f"{topic}-{name}, partition 0: {one.why}" in text for name, one in explained)
     assert f"{topic}-done " in text and f"{topic}-done, partition" not in text, "nothing to explain"

@@ -1,0 +1,94 @@
+"""Who wrote a topic's transactions, and why some were aborted: the raw log joined with what the
+coordinators and their log know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from kafka.errors import KafkaError
+
+from topicproof.backend.address import Address
+from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.coordination.coordinator import topic_producers
+from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
+from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
+from topicproof.backend.kafka.coordination.transaction_state import StateEntry, read_states
+from topicproof.backend.kafka.log import fates
+from topicproof.backend.kafka.log.rawlog import Connection, connect
+from topicproof.validators.coordinator import NO_ATTRIBUTION, AbortReason, Attribution
+from topicproof.validators.facts.log_facts import ABORTED
+from topicproof.validators.finding import Bounds
+from topicproof.validators.merged_topics import split
+
+KEPT_MAX = 100_000
+"""At most this many transactional ids and reasons are kept, those of the newest transactions."""
+
+
+def fetch_attribution(address: Address, sink: Bounds, batches: pa.Table) -> Attribution:
+    """Return what the coordinators know of the transactions in `batches`, which were read within
+    the bounds of `sink`. What no coordinator answers is left out: a client may read topics without
+    the right to list transactions, or to read the coordinators' log."""
+    if not pc.any(batches["transactional"]).as_py():
+        return NO_ATTRIBUTION
+    every = fates.transactions(batches, sink)
+    names: dict[int, str | None] = {}
+    states: tuple[StateEntry, ...] = ()
+    # Each of the two needs a right of its own.
+    with suppress(KafkaError, ClusterError), connect(address) as kafka:
+        with suppress(KafkaError, ClusterError):
+            names = _names(kafka, sink)
+        states = states_of(kafka, every, names)
+    ids = transactional_ids(states) | without_unknown(names)
+    producers = every["producer_id"].iloc[::-1].unique()[:KEPT_MAX].tolist()
+    reasons: list[AbortReason] = []
+    for own, first in split(sink):
+        partitions = [first + p.partition for p in own.partitions]
+        aborted = every[every["partition"].isin(partitions) & (every["outcome"] == ABORTED)]
+        aborted = aborted.assign(partition=aborted["partition"] - first)
+        reasons += (
+            AbortReason(first + partition, offset, reason)
+            for partition, offset, reason in zip(
+                aborted["partition"].tolist(),
+                aborted["first_offset"].tolist(),
+                abort_reasons(own.topic, aborted, states),
+                strict=True,
+            )
+            if reason is not None
+        )
+    return Attribution(
+        {producer: ids[producer] for producer in producers if producer in ids},
+        tuple(reasons[-KEPT_MAX:]),
+    )
+
+
+def _names(kafka: Connection, sink: Bounds) -> dict[int, str | None]:
+    """Return the transactional ids of the producers that the partitions' leaders remember."""
+    names: dict[int, str | None] = {}
+    for own, _ in split(sink):
+        writers = topic_producers(kafka, own.topic)
+        names |= zip(writers["producer_id"], writers["transactional_id"], strict=True)
+    return names
+
+
+def states_of(
+    kafka: Connection, ended: pd.DataFrame, names: Mapping[int, str | None]
+) -> tuple[StateEntry, ...]:
+    """Return the entries of the coordinators' log for the producers of these transactions
+    (`fates.transactions`). If a name is unknown, the entries of all producers. Raises KafkaError,
+    ClusterError."""
+    writers = {names.get(producer_id) for producer_id in ended["producer_id"].unique()}
+    if not writers:
+        return ()
+    ids = {name for name in writers if name is not None}
+    return read_states(
+        kafka.address, kafka.bounds(STATE_TOPIC), ids if len(ids) == len(writers) else None
+    )
+
+
+def without_unknown(names: Mapping[int, str | None]) -> dict[int, str]:
+    """Return the names that are known."""
+    return {producer_id: name for producer_id, name in names.items() if name is not None}

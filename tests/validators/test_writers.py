@@ -1,0 +1,148 @@
+"""Who wrote what a finding is about, in topics of other programs: no header names a transaction,
+but the logs do."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.validators.history import history, side_by_side
+from topicproof.validators.coordinator import AbortReason, Attribution
+from topicproof.validators.facts.writers import time_of
+from topicproof.validators.finding import Finding, Guarantee, Outcome
+from topicproof.validators.judge import judge
+from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.report import Report
+
+BEGAN = "1970-01-01 00:00:00 UTC"
+LOST, TWICE, HANDED_OVER, DIVIDED, TAKEN_OVER = range(5)
+"""Partitions, each with a story."""
+
+
+def producer(partition: int, name: str) -> int:
+    return 1000 * (1 + partition) + ord(name)
+
+
+TOLD = Attribution(
+    {
+        producer(partition, name): f"{name}-of-{partition}"
+        for partition in range(5)
+        for name in "ab"
+    },
+    (AbortReason(LOST, 2, "timeout"),),
+)
+
+
+@pytest.fixture(scope="module")
+def report(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Every story, each in its own partition, judged once."""
+    stories = {
+        # The coordinator aborts b's transaction after its time-out; the job goes on behind it.
+        LOST: "a:0@ a:C b:1@ b:2@ b:A a:3@ a:C",
+        # Both write input 1, each unaware of the other.
+        TWICE: "a:0@ a:1@ a:C b:1@ b:2@ b:C",
+        # b takes over where a has stopped: nothing is wrong.
+        HANDED_OVER: "a:0@ a:1@ a:C b:2@ b:3@ b:C",
+        # Two threads divide a partition's inputs and keep their order: nothing is wrong.
+        DIVIDED: "a:0@ a:C b:1@ b:C a:2@ a:C",
+        # a is started again, which raises its epoch.
+        TAKEN_OVER: "a:0@ a:C a:1@ a:C a1:2@ a1:C",
+    }
+    inputs = {LOST: 4, TWICE: 3, HANDED_OVER: 4, DIVIDED: 3, TAKEN_OVER: 3}
+    log = side_by_side(
+        history(
+            line,
+            inputs=inputs[partition],
+            first=partition,
+            keys={(0, offset): f"{partition}.{offset}".encode() for offset in range(4)},
+        )
+        for partition, line in stories.items()
+    )
+    folder = tmp_path_factory.mktemp("writers")
+    ledger = log.ledger(spark, folder, identity=Identity.KEY, attribution=TOLD)
+    return judge(ledger, Guarantee.EXACTLY_ONCE)
+
+
+def writer(partition: int, name: str, end: str) -> str:
+    number = producer(partition, name)
+    return f"{name}-of-{partition}, producer id {number}, epoch 0, {end} {BEGAN}"
+
+
+def finding_of(report: Report, kind: str) -> Finding:
+    return next(finding for finding in report.findings if finding.kind == kind)
+
+
+def test_a_gap_is_linked_with_its_aborted_output(report: Report) -> None:
+    """Story: two inputs have no committed output. Both outputs are in one transaction that its
+    coordinator aborted, and the verdict says whose it is, why and when it ended."""
+    gap = finding_of(report, "gap")
+    aborted = writer(LOST, "b", "aborted by time-out")
+    says = f"2 of 17 expected outputs are missing: their outputs were written by {aborted}"
+    assert (gap.outcome, gap.why) == (Outcome.VIOLATED, f"{says}.")
+    assert [example.why.partition(". ")[2] for example in gap.examples] == [
+        f"Its output was aborted: squares-{LOST}@{offset}, {aborted}." for offset in (2, 3)
+    ]
+    assert {example.transaction for example in gap.examples} == {aborted}
+    assert [example.identity for example in gap.examples] == [f'"{LOST}.1"', f'"{LOST}.2"']
+    assert says in report.why
+
+
+def test_both_copies_of_a_duplicate_name_their_writers(report: Report) -> None:
+    """Story: an output is committed by two transactional ids. The later copy's writer is the row's
+    transaction, the sentence names the first one's."""
+    duplicate = finding_of(report, "duplicate")
+    first, later = (writer(TWICE, name, "committed") for name in "ab")
+    assert (
+        duplicate.why
+        == f"1 of 16 committed records repeats a committed output, written by {later}."
+    )
+    assert [(example.transaction, example.why) for example in duplicate.examples] == [
+        (
+            later,
+            f"The output of this input is committed 2 times; the first is at {TWICE}/1. That one is"
+            f" of {first}.",
+        )
+    ]
+
+
+def test_two_ids_that_repeat_each_other_are_found(report: Report) -> None:
+    """Story: two transactional ids write outputs of one input, unaware of each other. Elsewhere one
+    takes over from the other, or they divide the inputs: only the first is a zombie's write."""
+    zombie = finding_of(report, "zombie_write")
+    assert (zombie.outcome, zombie.count) == (Outcome.VIOLATED, 1)
+    assert [(example.partition, example.offset, example.why) for example in zombie.examples] == [
+        (
+            TWICE,
+            3,
+            f"Both a-of-{TWICE} and b-of-{TWICE} committed outputs of 1 input of one source"
+            " partition, offsets 1 to 1.",
+        )
+    ]
+
+
+def test_coordinators_name_who_changed_identity_and_why_records_are_aborted(report: Report) -> None:
+    """Story: no header names a transactional id, but the coordinators' log does."""
+    change = finding_of(report, "identity_change")
+    assert (change.outcome, [example.why for example in change.examples]) == (
+        Outcome.HOLDS,
+        [
+            f"a-of-{TAKEN_OVER}: producer id {producer(TAKEN_OVER, 'a')} went from epoch 0 to"
+            " 1 in at least 3 transactions: takeovers, fences or timeouts (transaction version 1)."
+        ],
+    )
+    assert change.why == "1 of 9 transactional ids changed its producer id or epoch."
+    (aborted,) = finding_of(report, "aborted_volume").examples
+    assert aborted.why == (
+        f"2 aborted records of b-of-{LOST}, producer id {producer(LOST, 'b')}, 28.6 % of the"
+        f" partition: aborted by time-out {BEGAN}."
+    )
+
+
+def test_times_that_no_calendar_has_are_left_out() -> None:
+    """Story: a producer writes any 64 bits as a time."""
+    assert [time_of(ms) for ms in (-1, 0, 253_402_300_799_000, 2**63 - 1)] == [
+        "",
+        BEGAN,
+        "9999-12-31 23:59:59 UTC",
+        "",
+    ]

@@ -1,0 +1,143 @@
+"""Who wrote a record: its producer, and how and when its transaction ended, by the sink's raw log.
+The coordinators' log adds the transactional id and the reason of an abort.
+
+Records of our own runs name their transaction in a header. Records of other programs do not, but
+each lies in a batch, and the batch names its producer.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN
+from topicproof.validators.facts.raw_log import RawLog
+from topicproof.validators.offsets import word
+from topicproof.validators.readings import frame_of
+
+ABORTED_BY = {
+    "declared": "aborted by its producer",
+    "timeout": "aborted by time-out",
+    "fenced": "aborted because another producer took over its transactional id",
+    "operator": "aborted by an operator",
+}
+"""Words for the reasons of `Attribution`."""
+NAME_MAX = 100
+"""Characters shown of a transactional id."""
+TIME_MAX_MS = 253_402_300_799_000
+"""The end of the year 9999. A producer may write any time, and Spark formats none beyond."""
+
+
+def with_writers(
+    rows: DataFrame,
+    log: RawLog | None,
+    partition: str = "partition",
+    offset: str = "offset",
+) -> DataFrame:
+    """Adds `writer`, `writer_name` and `written_ms` of the record at each row's place; null without
+    a place, or if no coordinator named a transactional id.
+
+    `writer`: `m5-b, producer id 2, epoch 0, committed`. `writer_name`: the transactional id, if it
+    is known. `written_ms`: the time of the transaction's marker; if it has none, or for a record
+    outside transactions, the batch's own time.
+    """
+    if log is None or not log.attribution.transactional_ids:
+        return rows.withColumns(
+            {name: F.lit(None).cast(kind) for name, kind in map(str.split, _ADDED)}
+        )
+    places = _places(log)
+    here = (F.col(partition) == F.col("batch_partition")) & (word(offset) == F.col("batch_word"))
+    here &= F.col(offset).between(F.col("batch_first"), F.col("batch_last"))
+    name = F.substring("batch_name", 1, NAME_MAX)
+    producer = F.when(
+        F.col("batch_producer") >= 0,
+        F.format_string("producer id %d, epoch %d", "batch_producer", "batch_epoch"),
+    ).otherwise("a producer without an id")
+    writer = F.concat_ws(", ", name, producer, "batch_end")
+    there = F.col("batch_partition").isNotNull()
+    return (
+        rows.join(places, here, "left")
+        .withColumns(
+            {
+                "writer": F.when(there, writer),
+                "writer_name": name,
+                "written_ms": F.col("batch_ms"),
+            }
+        )
+        .drop(*(f"batch_{name}" for name in _BATCH))
+    )
+
+
+_ADDED = ("writer string", "writer_name string", "written_ms long")
+_BATCH = ("partition", "word", "first", "last", "producer", "epoch", "name", "end", "ms")
+
+
+def _places(log: RawLog) -> DataFrame:
+    """Returns the data batches, one row for each word of offsets that they reach into."""
+    data = log.batches.where(F.col("control").isNull())
+    ends = log.transactions.select(
+        "partition", "producer_id", F.col("first_offset").alias("began"), "marker_timestamp"
+    )
+    data = data.join(ends, ["partition", "producer_id", "began"], "left")
+    data = data.join(names(log), "producer_id", "left")
+    data = data.join(reasons(log), ["partition", "began"], "left")
+    end = (
+        F.when(~F.col("transactional"), F.lit("outside transactions"))
+        .when(F.col("outcome") == COMMITTED, F.lit("committed"))
+        .when(F.col("outcome") == ABORTED, F.coalesce("aborted_by", F.lit("aborted")))
+        .when(F.col("outcome") == OPEN, F.lit("open, last written"))
+        .otherwise("without a marker, last written")
+    )
+    reached = F.explode(F.sequence(word("base_offset"), word("last_offset")))
+    return data.select(
+        F.col("partition").alias("batch_partition"),
+        reached.alias("batch_word"),
+        F.col("base_offset").alias("batch_first"),
+        F.col("last_offset").alias("batch_last"),
+        F.col("producer_id").alias("batch_producer"),
+        F.col("producer_epoch").alias("batch_epoch"),
+        F.col("transactional_id").alias("batch_name"),
+        end.alias("batch_end"),
+        F.coalesce("marker_timestamp", "max_timestamp").alias("batch_ms"),
+    )
+
+
+def names(log: RawLog) -> DataFrame:
+    """Returns the transactional ids that are known: producer_id, transactional_id."""
+    rows = sorted(log.attribution.transactional_ids.items())
+    columns = "producer_id long, transactional_id string"
+    spark = log.batches.sparkSession
+    return spark.createDataFrame(rows, columns) if rows else frame_of(spark, None, columns)
+
+
+def reasons(log: RawLog) -> DataFrame:
+    """Returns why transactions were aborted: partition, began (the first offset of the data),
+    aborted_by (in words)."""
+    rows = [
+        (reason.partition, reason.first_offset, ABORTED_BY[reason.reason])
+        for reason in log.attribution.reasons
+        if reason.reason in ABORTED_BY
+    ]
+    columns = "partition int, began long, aborted_by string"
+    spark = log.batches.sparkSession
+    return spark.createDataFrame(rows, columns) if rows else frame_of(spark, None, columns)
+
+
+def time_text(ms: str) -> Column:
+    """Formats a column of ms since 1970 as `2026-11-28 14:03:12 UTC`; null beyond the year 9999."""
+    time = F.when(F.col(ms).between(0, TIME_MAX_MS), F.timestamp_millis(ms))
+    return F.concat(F.date_format(time, "yyyy-MM-dd HH:mm:ss"), F.lit(" UTC"))
+
+
+def time_of(ms: int) -> str:
+    """Formats as `time_text`; empty beyond the year 9999."""
+    if not 0 <= ms <= TIME_MAX_MS:
+        return ""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def written() -> Column:
+    """Formats `writer` with `written_ms`, for one row."""
+    return F.concat_ws(" ", "writer", F.when(F.col("writer").isNotNull(), time_text("written_ms")))
