@@ -65,7 +65,7 @@ def test_what_is_left_of_a_mirror_is_judged(
     assert (report.verdict, rows(report)) == (verdict, broken), report.why
     if verdict is Outcome.HOLDS:
         assert f"; judged from {sink}/0/50 on; 50 offsets lost by the source" in report.why
-        caught = self_test(spark, tmp_path / "0")
+        caught = self_test(spark, tmp_path / "0").caught
         assert {one.kind for one in caught} == {"duplicate", "gap", "order"}
 
 
