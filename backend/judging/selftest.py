@@ -143,7 +143,8 @@ def before_signoff(
 
 
 def _kept(settings: Settings, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Return `caught` (kinds) and `reason` of a self-test of this evidence, made now or before."""
+    """Return `caught` (kinds) of a self-test of this evidence, made now or before, and its `reason`
+    if nothing was injected."""
     path, digest = folder / KEPT, evidence_hash(folder)
     if path.exists():
         before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -161,6 +162,7 @@ def _kept(settings: Settings, folder: Path, say: Callable[[str], None]) -> dict[
         tests = [self_test(spark, evidence.parent) for evidence in evidence_in(folder)]
     reason = next((test.reason for test in tests if not test.caught), "")
     kinds = dict.fromkeys(one.kind for test in tests for one in test.caught)
-    result = {"evidence": digest, "caught": [] if reason else list(kinds), "reason": reason}
+    outcome = {"caught": [], "reason": reason} if reason else {"caught": list(kinds)}
+    result = {"evidence": digest, **outcome}
     path.write_text(json.dumps(result) + "\n", encoding="utf-8")
     return result
