@@ -70,8 +70,8 @@ def rights_for(
     """
     if task is Task.RUN:
         return _run(topics, prefix or "")
-    found = [_read(task, topic) for topic in topics]
-    found.append(
+    rights = [_read(task, topic) for topic in topics]
+    rights.append(
         Right(
             Resource.TRANSACTIONAL_ID,
             prefix or ANY,
@@ -85,19 +85,19 @@ def rights_for(
         Task.INSPECT: "Without it the lag of groups, or a share group's isolation, is not shown.",
         Task.CHECK: "Without it offsets that a transaction holds back are not seen.",
     }
-    found += [
+    rights += [
         Right(Resource.GROUP, group, False, operations, why[task]) for group in groups or (ANY,)
     ]
     why_mirrored = "Without it the offsets that MirrorMaker translated are not shown."
-    found += [
+    rights += [
         Right(Resource.TOPIC, name, False, ("Read",), why_mirrored)
         for alias in mirrors
         for name in (f"{alias}.checkpoints.internal", f"mm2-offset-syncs.{alias}.internal")
     ]
     if task is Task.INSPECT:
         why_aborted = "Without it the reason of an abort is not known."
-        found.append(Right(Resource.TOPIC, TRANSACTION_STATE, False, ("Read",), why_aborted))
-    return tuple(found)
+        rights.append(Right(Resource.TOPIC, TRANSACTION_STATE, False, ("Read",), why_aborted))
+    return tuple(rights)
 
 
 def _read(task: Task, topic: str) -> Right:

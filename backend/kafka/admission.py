@@ -58,12 +58,12 @@ def require_admitted(address: Address) -> None:
     facts = facts_of(address.client)
     if facts.tokens is not None:
         fetch_token(facts.tokens)
-    seen: list[KafkaError] = []
-    admin = open_admin(address, error_cb=seen.append)
+    errors: list[KafkaError] = []
+    admin = open_admin(address, error_cb=errors.append)
     hosts = [_with_port(host.strip()) for host in address.bootstrap.split(",")]
     began = time.monotonic()
     patience_s = ASK_S
-    while time.monotonic() < began + LIMIT_S * (2 if seen else 1):
+    while time.monotonic() < began + LIMIT_S * (2 if errors else 1):
         try:
             metadata = admin.list_topics(timeout=patience_s)
         except KafkaException as error:
@@ -71,7 +71,7 @@ def require_admitted(address: Address) -> None:
             # Without a login librdkafka has no broker to ask. With one, a large answer may be late.
             # Or librdkafka has left the bootstrap address for an advertised one, in vain: it
             # returns there, so the next answer has all advertised addresses.
-            is_late = error.args[0].code() == KafkaError._TIMED_OUT and not _names_a_node(seen)
+            is_late = error.args[0].code() == KafkaError._TIMED_OUT and not _names_a_node(errors)
             # On a busy machine the first answer may be late for no other reason.
             let_in = is_late and patience_s > ASK_S
             patience_s = SECOND_ASK_S
@@ -83,7 +83,7 @@ def require_admitted(address: Address) -> None:
             return
         if not any(map(_listens, hosts)):
             return
-        refusal = _refusal(address, hosts, facts, seen)
+        refusal = _refusal(address, hosts, facts, errors)
         if refusal is not None:
             raise refusal
 
@@ -146,15 +146,15 @@ def open_admin(address: Address, **settings: Any) -> AdminClient:
 
 
 def _refusal(
-    address: Address, hosts: Sequence[str], facts: ClientFacts, seen: Sequence[KafkaError]
+    address: Address, hosts: Sequence[str], facts: ClientFacts, errors: Sequence[KafkaError]
 ) -> ClusterError | None:
     """Return the cause, once each address of the bootstrap list has failed."""
-    told = [error for error in seen if error.code() != KafkaError._ALL_BROKERS_DOWN]
-    if seen and not told:
+    causes = [error for error in errors if error.code() != KafkaError._ALL_BROKERS_DOWN]
+    if errors and not causes:
         return _wrong_protocol(hosts[0], facts)
-    if not all(any(f"//{host}/" in error.str() for error in told) for host in hosts):
+    if not all(any(f"//{host}/" in error.str() for error in causes) for host in hosts):
         return None
-    for error in told:
+    for error in causes:
         if error.code() == KafkaError._AUTHENTICATION:
             return _not_authenticated(address, facts, error.str())
     if not facts.has_tls:
@@ -162,16 +162,16 @@ def _refusal(
     for host in hosts:
         if (why := _tls_refusal(host, facts)) is not None:
             return ClusterError(why)
-    if any(word in error.str() for word in _NO_CERTIFICATE for error in told):
+    if any(word in error.str() for word in _NO_CERTIFICATE for error in causes):
         return ClusterError(_wants_certificate(address, facts))
-    if any(error.code() == KafkaError._SSL for error in told):
+    if any(error.code() == KafkaError._SSL for error in causes):
         return ClusterError(f"TLS with Kafka at {address} failed. Check the ssl.* properties.")
     return None
 
 
-def _not_authenticated(address: Address, facts: ClientFacts, told: str) -> ClusterError:
-    if "mechanism handshake failed" in told:
-        offered = told.rpartition("supported mechanisms:")[2].partition("(")[0].strip()
+def _not_authenticated(address: Address, facts: ClientFacts, message: str) -> ClusterError:
+    if "mechanism handshake failed" in message:
+        offered = message.rpartition("supported mechanisms:")[2].partition("(")[0].strip()
         why = f"offers {offered}" if offered else "asks for no login on this port"
         return ClusterError(
             f"Kafka at {address} does not take {facts.mechanism}: it {why}. Change sasl.mechanism"
@@ -187,9 +187,11 @@ def _not_authenticated(address: Address, facts: ClientFacts, told: str) -> Clust
 
 
 def _wants_certificate(address: Address, facts: ClientFacts) -> str:
-    own = "another client certificate" if facts.identity is not None else "a client certificate"
+    certificate = (
+        "another client certificate" if facts.identity is not None else "a client certificate"
+    )
     return (
-        f"Kafka at {address} asks for {own}. Set ssl.keystore.location, or"
+        f"Kafka at {address} asks for {certificate}. Set ssl.keystore.location, or"
         " ssl.certificate.location and ssl.key.location, to one that its authorities signed."
     )
 
@@ -197,15 +199,16 @@ def _wants_certificate(address: Address, facts: ClientFacts) -> str:
 def _wrong_protocol(host: str, facts: ClientFacts) -> ClusterError | None:
     """Return why a connection breaks without a word: client and port speak different protocols."""
     if not facts.has_tls and _speaks_tls(host):
-        wanted = "SASL_SSL" if facts.has_sasl else "SSL (or SASL_SSL)"
+        protocol = "SASL_SSL" if facts.has_sasl else "SSL (or SASL_SSL)"
         return ClusterError(
-            f"Kafka at {host} speaks TLS, and this client does not. Set security.protocol={wanted}."
+            f"Kafka at {host} speaks TLS, and this client does not. Set"
+            f" security.protocol={protocol}."
         )
     if not facts.has_sasl and _speaks_kafka(host, facts):
-        wanted = "SASL_SSL" if facts.has_tls else "SASL_PLAINTEXT"
+        protocol = "SASL_SSL" if facts.has_tls else "SASL_PLAINTEXT"
         return ClusterError(
             f"Kafka at {host} closes the connection of a client that does not log in. Set"
-            f" security.protocol={wanted}, sasl.mechanism and its user."
+            f" security.protocol={protocol}, sasl.mechanism and its user."
         )
     return None
 

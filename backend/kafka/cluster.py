@@ -101,14 +101,14 @@ class Cluster:
 
         def ask() -> list[int]:
             with self._translated():
-                found = self.admin.list_topics(timeout=TIMEOUT_S).topics.get(topic)
-            return [] if found is None else sorted(found.partitions)
+                metadata = self.admin.list_topics(timeout=TIMEOUT_S).topics.get(topic)
+            return [] if metadata is None else sorted(metadata.partitions)
 
         # A broker that has just started learns of a new topic later than the others.
-        found = ask_until(ask, bool, GONE_TIMEOUT_S if topic in self.made else 0)
-        if not found:
+        partitions = ask_until(ask, bool, GONE_TIMEOUT_S if topic in self.made else 0)
+        if not partitions:
             raise self.address.missing(topic)
-        return found
+        return partitions
 
     def create_topic(
         self, topic: str, partitions: int, exists_ok: bool = False, **config: str
@@ -137,8 +137,8 @@ class Cluster:
         """Add one partition to a topic, and wait until it has a leader."""
         count = len(self.partitions(topic)) + 1
         with self._translated(f"adding a partition to topic {topic}"):
-            wanted = [NewPartitions(topic, count)]
-            self.admin.create_partitions(wanted, operation_timeout=TIMEOUT_S)[topic].result()
+            additions = [NewPartitions(topic, count)]
+            self.admin.create_partitions(additions, operation_timeout=TIMEOUT_S)[topic].result()
         _wait(
             lambda: self._ready(topic, count),
             f"A partition was added to topic {topic} but has no leader yet",
@@ -180,10 +180,10 @@ class Cluster:
                 [TopicPartition(topic, p) for p in partitions], timeout=TIMEOUT_S
             )
 
-        found = self._of_group(
+        offsets = self._of_group(
             group, ask, f"reading the offsets of group {group}", f"Describe on group {group}"
         )
-        return {each.partition: each.offset for each in found if each.offset != OFFSET_INVALID}
+        return {each.partition: each.offset for each in offsets if each.offset != OFFSET_INVALID}
 
     def commit_offsets(
         self, group: str, topic: str, offsets: Mapping[int, int], metadata: str = ""
@@ -195,11 +195,11 @@ class Cluster:
         """
 
         def ask(consumer: Consumer) -> list[TopicPartition]:
-            wanted = [
+            commits = [
                 TopicPartition(topic, p, offset, metadata=metadata)
                 for p, offset in sorted(offsets.items())
             ]
-            return consumer.commit(offsets=wanted, asynchronous=False) or []
+            return consumer.commit(offsets=commits, asynchronous=False) or []
 
         right = f"Read on group {group} and topic {topic}"
         self._of_group(group, ask, f"committing offsets of group {group}", right, again=False)
@@ -281,9 +281,9 @@ class Cluster:
             list(pool.map(take_over, transactional_ids))
 
     def _ready(self, topic: str, partitions: int) -> bool:
-        found = self.admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
-        return len(found.partitions) == partitions and all(
-            p.leader >= 0 for p in found.partitions.values()
+        metadata = self.admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+        return len(metadata.partitions) == partitions and all(
+            p.leader >= 0 for p in metadata.partitions.values()
         )
 
     def _offsets(
@@ -381,11 +381,11 @@ def cluster_error(
     )
 
 
-def _without_errors(found: list[TopicPartition]) -> list[TopicPartition]:
-    for each in found:
-        if each.error is not None:
-            raise KafkaException(each.error)
-    return found
+def _without_errors(partitions: list[TopicPartition]) -> list[TopicPartition]:
+    for partition in partitions:
+        if partition.error is not None:
+            raise KafkaException(partition.error)
+    return partitions
 
 
 def _not_ready(error: BaseException, also: frozenset[int] = frozenset()) -> bool:

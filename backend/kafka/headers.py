@@ -20,11 +20,11 @@ class NotText(ValueError):
 def headers_in(message: Message) -> list[tuple[str, Any]]:
     """Return the headers of a message in order; names may repeat. Raises NotText."""
     try:
-        found = _ASK(message) or []
+        headers = _ASK(message) or []
     except SystemError as error:
         if not isinstance(error.__cause__, UnicodeDecodeError):
             raise
         # The client keeps the half list, and would hand it out the next time.
         message.set_headers([])
         raise NotText("the name of a header is not UTF-8") from error
-    return list(found.items() if isinstance(found, dict) else found)
+    return list(headers.items() if isinstance(headers, dict) else headers)

@@ -85,12 +85,12 @@ def offset_syncs(addresses: Iterable[Address]) -> Iterator[Syncs]:
 def checkpoints(address: Address, topics: Iterable[str]) -> Iterator[Checkpoints]:
     """Yield the checkpoints of these topics of the sink's cluster, from each topic that has some.
     Raises ClusterError, TopicError."""
-    cluster, wanted = Cluster(address), set(topics)
+    cluster, names = Cluster(address), set(topics)
     for topic in filter(_is_checkpoints, cluster.topics()):
         newest = {
-            (one.group, one.topic, one.partition): one
-            for one in _read(address, cluster.bounds(topic), parse_checkpoint)
-            if one.topic in wanted
+            (checkpoint.group, checkpoint.topic, checkpoint.partition): checkpoint
+            for checkpoint in _read(address, cluster.bounds(topic), parse_checkpoint)
+            if checkpoint.topic in names
         }
         if newest:
             yield Checkpoints(topic, tuple(newest[place] for place in sorted(newest)))
@@ -156,15 +156,15 @@ def _read(
     parse: Callable[[bytes | None, bytes | None], Parsed | None],
 ) -> Iterator[Parsed]:
     spans = {p.partition: (max(p.start, p.lso - NEWEST_MAX), p.lso) for p in bounds.partitions}
-    heard = time.monotonic()
+    last_arrival = time.monotonic()
     with open_consumer(address, bounds.topic, READ_COMMITTED) as consumer:
         for message in read_range(consumer, bounds.topic, spans):
             if message is not None:
-                heard = time.monotonic()
-                found = parse(as_bytes(message.key()), as_bytes(message.value()))
-                if found is not None:
-                    yield found
-            elif time.monotonic() - heard > SILENCE_S:
+                last_arrival = time.monotonic()
+                entry = parse(as_bytes(message.key()), as_bytes(message.value()))
+                if entry is not None:
+                    yield entry
+            elif time.monotonic() - last_arrival > SILENCE_S:
                 raise ClusterError(
                     f"Kafka at {address} sent nothing of {bounds.topic} for {SILENCE_S:.0f} s."
                 )

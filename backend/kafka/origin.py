@@ -26,7 +26,7 @@ class Origins:
 
 def topic_names(*bounds: Bounds) -> tuple[str, ...]:
     """Return each topic once."""
-    return tuple(dict.fromkeys(own.topic for each in bounds for own, _ in split(each)))
+    return tuple(dict.fromkeys(part.topic for each in bounds for part, _ in split(each)))
 
 
 def fetch_origin(address: Address, topics: Iterable[str]) -> Origin:

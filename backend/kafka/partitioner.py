@@ -23,10 +23,10 @@ def partitions_of(
     """Return the partition of each key, in a topic with `count` partitions; `without_key` for a
     null key, which may go anywhere."""
     hashes = _murmur2([key or b"" for key in keys])
-    found = (hashes & np.uint32(0x7FFFFFFF)).astype(np.int64) % count
+    partitions = (hashes & np.uint32(0x7FFFFFFF)).astype(np.int64) % count
     if None in keys:
-        found[[key is None for key in keys]] = without_key
-    return found
+        partitions[[key is None for key in keys]] = without_key
+    return partitions
 
 
 def _murmur2(keys: Sequence[bytes]) -> npt.NDArray[np.uint32]:
@@ -36,7 +36,7 @@ def _murmur2(keys: Sequence[bytes]) -> npt.NDArray[np.uint32]:
     data = b"".join((*keys, b"\0\0\0\0"))
     words: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
     m = np.uint32(_M)
-    found = np.uint32(_SEED) ^ lengths.astype(np.uint32)
+    hashes = np.uint32(_SEED) ^ lengths.astype(np.uint32)
     tails = starts + (lengths & ~3)
     usual = (
         int(lengths.max(initial=0)) if lengths.max(initial=0) <= LONG_KEY_BYTES else LONG_KEY_BYTES
@@ -45,26 +45,26 @@ def _murmur2(keys: Sequence[bytes]) -> npt.NDArray[np.uint32]:
         some = np.flatnonzero((lengths >= at + 4) & (lengths <= LONG_KEY_BYTES))
         word = words[starts[some] + at] * m
         word = (word ^ (word >> np.uint32(_R))) * m
-        found[some] = (found[some] * m) ^ word
+        hashes[some] = (hashes[some] * m) ^ word
     rest = lengths & 3
     left = words[tails] & ((np.uint32(1) << (rest * 8).astype(np.uint32)) - np.uint32(1))
-    found = np.where(rest > 0, (found ^ left) * m, found)
-    found = (found ^ (found >> np.uint32(13))) * m
-    found ^= found >> np.uint32(15)
+    hashes = np.where(rest > 0, (hashes ^ left) * m, hashes)
+    hashes = (hashes ^ (hashes >> np.uint32(13))) * m
+    hashes ^= hashes >> np.uint32(15)
     for index in np.flatnonzero(lengths > LONG_KEY_BYTES).tolist():
-        found[index] = _murmur2_of(keys[index])
-    return found
+        hashes[index] = _murmur2_of(keys[index])
+    return hashes
 
 
 def _murmur2_of(key: bytes) -> int:
-    found = _SEED ^ len(key)
+    digest = _SEED ^ len(key)
     whole: Any = np.frombuffer(key, "<u4", len(key) // 4).tolist()
     for number in whole:
         word = number * _M & _WORD
         word = (word ^ word >> _R) * _M & _WORD
-        found = (found * _M & _WORD) ^ word
+        digest = (digest * _M & _WORD) ^ word
     rest = key[len(key) & ~3 :]
     if rest:
-        found = (found ^ int.from_bytes(rest, "little")) * _M & _WORD
-    found = (found ^ found >> 13) * _M & _WORD
-    return found ^ found >> 15
+        digest = (digest ^ int.from_bytes(rest, "little")) * _M & _WORD
+    digest = (digest ^ digest >> 13) * _M & _WORD
+    return digest ^ digest >> 15

@@ -64,9 +64,10 @@ SCHEMA = pa.schema(
 def beyond_spark(batches: pa.Table) -> bool:
     """Return whether batch headers show a timestamp outside the years 1 to 9999. Headers do not
     show the timestamps in the middle of a batch."""
-    shown = [pc.min_max(batches[name]).as_py() for name in ("first_timestamp", "max_timestamp")]
+    extremes = [pc.min_max(batches[name]).as_py() for name in ("first_timestamp", "max_timestamp")]
     return any(
-        each["min"] is not None and (each["min"] < MIN_MS or each["max"] > MAX_MS) for each in shown
+        each["min"] is not None and (each["min"] < MIN_MS or each["max"] > MAX_MS)
+        for each in extremes
     )
 
 
@@ -88,11 +89,11 @@ def read_clamped(
         "fetch": str(fetch_bytes(ratio, READER_FETCH_BYTES)),
     }
     frames = []
-    for own, first in split(bounds):
-        spans = {p.partition: (p.start, end_of(p, level)) for p in own.partitions}
+    for part, first in split(bounds):
+        spans = {p.partition: (p.start, end_of(p, level)) for p in part.partitions}
         frame = (
             spark.read.format(FORMAT)
-            .options(**options, topic=own.topic, spans=json.dumps(spans))
+            .options(**options, topic=part.topic, spans=json.dumps(spans))
             .load()
         )
         frames.append(frame.withColumn("partition", F.col("partition") + first) if first else frame)
@@ -142,17 +143,17 @@ class RecordsReader(DataSourceReader):
             return
         span = {partition.partition: (partition.first, partition.end)}
         waiting: list[Message] = []
-        size, heard = 0, time.monotonic()
+        size, last_arrival = 0, time.monotonic()
         with open_consumer(self.address, self.topic, self.level, self.settings) as consumer:
             for message in read_range(consumer, self.topic, span):
                 if message is None:
-                    if time.monotonic() - heard > SILENCE_S:
+                    if time.monotonic() - last_arrival > SILENCE_S:
                         raise ClusterError(
                             f"{self.topic}-{partition.partition} delivered nothing for"
                             f" {SILENCE_S:g} s. Try again."
                         )
                     continue
-                heard = time.monotonic()
+                last_arrival = time.monotonic()
                 waiting.append(message)
                 size += len(message)
                 if len(waiting) >= RECORDS_AT_ONCE or size >= BYTES_AT_ONCE:

@@ -53,11 +53,11 @@ def fetch_token(tokens: Tokens) -> Token:
     context = ssl.create_default_context(cadata=tokens.ca)
     try:
         with urlopen(request, timeout=TIMEOUT_S, context=context) as response:
-            told = json.load(response)
+            answer = json.load(response)
             return Token(
-                str(told["access_token"]),
+                str(answer["access_token"]),
                 time.monotonic(),
-                float(told.get("expires_in", DEFAULT_LIFETIME_S)),
+                float(answer.get("expires_in", DEFAULT_LIFETIME_S)),
             )
     except HTTPError as error:
         with error:

@@ -224,13 +224,13 @@ class TransactionalProducer:
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of the topic; 0 if it is unknown. Raises
         KafkaException."""
-        found: list[int] = []
+        counts: list[int] = []
         self._retrying(
-            lambda: found.append(
+            lambda: counts.append(
                 len(self.producer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
             )
         )
-        return found[-1]
+        return counts[-1]
 
     def heard(self, error: KafkaError | None, _message: Message) -> None:
         """Receives delivery reports."""
@@ -353,10 +353,10 @@ class TransactionalProducer:
 
     def _translated(self, error: KafkaException) -> Exception:
         cause: KafkaError = error.args[0]
-        told = self._told(cause)
-        if told is None and cause.txn_requires_abort():
+        translation = self._told(cause)
+        if translation is None and cause.txn_requires_abort():
             return self._ended(cause) if cause.code() == KafkaError._STATE else self._aborted(cause)
-        return told or error
+        return translation or error
 
     def _told(self, cause: KafkaError) -> SinkError | None:
         """Return the error that follows from the code alone."""
