@@ -143,24 +143,24 @@ def abort(address: Address, plan: AbortPlan) -> PartitionBounds:
     Raises UsageError when it has ended by itself, ClusterError when the broker refuses or the
     partition does not show the end in time.
     """
-    found = plan.found
+    transaction = plan.found
     with connect(address) as kafka:
         _plan(
             kafka,
             plan.topic,
-            found.partition,
-            found.start_offset,
-            found.producer_id,
-            open_too=not found.hanging,
-            two_phase_too=found.two_phase,
+            transaction.partition,
+            transaction.start_offset,
+            transaction.producer_id,
+            open_too=not transaction.hanging,
+            two_phase_too=transaction.two_phase,
         )
-        if found.hanging:
+        if transaction.hanging:
             _write_marker(kafka, plan)
         else:
-            assert found.transactional_id is not None, (
+            assert transaction.transactional_id is not None, (
                 "a coordinator knows every transaction that is not hanging"
             )
-            Cluster(address).fence_and_abort([found.transactional_id])
+            Cluster(address).fence_and_abort([transaction.transactional_id])
         return _ended(kafka, plan)
 
 
@@ -174,7 +174,7 @@ def _plan(
     two_phase_too: bool,
 ) -> AbortPlan:
     bounds = kafka.bounds(topic)
-    p = next((one for one in bounds.partitions if one.partition == partition), None)
+    p = next((p for p in bounds.partitions if p.partition == partition), None)
     if p is None:
         raise UsageError(
             f"Topic {topic} has no partition {partition}; it has {len(bounds.partitions)}."
@@ -182,24 +182,26 @@ def _plan(
     behind = Bounds(topic, (PartitionBounds(partition, p.lso, p.lso, p.hw),))
     batches = kafka.scan(topic, behind)
     opened = [
-        one
-        for one in open_transactions(kafka, topic, behind, fate_ranges(batches, behind))
-        if one.partition == partition
+        candidate
+        for candidate in open_transactions(kafka, topic, behind, fate_ranges(batches, behind))
+        if candidate.partition == partition
     ]
-    found = _chosen(opened, f"{topic}-{partition}", offset, producer_id)
-    _require_abortable(found, open_too, two_phase_too)
-    own = batches.filter(
-        (pc.field("producer_id") == found.producer_id)
-        & (pc.field("base_offset") >= found.start_offset)
+    transaction = _chosen(opened, f"{topic}-{partition}", offset, producer_id)
+    _require_abortable(transaction, open_too, two_phase_too)
+    data_batches = batches.filter(
+        (pc.field("producer_id") == transaction.producer_id)
+        & (pc.field("base_offset") >= transaction.start_offset)
         & pc.field("control").is_null()
     )
     return AbortPlan(
         topic=topic,
-        found=found,
-        bytes=pc.sum(own["size"]).as_py() or 0,
-        last_offset=pc.max(own["last_offset"]).as_py() or found.start_offset,
+        found=transaction,
+        bytes=pc.sum(data_batches["size"]).as_py() or 0,
+        last_offset=pc.max(data_batches["last_offset"]).as_py() or transaction.start_offset,
         bounds=p,
-        next_stable=min((one.start_offset for one in opened if one != found), default=p.hw),
+        next_stable=min(
+            (other.start_offset for other in opened if other != transaction), default=p.hw
+        ),
     )
 
 
@@ -208,57 +210,61 @@ def _chosen(
 ) -> OpenTransaction:
     if offset is None and producer_id is None:
         raise UsageError("Say which transaction: its first offset, or --producer-id.")
-    for one in opened:
-        if offset in (None, one.start_offset) and producer_id in (None, one.producer_id):
-            return one
-    what = "" if offset is None else f" from offset {offset:,} on"
-    what += "" if producer_id is None else f" by producer {producer_id}"
-    there = "; ".join(
-        f"offset {one.start_offset:,} by producer {one.producer_id}" for one in opened
+    for transaction in opened:
+        if offset in (None, transaction.start_offset) and producer_id in (
+            None,
+            transaction.producer_id,
+        ):
+            return transaction
+    criteria = "" if offset is None else f" from offset {offset:,} on"
+    criteria += "" if producer_id is None else f" by producer {producer_id}"
+    listing = "; ".join(
+        f"offset {transaction.start_offset:,} by producer {transaction.producer_id}"
+        for transaction in opened
     )
     raise UsageError(
-        f"{place} has no open transaction{what}. "
-        + (f"Open there: {there}." if there else "None is open there.")
+        f"{place} has no open transaction{criteria}. "
+        + (f"Open there: {listing}." if listing else "None is open there.")
     )
 
 
-def _require_abortable(found: OpenTransaction, open_too: bool, two_phase_too: bool) -> None:
-    if found.hanging:
+def _require_abortable(transaction: OpenTransaction, open_too: bool, two_phase_too: bool) -> None:
+    if transaction.hanging:
         return
-    if found.unseen:
+    if transaction.unseen:
         raise UsageError(
-            f"{found.why} If it is still in progress, an ABORT marker would split it, so nothing"
-            " was aborted. Grant this client Describe on all transactional ids (`topicproof rights"
-            " --for inspect` prints the command), then try again."
+            f"{transaction.why} If it is still in progress, an ABORT marker would split it, so"
+            " nothing was aborted. Grant this client Describe on all transactional ids (`topicproof"
+            " rights --for inspect` prints the command), then try again."
         )
-    if found.state in PREPARED:
+    if transaction.state in PREPARED:
         raise UsageError(
-            f"{found.transactional_id} is already decided ({found.state}). Its coordinator writes"
-            " the markers; another marker could split the transaction. If that takes long, check"
-            " the brokers that lead its partitions."
+            f"{transaction.transactional_id} is already decided ({transaction.state}). Its"
+            " coordinator writes the markers; another marker could split the transaction. If that"
+            " takes long, check the brokers that lead its partitions."
         )
-    if found.two_phase and not (open_too and two_phase_too):
+    if transaction.two_phase and not (open_too and two_phase_too):
         raise UsageError(
-            f"{found.why} The system that coordinates the two-phase commit may count it as"
+            f"{transaction.why} The system that coordinates the two-phase commit may count it as"
             " committed already: then its records would be lost. Ask that system first. To abort it"
             " anyway, add --open-too and --two-phase-too."
         )
     if not open_too:
         raise UsageError(
-            f"This transaction is not hanging. {found.why} Its coordinator aborts it after its"
-            " timeout. To abort it now and fence its producer, add --open-too."
+            f"This transaction is not hanging. {transaction.why} Its coordinator aborts it after"
+            " its timeout. To abort it now and fence its producer, add --open-too."
         )
 
 
 def _write_marker(kafka: Connection, plan: AbortPlan) -> None:
-    found = plan.found
+    transaction = plan.found
     spec = AbortTransactionSpec(
-        TopicPartition(plan.topic, found.partition),
-        found.producer_id,
-        found.producer_epoch,
+        TopicPartition(plan.topic, transaction.partition),
+        transaction.producer_id,
+        transaction.producer_epoch,
         # As in Java's tool. With an epoch below the one that the partition has seen, the leader
         # assumes a fenced coordinator.
-        max(0, found.coordinator_epoch),
+        max(0, transaction.coordinator_epoch),
     )
     try:
         kafka.with_retries(lambda: kafka.admin.abort_transaction(spec))
@@ -268,36 +274,36 @@ def _write_marker(kafka: Connection, plan: AbortPlan) -> None:
         TransactionCoordinatorFencedError,
     ) as error:
         raise ClusterError(
-            f"The leader of {plan.topic}-{found.partition} refused the marker"
-            f" ({type(error).__name__}): producer {found.producer_id} has moved on. Look again:"
-            f" topicproof inspect {plan.topic}"
+            f"The leader of {plan.topic}-{transaction.partition} refused the marker"
+            f" ({type(error).__name__}): producer {transaction.producer_id} has moved on. Look"
+            f" again: topicproof inspect {plan.topic}"
         ) from error
 
 
 def _ended(kafka: Connection, plan: AbortPlan) -> PartitionBounds:
     """Wait until the transaction has ended on the partition and the last stable offset has moved
     on. Returns the partition's bounds."""
-    found = plan.found
-    at = TopicPartition(plan.topic, found.partition)
+    transaction = plan.found
+    at = TopicPartition(plan.topic, transaction.partition)
 
     def ask() -> tuple[bool, PartitionBounds]:
         state = kafka.with_retries(lambda: kafka.admin.describe_producers([at]))[at]
         (bounds,) = [
-            one for one in kafka.bounds(plan.topic).partitions if one.partition == found.partition
+            p for p in kafka.bounds(plan.topic).partitions if p.partition == transaction.partition
         ]
         begun = {
-            (one.producer_id, one.current_transaction_start_offset)
-            for one in state.active_producers
+            (producer.producer_id, producer.current_transaction_start_offset)
+            for producer in state.active_producers
         }
-        ended = (found.producer_id, found.start_offset) not in begun
+        ended = (transaction.producer_id, transaction.start_offset) not in begun
         # The last stable offset follows the high watermark, which waits for the replicas.
         return ended and bounds.lso >= min(plan.next_stable, bounds.hw), bounds
 
-    shown, bounds = ask_until(ask, itemgetter(0), MOVE_S)
-    if not shown:
+    has_ended, bounds = ask_until(ask, itemgetter(0), MOVE_S)
+    if not has_ended:
         raise ClusterError(
-            f"The abort was accepted, but {plan.topic}-{found.partition} does not show it after"
-            f" {MOVE_S:.0f} s. Look again: topicproof inspect {plan.topic}"
+            f"The abort was accepted, but {plan.topic}-{transaction.partition} does not show it"
+            f" after {MOVE_S:.0f} s. Look again: topicproof inspect {plan.topic}"
         )
     return bounds
 

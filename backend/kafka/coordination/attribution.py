@@ -45,8 +45,8 @@ def fetch_attribution(address: Address, sink: Bounds, batches: pa.Table) -> Attr
     ids = transactional_ids(states) | without_unknown(names)
     producers = every["producer_id"].iloc[::-1].unique()[:KEPT_MAX].tolist()
     reasons: list[AbortReason] = []
-    for own, first in split(sink):
-        partitions = [first + p.partition for p in own.partitions]
+    for part, first in split(sink):
+        partitions = [first + p.partition for p in part.partitions]
         aborted = every[every["partition"].isin(partitions) & (every["outcome"] == ABORTED)]
         aborted = aborted.assign(partition=aborted["partition"] - first)
         reasons += (
@@ -54,7 +54,7 @@ def fetch_attribution(address: Address, sink: Bounds, batches: pa.Table) -> Attr
             for partition, offset, reason in zip(
                 aborted["partition"].tolist(),
                 aborted["first_offset"].tolist(),
-                abort_reasons(own.topic, aborted, states),
+                abort_reasons(part.topic, aborted, states),
                 strict=True,
             )
             if reason is not None
@@ -68,8 +68,8 @@ def fetch_attribution(address: Address, sink: Bounds, batches: pa.Table) -> Attr
 def _names(kafka: Connection, sink: Bounds) -> dict[int, str | None]:
     """Return the transactional ids of the producers that the partitions' leaders remember."""
     names: dict[int, str | None] = {}
-    for own, _ in split(sink):
-        writers = topic_producers(kafka, own.topic)
+    for part, _ in split(sink):
+        writers = topic_producers(kafka, part.topic)
         names |= zip(writers["producer_id"], writers["transactional_id"], strict=True)
     return names
 

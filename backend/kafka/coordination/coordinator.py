@@ -70,41 +70,45 @@ def open_transactions(
     the log is scanned from the first open transaction on. Raises TopicError for a missing topic,
     and kafka-python's errors, also for brokers older than Kafka 3.0.
     """
-    found = [each for each in _on_partitions(kafka, topic) if each.open_from is not None]
-    if not found:
+    producers = [each for each in _on_partitions(kafka, topic) if each.open_from is not None]
+    if not producers:
         return ()
-    transactions = _of_coordinators(kafka, {each.producer_id for each in found})
-    known = [_on_partition(transactions.get(each.producer_id), topic, each) for each in found]
-    if not all(known):
+    transactions = _of_coordinators(kafka, {each.producer_id for each in producers})
+    matches = [_on_partition(transactions.get(each.producer_id), topic, each) for each in producers]
+    if not all(matches):
         # An unknown one may have ended between the two requests. It hangs only if it is still open
         # from the same offset.
         still = {
             (each.partition, each.producer_id, each.open_from)
             for each in _on_partitions(kafka, topic)
         }
-        found = [
+        producers = [
             each
-            for each, told in zip(found, known, strict=True)
-            if told or (each.partition, each.producer_id, each.open_from) in still
+            for each, is_match in zip(producers, matches, strict=True)
+            if is_match or (each.partition, each.producer_id, each.open_from) in still
         ]
     bounds = kafka.bounds(topic) if bounds is None else bounds
     if ranges is None:
-        behind = _behind(bounds, found)
+        behind = _behind(bounds, producers)
         ranges = fate_ranges(kafka.scan(topic, behind), behind)
     ends = {p.partition: p.hw for p in bounds.partitions}
-    sees_all = all(known) or sees_every_id(kafka)
+    sees_all = all(matches) or sees_every_id(kafka)
     now_ms = int(time.time() * 1000)
     decided = _decided(kafka, transactions.values(), now_ms)
     opened = []
-    for each in found:
+    for each in producers:
         start, end = each.open_from or 0, ends.get(each.partition, 0)
         withheld = records_between(ranges, each.partition, start, end, DATA_FATES)
         transaction = transactions.get(each.producer_id)
         records = _own_records(ranges, each)
-        one = _open_transaction(topic, each, transaction, records, withheld, now_ms)
-        if one.transactional_id is None and not sees_all:
-            one = replace(one, hanging=False, unseen=True)
-        opened.append(replace(one, decided_ms=decided.get(one.transactional_id or "")))
+        open_transaction = _open_transaction(topic, each, transaction, records, withheld, now_ms)
+        if open_transaction.transactional_id is None and not sees_all:
+            open_transaction = replace(open_transaction, hanging=False, unseen=True)
+        opened.append(
+            replace(
+                open_transaction, decided_ms=decided.get(open_transaction.transactional_id or "")
+            )
+        )
     return tuple(opened)
 
 
@@ -120,16 +124,16 @@ def topic_producers(kafka: Connection, topic: str, named: bool = True) -> pd.Dat
     `state` come from the coordinator, null for a producer that is only idempotent. Unless `named`,
     they are null and no coordinator is asked. Raises the same errors as `open_transactions`.
     """
-    found = _on_partitions(kafka, topic)
-    listed = kafka.with_retries(kafka.admin.list_transactions) if found and named else {}
-    known = {each.producer_id: each for of_broker in listed.values() for each in of_broker}
+    producers = _on_partitions(kafka, topic)
+    listed = kafka.with_retries(kafka.admin.list_transactions) if producers and named else {}
+    transactions = {each.producer_id: each for of_broker in listed.values() for each in of_broker}
     rows = []
-    for each in found:
-        transaction = known.get(each.producer_id)
-        told = (
+    for each in producers:
+        transaction = transactions.get(each.producer_id)
+        id_and_state = (
             (transaction.transactional_id, transaction.state.value) if transaction else (None,) * 2
         )
-        rows.append((*astuple(each), *told))
+        rows.append((*astuple(each), *id_and_state))
     return pd.DataFrame(rows, columns=list(PRODUCER_COLUMNS)).astype({"open_from": "Int64"})
 
 
@@ -143,7 +147,7 @@ def _open_transaction(
 ) -> OpenTransaction:
     """Join the views of partition and coordinator. The transaction hangs unless the coordinator
     knows it on this partition."""
-    known = transaction if _on_partition(transaction, topic, producer) else None
+    confirmed = transaction if _on_partition(transaction, topic, producer) else None
     return OpenTransaction(
         partition=producer.partition,
         producer_id=producer.producer_id,
@@ -153,11 +157,11 @@ def _open_transaction(
         transactional_id=transaction.transactional_id if transaction else None,
         state=transaction.state if transaction else None,
         # The coordinator's clock may be ahead of ours.
-        age_ms=max(0, now_ms - (known.began_ms if known else producer.last_timestamp)),
-        timeout_ms=known.timeout_ms if known else None,
+        age_ms=max(0, now_ms - (confirmed.began_ms if confirmed else producer.last_timestamp)),
+        timeout_ms=confirmed.timeout_ms if confirmed else None,
         records=records,
         withheld=withheld,
-        hanging=known is None,
+        hanging=confirmed is None,
     )
 
 
@@ -168,12 +172,12 @@ def _on_partition(transaction: _Transaction | None, topic: str, producer: _Produ
 
 def _own_records(ranges: pd.DataFrame, producer: _Producer) -> int:
     """Count data records of the producer's open transaction."""
-    own = ranges[
+    producer_ranges = ranges[
         (ranges["partition"] == producer.partition)
         & (ranges["producer_id"] == producer.producer_id)
         & (ranges["first_offset"] >= (producer.open_from or 0))
     ]
-    return int(own["records"].sum())
+    return int(producer_ranges["records"].sum())
 
 
 def _on_partitions(kafka: Connection, topic: str) -> list[_Producer]:
@@ -203,14 +207,14 @@ def _of_coordinators(kafka: Connection, producer_ids: Collection[int]) -> dict[i
     )
     names = {each.transactional_id for of_broker in listed.values() for each in of_broker}
     return {
-        told.producer_id: _Transaction(
+        description.producer_id: _Transaction(
             name,
-            told.state.value,
-            told.transaction_start_time_ms,
-            told.transaction_timeout_ms,
-            frozenset((place.topic, place.partition) for place in told.topic_partitions),
+            description.state.value,
+            description.transaction_start_time_ms,
+            description.transaction_timeout_ms,
+            frozenset((place.topic, place.partition) for place in description.topic_partitions),
         )
-        for name, told in described(kafka, sorted(names)).items()
+        for name, description in described(kafka, sorted(names)).items()
     }
 
 
@@ -268,11 +272,11 @@ def _decided(
     }
 
 
-def _behind(bounds: Bounds, found: Collection[_Producer]) -> Bounds:
+def _behind(bounds: Bounds, producers: Collection[_Producer]) -> Bounds:
     """Return the bounds from the first open transaction of each partition on, without partitions
     that have none."""
     first: dict[int, int] = {}
-    for each in found:
+    for each in producers:
         start = each.open_from or 0
         first[each.partition] = min(first.get(each.partition, start), start)
     starts = {p.partition: max(p.start, first.get(p.partition, p.hw)) for p in bounds.partitions}

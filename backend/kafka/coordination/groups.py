@@ -101,7 +101,9 @@ def group_members(
 
     Raises kafka-python's errors.
     """
-    found: dict[str, tuple[Member, ...] | None] = dict.fromkeys(each.group for each in groups)
+    members_by_group: dict[str, tuple[Member, ...] | None] = dict.fromkeys(
+        each.group for each in groups
+    )
     classic = [
         each.group for each in groups if each.kind == CLASSIC and each.protocol in (CONSUMERS, "")
     ]
@@ -113,8 +115,10 @@ def group_members(
         (share, _share_request, _share_partitions),
     ):
         if names:
-            found |= kafka.with_retries(partial(_described, kafka, names, request, partitions))
-    return found
+            members_by_group |= kafka.with_retries(
+                partial(_described, kafka, names, request, partitions)
+            )
+    return members_by_group
 
 
 def _described(
@@ -123,7 +127,7 @@ def _described(
     request: Callable[[list[str]], Any],
     partitions: Callable[[Any], tuple[set[tuple[str, int]], set[tuple[str, int]]]],
 ) -> dict[str, tuple[Member, ...]]:
-    found: dict[str, tuple[Member, ...]] = {}
+    members_by_group: dict[str, tuple[Member, ...]] = {}
     for answer in kafka.ask_coordinators(names, request):
         for group in answer.groups:
             error = for_code(group.error_code)
@@ -134,12 +138,12 @@ def _described(
             members = []
             for each in group.members:
                 now, then = partitions(each)
-                told = (each.member_id, each.client_id, each.client_host.removeprefix("/"))
-                members.append(Member(*told, tuple(sorted(now)), tuple(sorted(then - now))))
-            found[group.group_id] = tuple(
+                identity = (each.member_id, each.client_id, each.client_host.removeprefix("/"))
+                members.append(Member(*identity, tuple(sorted(now)), tuple(sorted(then - now))))
+            members_by_group[group.group_id] = tuple(
                 sorted(members, key=lambda each: (each.client, each.member))
             )
-    return found
+    return members_by_group
 
 
 def _classic_request(names: list[str]) -> DescribeGroupsRequest:

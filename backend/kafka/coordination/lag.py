@@ -129,7 +129,7 @@ def group_lags(
     answers = kafka.with_retries(
         lambda: kafka.admin.list_group_offsets(dict.fromkeys((g.group for g in groups), partitions))
     )
-    found = []
+    lags_of_groups = []
     for group in groups:
         committed = {
             at.partition: each.offset
@@ -137,9 +137,9 @@ def group_lags(
             if each.offset >= 0
         }
         owners = _owners(members[group.group] or (), topic)
-        shown = committed.keys() | owners.keys()
+        partition_numbers = committed.keys() | owners.keys()
         if committed and _without_owner(members[group.group]):
-            shown = {p.partition for p in bounds.partitions}
+            partition_numbers = {p.partition for p in bounds.partitions}
         lags = [
             partition_lag(
                 p,
@@ -149,12 +149,14 @@ def group_lags(
                 owners.get(p.partition),
             )
             for p in bounds.partitions
-            if p.partition in shown
+            if p.partition in partition_numbers
         ]
         if lags:
-            told = members[group.group]
-            found.append(GroupLag(group.group, group.kind, group.state, told, tuple(lags)))
-    return tuple(found)
+            current_members = members[group.group]
+            lags_of_groups.append(
+                GroupLag(group.group, group.kind, group.state, current_members, tuple(lags))
+            )
+    return tuple(lags_of_groups)
 
 
 def _owners(members: Collection[Member], topic: str) -> dict[int, Member]:
@@ -190,8 +192,10 @@ def partition_lag(
     visible = records_between(ranges, p.partition, first, p.lso, [Fate.COMMITTED])
     uncommitted = records_between(ranges, p.partition, first, p.hw, DATA_FATES)
     withheld = records_between(ranges, p.partition, max(first, p.lso), p.hw, DATA_FATES)
-    own = ranges[(ranges["partition"] == p.partition) & (ranges["records"] > 0)]
-    across = own[(own["first_offset"] < first) & (own["last_offset"] >= first)]
+    data_ranges = ranges[(ranges["partition"] == p.partition) & (ranges["records"] > 0)]
+    across = data_ranges[
+        (data_ranges["first_offset"] < first) & (data_ranges["last_offset"] >= first)
+    ]
     span = across["last_offset"] - across["first_offset"] + 1
     stuck = visible == 0 and withheld > 0
     return PartitionLag(

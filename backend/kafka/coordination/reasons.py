@@ -34,12 +34,12 @@ class _Abort(NamedTuple):
 
 def transactional_ids(states: Iterable[StateEntry]) -> dict[int, str]:
     """Map producer ids to transactional ids, replaced producer ids included."""
-    found: dict[int, str] = {}
+    ids: dict[int, str] = {}
     for each in states:
-        found[each.producer_id] = each.transactional_id
+        ids[each.producer_id] = each.transactional_id
         if each.previous_producer_id >= 0:
-            found.setdefault(each.previous_producer_id, each.transactional_id)
-    return found
+            ids.setdefault(each.previous_producer_id, each.transactional_id)
+    return ids
 
 
 def abort_reasons(
@@ -72,19 +72,19 @@ def abort_reasons(
 def _aborts(states: Sequence[StateEntry]) -> list[_Abort]:
     before: dict[str, StateEntry] = {}
     open_ends: dict[str, int] = {}
-    found: list[_Abort] = []
+    aborts: list[_Abort] = []
     for entry in states:
         name = entry.transactional_id
         if entry.state == "PrepareAbort":
-            open_ends[name] = len(found)
-            found.append(_Abort(before.get(name), entry, None, None))
+            open_ends[name] = len(aborts)
+            aborts.append(_Abort(before.get(name), entry, None, None))
         elif entry.state == "CompleteAbort" and name in open_ends:
-            found[open_ends[name]] = found[open_ends[name]]._replace(complete_ms=entry.updated_ms)
+            aborts[open_ends[name]] = aborts[open_ends[name]]._replace(complete_ms=entry.updated_ms)
         elif name in open_ends:
             number = open_ends.pop(name)
-            found[number] = found[number]._replace(after=entry)
+            aborts[number] = aborts[number]._replace(after=entry)
         before[name] = entry
-    return found
+    return aborts
 
 
 def _reason(

@@ -69,8 +69,8 @@ class ShareGroup:
     @property
     def left(self) -> int | None:
         """At most this many records are left on all partitions that are known."""
-        known = [p.left for p in self.partitions if p.left is not None]
-        return sum(known) if known else None
+        counts = [p.left for p in self.partitions if p.left is not None]
+        return sum(counts) if counts else None
 
     @property
     def stuck(self) -> bool:
@@ -119,20 +119,22 @@ def share_groups(
     partitions = [p.partition for p in bounds.partitions]
     starts = kafka.with_retries(lambda: _starts(kafka, topic, partitions, names))
     configs = _configs(kafka, names)
-    found = []
+    views = []
     for group in groups:
         its, config = members[group.group] or (), configs[group.group]
-        own = {partition for each in its for name, partition in each.partitions if name == topic}
-        told = starts.get(group.group, {})
-        shown = [
-            _partition(p, *told.get(p.partition, (-1, -1)), config, ranges, opened)
+        assigned_partitions = {
+            partition for each in its for name, partition in each.partitions if name == topic
+        }
+        offsets = starts.get(group.group, {})
+        share_partitions = [
+            _partition(p, *offsets.get(p.partition, (-1, -1)), config, ranges, opened)
             for p in bounds.partitions
-            if p.partition in own or told.get(p.partition, (-1, -1))[0] >= 0
+            if p.partition in assigned_partitions or offsets.get(p.partition, (-1, -1))[0] >= 0
         ]
-        if shown:
+        if share_partitions:
             level = config.get(ISOLATION)
-            found.append(ShareGroup(group.group, group.state, level, its, tuple(shown)))
-    return tuple(found)
+            views.append(ShareGroup(group.group, group.state, level, its, tuple(share_partitions)))
+    return tuple(views)
 
 
 def _starts(
@@ -141,22 +143,24 @@ def _starts(
     """Return start offset and lag of each partition, -1 if unknown, by group. A group that was
     deleted meanwhile has none."""
     ask = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
-    wanted = ask.DescribeShareGroupOffsetsRequestTopic(topic_name=topic, partitions=[*partitions])
+    request_topic = ask.DescribeShareGroupOffsetsRequestTopic(
+        topic_name=topic, partitions=[*partitions]
+    )
 
     def request(groups: list[str]) -> DescribeShareGroupOffsetsRequest:
         return DescribeShareGroupOffsetsRequest(
-            groups=[ask(group_id=name, topics=[wanted]) for name in groups]
+            groups=[ask(group_id=name, topics=[request_topic]) for name in groups]
         )
 
-    found: dict[str, dict[int, tuple[int, int]]] = {}
+    starts: dict[str, dict[int, tuple[int, int]]] = {}
     for answer in kafka.ask_coordinators(names, request):
         for group in answer.groups:
             _require(kafka, group.error_code, topic, group.group_id)
-            found[group.group_id] = {}
+            starts[group.group_id] = {}
             for each in (p for answered in group.topics for p in answered.partitions):
                 _require(kafka, each.error_code, topic, group.group_id)
-                found[group.group_id][each.partition_index] = (each.start_offset, each.lag)
-    return found
+                starts[group.group_id][each.partition_index] = (each.start_offset, each.lag)
+    return starts
 
 
 def _require(kafka: Connection, error_code: int, topic: str, group: str) -> None:
@@ -171,8 +175,10 @@ def _require(kafka: Connection, error_code: int, topic: str, group: str) -> None
 
 def _configs(kafka: Connection, names: Collection[str]) -> dict[str, dict[str, str]]:
     """Return the settings of each group; none for one whose settings may not be read."""
-    wanted = [ConfigResource("GROUP", name) for name in names]
-    answer = kafka.with_retries(lambda: kafka.admin.describe_configs(wanted, config_filter="all"))
+    resources = [ConfigResource("GROUP", name) for name in names]
+    answer = kafka.with_retries(
+        lambda: kafka.admin.describe_configs(resources, config_filter="all")
+    )
     return {
         name: {key: str(each["value"]) for key, each in answer["group"][name].items()}
         for name in names
@@ -194,22 +200,22 @@ def _partition(
         return SharePartition(p.partition, None, None, 0, None, False, why)
     holder = holder_of_lso(p, opened)
     lag = partition_lag(p, start, ranges, holder)
-    told = None if reported < 0 else reported
-    most = lag.uncommitted if told is None else min(told, lag.uncommitted)
+    broker_lag = None if reported < 0 else reported
+    most = lag.uncommitted if broker_lag is None else min(broker_lag, lag.uncommitted)
     level = config.get(ISOLATION)
     if level is None:
         why = f"At most {most:,} to read."
-        return SharePartition(p.partition, start, None, lag.withheld, told, False, why)
+        return SharePartition(p.partition, start, None, lag.withheld, broker_lag, False, why)
     if level != READ_COMMITTED:
         unsafe = min(lag.uncommitted - lag.visible, most)
         why = f"At most {most:,} to read" if most else "Nothing is left to read"
         why += f", up to {unsafe:,} of them in open or aborted transactions" if unsafe else ""
-        return SharePartition(p.partition, start, most, lag.withheld, told, False, f"{why}.")
+        return SharePartition(p.partition, start, most, lag.withheld, broker_lag, False, f"{why}.")
     # No record above the LSO is delivered, so none of them is done.
-    below = p.lso - start if told is None else max(0, told - (p.hw - p.lso))
+    below = p.lso - start if broker_lag is None else max(0, broker_lag - (p.hw - p.lso))
     left = min(lag.visible, below)
     why = f"At most {left:,} to read."
     if not left:
         why = partition_lag(p, max(start, p.lso), ranges, holder).why
     stuck = left == 0 and lag.withheld > 0
-    return SharePartition(p.partition, start, left, lag.withheld, told, stuck, why)
+    return SharePartition(p.partition, start, left, lag.withheld, broker_lag, stuck, why)

@@ -75,7 +75,7 @@ def read_states(
     not in time.
     """
     count = len(bounds.partitions)
-    wanted = (
+    log_partitions = (
         None
         if transactional_ids is None
         else {partition_of(name, count) for name in transactional_ids}
@@ -83,7 +83,7 @@ def read_states(
     ends = {
         p.partition: (max(p.start, p.hw - ENTRIES_MAX), p.hw)
         for p in bounds.partitions
-        if p.hw > p.start and (wanted is None or p.partition in wanted)
+        if p.hw > p.start and (log_partitions is None or p.partition in log_partitions)
     }
     entries = (decode(key, value) for key, value in _records(address, ends))
     return tuple(
@@ -117,11 +117,11 @@ def is_exposed(client_version: int | None) -> bool | None:
 def partition_of(transactional_id: str, partitions: int) -> int:
     """Return the log partition of an id; its leader is the id's coordinator. Java's string hash,
     made positive as Kafka does."""
-    found = 0
+    hash_code = 0
     data = transactional_id.encode("utf-16-be")
     for (unit,) in struct.iter_unpack(">H", data):
-        found = (31 * found + unit) & 0xFFFFFFFF
-    signed = found - (1 << 32) if found & 0x80000000 else found
+        hash_code = (31 * hash_code + unit) & 0xFFFFFFFF
+    signed = hash_code - (1 << 32) if hash_code & 0x80000000 else hash_code
     return (0 if signed == -(1 << 31) else abs(signed)) % partitions
 
 
@@ -143,22 +143,22 @@ def _decode(key: io.BytesIO, value: io.BytesIO) -> StateEntry | None:
     if version not in (0, 1):
         return None
     flexible = version == 1
-    found = _Value.decode(value, version=version, compact=flexible, tagged=flexible)
+    fields = _Value.decode(value, version=version, compact=flexible, tagged=flexible)
     return StateEntry(
         transactional_id=name,
-        producer_id=found.producer_id,
-        previous_producer_id=found.previous_producer_id,
-        producer_epoch=found.producer_epoch,
-        timeout_ms=found.timeout_ms,
-        state=STATES[found.status],
+        producer_id=fields.producer_id,
+        previous_producer_id=fields.previous_producer_id,
+        producer_epoch=fields.producer_epoch,
+        timeout_ms=fields.timeout_ms,
+        state=STATES[fields.status],
         partitions=frozenset(
             (each.topic, partition)
-            for each in found.partitions or ()
+            for each in fields.partitions or ()
             for partition in each.partition_ids
         ),
-        updated_ms=found.updated_ms,
-        began_ms=found.began_ms,
-        client_version=found.client_version if flexible else None,
+        updated_ms=fields.updated_ms,
+        began_ms=fields.began_ms,
+        client_version=fields.client_version if flexible else None,
     )
 
 
@@ -198,16 +198,16 @@ def _records(
     address: Address, spans: Mapping[int, tuple[int, int]]
 ) -> list[tuple[bytes | None, bytes | None]]:
     """Return keys and values of [first, end) of each partition, in order within each."""
-    found: list[tuple[bytes | None, bytes | None]] = []
+    records: list[tuple[bytes | None, bytes | None]] = []
     if not spans:
-        return found
+        return records
     deadline = time.monotonic() + client_configs.REQUEST_TIMEOUT_MS / 1000
     # Compaction may have removed the first record since the bounds were read.
     earliest = {"auto.offset.reset": "earliest"}
     with open_consumer(address, TOPIC, client_configs.READ_UNCOMMITTED, earliest) as consumer:
         for message in read_range(consumer, TOPIC, spans):
             if message is not None:
-                found.append((as_bytes(message.key()), as_bytes(message.value())))
+                records.append((as_bytes(message.key()), as_bytes(message.value())))
             if time.monotonic() > deadline:
                 raise ClusterError(f"{TOPIC} at {address} could not be read to its end in time.")
-    return found
+    return records

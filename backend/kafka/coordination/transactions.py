@@ -73,8 +73,8 @@ class TransactionsOfCluster:
         """Return a dict for `json.dumps`, every sentence included."""
         opened = [
             {"topic": topic} | open_json(each)
-            for topic, found in self.open.items()
-            for each in found
+            for topic, transactions in self.open.items()
+            for each in transactions
         ]
         ids = [asdict(each) | {"exposed": each.exposed} for each in self.ids]
         return {"open": opened, "ids": ids, "protocols": self.protocols}
@@ -88,7 +88,9 @@ class TransactionsOfCluster:
             True: "use an older protocol and are exposed to KAFKA-17754",
             None: "use an unknown protocol",
         }
-        return ", ".join(f"{counts[key]:,} {told}" for key, told in words.items() if counts[key])
+        return ", ".join(
+            f"{counts[key]:,} {phrase}" for key, phrase in words.items() if counts[key]
+        )
 
 
 def cluster_transactions(address: Address) -> TransactionsOfCluster:
@@ -101,7 +103,8 @@ def cluster_transactions(address: Address) -> TransactionsOfCluster:
         topics = sorted(kafka.with_retries(lambda: topics_with_open(kafka)))
         opened = {topic: open_transactions(kafka, topic) for topic in topics}
         return TransactionsOfCluster(
-            {topic: found for topic, found in opened.items() if found}, _ids(kafka)
+            {topic: transactions for topic, transactions in opened.items() if transactions},
+            _ids(kafka),
         )
 
 
@@ -115,10 +118,10 @@ def topics_with_open(kafka: Connection) -> set[str]:
         for partition in topic.partitions
         if partition.leader_id >= 0
     ]
-    found = kafka.admin.describe_producers(places)
+    states = kafka.admin.describe_producers(places)
     return {
         place.topic
-        for place, state in found.items()
+        for place, state in states.items()
         if any(each.current_transaction_start_offset >= 0 for each in state.active_producers)
     }
 
@@ -129,17 +132,17 @@ def _ids(kafka: Connection) -> tuple[TransactionalId, ...]:
     every = [each for of_broker in listed.values() for each in of_broker]
     # A cluster may have many thousands of ids: only those under way are asked about.
     going = [each.transactional_id for each in every if each.state.value in UNDER_WAY]
-    told = described(kafka, going)
-    found = [
+    descriptions = described(kafka, going)
+    ids = [
         replace(
-            _joined(each, told.get(each.transactional_id)),
+            _joined(each, descriptions.get(each.transactional_id)),
             client_version=versions.get(each.transactional_id),
         )
         for each in every
     ]
     return tuple(
         sorted(
-            found,
+            ids,
             key=lambda each: (each.age_ms is None, -(each.age_ms or 0), each.transactional_id),
         )
     )
@@ -153,20 +156,20 @@ def _states(kafka: Connection) -> tuple[StateEntry, ...]:
         return ()
 
 
-def _joined(listed: Any, told: Any) -> TransactionalId:
+def _joined(listed: Any, description: Any) -> TransactionalId:
     """Join an id of the list with its description, if it has one."""
     name = listed.transactional_id
     # It may have ended since it was listed.
-    if told is None or told.transaction_start_time_ms < 0:
+    if description is None or description.transaction_start_time_ms < 0:
         return TransactionalId(name, listed.state.value, listed.producer_id, None, None, None, ())
-    age_ms = max(0, int(time.time() * 1000) - told.transaction_start_time_ms)
-    places = sorted((place.topic, place.partition) for place in told.topic_partitions)
+    age_ms = max(0, int(time.time() * 1000) - description.transaction_start_time_ms)
+    places = sorted((place.topic, place.partition) for place in description.topic_partitions)
     return TransactionalId(
         name,
-        told.state.value,
-        told.producer_id,
-        told.producer_epoch,
-        told.transaction_timeout_ms,
+        description.state.value,
+        description.producer_id,
+        description.producer_epoch,
+        description.transaction_timeout_ms,
         age_ms,
         tuple(places),
     )

@@ -35,7 +35,7 @@ def unstable_offsets(kafka: Connection, topic: str) -> tuple[int, tuple[Unstable
         return stable, ()
     holders = open_transactions(kafka, TOPIC)
     count = len(kafka.leaders(TOPIC))
-    found = [
+    offsets = [
         UnstableOffset(
             group,
             topic,
@@ -45,7 +45,7 @@ def unstable_offsets(kafka: Connection, topic: str) -> tuple[int, tuple[Unstable
         for group, partition in sorted(unstable)
     ]
     # Without a holder, the transaction has ended between the two requests.
-    return stable + len(unstable), tuple(each for each in found if each.holders)
+    return stable + len(unstable), tuple(each for each in offsets if each.holders)
 
 
 def _offsets(
@@ -53,11 +53,11 @@ def _offsets(
 ) -> tuple[int, set[tuple[str, int]]]:
     """Count the stable offsets, and return the groups and partitions of unstable ones."""
     ask = OffsetFetchRequest.OffsetFetchRequestGroup
-    wanted = [ask.OffsetFetchRequestTopics(name=topic, partition_indexes=list(partitions))]
+    request_topics = [ask.OffsetFetchRequestTopics(name=topic, partition_indexes=list(partitions))]
 
     def request(names: list[str]) -> OffsetFetchRequest:
         return OffsetFetchRequest(
-            groups=[ask(group_id=name, topics=wanted) for name in names],
+            groups=[ask(group_id=name, topics=request_topics) for name in names],
             require_stable=True,
             min_version=VERSION_MIN,
             max_version=VERSION_MAX,
@@ -68,13 +68,13 @@ def _offsets(
         for group in answer.groups:
             if group.error_code:
                 raise for_code(group.error_code)(f"offsets of group {group.group_id}")
-            for one in group.topics[0].partitions:
-                error = for_code(one.error_code)
+            for partition in group.topics[0].partitions:
+                error = for_code(partition.error_code)
                 if error is UnstableOffsetCommitError:
-                    unstable.add((group.group_id, one.partition_index))
-                elif one.error_code:
+                    unstable.add((group.group_id, partition.partition_index))
+                elif partition.error_code:
                     raise error(
-                        f"offset of group {group.group_id} on {topic}-{one.partition_index}"
+                        f"offset of group {group.group_id} on {topic}-{partition.partition_index}"
                     )
-                stable += one.committed_offset >= 0
+                stable += partition.committed_offset >= 0
     return stable, unstable

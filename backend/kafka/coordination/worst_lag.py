@@ -44,7 +44,7 @@ def offsets_behind(
     answers = kafka.with_retries(
         lambda: kafka.admin.list_group_offsets(dict.fromkeys(groups, None))
     )
-    found: dict[str, list[tuple[Lag, Bounds]]] = {}
+    lags: dict[str, list[tuple[Lag, Bounds]]] = {}
     for group in groups:
         committed: dict[str, dict[int, int]] = {}
         for at, each in answers[group].items():
@@ -55,8 +55,8 @@ def offsets_behind(
         for topic, offsets in committed.items():
             part = bounds_from(bounds[topic], offsets)
             left = sum(max(0, p.lso - p.start) for p in part.partitions)
-            found.setdefault(topic, []).append((Lag(group, topic, left, left == 0), part))
-    return found
+            lags.setdefault(topic, []).append((Lag(group, topic, left, left == 0), part))
+    return lags
 
 
 def worst_lag(
