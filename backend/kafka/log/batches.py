@@ -127,12 +127,12 @@ def require_crc(data: memoryview, positions: Sequence[int], where: str) -> None:
     """
     for at in positions:
         header = np.frombuffer(data[at : at + HEADER.itemsize], HEADER)[0]
-        found = calc_crc32c(data[at + _AFTER_CRC : at + _AFTER_LENGTH + int(header["length"])])
-        if found != header["crc"]:
+        crc = calc_crc32c(data[at + _AFTER_CRC : at + _AFTER_LENGTH + int(header["length"])])
+        if crc != header["crc"]:
             raise _corrupt(
                 where,
                 int(header["base_offset"]),
-                f"its CRC is {header['crc']:08x}, not {found:08x}",
+                f"its CRC is {header['crc']:08x}, not {crc:08x}",
             )
 
 
@@ -147,21 +147,23 @@ def batch_rows(data: memoryview, positions: Sequence[int], partition: int) -> He
     """Return the headers of the batches at `positions`, as `ROW`s. No record is decoded, except a
     control record's key. Raises ClusterError for a broken one."""
     at = np.asarray(positions, np.int64)
-    found = np.frombuffer(data, np.uint8)[at[:, None] + np.arange(HEADER.itemsize)].view(HEADER)[
+    headers = np.frombuffer(data, np.uint8)[at[:, None] + np.arange(HEADER.itemsize)].view(HEADER)[
         :, 0
     ]
-    attributes = found["attributes"]
+    attributes = headers["attributes"]
     rows = np.zeros(len(at), ROW)
     rows["partition"] = partition
     for name in _SHARED:
-        rows[name] = found[name]
-    rows["last_offset"] = rows["base_offset"] + found["last_offset_delta"]
+        rows[name] = headers[name]
+    rows["last_offset"] = rows["base_offset"] + headers["last_offset_delta"]
     rows["transactional"] = (attributes & _TRANSACTIONAL_BIT) != 0
     # With log append time the first timestamp is the client's. With a delete horizon (KIP-534) it
     # is not a timestamp.
     replaced = (attributes & (_LOG_APPEND_TIME_BIT | _DELETE_HORIZON_BIT)) != 0
-    rows["first_timestamp"] = np.where(replaced, found["max_timestamp"], found["first_timestamp"])
-    rows["size"] = found["length"] + _AFTER_LENGTH
+    rows["first_timestamp"] = np.where(
+        replaced, headers["max_timestamp"], headers["first_timestamp"]
+    )
+    rows["size"] = headers["length"] + _AFTER_LENGTH
     rows["compression"] = attributes & COMPRESSION_BITS
     for index in np.flatnonzero(attributes & _CONTROL_BIT).tolist():
         try:
@@ -313,7 +315,7 @@ def _bounded(text: bytes) -> bytes:
     return text
 
 
-def table(kept: pa.Table, parts: Sequence[Headers]) -> pa.Table:
+def table(existing: pa.Table, parts: Sequence[Headers]) -> pa.Table:
     """Append the rows to those that are already in a table (`SCHEMA`), by partition and offset."""
     rows = np.concatenate([np.empty(0, ROW), *parts])
     columns = []
@@ -325,7 +327,7 @@ def table(kept: pa.Table, parts: Sequence[Headers]) -> pa.Table:
             columns.append(pa.array(COMPRESSIONS, pa.string()).take(pa.array(values)))
         else:
             columns.append(pa.array(values, field.type))
-    whole = pa.concat_tables([kept, pa.Table.from_arrays(columns, schema=SCHEMA)])
+    whole = pa.concat_tables([existing, pa.Table.from_arrays(columns, schema=SCHEMA)])
     return whole.sort_by(
         [("partition", "ascending"), ("base_offset", "ascending")]
     ).combine_chunks()

@@ -95,10 +95,14 @@ def _noting(method: Callable[..., Any], right: str, *arguments: Any, **named: An
         raise
 
 
-def _resources(asked: object = (), *_more: object) -> str:
+def _resources(subject: object = (), *_more: object) -> str:
     """Return the names of what a call asked about: topics of partitions, groups, ids."""
-    items = asked if isinstance(asked, Iterable) and not isinstance(asked, str | tuple) else [asked]
-    names = sorted({str(getattr(one, "topic", getattr(one, "name", one))) for one in items})
+    items = (
+        subject
+        if isinstance(subject, Iterable) and not isinstance(subject, str | tuple)
+        else [subject]
+    )
+    names = sorted({str(getattr(item, "topic", getattr(item, "name", item))) for item in items})
     return ", ".join(names)
 
 
@@ -220,10 +224,10 @@ def cluster_error(address: Address, error: KafkaError) -> ClusterError:
     if isinstance(error, IncompatibleBrokerVersion):
         # Only the text names the request.
         request = re.search(r"'(\w+?)(Request)?'", str(error))
-        asked = request.group(1) if request else str(error)
+        request_name = request.group(1) if request else str(error)
         return ClusterError(
-            f"The brokers at {address} do not offer {asked} as it is needed here; Apache Kafka 3.0"
-            " and later do."
+            f"The brokers at {address} do not offer {request_name} as it is needed here; Apache"
+            " Kafka 3.0 and later do."
         )
     if isinstance(error, AuthorizationError):
         rights = getattr(error, "__notes__", [])
@@ -238,5 +242,5 @@ def cluster_error(address: Address, error: KafkaError) -> ClusterError:
             f"Kafka at {address} did not answer in time ({name}{details}). Check that its brokers"
             " run and that the client properties have the right security settings."
         )
-    said = shorten(str(error), DETAILS_CHARACTERS)
-    return ClusterError(f"Kafka at {address} refused the request ({name}: {said}).")
+    message = shorten(str(error), DETAILS_CHARACTERS)
+    return ClusterError(f"Kafka at {address} refused the request ({name}: {message}).")

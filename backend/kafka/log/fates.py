@@ -90,9 +90,9 @@ def balance(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
     counts = np.zeros((len(row), len(FATES)), np.int64)
     partition = ranges["partition"].map(row).to_numpy(np.int64)
     span = (ranges["last_offset"] - ranges["first_offset"] + 1).to_numpy(np.int64)
-    kept = _kept(ranges, span)
-    np.add.at(counts, (partition, _codes(ranges["fate"])), kept)
-    np.add.at(counts[:, FATES.index(Fate.GONE)], partition, span - kept)
+    remaining = _kept(ranges, span)
+    np.add.at(counts, (partition, _codes(ranges["fate"])), remaining)
+    np.add.at(counts[:, FATES.index(Fate.GONE)], partition, span - remaining)
     for p, offsets in zip(bounds.partitions, counts.sum(axis=1), strict=True):
         assert offsets == p.hw - p.start, (
             f"partition {p.partition}: {offsets} fates for {p.hw - p.start} offsets"
@@ -157,33 +157,33 @@ def records_between(
     Exact, except for a thinned-out batch that crosses `first` or `end`: its records count as evenly
     spread.
     """
-    own = ranges[(ranges["partition"] == partition) & ranges["fate"].isin(list(fates))]
+    fate_rows = ranges[(ranges["partition"] == partition) & ranges["fate"].isin(list(fates))]
     low, high, records = (
-        own[name].to_numpy(np.int64) for name in ("first_offset", "last_offset", "records")
+        fate_rows[name].to_numpy(np.int64) for name in ("first_offset", "last_offset", "records")
     )
     span = high - low + 1
     inside = np.clip(np.minimum(high + 1, end) - np.maximum(low, first), 0, None)
     return int((records * inside // span).sum())
 
 
-def _before(own: pd.DataFrame, codes: npt.NDArray[np.int8], at: Ints) -> Ints:
+def _before(ranges: pd.DataFrame, codes: npt.NDArray[np.int8], at: Ints) -> Ints:
     """Count offsets of each fate below each of `at`. The ranges cover one partition without a
     gap."""
-    low = own["first_offset"].to_numpy(np.int64)
-    span = own["last_offset"].to_numpy(np.int64) + 1 - low
-    kept = _kept(own, span)
+    low = ranges["first_offset"].to_numpy(np.int64)
+    span = ranges["last_offset"].to_numpy(np.int64) + 1 - low
+    remaining = _kept(ranges, span)
     gone = FATES.index(Fate.GONE)
     below = np.zeros((len(low) + 1, len(FATES)), np.int64)
-    np.add.at(below, (np.arange(1, len(low) + 1), codes), kept)
-    below[1:, gone] += span - kept
+    np.add.at(below, (np.arange(1, len(low) + 1), codes), remaining)
+    below[1:, gone] += span - remaining
     below = below.cumsum(axis=0)
     row = np.searchsorted(low, at, side="right") - 1
     into = np.minimum(at - low[row], span[row])
-    part = kept[row] * into // span[row]
-    found = np.asarray(below[row], np.int64)
-    np.add.at(found, (np.arange(len(at)), codes[row]), part)
-    found[:, gone] += into - part
-    return found
+    part = remaining[row] * into // span[row]
+    counts = np.asarray(below[row], np.int64)
+    np.add.at(counts, (np.arange(len(at)), codes[row]), part)
+    counts[:, gone] += into - part
+    return counts
 
 
 def _kept(ranges: pd.DataFrame, span: Ints) -> Ints:
@@ -200,13 +200,13 @@ def _codes(fates: pd.Series[Any]) -> npt.NDArray[np.int8]:
     return np.asarray(pd.Categorical(fates, categories=list(FATES)).codes, np.int8)
 
 
-def _ranges(rows: pd.DataFrame, found: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
+def _ranges(rows: pd.DataFrame, transaction_rows: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
     """Return batches and the gaps between them, cut at the last stable offset, each with its
     fate."""
     # Evidence has no such column, and nobody reads records by it.
     inflated = rows["inflated"].fillna(0) if "inflated" in rows else rows["count"] * 0
     inflated = inflated.astype(np.int64)
-    own = pd.DataFrame(
+    batch_ranges = pd.DataFrame(
         {
             "partition": rows["partition"].astype(np.int64),
             "first_offset": rows["base_offset"],
@@ -221,9 +221,11 @@ def _ranges(rows: pd.DataFrame, found: pd.DataFrame, bounds: Bounds) -> pd.DataF
             "ratio": inflated / rows["size"].clip(lower=1),
         }
     )
-    ranges = _cut_at_lso(pd.concat([own, _gaps(own, bounds)], ignore_index=True), bounds)
+    ranges = _cut_at_lso(
+        pd.concat([batch_ranges, _gaps(batch_ranges, bounds)], ignore_index=True), bounds
+    )
     ranges = ranges.sort_values(["partition", "first_offset"], kind="stable", ignore_index=True)
-    outcome = ranges["transaction"].map(found["outcome"])
+    outcome = ranges["transaction"].map(transaction_rows["outcome"])
     ranges["fate"] = np.select(
         [
             ranges["first_offset"].to_numpy() >= lso_of(ranges["partition"], bounds),
@@ -238,7 +240,7 @@ def _ranges(rows: pd.DataFrame, found: pd.DataFrame, bounds: Bounds) -> pd.DataF
     return ranges
 
 
-def _gaps(own: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
+def _gaps(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
     """Return the offsets of [start, hw) that lie in no batch, as empty ranges."""
     partition = [p.partition for p in bounds.partitions]
     # Start and end act as batches, so every gap lies between two batches.
@@ -253,7 +255,7 @@ def _gaps(own: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
             ),
         }
     )
-    both = pd.concat([own[["partition", "first_offset", "last_offset"]], edges])
+    both = pd.concat([ranges[["partition", "first_offset", "last_offset"]], edges])
     both = both.sort_values(["partition", "first_offset", "last_offset"], kind="stable")
     low = both["last_offset"].to_numpy()[:-1] + 1
     high = both["first_offset"].to_numpy()[1:] - 1

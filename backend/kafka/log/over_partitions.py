@@ -57,16 +57,18 @@ def over_partitions(transactions: pd.DataFrame) -> pd.DataFrame:
         ["producer_id", "producer_epoch", "marker", "partition"], kind="stable"
     )
     rows = order.assign(number=_numbers(order)).sort_values(["number", "partition"], kind="stable")
-    own = rows.groupby("number")
-    found = pd.DataFrame(
+    by_number = rows.groupby("number")
+    table = pd.DataFrame(
         {
-            "producer_id": own["producer_id"].first(),
-            "producer_epoch": own["producer_epoch"].first(),
-            "records": own["records"].sum(),
-            "bytes": own["bytes"].sum(),
-            "begin_ms": own["first_timestamp"].min(),
+            "producer_id": by_number["producer_id"].first(),
+            "producer_epoch": by_number["producer_epoch"].first(),
+            "records": by_number["records"].sum(),
+            "bytes": by_number["bytes"].sum(),
+            "begin_ms": by_number["first_timestamp"].min(),
             "end_ms": (
-                own["marker_timestamp"].max().where(own["marker_timestamp"].count() == own.size())
+                by_number["marker_timestamp"]
+                .max()
+                .where(by_number["marker_timestamp"].count() == by_number.size())
             ),
             "outcome": _outcomes(rows),
         }
@@ -78,9 +80,9 @@ def over_partitions(transactions: pd.DataFrame) -> pd.DataFrame:
         ("last_offset_by_partition", rows["last_offset"]),
     ):
         parts = np.split(values.to_numpy(), cuts) if len(rows) else []
-        found[name] = pd.Series([tuple(part.tolist()) for part in parts], found.index, dtype=object)
-    found = found.sort_values(["begin_ms", "producer_id"], kind="stable", ignore_index=True)
-    return found[list(OVER_PARTITIONS_COLUMNS)]
+        table[name] = pd.Series([tuple(part.tolist()) for part in parts], table.index, dtype=object)
+    table = table.sort_values(["begin_ms", "producer_id"], kind="stable", ignore_index=True)
+    return table[list(OVER_PARTITIONS_COLUMNS)]
 
 
 def _numbers(order: pd.DataFrame) -> list[int]:
@@ -91,7 +93,7 @@ def _numbers(order: pd.DataFrame) -> list[int]:
     ahead = ahead.groupby([order["producer_id"], order["producer_epoch"]]).transform("max")
     numbers: list[int] = []
     last_of_epoch = (order["marker_epoch"] > order["producer_epoch"]).fillna(False)
-    number, of, seen, complete = -1, None, set[int](), False
+    number, of, partitions, complete = -1, None, set[int](), False
     first_marker, oldest, newest = np.inf, np.inf, -np.inf
     for producer, epoch, partition, first, last, marker, ends_epoch in zip(
         order["producer_id"],
@@ -107,10 +109,10 @@ def _numbers(order: pd.DataFrame) -> list[int]:
             apart = first > newest or last < oldest or last > first_marker
         else:
             apart = marker - first_marker > first_marker - first
-        if of != (producer, epoch) or partition in seen or (apart and not complete):
-            number, of, seen = number + 1, (producer, epoch), set()
+        if of != (producer, epoch) or partition in partitions or (apart and not complete):
+            number, of, partitions = number + 1, (producer, epoch), set()
             first_marker, oldest, newest = marker, first, last
-        seen.add(partition)
+        partitions.add(partition)
         oldest, newest = min(oldest, first), max(newest, last)
         complete = bool(ends_epoch)
         numbers.append(number)
@@ -128,9 +130,9 @@ def _outcomes(rows: pd.DataFrame) -> pd.Series[Any]:
         name: (rows["outcome"] == name).groupby(rows["number"]).any()
         for name in (OPEN, UNEXPLAINED)
     }
-    found = np.select(
+    outcomes = np.select(
         [has[COMMITTED] & has[ABORTED], waits[UNEXPLAINED], waits[OPEN], has[ABORTED]],
         [SPLIT, UNEXPLAINED, OPEN, ABORTED],
         COMMITTED,
     )
-    return pd.Series(found, has[COMMITTED].index, dtype=object)
+    return pd.Series(outcomes, has[COMMITTED].index, dtype=object)

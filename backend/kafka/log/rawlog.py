@@ -141,14 +141,14 @@ class Connection:
             leaders = self.leaders(topic)
             # A Fetch must name a valid offset, and the high watermark always is one.
             ends = self._offsets(topic, leaders, LATEST, UNCOMMITTED)
-            found = self._fetch(topic, leaders, ends, partition_bytes=1)
+            answers = self._fetch(topic, leaders, ends, partition_bytes=1)
             return Bounds(
-                topic, tuple(_partition_bounds(found[partition]) for partition in sorted(found))
+                topic, tuple(_partition_bounds(answers[partition]) for partition in sorted(answers))
             )
 
-        found = self.with_retries(ask)
-        complete = all(p.start >= 0 and p.lso >= 0 for p in found.partitions)
-        return found if complete else self.bounds_in_order(topic)
+        bounds = self.with_retries(ask)
+        complete = all(p.start >= 0 and p.lso >= 0 for p in bounds.partitions)
+        return bounds if complete else self.bounds_in_order(topic)
 
     def bounds_in_order(self, topic: str) -> Bounds:
         """Return the same bounds by three requests, for brokers whose Fetch responses lack one of
@@ -180,17 +180,22 @@ class Connection:
     ) -> pa.Table:
         """See `scan`. With `part_of`, `bounds` are a part of it. Then only batches that begin in
         `bounds` are returned, and they are cut only at the edges of `part_of`."""
-        kept, spans = missing_spans(bounds, since)
+        existing, spans = missing_spans(bounds, since)
         edges = {p.partition: (p.start, p.hw) for p in part_of.partitions} if part_of else {}
         parts: list[Headers] = []
-        scanned = len(kept)
+        scanned = len(existing)
         served = time.monotonic()
         while spans:
             got = self.with_retries(lambda: self._fetch_spans(topic, spans))
             for partition, answer in got.items():
                 span = spans[partition][0]
                 rows, reached = self._read(
-                    *(topic, partition, span, edges.get(partition, span), answer, check_crc),
+                    topic,
+                    partition,
+                    span,
+                    edges=edges.get(partition, span),
+                    answer=answer,
+                    check_crc=check_crc,
                     readable=readable,
                 )
                 if reached is None:
@@ -216,18 +221,21 @@ class Connection:
                     f" offset {queue[0][0]} on, although its log ends at {queue[-1][1]}. Try"
                     " again."
                 )
-        return table(kept, parts)
+        return table(existing, parts)
 
     def leaders(self, topic: str) -> dict[int, int]:
         """Return the broker that leads each partition. Raises TopicError for a topic that does not
         exist."""
-        (found,) = self.metadata(topic).topics
-        for partition in found.partitions:
+        (topic_metadata,) = self.metadata(topic).topics
+        for partition in topic_metadata.partitions:
             if partition.leader_id < 0:
                 raise for_code(partition.error_code)(
                     f"partition {partition.partition_index} has no leader"
                 )
-        return {partition.partition_index: partition.leader_id for partition in found.partitions}
+        return {
+            partition.partition_index: partition.leader_id
+            for partition in topic_metadata.partitions
+        }
 
     def metadata(self, topic: str) -> Any:
         """Return the Metadata response for one topic. Raises TopicError for a topic that does not
@@ -236,10 +244,10 @@ class Connection:
         def ask() -> Any:
             return self._metadata([MetadataRequest.MetadataRequestTopic(name=topic)])
 
-        def known(answer: Any) -> bool:
+        def is_known(answer: Any) -> bool:
             return for_code(answer.topics[0].error_code) is not UnknownTopicOrPartitionError
 
-        answer = ask_until(ask, known, NEW_TOPIC_PATIENCE_S, RETRY_PAUSE_S)
+        answer = ask_until(ask, is_known, NEW_TOPIC_PATIENCE_S, RETRY_PAUSE_S)
         error = for_code(answer.topics[0].error_code)
         if error is TopicAuthorizationFailedError:
             raise self.address.not_allowed(f"Describe on topic {topic}")
@@ -318,9 +326,9 @@ class Connection:
     def _offsets(
         self, topic: str, partitions: Iterable[int], at: OffsetSpec, level: IsolationLevel
     ) -> dict[int, int]:
-        wanted = dict.fromkeys((TopicPartition(topic, p) for p in partitions), at)
-        found = self.admin.list_partition_offsets(wanted, isolation_level=level)
-        return {partition.partition: each.offset for partition, each in found.items()}
+        places = dict.fromkeys((TopicPartition(topic, p) for p in partitions), at)
+        answers = self.admin.list_partition_offsets(places, isolation_level=level)
+        return {partition.partition: each.offset for partition, each in answers.items()}
 
     def _fetch_spans(
         self, topic: str, spans: Mapping[int, Sequence[tuple[int, int]]]
@@ -362,7 +370,7 @@ class Connection:
             )
             for node, partitions in _by_leader(leaders, list(offsets)).items()
         }
-        found = {}
+        by_partition = {}
         for answer in self.send(requests).values():
             if answer.error_code:
                 raise for_code(answer.error_code)(f"fetch of {topic}")
@@ -372,8 +380,8 @@ class Connection:
                     raise self.address.not_allowed(f"Read on topic {topic}")
                 if partition.error_code and error is not OffsetOutOfRangeError:
                     raise error(f"fetch of {topic}-{partition.partition_index}")
-                found[partition.partition_index] = partition
-        return found
+                by_partition[partition.partition_index] = partition
+        return by_partition
 
     def _read(
         self,
@@ -447,7 +455,7 @@ def _partition_bounds(answer: Any) -> PartitionBounds:
 def _by_leader(
     leaders: Mapping[int, int], partitions: Sequence[int]
 ) -> dict[int | None, list[int]]:
-    found: dict[int | None, list[int]] = {}
+    by_leader: dict[int | None, list[int]] = {}
     for partition in partitions:
-        found.setdefault(leaders[partition], []).append(partition)
-    return found
+        by_leader.setdefault(leaders[partition], []).append(partition)
+    return by_leader

@@ -57,28 +57,28 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        given = {name.lower(): value for name, value in options.items()}
-        known = {name.lower() for name in _OPTIONS}
-        unknown = [name for name in given if name not in known and not name.startswith("kafka.")]
+        values = {name.lower(): value for name, value in options.items()}
+        names = {name.lower() for name in _OPTIONS}
+        unknown = [name for name in values if name not in names and not name.startswith("kafka.")]
         if unknown:
             raise UsageError(
                 f"{FORMAT}: unknown option {unknown[0]}. Known: {', '.join(_OPTIONS)}, kafka.*"
             )
-        if not given.get("topic"):
+        if not values.get("topic"):
             raise UsageError(f"{FORMAT}: the option topic is missing.")
-        address = address_of_spark_options(given)
-        per_task = given.get("offsetspertask", str(OFFSETS_PER_TASK))
+        address = address_of_spark_options(values)
+        per_task = values.get("offsetspertask", str(OFFSETS_PER_TASK))
         if not per_task.isdecimal() or int(per_task) < 1:
             raise UsageError(
                 f"{FORMAT}: offsetsPerTask is {per_task}; it must be a number of at least 1."
             )
-        flags = {name: given.get(name.lower(), "false").lower() for name in _FLAGS}
+        flags = {name: values.get(name.lower(), "false").lower() for name in _FLAGS}
         for name, flag in flags.items():
             if flag not in ("true", "false"):
                 raise UsageError(f"{FORMAT}: {name} is {flag}; it must be true or false.")
-        bounds = _parse_bounds(given["topic"], given["bounds"]) if "bounds" in given else None
+        bounds = _parse_bounds(values["topic"], values["bounds"]) if "bounds" in values else None
         check_crc, readable = (flags[name] == "true" for name in _FLAGS)
-        return cls(address, given["topic"], bounds, int(per_task), check_crc, readable)
+        return cls(address, values["topic"], bounds, int(per_task), check_crc, readable)
 
 
 _FLAGS = ("checkCrc", "readable")
