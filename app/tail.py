@@ -159,7 +159,7 @@ def read(
         snapshot.ranges,
         ISOLATION[selection.level],
         SEARCHED_ROWS if searched else TAIL_ROWS,
-        wanted=replace(selection.wanted, fates=()),
+        query=replace(selection.wanted, fates=()),
         text=decode if selection.value and formats.configured else None,
     )
     return mask_records(hidden_fields(settings, selection.topic), rows)

@@ -99,7 +99,7 @@ def older_outputs(address: Address, sample: Sample, formats: Formats) -> Iterato
         bounds,
         ranges,
         count=OLDER_OUTPUTS,
-        kept=KEPT_BYTES,
+        bytes_max=KEPT_BYTES,
         seconds=SECONDS_MAX,
         size=CHUNK,
     )

@@ -87,13 +87,13 @@ def describe_cluster(address: Address) -> ClusterView:
     """Raises ClusterError."""
     # The admin client cannot read DescribeCluster of brokers before Kafka 3.7 (version 0).
     with connect(address) as kafka:
-        told = kafka.with_retries(kafka.metadata_of_all)
+        metadata = kafka.with_retries(kafka.metadata_of_all)
         controller = _controller(kafka)
     return ClusterView(
-        cluster=told.cluster_id,
+        cluster=metadata.cluster_id,
         brokers=tuple(
             Broker(each.node_id, each.host, each.port, each.rack)
-            for each in sorted(told.brokers, key=lambda each: each.node_id)
+            for each in sorted(metadata.brokers, key=lambda each: each.node_id)
         ),
         controller=controller,
         topics=tuple(
@@ -103,7 +103,7 @@ def describe_cluster(address: Address) -> ClusterView:
                 min((len(p.replica_nodes) for p in each.partitions), default=0),
                 sum(len(p.isr_nodes) < len(p.replica_nodes) for p in each.partitions),
             )
-            for each in sorted(told.topics, key=lambda each: each.name)
+            for each in sorted(metadata.topics, key=lambda each: each.name)
             if each.name not in INTERNAL_TOPICS
         ),
     )
@@ -118,7 +118,7 @@ def describe_topic(
     """
     with connect(address) as kafka:
         kafka.leaders(topic)
-        (told,) = kafka.with_retries(lambda: kafka.admin.describe_topics([topic]))
+        (description,) = kafka.with_retries(lambda: kafka.admin.describe_topics([topic]))
         answer = kafka.with_retries(
             lambda: kafka.admin.describe_configs(
                 [ConfigResource("TOPIC", topic)], config_filter="all"
@@ -128,7 +128,7 @@ def describe_topic(
         Placement(
             p["partition_index"], p["leader_id"], tuple(p["replica_nodes"]), tuple(p["isr_nodes"])
         )
-        for p in sorted(told["partitions"], key=lambda p: p["partition_index"])
+        for p in sorted(description["partitions"], key=lambda p: p["partition_index"])
     )
     settings = [
         Setting(
@@ -150,22 +150,22 @@ def cleanup_policy(kafka: Connection, topic: str) -> str:
         )
     except KafkaError:
         return ""
-    known = {name: str(each["value"]) for name, each in answer["topic"][topic].items()}
-    said = [known.get("cleanup.policy", "")]
+    configs = {name: str(each["value"]) for name, each in answer["topic"][topic].items()}
+    words = [configs.get("cleanup.policy", "")]
     for name, unit, noun in (
         ("retention.ms", 86_400_000, "days"),
         ("retention.bytes", 1_000_000, "MB"),
     ):
-        if "delete" in said[0] and int(known.get(name, -1)) >= 0:
-            said.append(f"after {int(known[name]) / unit:,.4g} {noun}")
-    return " ".join(said)
+        if "delete" in words[0] and int(configs.get(name, -1)) >= 0:
+            words.append(f"after {int(configs[name]) / unit:,.4g} {noun}")
+    return " ".join(words)
 
 
 def _controller(kafka: Connection) -> int | None:
     """Return the quorum's leader. Since KRaft, brokers name any broker as the controller."""
     try:
-        told = kafka.with_retries(kafka.admin.describe_metadata_quorum)
-        leader: int = told["topics"][0]["partitions"][0]["leader_id"]
+        quorum = kafka.with_retries(kafka.admin.describe_metadata_quorum)
+        leader: int = quorum["topics"][0]["partitions"][0]["leader_id"]
     except (KafkaError, LookupError):
         return None
     return leader

@@ -62,9 +62,9 @@ def why(
         )
         return f"{kind}{ends}; no consumer ever gets one."
     if delivered != (fate == Fate.COMMITTED):
-        said = "got it" if delivered else "did not get it"
+        outcome = "got it" if delivered else "did not get it"
         return (
-            f"The raw log says {fate.lower()}{at}, but a read_committed consumer {said}: one of"
+            f"The raw log says {fate.lower()}{at}, but a read_committed consumer {outcome}: one of"
             " them is wrong."
         )
     if fate == Fate.COMMITTED:

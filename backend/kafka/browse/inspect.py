@@ -137,23 +137,23 @@ class TopicView:
     def to_json(self) -> dict[str, Any]:
         """Return a dict for `json.dumps`: fates in lower case, times in ISO 8601, every sentence
         included."""
-        told = asdict(self)
-        told["taken_at"] = self.taken_at.isoformat()
-        told["offsets"] = self.bounds.offsets
-        told["bounds"] = [asdict(p) for p in self.bounds.partitions]
-        told["fates"] = _lower(self.fates)
-        told["partitions"] = [asdict(p) | {"fates": _lower(p.fates)} for p in self.partitions]
-        told["open"] = [open_json(each) for each in self.open]
-        told["unstable"] = [
+        fields = asdict(self)
+        fields["taken_at"] = self.taken_at.isoformat()
+        fields["offsets"] = self.bounds.offsets
+        fields["bounds"] = [asdict(p) for p in self.bounds.partitions]
+        fields["fates"] = _lower(self.fates)
+        fields["partitions"] = [asdict(p) | {"fates": _lower(p.fates)} for p in self.partitions]
+        fields["open"] = [open_json(each) for each in self.open]
+        fields["unstable"] = [
             asdict(each) | {"stuck": each.stuck, "why": each.why} for each in self.unstable
         ]
         sums = ("visible", "uncommitted", "withheld", "subtraction", "stuck")
-        told["lags"] = [
+        fields["lags"] = [
             asdict(lag) | {name: getattr(lag, name) for name in sums} for lag in self.lags
         ]
-        told["mirrored"] = [each._asdict() for each in self.mirrored]
-        told["shares"] = [share_json(each) for each in self.shares]
-        return told
+        fields["mirrored"] = [each._asdict() for each in self.mirrored]
+        fields["shares"] = [share_json(each) for each in self.shares]
+        return fields
 
 
 def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> TopicView:
@@ -193,7 +193,9 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
         )
         mirrored = hear(
             "MirrorMaker's checkpoints",
-            lambda: [one for each in checkpoints(address, [topic]) for one in each.found],
+            lambda: [
+                checkpoint for each in checkpoints(address, [topic]) for checkpoint in each.found
+            ],
         )
         unstable = hear("unstable offsets", lambda: unstable_offsets(kafka, topic))
         ended = transactions(batches, bounds)
@@ -229,12 +231,12 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
     )
 
 
-def summary(found: pd.DataFrame, last: int = LAST_TRANSACTIONS) -> TransactionsView:
+def summary(rows: pd.DataFrame, last: int = LAST_TRANSACTIONS) -> TransactionsView:
     """Count the rows of `fates.transactions`, extended by `transactional_id` and `reason`, and keep
     the last few that began."""
-    number = found["outcome"].value_counts()
-    records = found.groupby("outcome")["records"].sum()
-    latest = found.sort_values(
+    number = rows["outcome"].value_counts()
+    records = rows.groupby("outcome")["records"].sum()
+    latest = rows.sort_values(
         ["first_timestamp", "first_offset"], ascending=False, kind="stable"
     ).head(last)
     return TransactionsView(
@@ -245,7 +247,7 @@ def summary(found: pd.DataFrame, last: int = LAST_TRANSACTIONS) -> TransactionsV
         records_committed=int(records.get(COMMITTED, 0)),
         records_aborted=int(records.get(ABORTED, 0)),
         aborted_by={
-            str(reason): int(count) for reason, count in found["reason"].value_counts().items()
+            str(reason): int(count) for reason, count in rows["reason"].value_counts().items()
         },
         last=tuple(TransactionView(**row) for row in _rows(latest)),
     )

@@ -118,8 +118,8 @@ class Overview:
                 key = topic.topic, each.producer_id
                 if key not in worst or each.withheld > worst[key].withheld:
                     worst[key] = each
-        found = [(topic, each) for (topic, _producer), each in worst.items()]
-        return tuple(sorted(found, key=lambda one: (not one[1].hanging, -one[1].age_ms)))
+        pairs = [(topic, each) for (topic, _producer), each in worst.items()]
+        return tuple(sorted(pairs, key=lambda pair: (not pair[1].hanging, -pair[1].age_ms)))
 
     @property
     def withheld(self) -> int:
@@ -147,7 +147,7 @@ def overview(address: Address) -> Overview:
     not_heard: list[str] = []
     with connect(address) as kafka:
 
-        def told(question: Callable[[], Answer], instead: Answer) -> Answer:
+        def ask(question: Callable[[], Answer], instead: Answer) -> Answer:
             """Ask; on refusal, note why."""
             try:
                 return question()
@@ -160,15 +160,13 @@ def overview(address: Address) -> Overview:
         taken_at = datetime.now(UTC)
         answer = kafka.with_retries(kafka.metadata_of_all)
         bounds = _all_bounds(kafka, answer)
-        sizes: dict[str, int] = told(lambda: _sizes(kafka), {})
+        sizes: dict[str, int] = ask(lambda: _sizes(kafka), {})
         waiting = {topic for topic in bounds if any(p.lso < p.hw for p in bounds[topic].partitions)}
-        opened: dict[str, tuple[OpenTransaction, ...]] = told(
+        opened: dict[str, tuple[OpenTransaction, ...]] = ask(
             lambda: _opened(kafka, bounds, waiting), {}
         )
-        behind: dict[str, list[tuple[Lag, Bounds]]] = told(
-            lambda: offsets_behind(kafka, bounds), {}
-        )
-        worst = told(lambda: worst_lag(kafka, behind), None)
+        behind: dict[str, list[tuple[Lag, Bounds]]] = ask(lambda: offsets_behind(kafka, bounds), {})
+        worst = ask(lambda: worst_lag(kafka, behind), None)
     return Overview(
         taken_at,
         answer.cluster_id,
@@ -216,18 +214,22 @@ def _all_bounds(kafka: Connection, answer: Any) -> dict[str, Bounds]:
     ]
 
     def offsets(at: OffsetSpec, level: IsolationLevel) -> Any:
-        asked = dict.fromkeys(places, at)
-        return kafka.admin.list_partition_offsets(asked, isolation_level=level) if asked else {}
+        request = dict.fromkeys(places, at)
+        return kafka.admin.list_partition_offsets(request, isolation_level=level) if request else {}
 
     starts, stable, ends = (
         kafka.with_retries(partial(offsets, at, level))
         for at, level in ((EARLIEST, UNCOMMITTED), (LATEST, COMMITTED), (LATEST, UNCOMMITTED))
     )
-    found: dict[str, list[PartitionBounds]] = {}
+    partitions_by_topic: dict[str, list[PartitionBounds]] = {}
     for place in sorted(places):
         edges = (each[place].offset for each in (starts, stable, ends))
-        found.setdefault(place.topic, []).append(PartitionBounds(place.partition, *edges))
-    return {topic: Bounds(topic, tuple(partitions)) for topic, partitions in found.items()}
+        partitions_by_topic.setdefault(place.topic, []).append(
+            PartitionBounds(place.partition, *edges)
+        )
+    return {
+        topic: Bounds(topic, tuple(partitions)) for topic, partitions in partitions_by_topic.items()
+    }
 
 
 def _sizes(kafka: Connection) -> dict[str, int]:
@@ -251,9 +253,9 @@ def _opened(
     """Return the open transactions of each topic on which something is withheld."""
     if not waiting:
         return {}
-    found = {}
+    opened = {}
     for topic in sorted(kafka.with_retries(lambda: topics_with_open(kafka)) & set(waiting)):
         withheld = sum(p.hw - p.lso for p in bounds[topic].partitions)
-        known = None if withheld <= COUNTED_OFFSETS_MAX else pd.DataFrame(columns=RANGE_COLUMNS)
-        found[topic] = open_transactions(kafka, topic, bounds[topic], known)
-    return found
+        ranges = None if withheld <= COUNTED_OFFSETS_MAX else pd.DataFrame(columns=RANGE_COLUMNS)
+        opened[topic] = open_transactions(kafka, topic, bounds[topic], ranges)
+    return opened

@@ -74,8 +74,8 @@ class Record:
     @property
     def lineage(self) -> str | None:
         """`topic/partition/offset/index` of the input of this record, if our sink wrote it."""
-        found = self.packed or _header(self.headers, LINEAGE_HEADER)
-        return None if found is None else as_text(found)
+        value = self.packed or _header(self.headers, LINEAGE_HEADER)
+        return None if value is None else as_text(value)
 
 
 def read_window(
@@ -96,17 +96,17 @@ def read_window(
     lineage is unknown. Raises TopicError when the partition is not in the bounds or its records
     were deleted meanwhile, ClusterError when the records do not arrive in time.
     """
-    found = [p for p in bounds.partitions if p.partition == partition]
-    if not found:
+    matches = [p for p in bounds.partitions if p.partition == partition]
+    if not matches:
         raise TopicError(
             f"Topic {topic} has no partition {partition}; it has {len(bounds.partitions)}."
         )
-    (p,) = found
+    (p,) = matches
     low, end = max(first, p.start), min(first + count, p.hw)
     if low >= end:
         return []
-    own = ranges[ranges["partition"] == partition]
-    accounts = _accounts(own, low, end)
+    partition_ranges = ranges[ranges["partition"] == partition]
+    accounts = _accounts(partition_ranges, low, end)
     require_readable_spans(address, topic, ranges, {partition: (low, end)})
     settings = reader_settings(ranges)
 
@@ -123,15 +123,17 @@ def read_window(
         # At the same time: each mostly waits for the brokers.
         uncommitted = pool.submit(at_level, client_configs.READ_UNCOMMITTED, end)
         committed = pool.submit(at_level, client_configs.READ_COMMITTED, min(end, p.lso))
-    transactions = _transactions(own, {account.transaction for account in accounts.values()})
+    transactions = _transactions(
+        partition_ranges, {account.transaction for account in accounts.values()}
+    )
     named: dict[int, Named] = {}
     if batches is not None:
 
         def read_head(offset: int) -> Head | None:
             level, span = client_configs.READ_UNCOMMITTED, (offset, offset + 1)
             require_readable_spans(address, topic, ranges, {partition: span})
-            there = _read(address, topic, level, partition, span, set(), settings)
-            return _head(headers_of(there.get(offset)))
+            messages = _read(address, topic, level, partition, span, set(), settings)
+            return _head(headers_of(messages.get(offset)))
 
         named = _named(
             _of_window(batches, partition, transactions, low, end),
@@ -150,11 +152,12 @@ def _of_window(
     batches: pa.Table, partition: int, transactions: Mapping[int, Transaction], low: int, end: int
 ) -> pa.Table:
     """Return the batches of the window and of the transactions that reach into it."""
-    first = min((one.first_offset for one in transactions.values()), default=low)
-    own = batches.filter(pc.equal(batches["partition"], partition))
-    return own.filter(
+    first = min((transaction.first_offset for transaction in transactions.values()), default=low)
+    partition_batches = batches.filter(pc.equal(batches["partition"], partition))
+    return partition_batches.filter(
         pc.and_(
-            pc.greater_equal(own["last_offset"], min(first, low)), pc.less(own["base_offset"], end)
+            pc.greater_equal(partition_batches["last_offset"], min(first, low)),
+            pc.less(partition_batches["base_offset"], end),
         )
     )
 
@@ -169,7 +172,7 @@ def _named(
 ) -> dict[int, Named]:
     """Return the packed lineage of the window's records that have no lineage header."""
     heads: dict[int, Head] = {}
-    wanted: list[int] = []
+    unnamed: list[int] = []
     early: dict[int, int] = {}
     begun: set[int] = set()
     """Transactions whose pack begins in the window."""
@@ -183,11 +186,11 @@ def _named(
             heads[offset] = head
             begun.add(transaction)
         elif _header(headers, LINEAGE_HEADER) is None:
-            wanted.append(offset)
+            unnamed.append(offset)
             first = transactions[transaction].first_offset
             if transaction not in begun and first < low:
                 early.setdefault(first, offset)
-    return name_packed(batches, heads, wanted, early, read_head)
+    return name_packed(batches, heads, unnamed, early, read_head)
 
 
 def _head(headers: Headers) -> Head | None:
@@ -199,8 +202,11 @@ def is_printable(text: str, also: str = "") -> bool:
     """Whether a text can be shown as it is: printable characters, spaces of every script, the
     joiners of emoji and of Persian, and `also`. Not so: controls, and what turns the direction."""
     return text.isprintable() or all(
-        one.isprintable() or one in also or one in JOINERS or unicodedata.category(one) == "Zs"
-        for one in text
+        character.isprintable()
+        or character in also
+        or character in JOINERS
+        or unicodedata.category(character) == "Zs"
+        for character in text
     )
 
 
@@ -220,10 +226,10 @@ def as_text(value: bytes | None, limit: int = TEXT_CHARACTERS) -> str:
     return text if len(text) <= limit else text[:limit] + "…"
 
 
-def _accounts(own: pd.DataFrame, low: int, end: int) -> dict[int, Account]:
+def _accounts(ranges: pd.DataFrame, low: int, end: int) -> dict[int, Account]:
     """Return the account of each offset of [low, end), from the ranges of one partition."""
     accounts = {}
-    inside = own[(own["last_offset"] >= low) & (own["first_offset"] < end)]
+    inside = ranges[(ranges["last_offset"] >= low) & (ranges["first_offset"] < end)]
     for row in pa.Table.from_pandas(inside, preserve_index=False).to_pylist():
         span = row["last_offset"] - row["first_offset"] + 1
         account = Account(
@@ -240,18 +246,20 @@ def _accounts(own: pd.DataFrame, low: int, end: int) -> dict[int, Account]:
     return accounts
 
 
-def _transactions(own: pd.DataFrame, wanted: Collection[int | None]) -> dict[int, Transaction]:
+def _transactions(ranges: pd.DataFrame, numbers: Collection[int | None]) -> dict[int, Transaction]:
     """Return the transactions with an offset in the window."""
-    found: dict[int, Transaction] = {}
-    rows = own[own["transaction"].isin([number for number in wanted if number is not None])]
+    transactions: dict[int, Transaction] = {}
+    rows = ranges[ranges["transaction"].isin([number for number in numbers if number is not None])]
     for row in pa.Table.from_pandas(rows, preserve_index=False).to_pylist():
-        known = found.get(row["transaction"])
-        begun = known.first_offset if known else row["first_offset"]
+        earlier = transactions.get(row["transaction"])
+        begun = earlier.first_offset if earlier else row["first_offset"]
         if row["control"] is None:
-            found[row["transaction"]] = Transaction(begun, None, None)
+            transactions[row["transaction"]] = Transaction(begun, None, None)
         else:
-            found[row["transaction"]] = Transaction(begun, row["first_offset"], row["control"])
-    return found
+            transactions[row["transaction"]] = Transaction(
+                begun, row["first_offset"], row["control"]
+            )
+    return transactions
 
 
 def _read(
@@ -268,14 +276,14 @@ def _read(
     A consumer does not report markers and aborted records that it skips. So reading also ends when
     nothing more is due and a moment has passed.
     """
-    found: dict[int, Message] = {}
+    messages: dict[int, Message] = {}
     missing = set(due)
     deadline = time.monotonic() + client_configs.REQUEST_TIMEOUT_MS / 1000
     with open_consumer(address, topic, isolation, settings) as consumer:
         for message in read_range(consumer, topic, {partition: span}):
             if message is not None:
                 offset = message.offset() or 0
-                found[offset] = message
+                messages[offset] = message
                 missing.discard(offset)
             if not missing:
                 deadline = min(deadline, time.monotonic() + GRACE_S)
@@ -287,7 +295,7 @@ def _read(
             f" {client_configs.REQUEST_TIMEOUT_MS // 1000} s. Check that its broker answers, and"
             " read again."
         )
-    return found
+    return messages
 
 
 def _records(
@@ -337,17 +345,17 @@ def _records(
 
 def _name(headers: Headers, packed: bytes | None) -> str | None:
     """Describe the transaction in our header, or in the header of the record's pack."""
-    found = parse_transaction(packed or _header(headers, TRANSACTION_HEADER))
+    transaction = parse_transaction(packed or _header(headers, TRANSACTION_HEADER))
     return (
         None
-        if found is None
-        else f"{found.transactional_id}/{found.sequence}, attempt {found.attempt}"
+        if transaction is None
+        else f"{transaction.transactional_id}/{transaction.sequence}, attempt {transaction.attempt}"
     )
 
 
-def _header(headers: Headers, wanted: str) -> bytes | None:
+def _header(headers: Headers, header_name: str) -> bytes | None:
     # If the name occurs twice, the last value, as in Kafka: a program may pass its input's on.
-    return next((value for name, value in reversed(headers) if name == wanted), None)
+    return next((value for name, value in reversed(headers) if name == header_name), None)
 
 
 def headers_of(message: Message | None) -> Headers:

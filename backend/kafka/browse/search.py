@@ -83,7 +83,7 @@ class RecordQuery:
         if not _occurs(self.key, message.key()):
             return False
         named = (_header_bytes(name, value) for name, value in headers_of(message))
-        if self.header and not any(_occurs(self.header, one) for one in named):
+        if self.header and not any(_occurs(self.header, header) for header in named):
             return False
         value = as_bytes(message.value())
         if _occurs(self.value, value):
@@ -141,8 +141,8 @@ def search(
     ranges: pd.DataFrame,
     partition: int,
     first: int,
-    wanted: RecordQuery,
-    told: Callable[[int, int], None] = lambda _offsets, _found: None,
+    query: RecordQuery,
+    on_progress: Callable[[int, int], None] = lambda _offsets, _found: None,
     newest: bool = False,
     found_max: int | None = None,
     text: Text | None = None,
@@ -152,68 +152,79 @@ def search(
     `found_max` (`FOUND_MAX`) or another limit.
 
     With `newest` the search goes from below `first` down to `end` (the log start). `ranges` are the
-    `fates.fate_ranges` of `bounds`. `told` is called regularly with the numbers of offsets searched
-    and records found. With `text` a value matches by its decoded text too. Raises TopicError when
-    the partition is missing or its records were deleted meanwhile, ClusterError when nothing
-    arrives in time.
+    `fates.fate_ranges` of `bounds`. `on_progress` is called regularly with the numbers of offsets
+    searched and records found. With `text` a value matches by its decoded text too. Raises
+    TopicError when the partition is missing or its records were deleted meanwhile, ClusterError
+    when nothing arrives in time.
     """
     p = _of(bounds, partition)
     first = min(max(first, p.start), p.hw)
     low, high = (p.start, first) if newest else (first, p.hw)
     end = (low if newest else high) if end is None else min(max(end, low), high)
-    text = text if wanted.value else None
+    text = text if query.value else None
     unreadable = partial(first_unreadable, address, bounds.topic, ranges, partition)
     fates = _Fates(ranges, partition)
-    given = _Given(bounds.topic, partition, fates, wanted, told, unreadable, text)
+    task = _SearchTask(bounds.topic, partition, fates, query, on_progress, unreadable, text)
     deadline = time.monotonic() + SCAN_S_MAX
     found_max = FOUND_MAX if found_max is None else found_max
     level, settings = client_configs.READ_UNCOMMITTED, reader_settings(ranges)
     with open_consumer(address, bounds.topic, level, settings) as consumer:
         if not newest:
-            return _upwards(consumer, given, first, end, found_max, deadline)
-        return _downwards(consumer, given, first, end, found_max, deadline)
+            return _upwards(consumer, task, first, end, found_max, deadline)
+        return _downwards(consumer, task, first, end, found_max, deadline)
 
 
 def search_all(
     address: Address,
     bounds: Bounds,
     ranges: pd.DataFrame,
-    wanted: RecordQuery,
-    told: Callable[[int, int], None] = lambda _offsets, _found: None,
+    query: RecordQuery,
+    on_progress: Callable[[int, int], None] = lambda _offsets, _found: None,
     newest: bool = False,
     text: Text | None = None,
     first: Mapping[int, int] | None = None,
     end: Mapping[int, int] | None = None,
 ) -> dict[int, Search]:
     """Search every partition, each with the limits of `search`, as long as there is time and
-    `FOUND_MAX` records are not found. The partition of the wanted key comes first. If nothing in
-    particular is wanted, each partition gives its share of `FOUND_MAX`. `first` and `end` are those
-    of `search` for each partition; None: all of it.
+    `FOUND_MAX` records are not found. The partition of the query's key comes first. If the query
+    wants nothing in particular, each partition gives its share of `FOUND_MAX`. `first` and `end`
+    are those of `search` for each partition; None: all of it.
 
     Returns the partitions that were searched, in that order. Raises the same errors as `search`.
     """
-    found: dict[int, Search] = {}
+    searches: dict[int, Search] = {}
     deadline = time.monotonic() + SCAN_S_MAX
     share = FOUND_MAX
-    if not (wanted.key or wanted.value or wanted.header):
+    if not (query.key or query.value or query.header):
         share = max(SHARE_MIN, FOUND_MAX // len(bounds.partitions))
-    for partition in key_first(bounds, wanted.key):
-        rows = sum(len(one.rows) for one in found.values())
-        offsets = sum(one.searched for one in found.values())
-        if found and (time.monotonic() > deadline or rows >= FOUND_MAX):
+    for partition in key_first(bounds, query.key):
+        rows = sum(len(result.rows) for result in searches.values())
+        offsets = sum(result.searched for result in searches.values())
+        if searches and (time.monotonic() > deadline or rows >= FOUND_MAX):
             break
         p = _of(bounds, partition)
         begin = (p.hw if newest else p.start) if first is None else first[partition]
         last = None if end is None else end[partition]
 
-        def told_all(more: int, hits: int, offsets: int = offsets, rows: int = rows) -> None:
-            told(offsets + more, rows + hits)
+        def on_partition_progress(
+            more: int, hits: int, offsets: int = offsets, rows: int = rows
+        ) -> None:
+            on_progress(offsets + more, rows + hits)
 
-        found[partition] = search(
-            *(address, bounds, ranges, partition, begin, wanted, told_all, newest, share, text),
+        searches[partition] = search(
+            address,
+            bounds,
+            ranges,
+            partition,
+            begin,
+            query,
+            on_progress=on_partition_progress,
+            newest=newest,
+            found_max=share,
+            text=text,
             end=last,
         )
-    return found
+    return searches
 
 
 def key_first(bounds: Bounds, key: bytes) -> list[int]:
@@ -222,41 +233,41 @@ def key_first(bounds: Bounds, key: bytes) -> list[int]:
     partitions = [p.partition for p in bounds.partitions]
     if not key or len(partitions) < 2:
         return partitions
-    own = int(partitions_of([key], len(partitions), 0)[0])
-    return sorted(partitions, key=lambda partition: (partition != own, partition))
+    home = int(partitions_of([key], len(partitions), 0)[0])
+    return sorted(partitions, key=lambda partition: (partition != home, partition))
 
 
 @dataclass(frozen=True)
-class _Given:
+class _SearchTask:
     """A search of one partition."""
 
     topic: str
     partition: int
     fates: _Fates
-    wanted: RecordQuery
-    told: Callable[[int, int], None]
+    query: RecordQuery
+    on_progress: Callable[[int, int], None]
     unreadable: Callable[[int, int], tuple[int, RecordTooLarge] | None]
     """Where the first batch of a span begins that is too large to read."""
     text: Text | None = None
 
     def fits(self, message: Message) -> bool:
         fate, _producer = self.fates.of(message.offset() or 0)
-        return fate in (self.wanted.fates or DATA_FATES) and self.wanted.fits(message, self.text)
+        return fate in (self.query.fates or DATA_FATES) and self.query.fits(message, self.text)
 
 
 def _upwards(
-    consumer: Consumer, given: _Given, first: int, end: int, found_max: int, deadline: float
+    consumer: Consumer, task: _SearchTask, first: int, end: int, found_max: int, deadline: float
 ) -> Search:
     """Search from `first` up to `end`, or to a batch that is too large to read. Raises
     RecordTooLarge if it begins with that batch."""
-    topic, partition, at = given.topic, given.partition, first
-    if (too_large := given.unreadable(first, end)) is not None:
+    topic, partition, at = task.topic, task.partition, first
+    if (too_large := task.unreadable(first, end)) is not None:
         if too_large[0] <= first:
             raise too_large[1]
-        before = _upwards(consumer, given, first, too_large[0], found_max, deadline)
+        before = _upwards(consumer, task, first, too_large[0], found_max, deadline)
         stop = Stop.OFFSETS if before.stop is Stop.END else before.stop
         return replace(before, end=end, stop=stop)
-    spans, last = _bounded(given.fates.spans(first, end, given.wanted.fates), end)
+    spans, last = _bounded(task.fates.spans(first, end, task.query.fates), end)
     rows: list[Row] = []
     size = read = 0
     for low, high in spans:
@@ -268,8 +279,8 @@ def _upwards(
                 continue
             at = (message.offset() or 0) + 1
             size += len(message)
-            if given.fits(message):
-                rows.append(_row(message, given.fates))
+            if task.fits(message):
+                rows.append(_row(message, task.fates))
             if len(rows) == found_max:
                 return Search(tuple(rows), first, at, end, Stop.END if at == end else Stop.FOUND)
             if size > SCAN_BYTES_MAX:
@@ -277,26 +288,26 @@ def _upwards(
             read += 1
             regular = read % TOLD_EVERY == 0
             if regular:
-                given.told(at - first, len(rows))
+                task.on_progress(at - first, len(rows))
             # Decoding may take milliseconds a record.
-            if (regular or given.text is not None) and time.monotonic() > deadline:
+            if (regular or task.text is not None) and time.monotonic() > deadline:
                 return Search(tuple(rows), first, at, end, Stop.TIME)
         at = high
     return Search(tuple(rows), first, last, end, Stop.END if last == end else Stop.OFFSETS)
 
 
 def _downwards(
-    consumer: Consumer, given: _Given, first: int, end: int, found_max: int, deadline: float
+    consumer: Consumer, task: _SearchTask, first: int, end: int, found_max: int, deadline: float
 ) -> Search:
     """Search from below `first` down to `end`, a window at a time. A window that could not be
     searched whole is left to the next search."""
     rows: list[Row] = []
     reached, stop = first, Stop.END
-    size = WINDOW_OFFSETS if given.text is None else DECODED_WINDOW_OFFSETS
+    size = WINDOW_OFFSETS if task.text is None else DECODED_WINDOW_OFFSETS
     while reached > end and stop is Stop.END:
         low = max(end, reached - size)
         try:
-            window = _upwards(consumer, given, low, reached, size + 1, deadline)
+            window = _upwards(consumer, task, low, reached, size + 1, deadline)
         except RecordTooLarge:
             if reached == first:
                 raise
@@ -308,7 +319,7 @@ def _downwards(
             continue
         rows += reversed(window.rows)
         reached = low
-        given.told(first - reached, len(rows))
+        task.on_progress(first - reached, len(rows))
         if len(rows) >= found_max:
             # The next search begins below the last record that is shown.
             del rows[found_max:]
@@ -329,24 +340,24 @@ def offsets_at(
 
     Raises TopicError for a missing partition, ClusterError when the broker does not answer.
     """
-    there = [_of(bounds, partition) for partition in partitions]
+    partition_bounds = [_of(bounds, partition) for partition in partitions]
     with open_consumer(address, bounds.topic, client_configs.READ_UNCOMMITTED) as consumer:
-        found = consumer.offsets_for_times(
-            [TopicPartition(bounds.topic, p.partition, timestamp_ms) for p in there],
+        answers = consumer.offsets_for_times(
+            [TopicPartition(bounds.topic, p.partition, timestamp_ms) for p in partition_bounds],
             timeout=client_configs.REQUEST_TIMEOUT_MS / 1000,
         )
-    for one in found:
-        if one.error is not None:
+    for answer in answers:
+        if answer.error is not None:
             raise ClusterError(
-                f"{bounds.topic}-{one.partition}: the offset of a time is unknown:"
-                f" {one.error.str()}."
+                f"{bounds.topic}-{answer.partition}: the offset of a time is unknown:"
+                f" {answer.error.str()}."
             )
-    offsets = {one.partition: one.offset for one in found}
+    offsets = {answer.partition: answer.offset for answer in answers}
     return {
         p.partition: p.hw
         if offsets[p.partition] == OFFSET_END
         else min(max(offsets[p.partition], p.start), p.hw)
-        for p in there
+        for p in partition_bounds
     }
 
 
@@ -356,17 +367,17 @@ def latest(
     ranges: pd.DataFrame,
     isolation: str,
     count: int,
-    kept: int = LATEST_KEPT_BYTES_MAX,
+    bytes_max: int = LATEST_KEPT_BYTES_MAX,
     seconds: float = LATEST_S_MAX,
-    wanted: RecordQuery = ANYTHING,
+    query: RecordQuery = ANYTHING,
     text: Text | None = None,
 ) -> tuple[Row, ...]:
     """Return the newest records of all partitions that a consumer at this level receives, newest
-    first; with `wanted`, only those of them that match.
+    first; with `query`, only those of them that match.
 
-    Each key, value and header is cut to `kept` bytes. The records must arrive within `seconds`.
-    `ranges` are the `fates.fate_ranges` of `bounds`. With `text` a value matches by its decoded
-    text too. Raises the same errors as `search`.
+    Each key, value and header is cut to `bytes_max` bytes. The records must arrive within
+    `seconds`. `ranges` are the `fates.fate_ranges` of `bounds`. With `text` a value matches by its
+    decoded text too. Raises the same errors as `search`.
     """
     committed = isolation == client_configs.READ_COMMITTED
     readable = (Fate.COMMITTED,) if committed else DATA_FATES
@@ -384,16 +395,16 @@ def latest(
         for message in read_range(consumer, bounds.topic, spans):
             if message is not None:
                 # Cut at once: thousands of whole records may not fit into memory.
-                row = _row(message, by_partition[message.partition() or 0], kept)
+                row = _row(message, by_partition[message.partition() or 0], bytes_max)
                 read.append(
-                    (row.timestamp_ms, row.offset, row if wanted.fits(message, text) else None)
+                    (row.timestamp_ms, row.offset, row if query.fits(message, text) else None)
                 )
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"The newest records of {bounds.topic} did not come within {seconds:.0f} s."
                     " Check that its brokers answer."
                 )
-    read.sort(key=lambda one: one[:2], reverse=True)
+    read.sort(key=lambda entry: entry[:2], reverse=True)
     return tuple(row for _at, _offset, row in read[:count] if row is not None)
 
 
@@ -403,7 +414,7 @@ def committed_chunks(
     ranges: pd.DataFrame,
     *,
     count: int,
-    kept: int,
+    bytes_max: int,
     seconds: float,
     size: int,
 ) -> Iterator[tuple[tuple[Row, ...], bool]]:
@@ -411,7 +422,7 @@ def committed_chunks(
     with each chunk, whether it ends all that the topic holds.
 
     No chunk ends it if the topic holds more than `count`, or if the time of `seconds` is over
-    first. Keys, values and headers are cut to `kept` bytes, and `ranges` are the
+    first. Keys, values and headers are cut to `bytes_max` bytes, and `ranges` are the
     `fates.fate_ranges` of `bounds`. Raises TopicError, ClusterError.
     """
     readable = (Fate.COMMITTED,)
@@ -430,7 +441,7 @@ def committed_chunks(
     with open_consumer(address, bounds.topic, client_configs.READ_COMMITTED, settings) as consumer:
         for message in read_range(consumer, bounds.topic, spans):
             if message is not None:
-                rows.append(_row(message, by_partition[message.partition() or 0], kept))
+                rows.append(_row(message, by_partition[message.partition() or 0], bytes_max))
             if len(rows) == size:
                 yield tuple(rows), False
                 rows = []
@@ -444,46 +455,46 @@ class _Fates:
     """The fate ranges of one partition, for lookups by offset."""
 
     def __init__(self, ranges: pd.DataFrame, partition: int) -> None:
-        own = pa.Table.from_pandas(ranges[ranges["partition"] == partition], preserve_index=False)
-        self.lows: list[int] = own["first_offset"].to_pylist()
-        self.highs: list[int] = own["last_offset"].to_pylist()
-        self.fates: list[Fate] = [Fate(fate) for fate in own["fate"].to_pylist()]
-        self.records: list[int] = own["records"].to_pylist()
-        self.producers: list[int | None] = own["producer_id"].to_pylist()
+        rows = pa.Table.from_pandas(ranges[ranges["partition"] == partition], preserve_index=False)
+        self.lows: list[int] = rows["first_offset"].to_pylist()
+        self.highs: list[int] = rows["last_offset"].to_pylist()
+        self.fates: list[Fate] = [Fate(fate) for fate in rows["fate"].to_pylist()]
+        self.records: list[int] = rows["records"].to_pylist()
+        self.producers: list[int | None] = rows["producer_id"].to_pylist()
 
     def of(self, offset: int) -> tuple[Fate, int | None]:
         """Return fate and producer id of an offset."""
         row = bisect_right(self.lows, offset) - 1
         return self.fates[row], self.producers[row]
 
-    def spans(self, first: int, end: int, wanted: Sequence[Fate]) -> list[tuple[int, int]]:
+    def spans(self, first: int, end: int, fates: Sequence[Fate]) -> list[tuple[int, int]]:
         """Return the spans within [first, end) that may hold records of these fates; without fates,
         everything."""
-        if not wanted:
+        if not fates:
             return [(first, end)] if first < end else []
-        found: list[tuple[int, int]] = []
+        spans: list[tuple[int, int]] = []
         for low, high, fate, records in zip(
             self.lows, self.highs, self.fates, self.records, strict=True
         ):
             span = max(low, first), min(high + 1, end)
-            if fate not in wanted or not records or span[0] >= span[1]:
+            if fate not in fates or not records or span[0] >= span[1]:
                 continue
-            if found and span[0] - found[-1][1] < SKIPPED_MIN:
-                span = found.pop()[0], span[1]
-            found.append(span)
-        return found
+            if spans and span[0] - spans[-1][1] < SKIPPED_MIN:
+                span = spans.pop()[0], span[1]
+            spans.append(span)
+        return spans
 
     def count(self, fates: Sequence[Fate]) -> int:
         """Count the records of these fates."""
         pairs = zip(self.fates, self.records, strict=True)
         return sum(records for fate, records in pairs if fate in fates)
 
-    def last(self, wanted: Sequence[Fate], count: int) -> int | None:
+    def last(self, fates: Sequence[Fate], count: int) -> int | None:
         """Return the offset where the last `count` records of these fates begin, estimated within
         the first range; None if there are none."""
         low = None
         for row in range(len(self.lows) - 1, -1, -1):
-            if self.fates[row] in wanted and self.records[row]:
+            if self.fates[row] in fates and self.records[row]:
                 low = max(self.lows[row], self.highs[row] + 1 - count)
                 count -= self.records[row]
                 if count <= 0:
@@ -494,13 +505,13 @@ class _Fates:
 def _bounded(spans: Sequence[tuple[int, int]], end: int) -> tuple[list[tuple[int, int]], int]:
     """Return the part of the spans that one search may read, and its end."""
     room = SCAN_OFFSETS_MAX
-    kept = []
+    part = []
     for low, high in spans:
-        kept.append((low, min(high, low + room)))
+        part.append((low, min(high, low + room)))
         room -= high - low
         if room < 0:
-            return kept, kept[-1][1]
-    return kept, end
+            return part, part[-1][1]
+    return part, end
 
 
 def _out_of_time(
@@ -523,7 +534,7 @@ def _of(bounds: Bounds, partition: int) -> PartitionBounds:
     )
 
 
-def _row(message: Message, fates: _Fates, kept: int = KEPT_BYTES_MAX) -> Row:
+def _row(message: Message, fates: _Fates, bytes_max: int = KEPT_BYTES_MAX) -> Row:
     headers = headers_of(message)
     key, value = as_bytes(message.key()), as_bytes(message.value())
     fate, producer = fates.of(message.offset() or 0)
@@ -531,15 +542,15 @@ def _row(message: Message, fates: _Fates, kept: int = KEPT_BYTES_MAX) -> Row:
         partition=message.partition() or 0,
         offset=message.offset() or 0,
         timestamp_ms=message.timestamp()[1],
-        key=key and key[:kept],
-        value=value and value[:kept],
-        headers=tuple((name, one and one[:kept]) for name, one in headers),
+        key=key and key[:bytes_max],
+        value=value and value[:bytes_max],
+        headers=tuple((name, content and content[:bytes_max]) for name, content in headers),
         size=len(key or b"")
         + len(value or b"")
-        + sum(len(name) + len(one or b"") for name, one in headers),
+        + sum(len(name) + len(content or b"") for name, content in headers),
         fate=fate,
         producer_id=producer,
-        whole=max(len(key or b""), len(value or b"")) <= kept,
+        whole=max(len(key or b""), len(value or b"")) <= bytes_max,
     )
 
 
@@ -547,5 +558,5 @@ def _header_bytes(name: str, value: bytes | None) -> bytes:
     return name.encode() + b"=" + (value or b"")
 
 
-def _occurs(wanted: bytes, found: str | bytes | None) -> bool:
-    return not wanted or wanted.lower() in (as_bytes(found) or b"").lower()
+def _occurs(needle: bytes, content: str | bytes | None) -> bool:
+    return not needle or needle.lower() in (as_bytes(content) or b"").lower()

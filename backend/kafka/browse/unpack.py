@@ -34,11 +34,11 @@ class Named(NamedTuple):
 def name_packed(
     batches: pa.Table,
     heads: Mapping[int, Head],
-    wanted: Collection[int],
+    unnamed: Collection[int],
     early: Mapping[int, int],
     read: Callable[[int], Head | None],
 ) -> dict[int, Named]:
-    """Return the packed lineage of the `wanted` records of a window by offset, without those whose
+    """Return the packed lineage of the `unnamed` records of a window by offset, without those whose
     pack is unknown.
 
     `batches` are the partition's, from the raw log. `heads` are the packs that begin in the window,
@@ -46,25 +46,25 @@ def name_packed(
     of each to its first record in the window that belongs to an earlier pack. `read` returns the
     head at an offset, or None.
     """
-    found = dict(heads)
+    packs = dict(heads)
     for begun, first in early.items():
-        found |= _before(batches, begun, first, read)
-    if not found:
+        packs |= _before(batches, begun, first, read)
+    if not packs:
         return {}
     (number,) = pc.unique(batches["partition"]).to_pylist()
     columns = [
-        [number] * len(found),
-        [*found],
-        [each.packed for each in found.values()],
-        [None] * len(found),
+        [number] * len(packs),
+        [*packs],
+        [each.packed for each in packs.values()],
+        [None] * len(packs),
     ]
     segments, _ = lay(
         batches, pa.Table.from_arrays([pa.array(c) for c in columns], HEADS.names).cast(HEADS)
     )
     named = {}
-    offsets = np.array(sorted({*wanted, *heads}), np.int64)
+    offsets = np.array(sorted({*unnamed, *heads}), np.int64)
     for each in segments.to_pylist():
-        head = found[each["head"]]
+        head = packs[each["head"]]
         pack = parse_pack(head.packed)
         assert pack is not None, "a pack that cannot be read has no segment"
         inside = offsets[
@@ -77,22 +77,22 @@ def name_packed(
 
 
 def _before(
-    batches: pa.Table, begun: int, wanted: int, read: Callable[[int], Head | None]
+    batches: pa.Table, begun: int, offset: int, read: Callable[[int], Head | None]
 ) -> dict[int, Head]:
-    """Return the last pack of a transaction that begins before the offset `wanted`; empty if that
-    pack is too far away."""
+    """Return the last pack of a transaction that begins before `offset`; empty if that pack is
+    too far away."""
     at: int | None = begun
     last: dict[int, Head] = {}
     for _ in range(PACKS_FOLLOWED):
-        head = read(at) if at is not None and at < wanted else None
+        head = read(at) if at is not None and at < offset else None
         pack = None if head is None else parse_pack(head.packed)
         if at is None or head is None or pack is None:
             break
         last = {at: head}
         at = _behind(batches, at, pack.offsets.size)
     else:
-        # More packs may lie between the last one read and the wanted one.
-        return last if at is None or at >= wanted else {}
+        # More packs may lie between the last one read and `offset`.
+        return last if at is None or at >= offset else {}
     return last
 
 
@@ -109,8 +109,8 @@ def _behind(batches: pa.Table, head: int, count: int) -> int | None:
     producer, epoch = np.asarray(data["producer_id"]), np.asarray(data["producer_epoch"])
     if not base.size or base[0] > head:
         return None
-    wanted = number[0] + head - base[0] + count
-    ahead = (wanted - number) & SEQUENCE_MASK
+    sequence = number[0] + head - base[0] + count
+    ahead = (sequence - number) & SEQUENCE_MASK
     holds = (producer == producer[0]) & (epoch == epoch[0]) & (ahead <= last - base)
     places = np.flatnonzero(holds)
     return int(base[places[0]] + ahead[places[0]]) if places.size else None

@@ -31,17 +31,17 @@ def writers_at(
 ) -> dict[tuple[int, int], Writer]:
     """Return the writer of the record at each place (partition and offset). Raises ClusterError,
     TopicError."""
-    found: dict[tuple[int, int], Writer] = {}
+    writers: dict[tuple[int, int], Writer] = {}
     deadline = time.monotonic() + REQUEST_TIMEOUT_MS / 1000
     with open_consumer(address, topic, READ_UNCOMMITTED) as consumer:
         for partition, offset in places:
-            found[partition, offset] = Writer()
+            writers[partition, offset] = Writer()
             for message in read_range(consumer, topic, {partition: (offset, offset + 1)}):
                 if message is not None:
-                    found[partition, offset] = _writer(headers_of(message))
+                    writers[partition, offset] = _writer(headers_of(message))
                 if time.monotonic() > deadline:
                     break
-    return found
+    return writers
 
 
 def _writer(headers: Headers) -> Writer:
