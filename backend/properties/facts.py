@@ -83,98 +83,100 @@ class ClientFacts:
         """Return the same with a key that is not encrypted. Raises UsageError for its password."""
         if self.identity is None:
             return self
-        own = self.identity
-        key = plain_key(own.key, own.key_password, own.place)
-        return replace(self, identity=Identity(own.chain, key))
+        client_identity = self.identity
+        key = plain_key(client_identity.key, client_identity.key_password, client_identity.place)
+        return replace(self, identity=Identity(client_identity.chain, key))
 
 
-def facts_of(given: Mapping[str, str]) -> ClientFacts:
+def facts_of(properties: Mapping[str, str]) -> ClientFacts:
     """Translate client properties. Files that they name are read now.
 
     Raises UsageError, one sentence with the line, for what is unknown, contradictory, unreadable,
     or not possible with each of the three clients.
     """
-    rest = others(given)
-    said = _Given(given)
-    protocol = said.value("security.protocol") or "PLAINTEXT"
+    rest = others(properties)
+    lookup = _PropertyLookup(properties)
+    protocol = lookup.value("security.protocol") or "PLAINTEXT"
     if protocol.upper() not in PROTOCOLS:
-        raise said.error("security.protocol", _not_one_of(protocol, PROTOCOLS))
-    found = ClientFacts(protocol.upper(), others=rest)
-    if found.has_sasl:
-        found = _with_login(found, said)
-    if found.has_tls:
-        found = _with_tls(found, said)
-    return found
+        raise lookup.error("security.protocol", _not_one_of(protocol, PROTOCOLS))
+    facts = ClientFacts(protocol.upper(), others=rest)
+    if facts.has_sasl:
+        facts = _with_login(facts, lookup)
+    if facts.has_tls:
+        facts = _with_tls(facts, lookup)
+    return facts
 
 
-def tls_facts(given: Mapping[str, str], prefix: str = "") -> ClientFacts:
+def tls_facts(properties: Mapping[str, str], prefix: str = "") -> ClientFacts:
     """Return what properties say of TLS alone; `prefix` stands before each of their names.
 
     Raises UsageError as `facts_of` does.
     """
-    return _with_tls(ClientFacts("SSL"), _Given(given, prefix))
+    return _with_tls(ClientFacts("SSL"), _PropertyLookup(properties, prefix))
 
 
-def _with_tls(found: ClientFacts, said: _Given) -> ClientFacts:
-    return replace(found, ca=_ca(said), identity=_identity(said), check_host=_check_host(said))
+def _with_tls(facts: ClientFacts, lookup: _PropertyLookup) -> ClientFacts:
+    return replace(
+        facts, ca=_ca(lookup), identity=_identity(lookup), check_host=_check_host(lookup)
+    )
 
 
-class _Given:
+class _PropertyLookup:
     """The properties, and what to say about them."""
 
-    def __init__(self, given: Mapping[str, str], prefix: str = "") -> None:
-        self.given = given
+    def __init__(self, properties: Mapping[str, str], prefix: str = "") -> None:
+        self.properties = properties
         self.prefix = prefix
-        """What stands before each name in `given`."""
+        """What stands before each name in `properties`."""
 
     def value(self, *names: str) -> str | None:
         """Return the value of one of the names; None if each is absent or empty. Raises UsageError
         if two of them disagree."""
-        there = {name: self.given[self.prefix + name] for name in names if self.has(name)}
-        if len(set(there.values())) > 1:
-            first, second = list(there)[:2]
+        present = {name: self.properties[self.prefix + name] for name in names if self.has(name)}
+        if len(set(present.values())) > 1:
+            first, second = list(present)[:2]
             raise self.error(second, f"{self.prefix}{first} says something else. Keep one of them")
-        return next(iter(there.values()), None)
+        return next(iter(present.values()), None)
 
     def one_of(self, *names: str) -> str | None:
         """Return which of the names is given. Raises UsageError if several are."""
-        there = [name for name in names if self.has(name)]
-        if len(there) > 1:
-            first = self.prefix + there[0]
-            raise self.error(there[1], f"{first} already gives it. Keep one of them")
-        return there[0] if there else None
+        present = [name for name in names if self.has(name)]
+        if len(present) > 1:
+            first = self.prefix + present[0]
+            raise self.error(present[1], f"{first} already gives it. Keep one of them")
+        return present[0] if present else None
 
     def has(self, name: str) -> bool:
         """Return whether the name has a value that is not empty."""
-        return bool(self.given.get(self.prefix + name, "").strip())
+        return bool(self.properties.get(self.prefix + name, "").strip())
 
     def error(self, name: str, why: str) -> UsageError:
         return UsageError(f"{self.place(name)}: {why}.")
 
     def place(self, name: str) -> str:
-        return place_of(self.given, self.prefix + name)
+        return place_of(self.properties, self.prefix + name)
 
 
-def _with_login(found: ClientFacts, given: _Given) -> ClientFacts:
+def _with_login(facts: ClientFacts, lookup: _PropertyLookup) -> ClientFacts:
     names = ("sasl.mechanism", "sasl.mechanisms")
-    value = given.value(*names) or ""
+    value = lookup.value(*names) or ""
     mechanism = value.upper()
     if mechanism not in MODULES:
-        name = names[1] if names[1] in given.given else names[0]
-        raise given.error(name, _no_mechanism(value))
-    text = given.value("sasl.jaas.config")
-    login = parse_login(text, given.place("sasl.jaas.config")) if text else None
+        name = names[1] if names[1] in lookup.properties else names[0]
+        raise lookup.error(name, _no_mechanism(value))
+    text = lookup.value("sasl.jaas.config")
+    login = parse_login(text, lookup.place("sasl.jaas.config")) if text else None
     if login is not None and login.module != MODULES[mechanism]:
-        raise given.error(
+        raise lookup.error(
             "sasl.jaas.config", f"{mechanism} needs the login module {MODULES[mechanism]}"
         )
     if mechanism == OAUTHBEARER:
-        return replace(found, mechanism=mechanism, tokens=_tokens(given, login))
+        return replace(facts, mechanism=mechanism, tokens=_tokens(lookup, login))
     if login is not None and login.options.get("tokenauth", "").lower() == "true":
-        raise given.error("sasl.jaas.config", "delegation tokens (tokenauth) are not supported")
-    username = _from_login(given, login, "username", "sasl.username")
-    password = _from_login(given, login, "password", "sasl.password")
-    return replace(found, mechanism=mechanism, username=username, password=password)
+        raise lookup.error("sasl.jaas.config", "delegation tokens (tokenauth) are not supported")
+    username = _from_login(lookup, login, "username", "sasl.username")
+    password = _from_login(lookup, login, "password", "sasl.password")
+    return replace(facts, mechanism=mechanism, username=username, password=password)
 
 
 def _no_mechanism(value: str) -> str:
@@ -199,69 +201,71 @@ def _not_one_of(value: str, allowed: tuple[str, ...]) -> str:
     return f"it must be one of {', '.join(allowed)}, and reads {value!r}"
 
 
-def _from_login(given: _Given, login: Login | None, option: str, *names: str) -> str:
+def _from_login(lookup: _PropertyLookup, login: Login | None, option: str, *names: str) -> str:
     """Return what the login says, or one of the names. Raises UsageError if nothing does, or both
     do and disagree."""
-    own = login.options.get(option) if login is not None else None
-    other = given.value(*names)
-    if own is not None and other is not None and own != other:
-        raise given.error(names[0], "sasl.jaas.config says something else. Keep one of them")
-    if own is None and other is None:
-        raise given.error(names[0], f"it is missing, and sasl.jaas.config has no {option}")
-    return own if own is not None else other or ""
+    in_login = login.options.get(option) if login is not None else None
+    other = lookup.value(*names)
+    if in_login is not None and other is not None and in_login != other:
+        raise lookup.error(names[0], "sasl.jaas.config says something else. Keep one of them")
+    if in_login is None and other is None:
+        raise lookup.error(names[0], f"it is missing, and sasl.jaas.config has no {option}")
+    return in_login if in_login is not None else other or ""
 
 
-def _tokens(given: _Given, login: Login | None) -> Tokens:
+def _tokens(lookup: _PropertyLookup, login: Login | None) -> Tokens:
     options = login.options if login is not None else {}
     unsecured = [name for name in options if name.startswith("unsecured")]
     if unsecured:
-        raise given.error("sasl.jaas.config", "unsigned tokens are not supported")
-    options = _of_strimzi(given, options)
+        raise lookup.error("sasl.jaas.config", "unsigned tokens are not supported")
+    options = _of_strimzi(lookup, options)
     prefix = "sasl.oauthbearer"
-    endpoint = _from_options(given, options, _ENDPOINT, f"{prefix}.{_ENDPOINT}")
+    endpoint = _from_options(lookup, options, _ENDPOINT, f"{prefix}.{_ENDPOINT}")
     if endpoint is None:
-        raise given.error(
+        raise lookup.error(
             f"{prefix}.{_ENDPOINT}",
             "it is missing. Write the http(s) address that gives tokens, and"
             f" {prefix}.client.id and {prefix}.client.secret. Tokens that a program makes itself,"
             " as for Amazon MSK's IAM, are not supported",
         )
     if urlsplit(endpoint).scheme not in ("http", "https"):
-        raise given.error(f"{prefix}.{_ENDPOINT}", "it must be an http(s) address")
+        raise lookup.error(f"{prefix}.{_ENDPOINT}", "it must be an http(s) address")
     login = login and replace(login, options=options)
-    extensions = given.value(f"{prefix}.extensions")
-    listed = dict(one.split("=", 1) for one in (extensions or "").split(",") if "=" in one)
-    own = {
+    extensions = lookup.value(f"{prefix}.extensions")
+    listed = dict(pair.split("=", 1) for pair in (extensions or "").split(",") if "=" in pair)
+    in_login = {
         n.removeprefix("extension_"): v for n, v in options.items() if n.startswith("extension_")
     }
     return Tokens(
         endpoint,
         _from_login(
-            given,
+            lookup,
             login,
             "clientId",
             f"{prefix}.client.id",
             f"{prefix}.client.credentials.client.id",
         ),
         _from_login(
-            given,
+            lookup,
             login,
             "clientSecret",
             f"{prefix}.client.secret",
             f"{prefix}.client.credentials.client.secret",
         ),
-        given.value(f"{prefix}.scope") or options.get("scope"),
-        {**listed, **own},
-        _token_ca(given, _Given(options)),
+        lookup.value(f"{prefix}.scope") or options.get("scope"),
+        {**listed, **in_login},
+        _token_ca(lookup, _PropertyLookup(options)),
     )
 
 
-def _from_options(given: _Given, options: Mapping[str, str], option: str, name: str) -> str | None:
+def _from_options(
+    lookup: _PropertyLookup, options: Mapping[str, str], option: str, name: str
+) -> str | None:
     """Return what the login or the property says. Raises UsageError if they disagree."""
-    own, other = options.get(option), given.value(name)
-    if own is not None and other is not None and own != other:
-        raise given.error(name, "sasl.jaas.config says something else. Keep one of them")
-    return own or other
+    in_login, other = options.get(option), lookup.value(name)
+    if in_login is not None and other is not None and in_login != other:
+        raise lookup.error(name, "sasl.jaas.config says something else. Keep one of them")
+    return in_login or other
 
 
 _ENDPOINT = "token.endpoint.url"
@@ -285,10 +289,10 @@ _STRIMZI_IGNORED = (
 """How that handler reads tokens, or how patient it is: the brokers see no difference."""
 
 
-def _of_strimzi(given: _Given, options: Mapping[str, str]) -> Mapping[str, str]:
+def _of_strimzi(lookup: _PropertyLookup, options: Mapping[str, str]) -> Mapping[str, str]:
     """Return a login's options with Kafka's names instead of Strimzi's. Raises UsageError for an
     option that would not be kept, and for facts that only the environment of Strimzi has."""
-    handler = given.value("sasl.login.callback.handler.class") or ""
+    handler = lookup.value("sasl.login.callback.handler.class") or ""
     if not handler.startswith("io.strimzi.") and not any(n.startswith("oauth.") for n in options):
         return options
     unknown = [
@@ -297,7 +301,7 @@ def _of_strimzi(given: _Given, options: Mapping[str, str]) -> Mapping[str, str]:
         if name.startswith("oauth.") and name not in (*_STRIMZI, *_STRIMZI_IGNORED)
     ]
     if unknown:
-        raise given.error(
+        raise lookup.error(
             "sasl.jaas.config",
             f"the option {unknown[0]} of Strimzi's login is not supported: only tokens by"
             " oauth.token.endpoint.uri, oauth.client.id and oauth.client.secret are",
@@ -305,94 +309,96 @@ def _of_strimzi(given: _Given, options: Mapping[str, str]) -> Mapping[str, str]:
     needed = list(_STRIMZI)[:3]
     missing = [name for name in needed if name not in options and _STRIMZI[name] not in options]
     if missing:
-        raise given.error(
+        raise lookup.error(
             "sasl.jaas.config",
             f"Strimzi's login has no {missing[0]} there. Its programs may take it from their"
             f' environment; write {missing[0]}="VALUE" into the line',
         )
-    kept = {name: value for name, value in options.items() if name not in _STRIMZI_IGNORED}
-    return {_STRIMZI.get(name, name): value for name, value in kept.items()}
+    remaining = {name: value for name, value in options.items() if name not in _STRIMZI_IGNORED}
+    return {_STRIMZI.get(name, name): value for name, value in remaining.items()}
 
 
-def _token_ca(given: _Given, login: _Given) -> str | None:
+def _token_ca(lookup: _PropertyLookup, login: _PropertyLookup) -> str | None:
     """Return who may sign the token endpoint's certificate: librdkafka has properties for it, Java
     options of the login."""
-    own = _ca(login)
-    other = _pem_of(given, "https.ca.location", "https.ca.pem")
-    if own is not None and other is not None:
-        raise given.error("sasl.jaas.config", "https.ca.* already gives its trust store")
-    return own if own is not None else other
+    in_login = _ca(login)
+    other = _pem_of(lookup, "https.ca.location", "https.ca.pem")
+    if in_login is not None and other is not None:
+        raise lookup.error("sasl.jaas.config", "https.ca.* already gives its trust store")
+    return in_login if in_login is not None else other
 
 
-def _check_host(given: _Given) -> bool:
+def _check_host(lookup: _PropertyLookup) -> bool:
     name = "ssl.endpoint.identification.algorithm"
-    how = given.given.get(given.prefix + name, "https").strip().lower()
+    how = lookup.properties.get(lookup.prefix + name, "https").strip().lower()
     if how not in ("https", "", "none"):
-        raise given.error(name, "it must be https, or empty for no check of the host name")
+        raise lookup.error(name, "it must be https, or empty for no check of the host name")
     return how == "https"
 
 
-def _ca(given: _Given) -> str | None:
+def _ca(lookup: _PropertyLookup) -> str | None:
     stores = ("ssl.truststore.location", "ssl.truststore.certificates")
-    name = given.one_of("ssl.ca.location", "ssl.ca.pem", *stores)
+    name = lookup.one_of("ssl.ca.location", "ssl.ca.pem", *stores)
     if name in stores:
-        _require_type(given, "ssl.truststore.type")
+        _require_type(lookup, "ssl.truststore.type")
     if name != stores[0]:
-        return _pem_of(given, "ssl.ca.location", "ssl.ca.pem", stores[1])
-    password = given.value("ssl.truststore.password")
-    return authorities(given.value(name) or "", password, given.place(name))
+        return _pem_of(lookup, "ssl.ca.location", "ssl.ca.pem", stores[1])
+    password = lookup.value("ssl.truststore.password")
+    return authorities(lookup.value(name) or "", password, lookup.place(name))
 
 
-def _pem_of(given: _Given, location: str, *inline: str) -> str | None:
-    name = given.one_of(location, *inline)
-    value = given.value(name) if name else None
+def _pem_of(lookup: _PropertyLookup, location: str, *inline: str) -> str | None:
+    name = lookup.one_of(location, *inline)
+    value = lookup.value(name) if name else None
     if name is None or value is None or value == "probe":
         return None  # The word of librdkafka for the system's authorities.
     if name == location:
-        return authorities(value, None, given.place(name))
-    return pem_certificates(value, given.place(name))
+        return authorities(value, None, lookup.place(name))
+    return pem_certificates(value, lookup.place(name))
 
 
-def _identity(given: _Given) -> Identity | None:
+def _identity(lookup: _PropertyLookup) -> Identity | None:
     store, chain, key = (
-        given.one_of("ssl.keystore.location"),
-        given.one_of(
+        lookup.one_of("ssl.keystore.location"),
+        lookup.one_of(
             "ssl.certificate.location",
             "ssl.certificate.pem",
             "ssl.keystore.certificate.chain",
             "ssl.keystore.location",
         ),
-        given.one_of(
+        lookup.one_of(
             "ssl.key.location", "ssl.key.pem", "ssl.keystore.key", "ssl.keystore.location"
         ),
     )
-    password = given.value("ssl.key.password")
-    place = given.place("ssl.key.password" if password else store or key or chain or "")
+    password = lookup.value("ssl.key.password")
+    place = lookup.place("ssl.key.password" if password else store or key or chain or "")
     if store is not None:
-        _require_type(given, "ssl.keystore.type")
-        opened = given.value("ssl.keystore.password")
-        found = identity(given.value(store) or "", opened, password, given.place(store))
-        return replace(found, place=place)
+        _require_type(lookup, "ssl.keystore.type")
+        store_password = lookup.value("ssl.keystore.password")
+        store_identity = identity(
+            lookup.value(store) or "", store_password, password, lookup.place(store)
+        )
+        return replace(store_identity, place=place)
     if chain is None and key is None:
         return None
     if chain is None:
-        raise given.error(key or "", "a key needs its certificate too (ssl.certificate.location)")
-    certificates = _text(given, chain, "ssl.certificate.location")
-    own_key = _text(given, key, "ssl.key.location") if key else certificates
+        raise lookup.error(key or "", "a key needs its certificate too (ssl.certificate.location)")
+    certificates = _text(lookup, chain, "ssl.certificate.location")
+    own_key = _text(lookup, key, "ssl.key.location") if key else certificates
     return Identity(
-        pem_certificates(certificates, given.place(chain), given.value(chain) or ""),
-        pem_key(own_key, given.place(key or chain)),
+        pem_certificates(certificates, lookup.place(chain), lookup.value(chain) or ""),
+        pem_key(own_key, lookup.place(key or chain)),
         password,
         place,
     )
 
 
-def _text(given: _Given, name: str, location: str) -> str:
-    value = given.value(name) or ""
-    return read_text(Path(value), given.place(name)) if name == location else value
+def _text(lookup: _PropertyLookup, name: str, location: str) -> str:
+    value = lookup.value(name) or ""
+    return read_text(Path(value), lookup.place(name)) if name == location else value
 
 
-def _require_type(given: _Given, name: str) -> None:
-    kind = given.value(name)
+def _require_type(lookup: _PropertyLookup, name: str) -> None:
+    kind = lookup.value(name)
     if kind is not None and kind.upper() not in STORE_TYPES:
-        raise given.error(name, f"it must be one of {', '.join(STORE_TYPES)}")
+        raise lookup.error(name, f"it must be one of {', '.join(STORE_TYPES)}")

@@ -67,8 +67,8 @@ def parse_login(text: str, place: str) -> Login:
 
 def login_line(module: str, options: Mapping[str, str]) -> str:
     """Return the value of `sasl.jaas.config`."""
-    told = "".join(f" {name}={_quoted(value)}" for name, value in options.items())
-    return f"{_CLASSES[module]} required{told};"
+    option_words = "".join(f" {name}={_quoted(value)}" for name, value in options.items())
+    return f"{_CLASSES[module]} required{option_words};"
 
 
 def _quoted(text: str) -> str:
@@ -77,18 +77,18 @@ def _quoted(text: str) -> str:
 
 
 def _tokens(text: str, place: str) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    tokens: list[tuple[str, str]] = []
     at = 0
     while at < len(text):
         token = _TOKEN.match(text, at)
         if token is None:
-            raise UsageError(f"{place}: {_misfit(text, at, found)}.")
+            raise UsageError(f"{place}: {_misfit(text, at, tokens)}.")
         at = token.end()
         if token.lastgroup == "quoted":
-            found.append(("word", _unescaped(token.group()[1:-1])))
+            tokens.append(("word", _unescaped(token.group()[1:-1])))
         elif token.lastgroup is not None:
-            found.append((token.lastgroup, token.group()))
-    return found
+            tokens.append((token.lastgroup, token.group()))
+    return tokens
 
 
 def _misfit(text: str, at: int, before: list[tuple[str, str]]) -> str:
@@ -109,8 +109,12 @@ def _misfit(text: str, at: int, before: list[tuple[str, str]]) -> str:
 
 
 def _unescaped(text: str) -> str:
-    def one(escaped: re.Match[str]) -> str:
-        what = escaped.group(1)
-        return chr(int(what, 8)) if what[0] in "01234567" else _ESCAPES.get(what, what)
+    def replace_escape(escaped: re.Match[str]) -> str:
+        character = escaped.group(1)
+        return (
+            chr(int(character, 8))
+            if character[0] in "01234567"
+            else _ESCAPES.get(character, character)
+        )
 
-    return re.sub(r"\\([0-3]?[0-7]{1,2}|.)", one, text, flags=re.DOTALL)
+    return re.sub(r"\\([0-3]?[0-7]{1,2}|.)", replace_escape, text, flags=re.DOTALL)

@@ -65,7 +65,7 @@ def read(data: bytes, password: str | None, key_password: str | None, place: str
         cursor.take(len(MAGIC))
         version, entries = cursor.number(), cursor.number()
         certificates: list[bytes] = []
-        kept: tuple[bytes, tuple[bytes, ...]] | None = None
+        first_key: tuple[bytes, tuple[bytes, ...]] | None = None
         for _ in range(entries):
             tag = cursor.number()
             cursor.text()  # The alias.
@@ -73,7 +73,7 @@ def read(data: bytes, password: str | None, key_password: str | None, place: str
             if tag == _KEY:
                 protected = cursor.take(cursor.number())
                 chain = tuple(cursor.certificate(version) for _ in range(cursor.number()))
-                kept = kept or (protected, chain)
+                first_key = first_key or (protected, chain)
             elif tag == _CERTIFICATE:
                 certificates.append(cursor.certificate(version))
             else:
@@ -81,12 +81,14 @@ def read(data: bytes, password: str | None, key_password: str | None, place: str
     except EOFError as error:
         raise UsageError(f"{place}: the key store is damaged.") from error
     if password is not None:
-        own = hashlib.sha1(_utf16(password) + _SALT + data[:-_DIGEST_BYTES]).digest()
-        if not hmac.compare_digest(own, data[-_DIGEST_BYTES:]):
+        digest = hashlib.sha1(_utf16(password) + _SALT + data[:-_DIGEST_BYTES]).digest()
+        if not hmac.compare_digest(digest, data[-_DIGEST_BYTES:]):
             raise UsageError(f"{place}: the store cannot be opened: its password is wrong.")
-    if kept is None or key_password is None:
-        return JavaKeyStore(tuple(certificates), kept[1] if kept else ())
-    return JavaKeyStore(tuple(certificates), kept[1], _unprotected(kept[0], key_password, place))
+    if first_key is None or key_password is None:
+        return JavaKeyStore(tuple(certificates), first_key[1] if first_key else ())
+    return JavaKeyStore(
+        tuple(certificates), first_key[1], _unprotected(first_key[0], key_password, place)
+    )
 
 
 def _utf16(password: str) -> bytes:
@@ -104,7 +106,7 @@ def _unprotected(protected: bytes, password: str, place: str) -> bytes:
     while len(stream) < len(hidden):
         block = hashlib.sha1(_utf16(password) + block).digest()
         stream += block
-    plain = bytes(one ^ other for one, other in zip(hidden, stream, strict=False))
+    plain = bytes(byte ^ mask for byte, mask in zip(hidden, stream, strict=False))
     if not hmac.compare_digest(hashlib.sha1(_utf16(password) + plain).digest(), check):
         raise UsageError(
             f"{place}: the password of the key in the store (ssl.key.password) is wrong."

@@ -109,7 +109,7 @@ _REFUSED = {
 def _versions(value: str) -> str | None:
     """TLS 1.2 and later are what librdkafka offers, and it cannot be limited further. A file that
     allows 1.2 loses nothing: both sides agree on the newest version that they know."""
-    allowed = {one.strip().upper() for one in value.split(",")}
+    allowed = {version.strip().upper() for version in value.split(",")}
     if "TLSV1.2" in allowed or allowed == {"TLS"}:
         return None
     return (
@@ -143,29 +143,29 @@ _VALUES: Mapping[str, Callable[[str], str | None]] = {
 }
 
 
-def others(given: Mapping[str, str]) -> dict[str, str]:
+def others(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the properties that concern no security and that librdkafka knows.
 
     Raises UsageError for a property that one of the clients cannot keep, and for one that nobody
     knows. Each message names the line.
     """
-    found: dict[str, str] = {}
-    for name, value in given.items():
+    remaining: dict[str, str] = {}
+    for name, value in properties.items():
         why = _REFUSED.get(name) or (_VALUES[name](value) if name in _VALUES else None)
         if name.startswith("sasl.oauthbearer.assertion."):
             why = _CLAIMS
         if value.startswith("software.amazon.msk.auth.iam."):
             why = MSK_IAM
         if why is not None:
-            raise UsageError(f"{place_of(given, name)} is not supported: {why}.")
+            raise UsageError(f"{place_of(properties, name)} is not supported: {why}.")
         if name in KNOWN or name in _VALUES or name in _IGNORED:
             continue
-        _require_known(name, value, given)
-        found[name] = value
-    return found
+        _require_known(name, value, properties)
+        remaining[name] = value
+    return remaining
 
 
-def _require_known(name: str, value: str, given: Mapping[str, str]) -> None:
+def _require_known(name: str, value: str, properties: Mapping[str, str]) -> None:
     """Ask librdkafka itself. It reads settings in order and stops at the first that it does not
     know, so a second one that nobody knows keeps it from opening a client."""
     from confluent_kafka import KafkaException, Producer  # late: most files need none of this
@@ -174,22 +174,22 @@ def _require_known(name: str, value: str, given: Mapping[str, str]) -> None:
     try:
         Producer({name: value, last: ""})
     except KafkaException as error:
-        told = error.args[0].str()
+        message = error.args[0].str()
     except TypeError:
-        told = _UNKNOWN  # A Python callback, which a file cannot name.
-    if last in told:
+        message = _UNKNOWN  # A Python callback, which a file cannot name.
+    if last in message:
         return
-    if _UNKNOWN not in told:
-        raise UsageError(f"{place_of(given, name)}: librdkafka does not take its value.")
-    here = KNOWN | _IGNORED | _VALUES.keys()
-    near = get_close_matches(name, here, 1, 0.8)
-    bare = [known for known in KNOWN if name.endswith(f".{known}")]
+    if _UNKNOWN not in message:
+        raise UsageError(f"{place_of(properties, name)}: librdkafka does not take its value.")
+    supported = KNOWN | _IGNORED | _VALUES.keys()
+    near = get_close_matches(name, supported, 1, 0.8)
+    bare = [candidate for candidate in KNOWN if name.endswith(f".{candidate}")]
     hint = " Remove the line, or correct the name."
     if bare:
         hint = f" Write {max(bare, key=len)}, without a prefix."
     elif near:
         hint = f" Did you mean {near[0]}?"
-    raise UsageError(f"{place_of(given, name)}: no Kafka client has this property.{hint}")
+    raise UsageError(f"{place_of(properties, name)}: no Kafka client has this property.{hint}")
 
 
 _UNKNOWN = "No such configuration property"

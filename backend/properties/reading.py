@@ -46,9 +46,9 @@ class Properties(dict[str, str]):
         return f"Properties({', '.join(self)})"
 
 
-def place_of(given: Mapping[str, str], name: str) -> str:
+def place_of(properties: Mapping[str, str], name: str) -> str:
     """Return where the property is: its file and line, if they are known, and its name."""
-    places = given.places if isinstance(given, Properties) else {}
+    places = properties.places if isinstance(properties, Properties) else {}
     return f"{places[name]}, {name}" if name in places else f"Client property {name}"
 
 
@@ -128,49 +128,49 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 def _split(line: str) -> tuple[str, str | None]:
     """Split at the first separator that is not escaped."""
-    found = re.match(r"((?:[^\\=:\s]|\\.)*)(\s*[=:]\s*|\s+)(.*)$", line, re.DOTALL)
-    return (found.group(1), found.group(3)) if found else (line, None)
+    match = re.match(r"((?:[^\\=:\s]|\\.)*)(\s*[=:]\s*|\s+)(.*)$", line, re.DOTALL)
+    return (match.group(1), match.group(3)) if match else (line, None)
 
 
 def _unescaped(text: str, place: str) -> str:
-    def one(found: re.Match[str]) -> str:
-        what = found.group(1)
-        if what.startswith("u") and len(what) == 5:
-            return chr(int(what[1:], 16))
-        if what in _ESCAPES or what in _ESCAPED:
-            return _ESCAPES.get(what, what)
+    def replace_escape(match: re.Match[str]) -> str:
+        escape = match.group(1)
+        if escape.startswith("u") and len(escape) == 5:
+            return chr(int(escape[1:], 16))
+        if escape in _ESCAPES or escape in _ESCAPED:
+            return _ESCAPES.get(escape, escape)
         raise UsageError(f"{place}: a single backslash has no meaning there. Write two for one.")
 
     try:
-        return joined(re.sub(r"\\(u[0-9a-fA-F]{4}|.|$)", one, text, flags=re.DOTALL))
+        return joined(re.sub(r"\\(u[0-9a-fA-F]{4}|.|$)", replace_escape, text, flags=re.DOTALL))
     except ValueError as error:
         raise UsageError(f"{place}: {error}. Write both halves, or the character.") from error
 
 
 def _providers(raw: Properties) -> dict[str, str]:
     """Return the class of each provider, by the name that references use."""
-    known = dict(_PROVIDERS)
+    classes = dict(_PROVIDERS)
     for alias in filter(None, map(str.strip, raw.get("config.providers", "").split(","))):
         name = f"config.providers.{alias}.class"
-        of_class = raw.get(name, "").rpartition(".")[2] or known.get(alias, "")
+        of_class = raw.get(name, "").rpartition(".")[2] or classes.get(alias, "")
         if of_class not in _PROVIDERS.values():
             raise UsageError(
                 f"{place_of(raw, name if name in raw else 'config.providers')}: this provider is"
                 f" not supported. Supported are {', '.join(_PROVIDERS.values())}."
             )
-        known[alias] = of_class
+        classes[alias] = of_class
     limits = [n for n in raw if n.startswith("config.providers.") and ".param." in n]
     if limits:
         raise UsageError(
             f"{place_of(raw, limits[0])}: limits of a provider are not supported and would not be"
             " kept. Remove the line."
         )
-    return known
+    return classes
 
 
 def _resolved(value: str, providers: Mapping[str, str], place: str) -> str:
-    def one(found: re.Match[str]) -> str:
-        alias, path, key = found.groups()
+    def resolve(match: re.Match[str]) -> str:
+        alias, path, key = match.groups()
         of_class = providers.get(alias)
         if of_class is None:
             raise UsageError(
@@ -185,9 +185,9 @@ def _resolved(value: str, providers: Mapping[str, str], place: str) -> str:
             raise UsageError(f"{place}: the reference must be ${{{alias}:/path:{key or 'key'}}}.")
         if of_class == _PROVIDERS["directory"]:
             return read_text(Path(path) / key, place)
-        there = _raw(Path(path), place)
-        if key not in there:
+        properties = _raw(Path(path), place)
+        if key not in properties:
             raise UsageError(f"{place}: {path} has no {key}.")
-        return there[key]
+        return properties[key]
 
-    return _REFERENCE.sub(one, value)
+    return _REFERENCE.sub(resolve, value)

@@ -68,48 +68,54 @@ class RegistryFacts:
         return ClientFacts("SSL", ca=self.ca, identity=self.identity)
 
 
-def take_registry(given: Properties, url: str | None = None) -> RegistryFacts | None:
-    """Remove the registry's properties from `given` and return what they say; None without an
+def take_registry(properties: Properties, url: str | None = None) -> RegistryFacts | None:
+    """Remove the registry's properties from `properties` and return what they say; None without an
     address. `url` overrides the address.
 
     Raises UsageError, one sentence with the line, for a wrong address, an unsupported source of
     credentials, or unreadable authorities.
     """
-    names = [name for name in given if name.startswith(PREFIX) or name in _OWN]
+    names = [name for name in properties if name.startswith(PREFIX) or name in _OWN]
     for name in names:
         if name != URL and name.removeprefix(PREFIX) not in (*_OWN, *_TLS):
             raise UsageError(
-                f"{place_of(given, name)} is not supported for a schema registry. Remove the line,"
-                " or correct the name."
+                f"{place_of(properties, name)} is not supported for a schema registry. Remove the"
+                " line, or correct the name."
             )
-    places = {name: given.places[name] for name in names if name in given.places}
-    said = Properties({name: given.pop(name) for name in names}, places)
+    places = {name: properties.places[name] for name in names if name in properties.places}
+    settings = Properties({name: properties.pop(name) for name in names}, places)
     for name in _OF_SERIALISERS:
-        given.pop(name, None)
-    address = url or said.get(URL, "").strip()
+        properties.pop(name, None)
+    address = url or settings.get(URL, "").strip()
     if not address:
         return None
-    place = "TOPICPROOF_SCHEMA_REGISTRY" if url else place_of(said, URL)
+    place = "TOPICPROOF_SCHEMA_REGISTRY" if url else place_of(settings, URL)
     plain, in_url = _without_login(address, place)
     for source, supported in _SOURCES.items():
-        value = _value(said, source)
+        value = _value(settings, source)
         if value and value.upper() not in supported:
-            name = _name(said, source)
+            name = _name(settings, source)
             raise UsageError(
-                f"{place_of(said, name)}: it must be {' or '.join(supported)}. Give the user and"
-                f" the password as {_USER}, or a token as {_TOKEN}."
+                f"{place_of(settings, name)}: it must be {' or '.join(supported)}. Give the user"
+                f" and the password as {_USER}, or a token as {_TOKEN}."
             )
-    user_info, token = _value(said, _USER) or in_url, _value(said, _TOKEN)
+    user_info, token = _value(settings, _USER) or in_url, _value(settings, _TOKEN)
     if user_info and ":" not in user_info:
-        raise UsageError(f"{place_of(said, _name(said, _USER))}: it must be user:password.")
+        raise UsageError(f"{place_of(settings, _name(settings, _USER))}: it must be user:password.")
     if user_info and token:
         raise UsageError(
-            f"{place_of(said, _name(said, _TOKEN))}: {_USER} is given too. Keep one of them."
+            f"{place_of(settings, _name(settings, _TOKEN))}: {_USER} is given too. Keep one of"
+            " them."
         )
-    tls = _tls(said, given) if plain.startswith("https") else ClientFacts()
+    tls = _tls(settings, properties) if plain.startswith("https") else ClientFacts()
     return RegistryFacts(
-        *(plain, user_info, token, _value(said, _CLUSTER) or "", _value(said, _POOL)),
-        *(tls.ca, tls.identity),
+        url=plain,
+        user_info=user_info,
+        token=token,
+        cluster=_value(settings, _CLUSTER) or "",
+        pool=_value(settings, _POOL),
+        ca=tls.ca,
+        identity=tls.identity,
     )
 
 
@@ -117,17 +123,17 @@ def take_registry(given: Properties, url: str | None = None) -> RegistryFacts | 
 def registry_config(facts: RegistryFacts) -> Iterator[dict[str, Any]]:
     """Give the configuration of confluent-kafka's SchemaRegistryClient. It reads certificates and
     keys from files only: from some in a folder of this user's, until this context ends."""
-    told: dict[str, Any] = {
+    config: dict[str, Any] = {
         "url": facts.url,
         "timeout": REQUEST_TIMEOUT_S,
         "max.retries": 0,
     }
     if facts.user_info is not None:
-        told[_USER] = facts.user_info
+        config[_USER] = facts.user_info
     if facts.token is not None:
-        told |= {_TOKEN_SOURCE: "STATIC_TOKEN", _TOKEN: facts.token, _CLUSTER: facts.cluster}
+        config |= {_TOKEN_SOURCE: "STATIC_TOKEN", _TOKEN: facts.token, _CLUSTER: facts.cluster}
         if facts.pool is not None:
-            told[_POOL] = facts.pool
+            config[_POOL] = facts.pool
     pems = {"ssl.ca.location": facts.ca}
     if facts.identity is not None:
         pems |= {
@@ -140,16 +146,16 @@ def registry_config(facts: RegistryFacts) -> Iterator[dict[str, Any]]:
                 path = Path(folder) / name
                 path.touch(mode=0o600)
                 path.write_text(pem, encoding="ascii")
-                told[name] = str(path)
-        yield told
+                config[name] = str(path)
+        yield config
 
 
 def _without_login(address: str, place: str) -> tuple[str, str | None]:
     """Return the addresses without user and password, and `user:password` of the first."""
     plain, login = [], None
-    for one in filter(None, map(str.strip, address.split(","))):
+    for url in filter(None, map(str.strip, address.split(","))):
         try:
-            parts = urlsplit(one)
+            parts = urlsplit(url)
         except ValueError:
             parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -161,28 +167,28 @@ def _without_login(address: str, place: str) -> tuple[str, str | None]:
     return ",".join(plain), login
 
 
-def _tls(said: Properties, shared: Mapping[str, str]) -> ClientFacts:
+def _tls(properties: Properties, shared: Mapping[str, str]) -> ClientFacts:
     """Return how to speak TLS with the registry: with authorities of its own, or else Kafka's.
 
     Raises UsageError if something is unreadable, or does not fit together.
     """
-    found = tls_facts(said, PREFIX).with_plain_key()
-    if not found.check_host:
+    facts = tls_facts(properties, PREFIX).with_plain_key()
+    if not facts.check_host:
         raise UsageError(
-            f"{place_of(said, PREFIX + _CHECK_HOST)}: the registry's certificate must name its"
-            " host, because confluent-kafka's client always checks it. Remove the line."
+            f"{place_of(properties, PREFIX + _CHECK_HOST)}: the registry's certificate must name"
+            " its host, because confluent-kafka's client always checks it. Remove the line."
         )
-    if not any(PREFIX + name in said for name in _AUTHORITIES):
+    if not any(PREFIX + name in properties for name in _AUTHORITIES):
         kafkas = {name: value for name, value in shared.items() if name in _AUTHORITIES}
         places = shared.places if isinstance(shared, Properties) else {}
-        found = replace(found, ca=tls_facts(Properties(kafkas, places)).ca)
-    tls_context(found)
-    return found
+        facts = replace(facts, ca=tls_facts(Properties(kafkas, places)).ca)
+    tls_context(facts)
+    return facts
 
 
-def _name(said: Mapping[str, str], name: str) -> str:
-    return PREFIX + name if PREFIX + name in said else name
+def _name(properties: Mapping[str, str], name: str) -> str:
+    return PREFIX + name if PREFIX + name in properties else name
 
 
-def _value(said: Mapping[str, str], name: str) -> str | None:
-    return said.get(_name(said, name), "").strip() or None
+def _value(properties: Mapping[str, str], name: str) -> str | None:
+    return properties.get(_name(properties, name), "").strip() or None

@@ -21,86 +21,86 @@ _TOKEN_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginC
 
 def for_librdkafka(facts: ClientFacts) -> dict[str, str]:
     """Also the form in which an Address keeps them, and a sink's options carry them."""
-    told = dict(facts.others)
+    properties = dict(facts.others)
     if facts.protocol != "PLAINTEXT":
-        told["security.protocol"] = facts.protocol
+        properties["security.protocol"] = facts.protocol
     if facts.mechanism is not None:
-        told["sasl.mechanism"] = facts.mechanism
+        properties["sasl.mechanism"] = facts.mechanism
     if facts.username is not None:
-        told |= {"sasl.username": facts.username, "sasl.password": facts.password or ""}
+        properties |= {"sasl.username": facts.username, "sasl.password": facts.password or ""}
     if facts.tokens is not None:
-        told |= _tokens_of_librdkafka(facts.tokens)
+        properties |= _tokens_of_librdkafka(facts.tokens)
     if facts.has_tls and facts.ca is not None:
-        told["ssl.ca.pem"] = facts.ca
+        properties["ssl.ca.pem"] = facts.ca
     if facts.has_tls and facts.identity is not None:
-        own = facts.identity
-        told |= {"ssl.certificate.pem": own.chain, "ssl.key.pem": own.key}
-        if own.key_password is not None:
-            told["ssl.key.password"] = own.key_password
+        identity = facts.identity
+        properties |= {"ssl.certificate.pem": identity.chain, "ssl.key.pem": identity.key}
+        if identity.key_password is not None:
+            properties["ssl.key.password"] = identity.key_password
     if facts.has_tls and not facts.check_host:
-        told["ssl.endpoint.identification.algorithm"] = "none"
-    return told
+        properties["ssl.endpoint.identification.algorithm"] = "none"
+    return properties
 
 
 def _tokens_of_librdkafka(tokens: Tokens) -> dict[str, str]:
-    told = {
+    properties = {
         "sasl.oauthbearer.method": "oidc",
         "sasl.oauthbearer.token.endpoint.url": tokens.endpoint,
         "sasl.oauthbearer.client.id": tokens.client_id,
         "sasl.oauthbearer.client.secret": tokens.client_secret,
     }
     if tokens.scope is not None:
-        told["sasl.oauthbearer.scope"] = tokens.scope
+        properties["sasl.oauthbearer.scope"] = tokens.scope
     if tokens.extensions:
-        told["sasl.oauthbearer.extensions"] = ",".join(
+        properties["sasl.oauthbearer.extensions"] = ",".join(
             f"{name}={value}" for name, value in tokens.extensions.items()
         )
     if tokens.ca is not None:
-        told["https.ca.pem"] = tokens.ca
-    return told
+        properties["https.ca.pem"] = tokens.ca
+    return properties
 
 
 def for_kafka_python(facts: ClientFacts) -> dict[str, Any]:
     """Keyword arguments without a token provider: `backend/kafka/log/tokens.py` has it."""
-    told: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if facts.protocol != "PLAINTEXT":
-        told["security_protocol"] = facts.protocol
+        arguments["security_protocol"] = facts.protocol
     if facts.mechanism is not None:
-        told["sasl_mechanism"] = facts.mechanism
+        arguments["sasl_mechanism"] = facts.mechanism
     if facts.username is not None:
-        told |= {"sasl_plain_username": facts.username, "sasl_plain_password": facts.password}
+        arguments |= {"sasl_plain_username": facts.username, "sasl_plain_password": facts.password}
     if facts.has_tls:
-        told["ssl_context"] = tls_context(facts)
+        arguments["ssl_context"] = tls_context(facts)
     if "client.id" in facts.others:
-        told["client_id"] = facts.others["client.id"]
-    return told
+        arguments["client_id"] = facts.others["client.id"]
+    return arguments
 
 
 def for_java(facts: ClientFacts) -> dict[str, str]:
     """Kafka's Java properties (KIP-651 for inline PEM, KIP-768 for tokens)."""
-    told = {name: facts.others[name] for name in _JAVA_KNOWS if name in facts.others}
+    properties = {name: facts.others[name] for name in _JAVA_KNOWS if name in facts.others}
     if facts.protocol != "PLAINTEXT":
-        told["security.protocol"] = facts.protocol
+        properties["security.protocol"] = facts.protocol
     if facts.mechanism is not None:
-        told["sasl.mechanism"] = facts.mechanism
-        told["sasl.jaas.config"] = login_line(MODULES[facts.mechanism], _login_options(facts))
+        properties["sasl.mechanism"] = facts.mechanism
+        properties["sasl.jaas.config"] = login_line(MODULES[facts.mechanism], _login_options(facts))
     if facts.tokens is not None:
-        told["sasl.login.callback.handler.class"] = _TOKEN_HANDLER
-        told["sasl.oauthbearer.token.endpoint.url"] = facts.tokens.endpoint
+        properties["sasl.login.callback.handler.class"] = _TOKEN_HANDLER
+        properties["sasl.oauthbearer.token.endpoint.url"] = facts.tokens.endpoint
     if not facts.has_tls:
-        return told
+        return properties
     if facts.ca is not None:
-        told |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": facts.ca}
-    own = facts.with_plain_key().identity
-    if own is not None:
-        told |= {
+        properties |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": facts.ca}
+    identity = facts.with_plain_key().identity
+    if identity is not None:
+        properties |= {
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.certificate.chain": own.chain,
-            "ssl.keystore.key": own.key,
+            "ssl.keystore.certificate.chain": identity.chain,
+            "ssl.keystore.key": identity.key,
         }
     if not facts.check_host:
-        told["ssl.endpoint.identification.algorithm"] = ""
-    return told
+        properties["ssl.endpoint.identification.algorithm"] = ""
+    return properties
 
 
 def _login_options(facts: ClientFacts) -> dict[str, str]:
@@ -144,15 +144,15 @@ def tls_context(facts: ClientFacts, verified: bool = True) -> ssl.SSLContext:
 def _load_identity(context: ssl.SSLContext, facts: ClientFacts) -> None:
     """OpenSSL in Python reads a key from a file only: one in a folder of this user's, for the
     moment of reading."""
-    own = facts.identity
-    assert own is not None
+    identity = facts.identity
+    assert identity is not None
     with TemporaryDirectory(prefix="topicproof-") as folder:
         path = Path(folder) / "identity.pem"
         path.touch(mode=0o600)
-        path.write_text(own.key + own.chain, encoding="ascii")
+        path.write_text(identity.key + identity.chain, encoding="ascii")
         try:
             # Without a password OpenSSL would ask the terminal for one.
-            context.load_cert_chain(path, password=lambda: own.key_password or "")
+            context.load_cert_chain(path, password=lambda: identity.key_password or "")
         except ssl.SSLError as error:
             why = (
                 "it does not belong to the certificate"

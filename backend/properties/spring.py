@@ -42,9 +42,9 @@ def in_kafkas_words(properties: Properties) -> Properties:
     """
     if not any(name.startswith(_SPRING) for name in properties):
         return properties
-    own = [name for name in properties if not name.startswith(_OTHERS)]
-    values = {name: properties[name] for name in own}
-    places = {name: properties.places[name] for name in own if name in properties.places}
+    names = [name for name in properties if not name.startswith(_OTHERS)]
+    values = {name: properties[name] for name in names}
+    places = {name: properties.places[name] for name in names if name in properties.places}
     for prefix in ("", *_CLIENTS):
         for name, value in properties.items():
             translated = _kafkas_name(name.removeprefix(_SPRING + prefix))
@@ -62,8 +62,8 @@ def in_kafkas_words(properties: Properties) -> Properties:
 
 def _kafkas_name(name: str) -> str | None:
     """Return Kafka's name of a setting of Spring Boot's; None if it says nothing on connecting."""
-    if found := _PROPERTY.fullmatch(name):
-        return found["name"]
+    if match := _PROPERTY.fullmatch(name):
+        return match["name"]
     return _NAMES.get(name.replace("-", "").replace("_", "").lower())
 
 

@@ -49,8 +49,8 @@ def read_bytes(path: str, place: str) -> bytes:
 def authorities(path: str, password: str | None, place: str) -> str:
     """Return the certificates of a trust store, or of a PEM file or folder of them, as PEM."""
     if Path(path).expanduser().is_dir():
-        files = sorted(one for one in Path(path).expanduser().iterdir() if one.is_file())
-        data = b"\n".join(read_bytes(str(one), place) for one in files)
+        files = sorted(file for file in Path(path).expanduser().iterdir() if file.is_file())
+        data = b"\n".join(read_bytes(str(file), place) for file in files)
         return pem_certificates(data.decode("utf-8", "replace"), place, path)
     data = read_bytes(path, place)
     if data.startswith(jks.MAGIC):
@@ -58,13 +58,13 @@ def authorities(path: str, password: str | None, place: str) -> str:
         return _joined([_pem("CERTIFICATE", der) for der in ders], place, path)
     if data.startswith((_JCEKS, _DER_SEQUENCE)):
         _key, certificate, others = _pkcs12(data, password, place)
-        found = [one for one in (certificate, *others) if one is not None]
-        return _joined([_cert_pem(one) for one in found], place, path)
+        certificates = [link for link in (certificate, *others) if link is not None]
+        return _joined([_cert_pem(link) for link in certificates], place, path)
     return pem_certificates(data.decode("utf-8", "replace"), place, path)
 
 
 def pem_certificates(text: str, place: str, path: str = "it") -> str:
-    return _joined([found.group() for found in _CERTIFICATE.finditer(text)], place, path)
+    return _joined([match.group() for match in _CERTIFICATE.finditer(text)], place, path)
 
 
 def identity(path: str, password: str | None, key_password: str | None, place: str) -> Identity:
@@ -80,7 +80,7 @@ def identity(path: str, password: str | None, key_password: str | None, place: s
         key, certificate, others = _pkcs12(data, password, place)
         if key is None or certificate is None:
             raise UsageError(f"{place}: {path} holds no private key.")
-        chain = [_cert_pem(one) for one in (certificate, *others)]
+        chain = [_cert_pem(link) for link in (certificate, *others)]
         return Identity(_joined(chain, place, path), _plain_pem(key))
     text = data.decode("utf-8", "replace")
     chain_pem, key_pem = pem_certificates(text, place, path), pem_key(text, place, path)
@@ -88,10 +88,10 @@ def identity(path: str, password: str | None, key_password: str | None, place: s
 
 
 def pem_key(text: str, place: str, path: str = "it") -> str:
-    found = _KEY.search(text)
-    if found is None:
+    match = _KEY.search(text)
+    if match is None:
         raise UsageError(f"{place}: {path} holds no private key in PEM.")
-    return found.group() + "\n"
+    return match.group() + "\n"
 
 
 def plain_key(pem: str, password: str | None, place: str) -> str:
@@ -129,7 +129,7 @@ def _pkcs12(data: bytes, password: str | None, place: str) -> tuple[Any, Any, li
         why = "wrong, or it is not a store" if password else "missing"
         raise UsageError(f"{place}: the store cannot be opened: its password is {why}.") from error
     certificate = store.cert.certificate if store.cert else None
-    return store.key, certificate, [one.certificate for one in store.additional_certs]
+    return store.key, certificate, [extra.certificate for extra in store.additional_certs]
 
 
 def _cryptography(module: str, place: str) -> ModuleType:
@@ -166,4 +166,4 @@ def _pem(kind: str, der: bytes) -> str:
 def _joined(certificates: list[str], place: str, path: str) -> str:
     if not certificates:
         raise UsageError(f"{place}: {path} holds no certificate.")
-    return "".join(one.strip() + "\n" for one in certificates)
+    return "".join(pem.strip() + "\n" for pem in certificates)
