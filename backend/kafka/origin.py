@@ -96,5 +96,5 @@ def spelled(topic_id: uuid.UUID | str | bytes | None) -> str | None:
     none."""
     if not topic_id:
         return None
-    held = topic_id if isinstance(topic_id, bytes) else uuid.UUID(str(topic_id)).bytes
-    return base64.urlsafe_b64encode(held).decode().rstrip("=") if any(held) else None
+    raw = topic_id if isinstance(topic_id, bytes) else uuid.UUID(str(topic_id)).bytes
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=") if any(raw) else None

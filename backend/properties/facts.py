@@ -330,10 +330,10 @@ def _token_ca(lookup: _PropertyLookup, login: _PropertyLookup) -> str | None:
 
 def _check_host(lookup: _PropertyLookup) -> bool:
     name = "ssl.endpoint.identification.algorithm"
-    how = lookup.properties.get(lookup.prefix + name, "https").strip().lower()
-    if how not in ("https", "", "none"):
+    algorithm = lookup.properties.get(lookup.prefix + name, "https").strip().lower()
+    if algorithm not in ("https", "", "none"):
         raise lookup.error(name, "it must be https, or empty for no check of the host name")
-    return how == "https"
+    return algorithm == "https"
 
 
 def _ca(lookup: _PropertyLookup) -> str | None:

@@ -36,11 +36,11 @@ class _Cursor:
         self.data, self.at = data, 0
 
     def take(self, count: int) -> bytes:
-        taken = self.data[self.at : self.at + count]
-        if len(taken) != count:
+        piece = self.data[self.at : self.at + count]
+        if len(piece) != count:
             raise EOFError
         self.at += count
-        return taken
+        return piece
 
     def number(self, count: int = 4) -> int:
         return int.from_bytes(self.take(count), "big")

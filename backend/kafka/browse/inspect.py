@@ -170,13 +170,13 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
         ranges = fate_ranges(batches, bounds)
         not_heard: list[str] = []
 
-        def hear(what: str, ask: Callable[[], Answer]) -> Answer | None:
+        def hear(subject: str, ask: Callable[[], Answer]) -> Answer | None:
             try:
                 return ask()
             except KafkaError as error:
-                not_heard.append(f"{what}: {cluster_error(address, error)}")
+                not_heard.append(f"{subject}: {cluster_error(address, error)}")
             except ClusterError as error:
-                not_heard.append(f"{what}: {error}")
+                not_heard.append(f"{subject}: {error}")
             return None
 
         opened = hear("open transactions", lambda: open_transactions(kafka, topic, bounds, ranges))

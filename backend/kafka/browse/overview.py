@@ -114,11 +114,11 @@ class Overview:
         topic, at the partition where it withholds most."""
         worst: dict[tuple[str, int], OpenTransaction] = {}
         for topic in self.topics:
-            for each in topic.opened:
-                key = topic.topic, each.producer_id
-                if key not in worst or each.withheld > worst[key].withheld:
-                    worst[key] = each
-        pairs = [(topic, each) for (topic, _producer), each in worst.items()]
+            for transaction in topic.opened:
+                key = topic.topic, transaction.producer_id
+                if key not in worst or transaction.withheld > worst[key].withheld:
+                    worst[key] = transaction
+        pairs = [(topic, transaction) for (topic, _producer), transaction in worst.items()]
         return tuple(sorted(pairs, key=lambda pair: (not pair[1].hanging, -pair[1].age_ms)))
 
     @property

@@ -70,22 +70,27 @@ def open_transactions(
     the log is scanned from the first open transaction on. Raises TopicError for a missing topic,
     and kafka-python's errors, also for brokers older than Kafka 3.0.
     """
-    producers = [each for each in _on_partitions(kafka, topic) if each.open_from is not None]
+    producers = [
+        producer for producer in _on_partitions(kafka, topic) if producer.open_from is not None
+    ]
     if not producers:
         return ()
-    transactions = _of_coordinators(kafka, {each.producer_id for each in producers})
-    matches = [_on_partition(transactions.get(each.producer_id), topic, each) for each in producers]
+    transactions = _of_coordinators(kafka, {producer.producer_id for producer in producers})
+    matches = [
+        _on_partition(transactions.get(producer.producer_id), topic, producer)
+        for producer in producers
+    ]
     if not all(matches):
         # An unknown one may have ended between the two requests. It hangs only if it is still open
         # from the same offset.
         still = {
-            (each.partition, each.producer_id, each.open_from)
-            for each in _on_partitions(kafka, topic)
+            (producer.partition, producer.producer_id, producer.open_from)
+            for producer in _on_partitions(kafka, topic)
         }
         producers = [
-            each
-            for each, is_match in zip(producers, matches, strict=True)
-            if is_match or (each.partition, each.producer_id, each.open_from) in still
+            producer
+            for producer, is_match in zip(producers, matches, strict=True)
+            if is_match or (producer.partition, producer.producer_id, producer.open_from) in still
         ]
     bounds = kafka.bounds(topic) if bounds is None else bounds
     if ranges is None:
@@ -96,12 +101,14 @@ def open_transactions(
     now_ms = int(time.time() * 1000)
     decided = _decided(kafka, transactions.values(), now_ms)
     opened = []
-    for each in producers:
-        start, end = each.open_from or 0, ends.get(each.partition, 0)
-        withheld = records_between(ranges, each.partition, start, end, DATA_FATES)
-        transaction = transactions.get(each.producer_id)
-        records = _own_records(ranges, each)
-        open_transaction = _open_transaction(topic, each, transaction, records, withheld, now_ms)
+    for producer in producers:
+        start, end = producer.open_from or 0, ends.get(producer.partition, 0)
+        withheld = records_between(ranges, producer.partition, start, end, DATA_FATES)
+        transaction = transactions.get(producer.producer_id)
+        records = _own_records(ranges, producer)
+        open_transaction = _open_transaction(
+            topic, producer, transaction, records, withheld, now_ms
+        )
         if open_transaction.transactional_id is None and not sees_all:
             open_transaction = replace(open_transaction, hanging=False, unseen=True)
         opened.append(
@@ -126,14 +133,16 @@ def topic_producers(kafka: Connection, topic: str, named: bool = True) -> pd.Dat
     """
     producers = _on_partitions(kafka, topic)
     listed = kafka.with_retries(kafka.admin.list_transactions) if producers and named else {}
-    transactions = {each.producer_id: each for of_broker in listed.values() for each in of_broker}
+    transactions = {
+        listing.producer_id: listing for of_broker in listed.values() for listing in of_broker
+    }
     rows = []
-    for each in producers:
-        transaction = transactions.get(each.producer_id)
+    for producer in producers:
+        transaction = transactions.get(producer.producer_id)
         id_and_state = (
             (transaction.transactional_id, transaction.state.value) if transaction else (None,) * 2
         )
-        rows.append((*astuple(each), *id_and_state))
+        rows.append((*astuple(producer), *id_and_state))
     return pd.DataFrame(rows, columns=list(PRODUCER_COLUMNS)).astype({"open_from": "Int64"})
 
 
@@ -186,16 +195,17 @@ def _on_partitions(kafka: Connection, topic: str) -> list[_Producer]:
     return [
         _Producer(
             place.partition,
-            each.producer_id,
-            each.producer_epoch,
-            each.last_sequence,
-            each.last_timestamp,
-            each.coordinator_epoch,
-            start if (start := each.current_transaction_start_offset) >= 0 else None,
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.last_sequence,
+            producer.last_timestamp,
+            producer.coordinator_epoch,
+            start if (start := producer.current_transaction_start_offset) >= 0 else None,
         )
         for place, state in sorted(answer.items())
-        for each in sorted(
-            state.active_producers, key=lambda each: (each.current_transaction_start_offset, each)
+        for producer in sorted(
+            state.active_producers,
+            key=lambda producer: (producer.current_transaction_start_offset, producer),
         )
     ]
 
@@ -205,7 +215,7 @@ def _of_coordinators(kafka: Connection, producer_ids: Collection[int]) -> dict[i
     listed = kafka.with_retries(
         lambda: kafka.admin.list_transactions(producer_id_filters=sorted(producer_ids))
     )
-    names = {each.transactional_id for of_broker in listed.values() for each in of_broker}
+    names = {listing.transactional_id for of_broker in listed.values() for listing in of_broker}
     return {
         description.producer_id: _Transaction(
             name,
@@ -276,9 +286,9 @@ def _behind(bounds: Bounds, producers: Collection[_Producer]) -> Bounds:
     """Return the bounds from the first open transaction of each partition on, without partitions
     that have none."""
     first: dict[int, int] = {}
-    for each in producers:
-        start = each.open_from or 0
-        first[each.partition] = min(first.get(each.partition, start), start)
+    for producer in producers:
+        start = producer.open_from or 0
+        first[producer.partition] = min(first.get(producer.partition, start), start)
     starts = {p.partition: max(p.start, first.get(p.partition, p.hw)) for p in bounds.partitions}
     return Bounds(
         bounds.topic,

@@ -82,12 +82,12 @@ def list_groups(kafka: Connection) -> tuple[Group, ...]:
     listed = kafka.with_retries(kafka.admin.list_groups)
     return tuple(
         Group(
-            each["group_id"],
-            str(each.get("group_type") or CLASSIC).lower(),
-            str(each.get("group_state", "")),
-            str(each.get("protocol_type", "")),
+            listing["group_id"],
+            str(listing.get("group_type") or CLASSIC).lower(),
+            str(listing.get("group_state", "")),
+            str(listing.get("protocol_type", "")),
         )
-        for each in sorted(listed, key=lambda each: str(each["group_id"]))
+        for listing in sorted(listed, key=lambda listing: str(listing["group_id"]))
     )
 
 
@@ -102,13 +102,15 @@ def group_members(
     Raises kafka-python's errors.
     """
     members_by_group: dict[str, tuple[Member, ...] | None] = dict.fromkeys(
-        each.group for each in groups
+        group.group for group in groups
     )
     classic = [
-        each.group for each in groups if each.kind == CLASSIC and each.protocol in (CONSUMERS, "")
+        group.group
+        for group in groups
+        if group.kind == CLASSIC and group.protocol in (CONSUMERS, "")
     ]
-    consumer = [each.group for each in groups if each.kind == CONSUMER]
-    share = [each.group for each in groups if each.share]
+    consumer = [group.group for group in groups if group.kind == CONSUMER]
+    share = [group.group for group in groups if group.share]
     for names, request, partitions in (
         (classic, _classic_request, _classic_partitions),
         (consumer, _consumer_request, _consumer_partitions),
@@ -136,12 +138,16 @@ def _described(
             if group.error_code and error is not GroupIdNotFoundError:
                 raise error(f"members of group {group.group_id}")
             members = []
-            for each in group.members:
-                now, then = partitions(each)
-                identity = (each.member_id, each.client_id, each.client_host.removeprefix("/"))
+            for member in group.members:
+                now, then = partitions(member)
+                identity = (
+                    member.member_id,
+                    member.client_id,
+                    member.client_host.removeprefix("/"),
+                )
                 members.append(Member(*identity, tuple(sorted(now)), tuple(sorted(then - now))))
             members_by_group[group.group_id] = tuple(
-                sorted(members, key=lambda each: (each.client, each.member))
+                sorted(members, key=lambda member: (member.client, member.member))
             )
     return members_by_group
 

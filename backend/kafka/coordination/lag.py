@@ -163,9 +163,9 @@ def _owners(members: Collection[Member], topic: str) -> dict[int, Member]:
     """Return who has each partition. If nobody has it, who is assigned it."""
     now, then = (
         {
-            partition: each
-            for each in members
-            for name, partition in getattr(each, those)
+            partition: member
+            for member in members
+            for name, partition in getattr(member, those)
             if name == topic
         }
         for those in ("partitions", "awaited")
@@ -176,7 +176,9 @@ def _owners(members: Collection[Member], topic: str) -> dict[int, Member]:
 def _without_owner(members: Collection[Member] | None) -> bool:
     """Return whether it is known that no member owns a partition of any topic. In a classic group
     that rebalances nobody does."""
-    return members is not None and not any(each.partitions or each.awaited for each in members)
+    return members is not None and not any(
+        member.partitions or member.awaited for member in members
+    )
 
 
 def partition_lag(
@@ -218,7 +220,11 @@ def holder_of_lso(
 ) -> OpenTransaction | None:
     """Return the transaction that begins at the partition's LSO."""
     return next(
-        (each for each in opened if (each.partition, each.start_offset) == (p.partition, p.lso)),
+        (
+            transaction
+            for transaction in opened
+            if (transaction.partition, transaction.start_offset) == (p.partition, p.lso)
+        ),
         None,
     )
 

@@ -35,10 +35,10 @@ class _Abort(NamedTuple):
 def transactional_ids(states: Iterable[StateEntry]) -> dict[int, str]:
     """Map producer ids to transactional ids, replaced producer ids included."""
     ids: dict[int, str] = {}
-    for each in states:
-        ids[each.producer_id] = each.transactional_id
-        if each.previous_producer_id >= 0:
-            ids.setdefault(each.previous_producer_id, each.transactional_id)
+    for entry in states:
+        ids[entry.producer_id] = entry.transactional_id
+        if entry.previous_producer_id >= 0:
+            ids.setdefault(entry.previous_producer_id, entry.transactional_id)
     return ids
 
 

@@ -121,9 +121,12 @@ def share_groups(
     configs = _configs(kafka, names)
     views = []
     for group in groups:
-        its, config = members[group.group] or (), configs[group.group]
+        current_members, config = members[group.group] or (), configs[group.group]
         assigned_partitions = {
-            partition for each in its for name, partition in each.partitions if name == topic
+            partition
+            for member in current_members
+            for name, partition in member.partitions
+            if name == topic
         }
         offsets = starts.get(group.group, {})
         share_partitions = [
@@ -133,7 +136,11 @@ def share_groups(
         ]
         if share_partitions:
             level = config.get(ISOLATION)
-            views.append(ShareGroup(group.group, group.state, level, its, tuple(share_partitions)))
+            views.append(
+                ShareGroup(
+                    group.group, group.state, level, current_members, tuple(share_partitions)
+                )
+            )
     return tuple(views)
 
 

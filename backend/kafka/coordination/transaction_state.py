@@ -87,10 +87,10 @@ def read_states(
     }
     entries = (decode(key, value) for key, value in _records(address, ends))
     return tuple(
-        each
-        for each in entries
-        if each is not None
-        and (transactional_ids is None or each.transactional_id in transactional_ids)
+        entry
+        for entry in entries
+        if entry is not None
+        and (transactional_ids is None or entry.transactional_id in transactional_ids)
     )
 
 
@@ -98,9 +98,9 @@ def client_versions(states: Iterable[StateEntry]) -> dict[str, int | None]:
     """Return the transaction version of each id's client, from the last change that certainly came
     from it. An abort may come from a fence or a timeout, and carries their version."""
     return {
-        each.transactional_id: each.client_version
-        for each in states
-        if each.state in ("Ongoing", "PrepareCommit", "CompleteCommit")
+        entry.transactional_id: entry.client_version
+        for entry in states
+        if entry.state in ("Ongoing", "PrepareCommit", "CompleteCommit")
     }
 
 

@@ -131,8 +131,8 @@ def _ids(kafka: Connection) -> tuple[TransactionalId, ...]:
     versions = client_versions(_states(kafka))
     every = [each for of_broker in listed.values() for each in of_broker]
     # A cluster may have many thousands of ids: only those under way are asked about.
-    going = [each.transactional_id for each in every if each.state.value in UNDER_WAY]
-    descriptions = described(kafka, going)
+    under_way = [each.transactional_id for each in every if each.state.value in UNDER_WAY]
+    descriptions = described(kafka, under_way)
     ids = [
         replace(
             _joined(each, descriptions.get(each.transactional_id)),

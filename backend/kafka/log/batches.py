@@ -136,9 +136,9 @@ def require_crc(data: memoryview, positions: Sequence[int], where: str) -> None:
             )
 
 
-def _corrupt(where: str, offset: int, what: str) -> ClusterError:
+def _corrupt(where: str, offset: int, reason: str) -> ClusterError:
     return ClusterError(
-        f"{where}: the record batch at offset {offset} is corrupt ({what}). Check the disks and"
+        f"{where}: the record batch at offset {offset} is corrupt ({reason}). Check the disks and"
         " logs of its brokers; another replica may still have it intact."
     )
 
@@ -169,9 +169,9 @@ def batch_rows(data: memoryview, positions: Sequence[int], partition: int) -> He
         try:
             kind = control_of(data[positions[index] :], int(rows["count"][index]))
         except (IndexError, ValueError, struct.error) as error:
-            what = f"its control record cannot be decoded: {error}"
+            reason = f"its control record cannot be decoded: {error}"
             where = f"partition {partition}"
-            raise _corrupt(where, int(rows["base_offset"][index]), what) from error
+            raise _corrupt(where, int(rows["base_offset"][index]), reason) from error
         rows["control"][index] = kind
     return rows
 

@@ -101,15 +101,15 @@ def _single_blocks(data: memoryview, at: Sizes, sizes: Sizes) -> Sizes:
     content = np.frombuffer(data, np.uint8)
     columns = np.arange(_ZSTD_HEADER_BYTES_MAX + _ZSTD_BLOCK_HEADER_BYTES)
     heads = content[np.minimum(at[:, None] + columns, len(content) - 1)].astype(np.int64)
-    what = heads[:, 4]
-    single = what >> 5 & 1
-    header = 6 - single + np.array([0, 1, 2, 4])[what & 3]
-    header += np.where(what >> 6, 1 << (what >> 6), single)
+    descriptor = heads[:, 4]
+    single = descriptor >> 5 & 1
+    header = 6 - single + np.array([0, 1, 2, 4])[descriptor & 3]
+    header += np.where(descriptor >> 6, 1 << (descriptor >> 6), single)
     block = sum(
         np.take_along_axis(heads, header[:, None] + byte, 1)[:, 0] << 8 * byte for byte in range(3)
     )
     last, kind, size = block & 1, block >> 1 & 3, block >> 3
-    end = header + _ZSTD_BLOCK_HEADER_BYTES + np.where(kind == 1, 1, size) + (what & 4)
+    end = header + _ZSTD_BLOCK_HEADER_BYTES + np.where(kind == 1, 1, size) + (descriptor & 4)
     magic = (heads[:, :4] << np.array([0, 8, 16, 24])).sum(axis=1)
     whole = (magic == _ZSTD_MAGIC) & (last == 1) & (kind < 3) & (end == sizes)
     return np.where(whole, np.where(kind == 2, ZSTD_BLOCK_BYTES_MAX, size), BEYOND)
@@ -164,8 +164,10 @@ def require_readable(rows: Headers, data: memoryview, positions: Sequence[int], 
         first = int(row["base_offset"])
         where = f"{topic}-{int(row['partition'])}, offset {first:,}"
         if size > BATCH_BYTES_MAX:
-            what = "The record" if row["count"] == 1 else f"The batch of {row['count']:,} records"
-            raise too_large(f"{what} at {where}", int(row["size"]), BATCH_BYTES_MAX, codec)
+            subject = (
+                "The record" if row["count"] == 1 else f"The batch of {row['count']:,} records"
+            )
+            raise too_large(f"{subject} at {where}", int(row["size"]), BATCH_BYTES_MAX, codec)
         if size > RECORD_BYTES_MAX:
             offset, largest = largest_record(batch)
             if largest > RECORD_BYTES_MAX:
@@ -176,16 +178,16 @@ def require_readable(rows: Headers, data: memoryview, positions: Sequence[int], 
 
 
 def too_large(
-    what: str, stored: int, most: int, codec: int, size: int | None = None
+    subject: str, stored: int, most: int, codec: int, size: int | None = None
 ) -> RecordTooLarge:
     """Return the sentence for a record or batch beyond a limit. `size`: its bytes, if counted."""
-    taken = f"more than {most:,} bytes" if size is None else f"{size:,} bytes"
+    memory = f"more than {most:,} bytes" if size is None else f"{size:,} bytes"
     packed = f", {COMPRESSIONS[codec]} in {stored:,} bytes of the log" if codec else ""
     return RecordTooLarge(
-        f"{what} takes {taken} of memory{packed}. At most {RECORD_BYTES_MAX:,} bytes of a record"
-        f" and {BATCH_BYTES_MAX:,} of a batch are read, so that nobody else's work ends for lack of"
-        " memory. Remove what is up to there (kafka-delete-records.sh), or use a copy of the topic"
-        " without it."
+        f"{subject} takes {memory} of memory{packed}. At most {RECORD_BYTES_MAX:,} bytes of a"
+        f" record and {BATCH_BYTES_MAX:,} of a batch are read, so that nobody else's work ends for"
+        " lack of memory. Remove what is up to there (kafka-delete-records.sh), or use a copy of"
+        " the topic without it."
     )
 
 
@@ -223,17 +225,17 @@ def _zstd_bound(data: memoryview) -> int:
             continue
         if magic != _ZSTD_MAGIC:
             raise ValueError(f"{magic:#x} begins no frame of zstd")
-        what = data[at + 4]
-        single = what >> 5 & 1
+        descriptor = data[at + 4]
+        single = descriptor >> 5 & 1
         at += 5 + (0 if single else _WINDOW_BYTES)
-        at += (0, 1, 2, 4)[what & 3] + (single, 2, 4, 8)[what >> 6]
+        at += (0, 1, 2, 4)[descriptor & 3] + (single, 2, 4, 8)[descriptor >> 6]
         last = 0
         while not last:
             block = data[at] | data[at + 1] << 8 | data[at + 2] << 16
             last, kind, size = block & 1, block >> 1 & 3, block >> 3
             at += 3 + (1 if kind == 1 else size)
             total += ZSTD_BLOCK_BYTES_MAX if kind == 2 else size
-        if what & 4:
+        if descriptor & 4:
             at += 4
     return total
 
