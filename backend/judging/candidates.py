@@ -82,27 +82,27 @@ class Fit:
 
 def fits(inputs: Mapping[str, Texts], outputs: Mapping[str, Texts]) -> list[Fit]:
     """Return all pairs, best first. Among equal scores, earlier parts come first."""
-    found = []
-    for source, there in inputs.items():
-        known = {text for text in there if text is not None}
-        present = sum(text is not None for text in there)
-        for sink, here in outputs.items():
-            held = [text for text in here if text is not None]
-            common = [text for text in held if text in known]
-            found.append(
+    pairs = []
+    for source, input_texts in inputs.items():
+        distinct = {text for text in input_texts if text is not None}
+        present = sum(text is not None for text in input_texts)
+        for sink, output_texts in outputs.items():
+            texts = [text for text in output_texts if text is not None]
+            common = [text for text in texts if text in distinct]
+            pairs.append(
                 Fit(
                     source,
                     sink,
-                    len(there),
-                    len(here),
-                    in_inputs=_share(present, len(there)),
-                    in_outputs=_share(len(held), len(here)),
-                    unique=_share(len(known), present),
-                    overlap=_share(len(common), len(held)),
+                    len(input_texts),
+                    len(output_texts),
+                    in_inputs=_share(present, len(input_texts)),
+                    in_outputs=_share(len(texts), len(output_texts)),
+                    unique=_share(len(distinct), present),
+                    overlap=_share(len(common), len(texts)),
                     shared=len(set(common)),
                 )
             )
-    return sorted(found, key=lambda fit: -fit.score)
+    return sorted(pairs, key=lambda fit: -fit.score)
 
 
 def contradiction(
@@ -118,15 +118,15 @@ def contradiction(
     with different names must agree with every pair that fits, and a pair of the same part with
     those of one part.
     """
-    own = _inputs_of_outputs(inputs[best.source], outputs[best.sink])
+    best_inputs = _inputs_of_outputs(inputs[best.source], outputs[best.sink])
     for fit in tried:
         if fit.score < SCORE_MIN:
             break
         if fit is best or (best.source == best.sink and fit.source != fit.sink):
             continue
-        others = _inputs_of_outputs(inputs[fit.source], outputs[fit.sink])
-        both = own.keys() & others.keys()
-        if sum(own[at] != others[at] for at in both) > CONTRADICTED_MAX * len(both):
+        other_inputs = _inputs_of_outputs(inputs[fit.source], outputs[fit.sink])
+        both = best_inputs.keys() & other_inputs.keys()
+        if sum(best_inputs[at] != other_inputs[at] for at in both) > CONTRADICTED_MAX * len(both):
             return fit
     return None
 
@@ -155,16 +155,16 @@ def candidates(
     """Return the parts that most records have, by their spelling: key, headers, JSON paths and
     value. With `fields`, documents are decoded values, and their paths are those of fields. `keys`
     are the decoded keys, if any can be decoded."""
-    found: dict[str, Texts] = {"key": [row.key for row in rows]}
+    parts: dict[str, Texts] = {"key": [row.key for row in rows]}
     headers = [dict(row.headers) for row in rows]
-    for name in sorted({name for own in headers for name in own if name}):
-        found[_spelled("header", name)] = [own.get(name) for own in headers]
-    found |= _at_paths(documents, VALUE_FIELD if fields else "json")
-    found |= _at_paths(keys, KEY_FIELD)
-    found["value"] = [row.value for row in rows]
+    for name in sorted({name for by_name in headers for name in by_name if name}):
+        parts[_spelled("header", name)] = [by_name.get(name) for by_name in headers]
+    parts |= _at_paths(documents, VALUE_FIELD if fields else "json")
+    parts |= _at_paths(keys, KEY_FIELD)
+    parts["value"] = [row.value for row in rows]
     return {
         name: texts
-        for name, texts in found.items()
+        for name, texts in parts.items()
         if _share(_present(texts), len(rows)) >= SHARE_MIN
     }
 
@@ -172,14 +172,16 @@ def candidates(
 def _at_paths(documents: Sequence[Any], how: str) -> dict[str, Texts]:
     """Return the most frequent paths of documents, with the text at each."""
     leaves = [dict(_leaves(document)) for document in documents]
-    seen: dict[tuple[str | int, ...], int] = {}
-    for own in leaves:
-        for path in own:
-            seen[path] = seen.get(path, 0) + 1
-    often = sorted(seen, key=lambda path: (-seen[path], len(path), spell_path(path)))[:PATHS_MAX]
+    counts: dict[tuple[str | int, ...], int] = {}
+    for by_path in leaves:
+        for path in by_path:
+            counts[path] = counts.get(path, 0) + 1
+    often = sorted(counts, key=lambda path: (-counts[path], len(path), spell_path(path)))[
+        :PATHS_MAX
+    ]
     return {
         _spelled(how, spell_path(path) if how == "json" else spell_field(path)): [
-            own.get(path) for own in leaves
+            by_path.get(path) for by_path in leaves
         ]
         for path in sorted(often, key=lambda path: (len(path), spell_path(path)))
         if _readable(path)
@@ -202,31 +204,31 @@ def document(row: Row) -> Any:
 
 
 def nodes(
-    found: Any, path: tuple[str | int, ...] = ()
+    node: Any, path: tuple[str | int, ...] = ()
 ) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """Yield every path of a document with its node, including objects and arrays. Only the first
     element of an array is visited."""
     if path:
-        yield path, found
+        yield path, node
     if len(path) == DEPTH_MAX:
         return
-    if isinstance(found, dict):
-        for name, one in found.items():
+    if isinstance(node, dict):
+        for name, child in node.items():
             if name:
-                yield from nodes(one, (*path, name))
-    elif isinstance(found, list) and found:
-        yield from nodes(found[0], (*path, 0))
+                yield from nodes(child, (*path, name))
+    elif isinstance(node, list) and node:
+        yield from nodes(node[0], (*path, 0))
 
 
-def _leaves(found: Any) -> Iterator[tuple[tuple[str | int, ...], bytes]]:
-    for path, one in nodes(found):
-        if isinstance(one, bool):
-            yield path, str(one).lower().encode()
-        elif isinstance(one, int | float):
-            yield path, (text_at(one, ()) or "").encode()
-        elif isinstance(one, str):
+def _leaves(root: Any) -> Iterator[tuple[tuple[str | int, ...], bytes]]:
+    for path, node in nodes(root):
+        if isinstance(node, bool):
+            yield path, str(node).lower().encode()
+        elif isinstance(node, int | float):
+            yield path, (text_at(node, ()) or "").encode()
+        elif isinstance(node, str):
             try:
-                yield path, one.encode()
+                yield path, node.encode()
             except UnicodeEncodeError:
                 continue
 
@@ -243,10 +245,10 @@ def _no_constant(text: str) -> Any:
 
 
 def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    by_name = dict(pairs)
+    if len(by_name) < len(pairs):
         raise ValueError("a name appears twice")
-    return found
+    return by_name
 
 
 def _spelled(how: str, what: str) -> str:

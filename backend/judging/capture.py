@@ -158,8 +158,15 @@ def _capture(
     try:
         readings = Readings(committed.result(), uncommitted.result(), inputs.result())
         capture = Capture(
-            *(question, sink, readings, kafka.batches, kafka.coordinator, kafka.source_batches),
-            _aborted(read_source, source, kafka.source_batches, readings.inputs, evidence, offsets),
+            question=question,
+            sink=sink,
+            readings=readings,
+            batches=kafka.batches,
+            coordinator=kafka.coordinator,
+            source_batches=kafka.source_batches,
+            aborted=_aborted(
+                read_source, source, kafka.source_batches, readings.inputs, evidence, offsets
+            ),
             pending=_pending(read_source, question, evidence, offsets),
             origin=question.origins.sink,
             notes=tuple(map(_clamped_note, sorted(clamped))),
@@ -201,8 +208,8 @@ def _reader(
 def _beyond(error: PySparkException, *logs: tuple[Bounds, pa.Table]) -> frozenset[str]:
     """Return the topics whose timestamps may have made Spark fail, according to their raw logs. If
     none shows one and Spark reports an overflow, return all topics."""
-    shown = frozenset(bounds.topic for bounds, batches in logs if beyond_spark(batches))
-    return shown or frozenset(bounds.topic for bounds, _ in logs if OVERFLOW in str(error))
+    topics = frozenset(bounds.topic for bounds, batches in logs if beyond_spark(batches))
+    return topics or frozenset(bounds.topic for bounds, _ in logs if OVERFLOW in str(error))
 
 
 def _clamped_note(topic: str) -> str:
@@ -256,7 +263,7 @@ def _capture_folded(spark: SparkSession, sides: Sides, question: Question) -> Ca
             ):
                 raise ReadingsNeeded
             pieces = folded_pieces(uncommitted, content(), offsets, spans_of(log))
-            seen = words_of(committed, content(), offsets)
+            committed_words = words_of(committed, content(), offsets)
         except PySparkException as error:
             kafka = answers.result()
             if _beyond(error, (sink, kafka.batches), (question.source, kafka.source_batches)):
@@ -264,8 +271,12 @@ def _capture_folded(spark: SparkSession, sides: Sides, question: Question) -> Ca
             raise failed(f"Spark could not read {question.sink}", error) from error
     assert question.origins is not None
     capture = Capture(
-        *(question, sink, Folded(seen, pieces, inputs)),
-        *(kafka.batches, kafka.coordinator, kafka.source_batches),
+        question=question,
+        sink=sink,
+        readings=Folded(committed_words, pieces, inputs),
+        batches=kafka.batches,
+        coordinator=kafka.coordinator,
+        source_batches=kafka.source_batches,
         origin=question.origins.sink,
         attribution=kafka.attribution,
     )
@@ -335,7 +346,10 @@ def _bounded(sides: Sides, question: Question) -> tuple[Question, Bounds, Mappin
         # The sink alone is judged: whatever it holds is below the same bounds on both sides.
         return replace(question, source=sink), sink, None
     if question.foreign:
-        now = [rawlog.fetch_bounds(sides.source, own.topic) for own, _ in split(question.source)]
+        now = [
+            rawlog.fetch_bounds(sides.source, topic_bounds.topic)
+            for topic_bounds, _ in split(question.source)
+        ]
         question = replace(question, source=join(now))
     if question.group is None or not question.foreign:
         return question, sink, None
@@ -370,8 +384,8 @@ def committed_offsets(cluster: Cluster, group: str, source: Bounds) -> dict[int,
     Raises ClusterError, also for an offset whose transaction stays open."""
     return {
         first + partition: at
-        for own, first in split(source)
-        for partition, at in _committed(cluster, group, own.topic).items()
+        for topic_bounds, first in split(source)
+        for partition, at in _committed(cluster, group, topic_bounds.topic).items()
         if at >= 0
     }
 
@@ -383,9 +397,11 @@ def _committed(cluster: Cluster, group: str, topic: str) -> dict[int, int]:
         # Kafka does not say an offset that a transaction may still change, and clients ask again.
         with rawlog.connect(cluster.address) as kafka:
             _, unstable = unstable_offsets(kafka, topic)
-        for one in unstable:
-            if one.group == group:
-                raise ClusterError(f"{one.why} Check again when it has ended.") from error
+        for unstable_offset in unstable:
+            if unstable_offset.group == group:
+                raise ClusterError(
+                    f"{unstable_offset.why} Check again when it has ended."
+                ) from error
         raise
 
 
@@ -409,16 +425,18 @@ def _ask_coordinator(sides: Sides, sink: Bounds, source: Bounds) -> Coordinator 
     try:
         with rawlog.connect(sides.sink) as kafka:
             opened = tuple(
-                replace(one, partition=first + one.partition)
-                for own, first in split(sink)
-                for one in open_transactions(kafka, own.topic, own)
+                replace(transaction, partition=first + transaction.partition)
+                for topic_bounds, first in split(sink)
+                for transaction in open_transactions(kafka, topic_bounds.topic, topic_bounds)
             )
         with rawlog.connect(sides.source) as kafka:
-            asked = [unstable_offsets(kafka, own.topic) for own, _ in split(source)]
+            answers = [
+                unstable_offsets(kafka, topic_bounds.topic) for topic_bounds, _ in split(source)
+            ]
     except ClusterError:
         return None
-    unstable = tuple(one for _, found in asked for one in found)
-    return Coordinator(len(sink.partitions), opened, sum(offsets for offsets, _ in asked), unstable)
+    unstable = tuple(offset for _, offsets in answers for offset in offsets)
+    return Coordinator(len(sink.partitions), opened, sum(count for count, _ in answers), unstable)
 
 
 def _aborted(
@@ -450,8 +468,8 @@ def _with_packs(capture: Capture, evidence: Path) -> Capture:
         # Packs are written in transactions, so other topics can be skipped.
         if batches is None or not pc.any(batches["transactional"]).as_py():
             return None
-        found = packs_in(evidence / name) and keep_packs(reading, batches, evidence / folder)
-        return evidence / folder if found else None
+        has_packs = packs_in(evidence / name) and keep_packs(reading, batches, evidence / folder)
+        return evidence / folder if has_packs else None
 
     with ThreadPoolExecutor(2) as pool:
         sink = pool.submit(packs, capture.uncommitted, UNCOMMITTED, capture.batches, PACKS)

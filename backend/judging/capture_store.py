@@ -192,13 +192,15 @@ def keep_capture(capture: Capture, evidence: Path) -> None:
     """Keep everything but the readings: question, bounds, raw logs, coordinators' answers,
     journal."""
     question, expected = capture.question, capture.question.expected
-    said = {
+    document = {
         "question": {
-            one.name: (
-                TypeAdapter(_HINTS[one.name]).dump_python(getattr(question, one.name), mode="json")
+            question_field.name: (
+                TypeAdapter(_HINTS[question_field.name]).dump_python(
+                    getattr(question, question_field.name), mode="json"
+                )
             )
-            for one in fields(Question)
-            if one.name not in ("journal", "polled", "expected", "origins")
+            for question_field in fields(Question)
+            if question_field.name not in ("journal", "polled", "expected", "origins")
         },
         "expect": expected.kind,
         "count": expected.count if isinstance(expected.count, str) else None,
@@ -213,7 +215,7 @@ def keep_capture(capture: Capture, evidence: Path) -> None:
         "source_origin": asdict(capture.source_origin) if capture.source_origin else None,
         "notes": capture.notes,
     }
-    write_text(evidence / TAKEN, json.dumps(said, indent=2, ensure_ascii=False))
+    write_text(evidence / TAKEN, json.dumps(document, indent=2, ensure_ascii=False))
     if capture.schemas is not None:
         write_text(evidence / SCHEMAS, capture.schemas.to_json())
     if isinstance(expected.count, DataFrame):
@@ -247,21 +249,21 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
 
     try:
         require_inside(evidence)
-        said = read_json(evidence / TAKEN)
-        asked = {
+        document = read_json(evidence / TAKEN)
+        question_fields = {
             name: TypeAdapter(_HINTS[name]).validate_python(value)
-            for name, value in said["question"].items()
+            for name, value in document["question"].items()
         }
         journal = evidence / JOURNAL
         if journal.exists():
-            asked["journal"] = [decode(line) for line in read_lines(journal)]
+            question_fields["journal"] = [decode(line) for line in read_lines(journal)]
         if (evidence / POLLED).exists():
-            asked["polled"] = read_table(evidence / POLLED)
-        count = said["count"]
+            question_fields["polled"] = read_table(evidence / POLLED)
+        count = document["count"]
         if (evidence / COUNTS).exists():
             count = spark.read.parquet(sent(spark, evidence / COUNTS))
-        question = Question(**asked, expected=Expected(Expect(said["expect"]), count))
-        sink = TypeAdapter(Bounds).validate_python(said["sink"])
+        question = Question(**question_fields, expected=Expected(Expect(document["expect"]), count))
+        sink = TypeAdapter(Bounds).validate_python(document["sink"])
         schemas = (
             KnownSchemas.from_json(read_json_text(evidence / SCHEMAS))
             if (evidence / SCHEMAS).exists()
@@ -269,42 +271,42 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
         )
         question = _judgeable(spark, evidence, question, sink)
         origins = [
-            TypeAdapter(Origin | None).validate_python(said.get(name))
+            TypeAdapter(Origin | None).validate_python(document.get(name))
             for name in ("origin", "source_origin")
         ]
-        _require_names(evidence, question, sink, origins, is_topic=said.get("raw_log", True))
+        _require_names(evidence, question, sink, origins, is_topic=document.get("raw_log", True))
         offsets = sink.offsets + question.source.offsets
         return Capture(
             question,
             sink,
             (
                 read_folded(evidence)
-                if said.get("folded")
+                if document.get("folded")
                 else Readings(
                     reading(COMMITTED, sink),
                     reading(UNCOMMITTED, sink),
                     reading(INPUTS, question.source),
                 )
             ),
-            read_table(evidence / BATCHES) if said.get("raw_log", True) else None,
-            TypeAdapter(Coordinator | None).validate_python(said["coordinator"]),
+            read_table(evidence / BATCHES) if document.get("raw_log", True) else None,
+            TypeAdapter(Coordinator | None).validate_python(document["coordinator"]),
             (
                 read_table(evidence / SOURCE_BATCHES)
                 if (evidence / SOURCE_BATCHES).exists()
                 else None
             ),
             reading(ABORTED, question.source) if (evidence / ABORTED).exists() else None,
-            tuple(said.get("doubts", ())),
-            TypeAdapter(Circumstances).validate_python(said.get("circumstances", {})),
+            tuple(document.get("doubts", ())),
+            TypeAdapter(Circumstances).validate_python(document.get("circumstances", {})),
             reading(PENDING, question.source) if (evidence / PENDING).exists() else None,
             evidence / PACKS if (evidence / PACKS).exists() else None,
             evidence / SOURCE_PACKS if (evidence / SOURCE_PACKS).exists() else None,
             # Evidence of earlier versions has none of these.
             origin=origins[0],
-            notes=tuple(said.get("notes", ())),
+            notes=tuple(document.get("notes", ())),
             schemas=schemas,
             source_origin=origins[1],
-            attribution=TypeAdapter(Attribution).validate_python(said.get("attribution", {})),
+            attribution=TypeAdapter(Attribution).validate_python(document.get("attribution", {})),
         )
     except (
         *(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError),
@@ -349,9 +351,11 @@ def _judgeable(spark: SparkSession, evidence: Path, question: Question, sink: Bo
         elif how != "header" and side not in ("key", "value"):
             raise EvidenceError(f"{evidence / TAKEN}: {side[:80]!r} names no identity.")
     for bounds in (question.source, sink):
-        for one in bounds.partitions:
-            offsets = (one.start, one.lso, one.hw)
-            if not 0 <= one.partition <= INT_MAX or not all(0 <= at <= LONG_MAX for at in offsets):
+        for partition_bounds in bounds.partitions:
+            offsets = (partition_bounds.start, partition_bounds.lso, partition_bounds.hw)
+            if not 0 <= partition_bounds.partition <= INT_MAX or not all(
+                0 <= at <= LONG_MAX for at in offsets
+            ):
                 raise EvidenceError(
                     f"{evidence / TAKEN}: {bounds.topic} has a partition or an offset that Kafka"
                     " does not have."
@@ -384,7 +388,7 @@ def _require_names(
     """Refuse names that Kafka gives no topic: people read them beside a verdict. `is_topic`: the
     sink is no table, whose name may be any text that can be seen. Raises EvidenceError."""
     sources, sinks = _names(question.source), {*_names(sink), question.sink, *question.also}
-    topics = sources | {name for one in origins if one is not None for name in one.topics}
+    topics = sources | {name for origin in origins if origin is not None for name in origin.topics}
     for name in sorted(topics | sinks):
         allowed = (name in sinks and name not in topics and not is_topic) and (
             0 < len(name) <= TABLE_NAME_MAX and visible(name) == name

@@ -38,7 +38,7 @@ def with_circumstances(
     if not question.foreign:
         gone = gone_inside(capture.source_batches, question.source)
         sink_gone = gone_inside(capture.batches, sink)
-        seen = Circumstances(
+        circumstances = Circumstances(
             looked=True,
             source_removed={p: Removed(inside=count) for p, count in gone.items()},
             sink_removed={p: Removed(inside=count) for p, count in sink_gone.items()},
@@ -46,11 +46,11 @@ def with_circumstances(
             replaced=replaced,
             vanished=vanished,
         )
-        return replace(capture, circumstances=seen)
+        return replace(capture, circumstances=circumstances)
     source_end, source_policies = _now(sides.source, question.source)
     sink_end, policies = _now(sides.sink, sink)
     growth = [*_growth("source", before, source_end), *_growth("sink", sink, sink_end)]
-    seen = Circumstances(
+    circumstances = Circumstances(
         looked=True,
         source_removed=_removed(capture.source_batches, question.source, source_end),
         sink_removed=_removed(capture.batches, sink, sink_end),
@@ -64,7 +64,7 @@ def with_circumstances(
         replaced=replaced,
         vanished=vanished,
     )
-    return replace(capture, circumstances=seen)
+    return replace(capture, circumstances=circumstances)
 
 
 def _incarnations(capture: Capture) -> tuple[Incarnation, ...]:
@@ -97,7 +97,7 @@ def vanished_topics(sides: Sides, origins: Origins) -> tuple[str, ...]:
 
 def _now(address: Address, bounds: Bounds) -> tuple[Bounds, dict[str, str]]:
     """Return the topics' bounds of this moment, and each topic's policy."""
-    topics = [own.topic for own, _ in split(bounds)]
+    topics = [topic_bounds.topic for topic_bounds, _ in split(bounds)]
     with rawlog.connect(address) as kafka:
         return (
             join([kafka.bounds(topic) for topic in topics]),
@@ -118,13 +118,13 @@ def _removed(batches: pa.Table, bounds: Bounds, now: Bounds) -> dict[int, Remove
     have removed more meanwhile."""
     inside = gone_inside(batches, bounds)
     starts = {p.partition: p.start for p in now.partitions}
-    found = {
+    removed = {
         p.partition: Removed(
             max(p.start, min(starts.get(p.partition, p.start), p.hw)), inside.get(p.partition, 0)
         )
         for p in bounds.partitions
     }
-    return {partition: one for partition, one in found.items() if one.offsets}
+    return {partition: loss for partition, loss in removed.items() if loss.offsets}
 
 
 def gone_inside(batches: pa.Table, bounds: Bounds) -> dict[int, int]:

@@ -48,14 +48,14 @@ PLACEHOLDER = "FILL_IN"
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
 
-def _side(said: Any) -> str:
+def _side(side: Any) -> str:
     """Return the location of the identity on one side, in the spelling of `Match`."""
-    if said in (KEY, "value"):
-        return str(said)
-    if said == PLACEHOLDER:
+    if side in (KEY, "value"):
+        return str(side)
+    if side == PLACEHOLDER:
         raise ValueError("choose what identifies an input: key, value, a header or a JSON field")
-    if isinstance(said, dict) and len(said) == 1:
-        ((how, what),) = said.items()
+    if isinstance(side, dict) and len(side) == 1:
+        ((how, what),) = side.items()
         if how == "header" and isinstance(what, str) and what:
             return f"header:{what}"
         if how == "json" and isinstance(what, str):
@@ -75,19 +75,19 @@ def _kind(name: str) -> str:
     return name
 
 
-def _number(said: Any) -> Any:
+def _number(count: Any) -> Any:
     """Accept `count: 2` as an expression too."""
-    return str(said) if type(said) is int else said
+    return str(count) if type(count) is int else count
 
 
-def _value(said: Any) -> str | dict[str, str]:
+def _value(value: Any) -> str | dict[str, str]:
     """Check an expression for the whole output, or one for each of its fields by path."""
-    if not isinstance(said, Mapping):
-        return _checked(said)
-    if not said:
+    if not isinstance(value, Mapping):
+        return _checked(value)
+    if not value:
         raise ValueError("name at least one field of the output")
     checked = {}
-    for path, text in said.items():
+    for path, text in value.items():
         parse_field(str(path))
         try:
             checked[str(path)] = _checked(text)
@@ -96,8 +96,8 @@ def _value(said: Any) -> str | dict[str, str]:
     return checked
 
 
-def _checked(said: Any) -> str:
-    text = _number(said)
+def _checked(expression: Any) -> str:
+    text = _number(expression)
     if not isinstance(text, str):
         raise ValueError("expected an expression, or a mapping of fields to expressions")
     return check_expression(text)
@@ -206,10 +206,12 @@ class Contract(BaseModel):
         """Apply `identity: key` to both sides. Without a source, read the sink as its own."""
         if isinstance(fields, Mapping) and fields.get("unique") is not None:
             fields = {**_of_sink_alone(fields), **fields}
-        said = fields.get("identity", LINEAGE) if isinstance(fields, Mapping) else LINEAGE
-        if said == LINEAGE or (isinstance(said, dict) and said.keys() & {"source", "sink"}):
+        identity = fields.get("identity", LINEAGE) if isinstance(fields, Mapping) else LINEAGE
+        if identity == LINEAGE or (
+            isinstance(identity, dict) and identity.keys() & {"source", "sink"}
+        ):
             return fields
-        return {**fields, "identity": {"source": said, "sink": said}}
+        return {**fields, "identity": {"source": identity, "sink": identity}}
 
     @model_validator(mode="after")
     def _agree(self, info: ValidationInfo) -> Contract:
@@ -225,18 +227,19 @@ class Contract(BaseModel):
         return tuple(
             self.model_copy(
                 update={
-                    **_said(own),
-                    "sink": Topic(topic=own.topic, cluster=own.cluster),
+                    **_said(sink),
+                    "sink": Topic(topic=sink.topic, cluster=sink.cluster),
                     "sinks": None,
                 }
             )
-            for own in self.sinks
+            for sink in self.sinks
         )
 
-    def across(self, told: bool = False) -> bool:
-        """Whether source and sink are on different clusters. `told`: the command says so."""
+    def across(self, has_source_cluster: bool = False) -> bool:
+        """Whether source and sink are on different clusters. `has_source_cluster`: the command
+        names the source's."""
         sink = None if self.sink is None else self.sink.cluster
-        return told or self.source.cluster != sink
+        return has_source_cluster or self.source.cluster != sink
 
     @property
     def of(self) -> Topic:
@@ -337,20 +340,20 @@ def _of_sink_alone(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fields(*named: str) -> tuple[str, ...]:
     """Return the fields among these parts of a record, each once."""
-    return tuple(dict.fromkeys(one for one in named if one.partition(":")[0] in FUNCTIONS))
+    return tuple(dict.fromkeys(part for part in named if part.partition(":")[0] in FUNCTIONS))
 
 
-def _said(own: OwnTerms) -> dict[str, Any]:
+def _said(sink: OwnTerms) -> dict[str, Any]:
     """Return the sink's own terms. Its own expectation also sets its count, even to none."""
-    said = {
-        name: value for name in OwnTerms.model_fields if (value := getattr(own, name)) is not None
+    terms = {
+        name: value for name in OwnTerms.model_fields if (value := getattr(sink, name)) is not None
     }
-    if "expect" in said:
-        said.setdefault("count", None)
-        said.setdefault("filtered", None)
-    if isinstance(said.get("identity"), str) and said["identity"] != LINEAGE:
-        said["identity"] = Sides.model_construct(source=said["identity"], sink=said["identity"])
-    return {name: value for name, value in said.items() if name not in ("topic", "cluster")}
+    if "expect" in terms:
+        terms.setdefault("count", None)
+        terms.setdefault("filtered", None)
+    if isinstance(terms.get("identity"), str) and terms["identity"] != LINEAGE:
+        terms["identity"] = Sides.model_construct(source=terms["identity"], sink=terms["identity"])
+    return {name: value for name, value in terms.items() if name not in ("topic", "cluster")}
 
 
 def read_contract(path: Path, across: bool = False) -> tuple[Contract, YamlFields]:
@@ -398,31 +401,37 @@ def make_contract(fields: dict[str, Any], across: bool = False) -> Contract:
 
 def in_order(mistakes: Iterable[Mistake]) -> list[Mistake]:
     """Sort by line; mistakes without a line come last."""
-    return sorted(mistakes, key=lambda one: (one.line is None, one.line or 0))
+    return sorted(mistakes, key=lambda entry: (entry.line is None, entry.line or 0))
 
 
 def _mistakes(fields: dict[str, Any], error: ValidationError, across: bool) -> Iterator[Mistake]:
     """Yield the mistakes of each field, then contradictions between valid fields."""
-    found = error.errors()
-    if found[0]["type"] == "contract":
-        yield from (mistake(fields, one.place, one.why) for one in found[0]["ctx"]["wrong"])
+    errors = error.errors()
+    if errors[0]["type"] == "contract":
+        disagreements = errors[0]["ctx"]["wrong"]
+        yield from (mistake(fields, wrong.place, wrong.why) for wrong in disagreements)
         return
     deepest: dict[str | int, int] = {}
-    for one in found:
-        deepest[one["loc"][0]] = max(len(one["loc"]), deepest.get(one["loc"][0], 0))
+    for problem in errors:
+        deepest[problem["loc"][0]] = max(len(problem["loc"]), deepest.get(problem["loc"][0], 0))
     bad = set(deepest)
-    unknown = {one["loc"] for one in found if one["type"] == "extra_forbidden"}
-    for one in found:
+    unknown = {problem["loc"] for problem in errors if problem["type"] == "extra_forbidden"}
+    for problem in errors:
         # Of several possible forms, the deepest error belongs to the intended form.
-        other_form = one["loc"][0] == "identity" and len(one["loc"]) < deepest["identity"]
-        misspelt = one["type"] == "missing" and any(_like(one["loc"], other) for other in unknown)
+        other_form = problem["loc"][0] == "identity" and len(problem["loc"]) < deepest["identity"]
+        misspelt = problem["type"] == "missing" and any(
+            _like(problem["loc"], other) for other in unknown
+        )
         # A list with rejected items also seems too short.
         whole = any(
-            len(two["loc"]) > len(one["loc"]) == _common(one["loc"], two["loc"]) for two in found
+            len(deeper["loc"]) > len(problem["loc"]) == _common(problem["loc"], deeper["loc"])
+            for deeper in errors
         )
         if not other_form and not misspelt and not whole:
-            why = "there is no such field" if one["type"] == "extra_forbidden" else one["msg"]
-            yield mistake(fields, _named(one["loc"]), why.removeprefix("Value error, "))
+            why = (
+                "there is no such field" if problem["type"] == "extra_forbidden" else problem["msg"]
+            )
+            yield mistake(fields, _named(problem["loc"]), why.removeprefix("Value error, "))
     if not {"sink", "sinks"} & fields.keys() and not any(
         _like(("sink",), other) for other in unknown
     ):
@@ -435,17 +444,17 @@ def _mistakes(fields: dict[str, Any], error: ValidationError, across: bool) -> I
     try:
         Contract.model_validate(rest, context=across)
     except ValidationError as more:
-        for one in more.errors():
-            for two in (one.get("ctx") or {}).get("wrong", ()):
-                if not bad.intersection(two.of):
-                    yield mistake(fields, two.place, two.why)
+        for problem in more.errors():
+            for wrong in (problem.get("ctx") or {}).get("wrong", ()):
+                if not bad.intersection(wrong.of):
+                    yield mistake(fields, wrong.place, wrong.why)
 
 
-def _common(one: Place, two: Place) -> int:
+def _common(place: Place, other: Place) -> int:
     """Count the leading steps that two places share."""
     return next(
-        (step for step, (a, b) in enumerate(zip(one, two, strict=False)) if a != b),
-        min(len(one), len(two)),
+        (step for step, (a, b) in enumerate(zip(place, other, strict=False)) if a != b),
+        min(len(place), len(other)),
     )
 
 
@@ -475,7 +484,7 @@ def _disagreements(contract: Contract, across: bool) -> Iterator[_Disagreement]:
     if (contract.sink is None) == (contract.sinks is None):
         yield _Disagreement("give either sink or sinks", ("sink",), ("sink", "sinks"))
         return
-    places = [(one.cluster, one.topic) for one in contract.sinks or ()]
+    places = [(sink.cluster, sink.topic) for sink in contract.sinks or ()]
     if len(set(places)) < len(places):
         yield _Disagreement("a topic appears twice", ("sinks",), ("sinks",))
     if len({cluster is None for cluster, _ in places}) > 1:
@@ -484,8 +493,10 @@ def _disagreements(contract: Contract, across: bool) -> Iterator[_Disagreement]:
     yield from _of_topics(contract.source, "source")
     if contract.sink is not None:
         yield from _of_topics(contract.sink, "sink")
-    for number, one in enumerate(contract.each()):
-        yield from _of_one(one, () if contract.sinks is None else ("sinks", number), across)
+    for number, sink_contract in enumerate(contract.each()):
+        yield from _of_one(
+            sink_contract, () if contract.sinks is None else ("sinks", number), across
+        )
 
 
 def _beside_unique(contract: Contract, across: bool) -> Iterator[_Disagreement]:
@@ -527,10 +538,10 @@ def _of_topics(side: Topic, place: str) -> Iterator[_Disagreement]:
         yield _Disagreement("a topic appears twice", (place, "topics"), (place,))
 
 
-def _of_one(contract: Contract, at: Place, told: bool) -> Iterator[_Disagreement]:
+def _of_one(contract: Contract, at: Place, has_source_cluster: bool) -> Iterator[_Disagreement]:
     """Yield the disagreements of a contract for one sink. `at`: its place among several sinks.
-    `told`: the command says that its source is on another cluster."""
-    across = contract.across(told)
+    `has_source_cluster`: the command names another cluster for its source."""
+    across = contract.across(has_source_cluster)
     if across and contract.identity == LINEAGE:
         why = (
             "records of two clusters are matched by identity, because offsets of one say nothing"
@@ -595,8 +606,8 @@ def question_of(
     origins = fetch_origins(
         cluster.address,
         source_cluster.address if source_cluster else None,
-        [own.topic for own in source],
-        [own.topic for own in sinks],
+        [topic_bounds.topic for topic_bounds in source],
+        [topic_bounds.topic for topic_bounds in sinks],
     )
     offsets = (
         None
@@ -606,7 +617,7 @@ def question_of(
     return Question(
         source=join(source),
         sink=sinks[0].topic,
-        also=tuple(own.topic for own in sinks[1:]),
+        also=tuple(topic_bounds.topic for topic_bounds in sinks[1:]),
         guarantee=contract.guarantee,
         identity=contract.by,
         expected=contract.expected,
@@ -627,8 +638,10 @@ def _question_of_sink(contract: Contract, fields: dict[str, Any], cluster: Clust
     return Question(
         source=join(bounds),
         sink=bounds[0].topic,
-        origins=fetch_origins(cluster.address, None, (), [own.topic for own in bounds]),
-        also=tuple(own.topic for own in bounds[1:]),
+        origins=fetch_origins(
+            cluster.address, None, (), [topic_bounds.topic for topic_bounds in bounds]
+        ),
+        also=tuple(topic_bounds.topic for topic_bounds in bounds[1:]),
         guarantee=contract.guarantee,
         identity=contract.by,
         expected=contract.expected,
@@ -640,7 +653,7 @@ def _question_of_sink(contract: Contract, fields: dict[str, Any], cluster: Clust
 
 def _require_apart(fields: dict[str, Any], *sides: tuple[Cluster, Sequence[Bounds]]) -> None:
     """Raises ContractError if both addresses lead to one cluster, and a topic is on both sides."""
-    names = [{own.topic for own in bounds} for _, bounds in sides]
+    names = [{topic_bounds.topic for topic_bounds in bounds} for _, bounds in sides]
     if not names[0] & names[1]:
         return
     ids = [fetch_origin(where.address, sorted(names[0] & names[1])) for where, _ in sides]

@@ -74,8 +74,8 @@ def draft_from(
     sink's other records (sample.py, `older_outputs`), read only where the sample leaves open
     whether an input has an output."""
     source, sink = inputs.topic, outputs.topic
-    there, here = inputs.candidates, outputs.candidates
-    tried = fits(there, here)
+    input_candidates, output_candidates = inputs.candidates, outputs.candidates
+    tried = fits(input_candidates, output_candidates)
     across = sides is not None and sides.across
     lineage = None if across else _lineage(inputs, outputs)
     best = (
@@ -93,9 +93,11 @@ def draft_from(
         left = Side(inputs.rows, places, inputs.documents, inputs.fields)
         right = Side(rows, named, whole=outputs.whole)
     else:
-        left = Side(inputs.rows, there[best.source], inputs.documents, inputs.fields)
-        right = Side(outputs.rows, here[best.sink], whole=outputs.whole)
-    rival = None if best is lineage else contradiction(best, tried, there, here)
+        left = Side(inputs.rows, input_candidates[best.source], inputs.documents, inputs.fields)
+        right = Side(outputs.rows, output_candidates[best.sink], whole=outputs.whole)
+    rival = (
+        None if best is lineage else contradiction(best, tried, input_candidates, output_candidates)
+    )
     observation = observe(
         left, right, _sides_of(older, None if best is lineage else best.sink, source)
     )
@@ -119,9 +121,21 @@ def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
     """Return how well our sink's headers identify inputs; None if no output has one."""
     packed = packs_of(outputs)
     if packed:
-        own = sum(pack is None or pack.topic == inputs.topic for _, pack in packed) / len(packed)
+        overlap = sum(pack is None or pack.topic == inputs.topic for _, pack in packed) / len(
+            packed
+        )
         named = sum(pack.offsets.size for _, pack in packed if pack is not None)
-        return Fit("lineage", "lineage", len(inputs.rows), named, 1.0, 1.0, 1.0, own, named)
+        return Fit(
+            "lineage",
+            "lineage",
+            len(inputs.rows),
+            named,
+            in_inputs=1.0,
+            in_outputs=1.0,
+            unique=1.0,
+            overlap=overlap,
+            shared=named,
+        )
     headers = [dict(row.headers).get(LINEAGE_HEADER) for row in outputs.rows]
     has = [value for value in headers if value is not None]
     if not has:

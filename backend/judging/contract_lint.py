@@ -34,16 +34,16 @@ def lint(
     topics are in two clusters, whatever the contract says."""
     try:
         make_contract(fields, across)
-        found: list[Mistake] = []
+        mistakes: list[Mistake] = []
     except ContractError as error:
-        found = list(error.mistakes)
-    bad = {one.field for one in found}
+        mistakes = list(error.mistakes)
+    bad = {entry.field for entry in mistakes}
     texts = {place: text for place, text in _texts(fields) if not bad & _names(place)}
     paths = dict(_paths(fields))
     if texts or paths:
         with spark() as session, _quiet():
-            found.extend(_refused_by_spark(session, fields, texts, paths))
-    return tuple(in_order(found))
+            mistakes.extend(_refused_by_spark(session, fields, texts, paths))
+    return tuple(in_order(mistakes))
 
 
 def needs_spark(fields: dict[str, Any]) -> bool:
@@ -55,14 +55,14 @@ def needs_spark(fields: dict[str, Any]) -> bool:
 def _texts(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
     """Yield the expressions of a contract and of its sinks, with their places."""
     sinks = fields.get("sinks")
-    own = enumerate(sinks) if isinstance(sinks, list) else ()
-    for at, said in ((), fields), *((("sinks", number), one) for number, one in own):
-        for name in EXPRESSIONS if isinstance(said, dict) else ():
-            given = said.get(name)
-            if isinstance(given, dict):
-                yield from (((*at, name, path), str(text)) for path, text in given.items())
-            elif given is not None:
-                yield (*at, name), str(given)
+    numbered_sinks = enumerate(sinks) if isinstance(sinks, list) else ()
+    for at, terms in ((), fields), *((("sinks", number), sink) for number, sink in numbered_sinks):
+        for name in EXPRESSIONS if isinstance(terms, dict) else ():
+            expression = terms.get(name)
+            if isinstance(expression, dict):
+                yield from (((*at, name, path), str(text)) for path, text in expression.items())
+            elif expression is not None:
+                yield (*at, name), str(expression)
 
 
 def _names(place: Place) -> set[str]:
@@ -84,12 +84,12 @@ def _quiet() -> Iterator[None]:
 
 def _paths(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
     """Yield the valid JSON paths of an identity, with their places."""
-    said = fields.get("identity")
+    identity = fields.get("identity")
     sides: dict[Place, Any] = {("unique",): fields.get("unique")}
-    if isinstance(said, dict):
-        for name in said.keys() & {"source", "sink"} or (None,):
+    if isinstance(identity, dict):
+        for name in identity.keys() & {"source", "sink"} or (None,):
             place: Place = ("identity",) if name is None else ("identity", name)
-            sides[place] = said if name is None else said[name]
+            sides[place] = identity if name is None else identity[name]
     for place, side in sides.items():
         path = side.get("json") if isinstance(side, dict) else None
         try:
@@ -116,8 +116,8 @@ def _refused_by_spark(
     for at, text in texts.items():
         # A field of an output may be called count, too.
         name = "value" if "value" in at else at[-1]
-        given = F.expr(in_sql(text))
-        refused = why(given)
+        expression = F.expr(in_sql(text))
+        refused = why(expression)
         if refused is not None:
             yield mistake(fields, at, f"Spark refuses {text!r}: {refused}")
             continue
@@ -132,7 +132,7 @@ def _refused_by_spark(
                 yield mistake(
                     fields, at, f"Spark refuses the regular expression {pattern!r}: {refused}"
                 )
-        kind = inputs.select(given.alias("given")).schema["given"].dataType
+        kind = inputs.select(expression.alias("given")).schema["given"].dataType
         if name == "count" and not isinstance(kind, NumericType):
             null = isinstance(kind, NullType)
             remedy = "Name a number" if null else "Cast it, as in try_cast(... as int)"
@@ -140,7 +140,7 @@ def _refused_by_spark(
             yield mistake(
                 fields, at, f"{text!r} is of type {what}, and a count is a number. {remedy}"
             )
-        if name == "value" and why(given.cast("string")) is not None:
+        if name == "value" and why(expression.cast("string")) is not None:
             yield mistake(
                 fields, at, f"{text!r} is of type {kind.simpleString()}, which cannot become text"
             )

@@ -76,87 +76,94 @@ class Preview:
                 f"None of the {self.outputs:,} newest outputs has an input among the newest"
                 " inputs. Choose another identity, unless the outputs belong to older inputs."
             )
-        said = [
+        sentences = [
             f"{self.outputs_matched:,} of the {self.outputs:,} newest outputs have their input in"
             f" the sample, and {self.inputs_matched:,} of the {self.inputs:,} inputs between them"
             " have an output."
         ]
         for count, where in zip(self.nameless, ("source", "sink"), strict=True):
             if count:
-                said.append(
+                sentences.append(
                     f"{_count(count, 'record')} of the {where} without this identity cannot be"
                     " matched."
                 )
         if shared := self.counts.get(Match.SHARED, 0):
-            said.append(
+            sentences.append(
                 f"{_count(shared, 'identity', 'identities')} shared by several inputs: the check"
                 " can only count their outputs."
             )
         if extra := self.counts.get(Match.EXTRA, 0):
-            said.append(f"{_count(extra, 'input')} with more outputs than the contract expects.")
-        return " ".join(said)
+            sentences.append(
+                f"{_count(extra, 'input')} with more outputs than the contract expects."
+            )
+        return " ".join(sentences)
 
 
 def identity_only(fields: Mapping[str, Any]) -> Contract | None:
     """Return a contract with the identity and the expectation of fields whose other terms may be
     wrong. None if the identity is wrong, or if it is of several topics."""
-    wanted = {name: fields[name] for name in ("source", "sink", "identity") if name in fields}
+    identity_fields = {
+        name: fields[name] for name in ("source", "sink", "identity") if name in fields
+    }
     expects: dict[str, Any] = {}
     if fields.get("expect") == Expect.ONE_TO_MANY:
         expects = {"expect": Expect.ONE_TO_MANY, "count": 1}
     elif fields.get("expect") in list(Expect):
         expects = {"expect": fields["expect"]}
     try:
-        found = make_contract(wanted | expects)
+        contract = make_contract(identity_fields | expects)
     except ContractError:
         return None
-    several = found.sink is None or max(len(found.source.names), len(found.sink.names)) > 1
-    return None if several else found
+    several = contract.sink is None or max(len(contract.source.names), len(contract.sink.names)) > 1
+    return None if several else contract
 
 
 def preview(inputs: Sample, outputs: Sample, contract: Contract) -> Preview:
     """Match samples by a contract's identity."""
     if contract.by is Identity.LINEAGE:
-        there: list[bytes | None] = [_place(row.partition, row.offset) for row in inputs.rows]
+        input_texts: list[bytes | None] = [_place(row.partition, row.offset) for row in inputs.rows]
         rows, named = outputs_of_lineage(outputs, inputs.topic)
-        here = [None if one is None else _place(*one) for one in named]
+        output_texts = [None if place is None else _place(*place) for place in named]
     else:
         match = contract.terms(None).match
-        there, rows = texts_at(inputs, match.source), list(outputs.rows)
-        here = texts_at(outputs, match.sink)
-    return _preview(inputs.rows, there, rows, here, contract.expect, outputs.whole)
+        input_texts, rows = texts_at(inputs, match.source), list(outputs.rows)
+        output_texts = texts_at(outputs, match.sink)
+    return _preview(inputs.rows, input_texts, rows, output_texts, contract.expect, outputs.whole)
 
 
 def _preview(
     inputs: Sequence[Row],
-    there: Sequence[bytes | None],
+    input_texts: Sequence[bytes | None],
     outputs: Sequence[Row],
-    here: Sequence[bytes | None],
+    output_texts: Sequence[bytes | None],
     expect: Expect,
     whole: bool,
 ) -> Preview:
     """Match records by their texts. `whole`: these are all outputs of the sink."""
-    sources, sinks = _places(inputs, there), _places(outputs, here)
+    sources, sinks = _places(inputs, input_texts), _places(outputs, output_texts)
     due = _due(sources, sinks, whole)
     pairs = []
     for text in sources.keys() | sinks.keys():
         if text in sinks or any(place in due for place in sources[text]):
-            found = sources.get(text, ()), sinks.get(text, ())
-            pairs.append(Pair(text, _match(*found, expect), *found))
-    pairs.sort(key=lambda one: (list(Match).index(one.match), *_first(one)))
+            places = sources.get(text, ()), sinks.get(text, ())
+            pairs.append(Pair(text, _match(*places, expect), *places))
+    pairs.sort(key=lambda pair: (list(Match).index(pair.match), *_first(pair)))
     counts: dict[Match, int] = defaultdict(int)
-    for one in pairs:
-        counts[one.match] += 1
+    for pair in pairs:
+        counts[pair.match] += 1
     return Preview(
         tuple(pairs[:PAIRS_MAX]),
         dict(counts),
         outputs=len(outputs),
-        outputs_matched=sum(text in sources for text in here if text is not None),
+        outputs_matched=sum(text in sources for text in output_texts if text is not None),
         inputs=len(due),
         inputs_matched=sum(
             place in due for text in sinks if text in sources for place in sources[text]
         ),
-        nameless=(sum(text is None for text in there), sum(text is None for text in here)),
+        nameless=(
+            sum(text is None for text in input_texts),
+            sum(text is None for text in output_texts),
+        ),
     )
 
 
@@ -194,11 +201,11 @@ def _due(
 
 
 def _places(rows: Sequence[Row], texts: Sequence[bytes | None]) -> dict[bytes, tuple[Place, ...]]:
-    found: dict[bytes, list[Place]] = defaultdict(list)
+    by_text: dict[bytes, list[Place]] = defaultdict(list)
     for row, text in zip(rows, texts, strict=True):
         if text is not None:
-            found[text].append((row.partition, row.offset))
-    return {text: tuple(sorted(places)) for text, places in found.items()}
+            by_text[text].append((row.partition, row.offset))
+    return {text: tuple(sorted(places)) for text, places in by_text.items()}
 
 
 def _first(pair: Pair) -> Place:

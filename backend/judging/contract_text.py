@@ -18,8 +18,8 @@ and `key_field path`."""
 def spell(fields: Mapping[str, Any]) -> str:
     """Spell fields as YAML, in the order of a contract. Unknown fields come last; empty ones are
     left out."""
-    known = [name for name in Contract.model_fields if name in fields]
-    names = [*known, *(name for name in fields if name not in known)]
+    contract_fields = [name for name in Contract.model_fields if name in fields]
+    names = [*contract_fields, *(name for name in fields if name not in contract_fields)]
     return "".join(
         yaml.safe_dump(
             {name: fields[name]},
@@ -60,8 +60,8 @@ def labels_of(identity: Any) -> tuple[str | None, str | None]:
     """Return the labels of an identity on both sides, source first."""
     if isinstance(identity, Mapping) and identity.keys() & {"source", "sink"}:
         return side_label(identity.get("source")), side_label(identity.get("sink"))
-    one = side_label(LINEAGE if identity is None else identity)
-    return one, one
+    label = side_label(LINEAGE if identity is None else identity)
+    return label, label
 
 
 def identity_of(source: str | None, sink: str | None) -> Any:
@@ -69,5 +69,5 @@ def identity_of(source: str | None, sink: str | None) -> Any:
     sides, so one side determines the other. A side without a label is left to be chosen."""
     if LINEAGE in (source, sink):
         return LINEAGE
-    sides = [PLACEHOLDER if one is None else side_of(one) for one in (source, sink)]
+    sides = [PLACEHOLDER if label is None else side_of(label) for label in (source, sink)]
     return sides[0] if sides[0] == sides[1] else {"source": sides[0], "sink": sides[1]}

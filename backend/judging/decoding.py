@@ -36,7 +36,7 @@ FOLDER = "decoded"
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _NamedFields:
     """The fields of one side, and the topics that its partitions belong to."""
 
     fields: tuple[str, ...]
@@ -45,15 +45,17 @@ class _Wanted:
     @property
     def parts(self) -> dict[Part, list[str]]:
         """The fields of the key and of the value, if any."""
-        found: dict[Part, list[str]] = {}
-        for one in self.fields:
-            found.setdefault("key" if one.startswith(f"{KEY_FIELD}:") else "value", []).append(one)
-        return found
+        by_part: dict[Part, list[str]] = {}
+        for field in self.fields:
+            by_part.setdefault("key" if field.startswith(f"{KEY_FIELD}:") else "value", []).append(
+                field
+            )
+        return by_part
 
     @property
     def topics(self) -> tuple[tuple[int, str], ...]:
         """The first partition of each topic, and its name."""
-        return tuple((first, own.topic) for own, first in split(self.bounds))
+        return tuple((first, topic_bounds.topic) for topic_bounds, first in split(self.bounds))
 
 
 def fetch_schemas(
@@ -74,9 +76,9 @@ def fetch_schemas(
 
 
 def _schemas(
-    sides: Sequence[tuple[_Wanted, Sequence[DataFrame | None]]], formats: Formats
+    sides: Sequence[tuple[_NamedFields, Sequence[DataFrame | None]]], formats: Formats
 ) -> KnownSchemas:
-    asked = [
+    lookups = [
         partial(_ids, frame, part)
         for side, frames in sides
         for part in side.parts
@@ -84,13 +86,13 @@ def _schemas(
         if frame is not None
     ]
     counts: Counter[int] = Counter()
-    for found_ids in in_parallel(*asked) if asked else ():
+    for found_ids in in_parallel(*lookups) if lookups else ():
         counts.update(found_ids)
-    ids = sorted(counts, key=lambda one: (-counts[one], one))
-    found, failed = _ask(ids[:SCHEMAS_MAX], formats)
+    ids = sorted(counts, key=lambda schema_id: (-counts[schema_id], schema_id))
+    schemas, failed = _ask(ids[:SCHEMAS_MAX], formats)
     topics = {name for side, _ in sides for _, name in side.topics}
     avro = {topic: schema.text for topic, schema in formats.avro.items() if topic in topics}
-    return KnownSchemas(found, failed, avro)
+    return KnownSchemas(schemas, failed, avro)
 
 
 def _ids(reading: DataFrame, part: Part) -> dict[int, int]:
@@ -107,28 +109,28 @@ def _ask(
     ids: Sequence[int], formats: Formats
 ) -> tuple[dict[int, RegisteredSchema], dict[int, str]]:
     """Return the schemas, and why others are not known."""
-    found: dict[int, RegisteredSchema] = {}
+    schemas: dict[int, RegisteredSchema] = {}
     failed: dict[int, str] = {}
     size = 0
-    for one in ids:
+    for schema_id in ids:
         if size > SCHEMAS_BYTES_MAX:
-            failed[one] = (
-                f"Schema {one} was not asked for: the schemas of the records take more than"
+            failed[schema_id] = (
+                f"Schema {schema_id} was not asked for: the schemas of the records take more than"
                 f" {SCHEMAS_BYTES_MAX:,} bytes."
             )
             continue
         if formats.registry is None:
-            failed[one] = (
-                f"They begin like records with schema {one} of a registry, and no"
+            failed[schema_id] = (
+                f"They begin like records with schema {schema_id} of a registry, and no"
                 " schema.registry.url is given."
             )
             continue
         try:
-            found[one] = formats.registry.schema(one)
-            size += found[one].size
+            schemas[schema_id] = formats.registry.schema(schema_id)
+            size += schemas[schema_id].size
         except RegistryFailure as failure:
-            failed[one] = str(failure)
-    return found, failed
+            failed[schema_id] = str(failure)
+    return schemas, failed
 
 
 def decode(capture: Capture, folder: Path) -> Capture:
@@ -139,18 +141,20 @@ def decode(capture: Capture, folder: Path) -> Capture:
         return capture
     schemas = capture.schemas or KnownSchemas()
 
-    def kept(frame: DataFrame | None, side: _Wanted, name: str) -> DataFrame | None:
+    def keep_decoded(frame: DataFrame | None, side: _NamedFields, name: str) -> DataFrame | None:
         if frame is None or not side.fields or DECODED in frame.columns:
             return frame
-        own = schemas if side is sink else schemas.source or schemas
-        return keep_in(with_fields(frame, side, own), folder / FOLDER / name, capture.offsets)
+        side_schemas = schemas if side is sink else schemas.source or schemas
+        return keep_in(
+            with_fields(frame, side, side_schemas), folder / FOLDER / name, capture.offsets
+        )
 
     readings = capture.readings
     inputs, uncommitted, aborted, pending = in_parallel(
-        lambda: kept(readings.inputs, source, "inputs"),
-        lambda: kept(readings.uncommitted, sink, "uncommitted"),
-        lambda: kept(capture.aborted, source, "aborted"),
-        lambda: kept(capture.pending, source, "pending"),
+        lambda: keep_decoded(readings.inputs, source, "inputs"),
+        lambda: keep_decoded(readings.uncommitted, sink, "uncommitted"),
+        lambda: keep_decoded(capture.aborted, source, "aborted"),
+        lambda: keep_decoded(capture.pending, source, "pending"),
     )
     return replace(
         capture,
@@ -166,15 +170,15 @@ def decoded_sink(capture: Capture, reading: DataFrame) -> DataFrame:
     return with_fields(reading, sink, capture.schemas or KnownSchemas()) if sink.fields else reading
 
 
-def _sides(capture: Capture) -> tuple[_Wanted, _Wanted]:
+def _sides(capture: Capture) -> tuple[_NamedFields, _NamedFields]:
     agreed = capture.question.agreed
     return (
-        _Wanted(agreed.source_fields, capture.question.source),
-        _Wanted(agreed.sink_fields, capture.sink),
+        _NamedFields(agreed.source_fields, capture.question.source),
+        _NamedFields(agreed.sink_fields, capture.sink),
     )
 
 
-def with_fields(reading: DataFrame, side: _Wanted, schemas: KnownSchemas) -> DataFrame:
+def with_fields(reading: DataFrame, side: _NamedFields, schemas: KnownSchemas) -> DataFrame:
     """Add the column `decoded` (validators/decoded.py). Lazy."""
     parts = side.parts
     decoder = _decoder(schemas.portable().to_json(), parts, side.fields, side.topics)
@@ -189,25 +193,29 @@ def _decoder(
     fields: Sequence[str],
     topics: Sequence[tuple[int, str]],
 ) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
-    paths = {part: tuple(parse_field(path_of(one)) for one in own) for part, own in parts.items()}
+    paths = {
+        part: tuple(parse_field(path_of(field)) for field in part_fields)
+        for part, part_fields in parts.items()
+    }
     columns = decoded_type(fields).names
 
-    def texts(partitions: pa.Array, *held: pa.Array) -> pa.Array:
+    def texts(partitions: pa.Array, *payloads: pa.Array) -> pa.Array:
         rows = len(partitions)
-        found: dict[str, list[str | None]] = {}
+        by_field: dict[str, list[str | None]] = {}
         why: list[str | None] = [None] * rows
         names = _topics(partitions, topics)
-        for (part, own), data in zip(parts.items(), held, strict=True):
+        for (part, part_fields), data in zip(parts.items(), payloads, strict=True):
             reader = field_reader(schemas, part, paths[part])
             read = [
-                reader.read(one, name) for one, name in zip(data.to_pylist(), names, strict=True)
+                reader.read(payload, name)
+                for payload, name in zip(data.to_pylist(), names, strict=True)
             ]
             for row, (reason, _) in enumerate(read):
                 if reason is not None:
                     why[row] = f"The bytes of its {part} cannot be decoded. {reason}"
-            for place, name in enumerate(own):
-                found[name] = [one[place] for _, one in read]
-        values = [pa.array(found.get(name, why), pa.string()) for name in columns]
+            for place, name in enumerate(part_fields):
+                by_field[name] = [row_texts[place] for _, row_texts in read]
+        values = [pa.array(by_field.get(name, why), pa.string()) for name in columns]
         return pa.StructArray.from_arrays(values, columns)
 
     def decoded(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
@@ -222,4 +230,4 @@ def _topics(partitions: pa.Array, topics: Sequence[tuple[int, str]]) -> list[str
     if len(topics) == 1:
         return [topics[0][1]] * len(partitions)
     firsts = [first for first, _ in topics]
-    return [topics[bisect_right(firsts, one) - 1][1] for one in partitions.to_pylist()]
+    return [topics[bisect_right(firsts, partition) - 1][1] for partition in partitions.to_pylist()]

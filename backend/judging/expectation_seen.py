@@ -244,7 +244,7 @@ def _counts(
     if len({count for count in judged.values() if count}) < 2:
         return
     nodes_of = {place: dict(nodes(documents[place])) for place in judged}
-    of_all = set.intersection(*(set(own) for own in nodes_of.values()))
+    of_all = set.intersection(*(set(by_path) for by_path in nodes_of.values()))
     kinds: tuple[tuple[Callable[[Any], int | None], str], ...] = (
         (_length, "json_array_length({})"),
         (_integer, "try_cast({} as int)"),
@@ -268,22 +268,22 @@ def _plain(path: tuple[str | int, ...]) -> bool:
     return text.isprintable() and not {"'", '"', "\\"} & set(text) and parse_path(text) == path
 
 
-def _length(found: Any) -> int | None:
-    return len(found) if isinstance(found, list) else None
+def _length(node: Any) -> int | None:
+    return len(node) if isinstance(node, list) else None
 
 
-def _integer(found: Any) -> int | None:
-    if type(found) is int:
-        return found if 0 <= found < 10**9 else None
-    return int(found) if isinstance(found, Number) and found.isdigit() and len(found) <= 9 else None
+def _integer(node: Any) -> int | None:
+    if type(node) is int:
+        return node if 0 <= node < 10**9 else None
+    return int(node) if isinstance(node, Number) and node.isdigit() and len(node) <= 9 else None
 
 
 def _order(
-    matched: Mapping[Hashable, Place], outputs: Sequence[Row], here: Sequence[Hashable | None]
+    matched: Mapping[Hashable, Place], outputs: Sequence[Row], texts: Sequence[Hashable | None]
 ) -> tuple[Order, str]:
     """Return whether the first outputs of the inputs are in input order."""
     rows = sorted(
-        zip(outputs, here, strict=True), key=lambda pair: (pair[0].partition, pair[0].offset)
+        zip(outputs, texts, strict=True), key=lambda pair: (pair[0].partition, pair[0].offset)
     )
     lines: dict[tuple[int, int], list[tuple[bytes | None, int]]] = {}
     before: set[Hashable] = set()
@@ -306,14 +306,14 @@ def _order(
     for ends, line in lines.items():
         for key, offset in line:
             by_key.setdefault((ends, key), []).append(offset)
-    seen = (
+    summary = (
         f"{falls:,} of {pairs:,} adjacent pairs of a source and a sink partition are out of order"
     )
-    own = sum(len(offsets) - 1 for offsets in by_key.values())
-    own_falls = sum(map(_falls, by_key.values()))
-    if own and not own_falls:
-        return Order.PER_KEY, f"{seen}; all {own:,} pairs of one key are in order"
-    return Order.NONE, f"{seen}; of one key {own_falls:,} of {own:,}"
+    key_pairs = sum(len(offsets) - 1 for offsets in by_key.values())
+    key_falls = sum(map(_falls, by_key.values()))
+    if key_pairs and not key_falls:
+        return Order.PER_KEY, f"{summary}; all {key_pairs:,} pairs of one key are in order"
+    return Order.NONE, f"{summary}; of one key {key_falls:,} of {key_pairs:,}"
 
 
 def _falls(offsets: Sequence[int]) -> int:

@@ -63,9 +63,9 @@ def smallest(*sizes: Size) -> Size:
     return min(sizes, key=lambda size: (constant_of(size) is None, size.get(RECORD, 0) > 0))
 
 
-def multiplied(one: Size, other: Size, what: str) -> Size:
+def multiplied(left: Size, right: Size, what: str) -> Size:
     """Raises ValueError if both grow with the record."""
-    for size, factor in ((one, constant_of(other)), (other, constant_of(one))):
+    for size, factor in ((left, constant_of(right)), (right, constant_of(left))):
         if factor is not None:
             return scaled(size, factor)
     raise ValueError(

@@ -382,7 +382,7 @@ class _Checker:
         if column.startswith(_MOMENT_NAMES):
             raise ValueError(self._of_the_moment(name))
         if column not in self.columns or column == DECODED:
-            names = ", ".join(one for one in self.columns if one != DECODED)
+            names = ", ".join(column_name for column_name in self.columns if column_name != DECODED)
             raise ValueError(f"{self.text!r} names {name}, and a record has {names}")
         kind = _KINDS_OF_COLUMNS[column]
         if column == "topic":
@@ -551,8 +551,8 @@ class _Checker:
             return _Part(BOOLEAN, small, work, is_open, node)
         if symbol in ("=", "<=>", "<>", "<", "<=", ">", ">=", "between", "in"):
             self._require_alike(symbol, parts)
-            seen = limits.added(limits.smallest(*sizes[:2]), *map(_beside, sizes[2:]))
-            return _Part(BOOLEAN, small, limits.added(work, seen), is_open, node)
+            compared_size = limits.added(limits.smallest(*sizes[:2]), *map(_beside, sizes[2:]))
+            return _Part(BOOLEAN, small, limits.added(work, compared_size), is_open, node)
         self._require_alike(symbol, parts)
         if symbol in ("and", "or", "not") or symbol.startswith("is "):
             return _Part(BOOLEAN, small, work, is_open, node)

@@ -76,11 +76,11 @@ READING, JUDGING, WRITING = "reading both topics", "judging", "writing the evide
 STEPS = READING, JUDGING, WRITING
 """The steps of judging, as `judge_topics` announces them, in their order."""
 
-Told = Callable[[str], None]
+OnStep = Callable[[str], None]
 """Takes the step that begins now. Whatever it raises ends the judging."""
 
 
-def _untold(_step: str) -> None:
+def _ignore_step(_step: str) -> None:
     pass
 
 
@@ -93,7 +93,7 @@ def judge_topics(
     folder: Path,
     attachments: Mapping[str, Any] | None = None,
     payloads: Payloads = Payloads.ALL,
-    told: Told = _untold,
+    on_step: OnStep = _ignore_step,
     formats: Formats | None = None,
     source: Address | None = None,
     source_formats: Formats | None = None,
@@ -101,10 +101,10 @@ def judge_topics(
     """Judge a sink topic against its source. Writes `report.json` and the evidence into `folder`.
     `source` is the source's cluster, if it is not the sink's, at `address`.
 
-    `attachments` are added to the evidence by file name: the plan, the contract. `told` is called
-    at the start of each step. With `payloads`
-    none, readings are kept only if something is irregular. This takes less than half the time.
-    Otherwise the evidence first holds them whole, and backend/evidence/copy.py removes payloads.
+    `attachments` are added to the evidence by file name: the plan, the contract. `on_step` is
+    called at the start of each step. With `payloads` none, readings are kept only if something is
+    irregular. This takes less than half the time. Otherwise the evidence first holds them whole,
+    and backend/evidence/copy.py removes payloads.
     `formats` decodes the fields that the question names; None: without a registry.
     `source_formats`: those of the source, if they are not the sink's.
     Raises ClusterError, TopicError, SparkError, EvidenceError.
@@ -112,11 +112,11 @@ def judge_topics(
     evidence = folder / EVIDENCE
     question, _ = identified(Sides(address, source), question)
     empty(spark, evidence)
-    told(READING)
+    on_step(READING)
     if payloads is Payloads.NONE and source is None and _provable(question):
         try:
             capture = capture_folded(spark, address, question)
-            return conclude(spark, capture, folder, attachments, payloads, told)
+            return conclude(spark, capture, folder, attachments, payloads, on_step)
         except ReadingsNeeded:
             empty(spark, evidence)
 
@@ -128,21 +128,23 @@ def judge_topics(
         except PySparkException as error:
             raise failed(f"Spark could not read {question.sink}", error) from error
 
-    report = conclude(spark, captured(question), folder, attachments, told=told)
+    report = conclude(spark, captured(question), folder, attachments, on_step=on_step)
     if question.order is Order.PER_SOURCE_PARTITION and _on_their_way(report):
         # Outputs are in order, so everything below the last committed one was due when it was read.
         # Outputs that are still missing at a second look will not come.
-        due = {one.partition: one.lso for one in report.source.partitions}
+        due = {p.partition: p.lso for p in report.source.partitions}
         empty(spark, evidence)
-        told(READING)
+        on_step(READING)
         second = captured(replace(question, due=due))
-        report = conclude(spark, second, folder, attachments, told=told)
+        report = conclude(spark, second, folder, attachments, on_step=on_step)
     return report
 
 
 def _on_their_way(report: Report) -> bool:
     """Return whether missing outputs may still arrive, because the topics move."""
-    return any(one.kind == gap.NAME and one.explained_by == MOVEMENT for one in report.findings)
+    return any(
+        finding.kind == gap.NAME and finding.explained_by == MOVEMENT for finding in report.findings
+    )
 
 
 def conclude(
@@ -151,16 +153,16 @@ def conclude(
     folder: Path,
     attachments: Mapping[str, Any] | None = None,
     payloads: Payloads = Payloads.ALL,
-    told: Told = _untold,
+    on_step: OnStep = _ignore_step,
 ) -> Report:
     """Judge a capture, and write report and evidence into `folder`, which already has the readings
     if they are kept. `payloads` describes them. Raises ReadingsNeeded if folded readings are not
     enough."""
     evidence = folder / EVIDENCE
-    told(JUDGING)
+    on_step(JUDGING)
     keep_capture(capture, evidence)
     report = judge_capture(spark, capture, evidence)
-    told(WRITING)
+    on_step(WRITING)
     fetch(spark, evidence)
     complete(evidence, report, attachments or {}, payloads)
     write_text(folder / REPORT, report.to_json())
@@ -215,8 +217,10 @@ def ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
     if question.agreed.unique:
         return _ledger_of(spark, _of_sink_alone(capture, evidence), evidence)
     if question.due is not None:
-        told = replace(capture.circumstances, due_told=True)
-        return _ledger_of(spark, _due(replace(capture, circumstances=told), question.due), evidence)
+        circumstances = replace(capture.circumstances, due_told=True)
+        return _ledger_of(
+            spark, _due(replace(capture, circumstances=circumstances), question.due), evidence
+        )
     ledger = _ledger_of(spark, capture, evidence)
     if not capture.circumstances.moving:
         return ledger
@@ -291,14 +295,12 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
         # Only batches and transactions are left to examine, no records.
         tune(spark, 0)
         return proved_ledger(
-            *(
-                spark,
-                capture.readings,
-                _accounts(spark, capture, 0),
-                capture.sink,
-                question.source,
-                folder,
-            ),
+            spark,
+            capture.readings,
+            _accounts(spark, capture, 0),
+            sink_bounds=capture.sink,
+            source_bounds=question.source,
+            evidence=folder,
             expected=question.expected,
             agreed=agreed,
             doubts=capture.doubts,
@@ -319,7 +321,7 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
         committed, uncommitted, inputs = map(_unnamed, (committed, uncommitted, inputs))
     elif question.identity is not Identity.LINEAGE:
         committed, uncommitted = (
-            _unnamed_copies(one, question.source) for one in (committed, uncommitted)
+            _unnamed_copies(reading, question.source) for reading in (committed, uncommitted)
         )
     return build_ledger(
         committed,
@@ -353,7 +355,7 @@ def _unnamed_copies(reading: DataFrame, source: Bounds) -> DataFrame:
     source: a program has handed on the headers of its input."""
     lineage = F.filter("headers", lambda one: one["key"] == LINEAGE_HEADER)
     value = F.try_element_at(lineage, F.lit(-1))["value"].cast("string")
-    topics = [own.topic for own, _ in split(source)]
+    topics = [topic_bounds.topic for topic_bounds, _ in split(source)]
     copied = ~F.substring_index(value, "/", 1).isin(topics)
     return reading.withColumn(
         "headers", F.when(copied, _without_names()).otherwise(F.col("headers"))
@@ -379,7 +381,7 @@ def _accounts(spark: SparkSession, capture: Capture, offsets: int) -> Accounts:
 
 def _source_log(spark: SparkSession, capture: Capture, batches: pa.Table) -> SourceLog:
     markers = None
-    if any(one.inside for one in capture.circumstances.source_removed.values()):
+    if any(removed.inside for removed in capture.circumstances.source_removed.values()):
         control = batches.filter(pc.is_valid(batches["control"]))
         table = pa.table({"partition": control["partition"], "offset": control["base_offset"]})
         markers = frame_of(spark, table, "partition int, offset long")

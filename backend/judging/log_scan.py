@@ -41,20 +41,20 @@ def scan_log(spark: SparkSession, address: Address, bounds: Bounds) -> pa.Table:
     Raises RecordTooLarge for records that would exhaust Spark's memory (inflation.py), TopicError,
     ClusterError, SparkError.
     """
-    found = []
-    for own, first in split(bounds):
-        here = own.offsets <= SCANNED_HERE_MAX
+    tables = []
+    for topic_bounds, first in split(bounds):
+        is_small = topic_bounds.offsets <= SCANNED_HERE_MAX
         table = (
-            rawlog.scan(address, own.topic, own, readable=True)
-            if here
-            else _by_spark(spark, address, own)
+            rawlog.scan(address, topic_bounds.topic, topic_bounds, readable=True)
+            if is_small
+            else _by_spark(spark, address, topic_bounds)
         )
         place = table.schema.get_field_index("partition")
         numbered = pc.add(table.column("partition"), first).cast(table.schema.field(place).type)
-        found.append(
+        tables.append(
             table.set_column(place, table.schema.field(place), numbered) if first else table
         )
-    return pa.concat_tables(found)
+    return pa.concat_tables(tables)
 
 
 def source_options(address: Address, batches: pa.Table) -> dict[str, str]:
@@ -65,7 +65,7 @@ def source_options(address: Address, batches: pa.Table) -> dict[str, str]:
 
 def _by_spark(spark: SparkSession, address: Address, bounds: Bounds) -> pa.Table:
     spark.dataSource.register(KafkaRawLog)
-    spans = {one.partition: [one.start, one.hw] for one in bounds.partitions}
+    spans = {p.partition: [p.start, p.hw] for p in bounds.partitions}
     options = {
         **spark_options_of_address(address),
         "topic": bounds.topic,

@@ -37,37 +37,45 @@ def mirror_notes(sides: Sides, capture: Capture) -> tuple[str, ...]:
 
 def _sync_notes(sides: Sides, capture: Capture) -> Iterator[str]:
     try:
-        found = list(offset_syncs((sides.source, sides.sink)))
+        sync_topics = list(offset_syncs((sides.source, sides.sink)))
     except ClusterError as error:
         yield f"MirrorMaker's offset syncs were not read. {error}"
         return
-    for syncs in found:
+    for syncs in sync_topics:
         yield from _notes(syncs, capture)
 
 
 def _group_notes(address: Address, sink: Bounds) -> Iterator[str]:
     """Yield where groups would continue on the sink's cluster."""
     try:
-        found = list(checkpoints(address, [own.topic for own, _first in split(sink)]))
+        checkpoint_topics = list(
+            checkpoints(address, [topic_bounds.topic for topic_bounds, _first in split(sink)])
+        )
     except ClusterError as error:
         yield f"MirrorMaker's checkpoints were not read. {error}"
         return
-    for each in found:
-        groups = {one.group: [o for o in each.found if o.group == one.group] for one in each.found}
-        shown = "; ".join(
+    for checkpoint_topic in checkpoint_topics:
+        groups = {
+            checkpoint.group: [
+                other for other in checkpoint_topic.found if other.group == checkpoint.group
+            ]
+            for checkpoint in checkpoint_topic.found
+        }
+        examples = "; ".join(
             f"{group}: "
             + ", ".join(
-                f"partition {one.partition}, {one.source_offset:,} to {one.sink_offset:,}"
-                for one in own
+                f"partition {checkpoint.partition}, {checkpoint.source_offset:,} to"
+                f" {checkpoint.sink_offset:,}"
+                for checkpoint in of_group
             )
-            for group, own in list(groups.items())[:GROUPS_SHOWN]
+            for group, of_group in list(groups.items())[:GROUPS_SHOWN]
         )
         rest = len(groups) - GROUPS_SHOWN
         more = f"; and {rest:,} more groups" if rest > 0 else ""
         yield (
-            f"MirrorMaker's {each.topic} at {address} translates the offsets of {len(groups):,}"
-            f" {'group' if len(groups) == 1 else 'groups'} on {each.found[0].topic}."
-            f" {shown}{more}."
+            f"MirrorMaker's {checkpoint_topic.topic} at {address} translates the offsets of"
+            f" {len(groups):,} {'group' if len(groups) == 1 else 'groups'} on"
+            f" {checkpoint_topic.found[0].topic}. {examples}{more}."
         )
 
 
@@ -76,16 +84,16 @@ def _notes(syncs: Syncs, capture: Capture) -> Iterator[str]:
     if not pairs.num_rows:
         return
     both, alike, first = _compared(capture, pairs)
-    told = f"MirrorMaker's {syncs.topic} at {syncs.address} pairs {pairs.num_rows:,} offsets"
+    note = f"MirrorMaker's {syncs.topic} at {syncs.address} pairs {pairs.num_rows:,} offsets"
     if not both:
-        yield f"{told}; none of them lies in both readings, so they were not compared."
+        yield f"{note}; none of them lies in both readings, so they were not compared."
     elif first is None:
         yield (
-            f"{told}; {both:,} lie in both readings, and there both records have the same identity."
+            f"{note}; {both:,} lie in both readings, and there both records have the same identity."
         )
     else:
         yield (
-            f"{told}; {both:,} lie in both readings, and {both - alike:,} of these pair different"
+            f"{note}; {both:,} lie in both readings, and {both - alike:,} of these pair different"
             f" records, first partition {first[0]}, offset {first[1]} of the source with offset"
             f" {first[2]} of the sink. A group that MirrorMaker moves continues at the wrong"
             " record."
@@ -94,21 +102,24 @@ def _notes(syncs: Syncs, capture: Capture) -> Iterator[str]:
 
 def _pairs(syncs: tuple[Sync, ...], source: Bounds, sink: Bounds) -> pa.Table:
     """Return the pairs of the judged topics, with consecutive partition numbers."""
-    firsts = {own.topic: first for own, first in split(source)}
+    firsts = {topic_bounds.topic: first for topic_bounds, first in split(source)}
     copies = {
-        topic: first for topic in firsts for own, first in split(sink) if _is_copy(own.topic, topic)
+        topic: first
+        for topic in firsts
+        for topic_bounds, first in split(sink)
+        if _is_copy(topic_bounds.topic, topic)
     }
     rows = [
         (
-            firsts[one.topic] + one.partition,
-            one.source_offset,
-            copies[one.topic] + one.partition,
-            one.sink_offset,
+            firsts[sync.topic] + sync.partition,
+            sync.source_offset,
+            copies[sync.topic] + sync.partition,
+            sync.sink_offset,
         )
-        for one in dict.fromkeys(syncs)
-        if one.topic in copies
+        for sync in dict.fromkeys(syncs)
+        if sync.topic in copies
     ]
-    names = [one.split()[0] for one in _COLUMNS.split(", ")]
+    names = [column.split()[0] for column in _COLUMNS.split(", ")]
     return pa.table({name: [row[at] for row in rows] for at, name in enumerate(names)})
 
 
@@ -122,8 +133,10 @@ def _compared(capture: Capture, pairs: pa.Table) -> tuple[int, int, tuple[int, i
     """Count the pairs in both readings, and those with the same identity. The third value is the
     first pair with different ones: partition and offset of the source, offset of the sink."""
     match = capture.question.agreed.match
-    wanted = F.broadcast(frame_of(capture.inputs.sparkSession, pairs, _COLUMNS))
-    inputs = _held(capture.inputs, match, of_source=True).join(wanted, ["partition", "offset"])
+    offset_pairs = F.broadcast(frame_of(capture.inputs.sparkSession, pairs, _COLUMNS))
+    inputs = _held(capture.inputs, match, of_source=True).join(
+        offset_pairs, ["partition", "offset"]
+    )
     copies = _held(capture.uncommitted, match, of_source=False).select(
         F.col("partition").alias("sink_partition"), F.col("offset").alias("sink_offset"), "copy"
     )

@@ -489,15 +489,15 @@ def _sequence(parts: list[_Part], is_last: bool) -> _Part:
             max(work.degree, choices.degree + part.work.degree),
             max(work.factor, choices.factor * part.work.factor),
         )
-        own = part.choices
+        part_choices = part.choices
         if part.loop is not None and (
             _gives_nothing_back(part.loop, parts[at + 1 :]) or (is_last and at == len(parts) - 1)
         ):
-            own = Cost(0, 1)
+            part_choices = Cost(0, 1)
         elif is_last and at == len(parts) - 1:
-            own = Cost(0, own.factor)
+            part_choices = Cost(0, part_choices.factor)
         # Characters and anchors have one way to match.
-        choices = Cost(choices.degree + own.degree, choices.factor * own.factor)
+        choices = Cost(choices.degree + part_choices.degree, choices.factor * part_choices.factor)
     return _Part(
         choices=choices,
         work=Cost(

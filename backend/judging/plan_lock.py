@@ -61,23 +61,23 @@ def plan_fault(frame: DataFrame, tree: Node) -> str | None:
 def _neutral(node: Node) -> Node:
     """Return the tree with other texts, so that no text of the user stands in the plan. Those that
     Spark looks at while it analyses, such as formats, stay."""
-    kept: set[int] = set()
+    unchanged: set[int] = set()
     if isinstance(node, Call):
-        kept = {at for at, _ in LITERALS.get(node.function, ())}
+        unchanged = {at for at, _ in LITERALS.get(node.function, ())}
         if node.function in PATTERNS:
-            kept = {1}
+            unchanged = {1}
         elif node.function in ("named_struct", "map"):
-            kept = set(range(len(node.arguments)))
+            unchanged = set(range(len(node.arguments)))
     if isinstance(node, Operation) and ("like" in node.symbol):
-        kept = set(range(1, len(node.operands)))
+        unchanged = set(range(1, len(node.operands)))
 
     def changed(part: Any, at: int) -> Any:
         if isinstance(part, Text):
-            return part if at in kept or part.value[:1].isdigit() else _NEUTRAL
+            return part if at in unchanged or part.value[:1].isdigit() else _NEUTRAL
         if isinstance(part, Node):
             return _neutral(part)
         if isinstance(part, tuple):
-            return tuple(changed(each, number) for number, each in enumerate(part))
+            return tuple(changed(element, number) for number, element in enumerate(part))
         return part
 
     return replace(node, **{name: changed(part, -1) for name, part in vars(node).items()})

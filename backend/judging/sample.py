@@ -194,12 +194,16 @@ def outputs_of_lineage(
     packed = packs_of(outputs)
     if not packed:
         return list(outputs.rows), [named_input(row, source) for row in outputs.rows]
-    own = [(row, pack) for row, pack in packed if pack is not None and pack.topic == source]
-    rows = [row for row, pack in own for _ in range(pack.offsets.size)]
-    return rows, [(pack.partition, int(offset)) for _, pack in own for offset in pack.offsets]
+    of_source = [(row, pack) for row, pack in packed if pack is not None and pack.topic == source]
+    rows = [row for row, pack in of_source for _ in range(pack.offsets.size)]
+    return rows, [(pack.partition, int(offset)) for _, pack in of_source for offset in pack.offsets]
 
 
 def named_input(row: Row, source: str) -> tuple[int, int] | None:
     """Return the partition and offset of the input that an output names in its header."""
-    found = parse_lineage(dict(row.headers).get(LINEAGE_HEADER))
-    return (found.partition, found.offset) if found is not None and found.topic == source else None
+    lineage = parse_lineage(dict(row.headers).get(LINEAGE_HEADER))
+    return (
+        (lineage.partition, lineage.offset)
+        if lineage is not None and lineage.topic == source
+        else None
+    )

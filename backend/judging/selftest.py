@@ -88,9 +88,9 @@ def self_test(spark: SparkSession, folder: Path) -> SelfTest:
         raise failed("The self-test failed", error) from error
     finally:
         discard(spark, scratch)
-    missed = [one for one in caught if one.found != 1]
+    missed = [fault for fault in caught if fault.found != 1]
     if missed:
-        counts = ", ".join(f"{one.kind} {one.found} times" for one in missed)
+        counts = ", ".join(f"{fault.kind} {fault.found} times" for fault in missed)
         raise SelfTestError(
             f"The self-test failed: each was injected once, but found: {counts}. Do not trust any"
             " verdict."
@@ -133,13 +133,13 @@ def before_signoff(
     Raises UsageError if nothing can be injected and no comment justifies accepting the report
     anyway; SelfTestError, EvidenceError, SparkError, SetupError.
     """
-    kept = _kept(settings, folder, say)
-    if not kept["caught"] and not comment.strip():
+    result = _kept(settings, folder, say)
+    if not result["caught"] and not comment.strip():
         raise UsageError(
-            f"The judge cannot test itself on {folder.name}: {kept['reason']}. "
+            f"The judge cannot test itself on {folder.name}: {result['reason']}. "
             "Say in a comment why the report is accepted anyway."
         )
-    return list(kept["caught"])
+    return list(result["caught"])
 
 
 def _kept(settings: Settings, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def _kept(settings: Settings, folder: Path, say: Callable[[str], None]) -> dict[
     ):
         tests = [self_test(spark, evidence.parent) for evidence in evidence_in(folder)]
     reason = next((test.reason for test in tests if not test.caught), "")
-    kinds = dict.fromkeys(one.kind for test in tests for one in test.caught)
+    kinds = dict.fromkeys(fault.kind for test in tests for fault in test.caught)
     outcome = {"caught": [], "reason": reason} if reason else {"caught": list(kinds)}
     result = {"evidence": digest, **outcome}
     path.write_text(json.dumps(result) + "\n", encoding="utf-8")

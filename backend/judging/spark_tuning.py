@@ -51,4 +51,6 @@ def _row_bytes(file: Path) -> int:
     """Return the mean row size in the row group with the largest rows."""
     footer = pq.read_metadata(file)
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    return max((one.total_byte_size // one.num_rows for one in groups if one.num_rows), default=0)
+    return max(
+        (group.total_byte_size // group.num_rows for group in groups if group.num_rows), default=0
+    )

@@ -777,7 +777,10 @@ def to_sql(node: Node) -> str:
             return f"({', '.join(map(quoted, names))}) -> {to_sql(body)}"
         case Case(operand, branches, default):
             begin = "case" if operand is None else f"case {to_sql(operand)}"
-            middle = (f" when {to_sql(one)} then {to_sql(two)}" for one, two in branches)
+            middle = (
+                f" when {to_sql(condition)} then {to_sql(outcome)}"
+                for condition, outcome in branches
+            )
             end = "" if default is None else f" else {to_sql(default)}"
             return f"({begin}{''.join(middle)}{end} end)"
         case Operation(symbol, operands):

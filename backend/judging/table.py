@@ -105,10 +105,10 @@ def read_table(url: str, table: str) -> pa.Table:
     engine, rows = connect_database(url), rows_of(table)
     try:
         with engine.connect() as connection:
-            found = connection.execute(select(rows).order_by(rows.c.id)).mappings().all()
+            records = connection.execute(select(rows).order_by(rows.c.id)).mappings().all()
     except DBAPIError as error:
-        said = str(error.orig).splitlines()[0].rstrip(".")
-        raise SinkError(f"Table {table} of {shown(engine)} cannot be read: {said}.") from error
+        reason = str(error.orig).splitlines()[0].rstrip(".")
+        raise SinkError(f"Table {table} of {shown(engine)} cannot be read: {reason}.") from error
     headers = [
         [
             {
@@ -116,13 +116,13 @@ def read_table(url: str, table: str) -> pa.Table:
                 "value": format_lineage(Lineage(*(row[name] for name in LINEAGE))),
             }
         ]
-        for row in found
+        for row in records
     ]
     return pa.table(
         {
-            "offset": pa.array(range(len(found)), pa.int64()),
-            "key": pa.array([row["key"] for row in found], pa.binary()),
-            "value": pa.array([row["value"] for row in found], pa.binary()),
+            "offset": pa.array(range(len(records)), pa.int64()),
+            "key": pa.array([row["key"] for row in records], pa.binary()),
+            "value": pa.array([row["value"] for row in records], pa.binary()),
             "headers": pa.array(
                 headers, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
             ),

@@ -186,7 +186,7 @@ class Vanishing:
         question = question_of(make_contract(fields), fields, self.pair.cluster)
         address = Address(self.pair.bootstrap)
         return judge_topics(
-            spark, address, question, folder / "report", payloads=payloads, told=on_step
+            spark, address, question, folder / "report", payloads=payloads, on_step=on_step
         )
 
 

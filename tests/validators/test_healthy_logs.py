@@ -67,7 +67,7 @@ def test_java_and_librdkafka_write_healthy_logs(
         if steps == [READING, JUDGING]:
             raise failed("Spark could not judge", PySparkException(f"({SHELL_FAILED})"))
 
-    report = judge_topics(spark, Address(bootstrap), question, tmp_path, told=killed)
+    report = judge_topics(spark, Address(bootstrap), question, tmp_path, on_step=killed)
     assert steps == [READING, JUDGING, READING, JUDGING, WRITING]
     assert report.verdict is Outcome.HOLDS, report.why
     assert {finding.kind for finding in report.findings if finding.count} == {"aborted_volume"}
