@@ -155,32 +155,43 @@ def check(
             " out."
         )
     source_side = source_settings(source_bootstrap, source_config, source_cluster)
-    said = {name: str(value) for name, value in options.items()}
-    given_by = _given(settings_of(), contract, said, across=source_side is not None)
-    terms, fields = given_by.terms, given_by.fields
+    option_texts = {name: str(value) for name, value in options.items()}
+    check_contract = _read_check_contract(
+        settings_of(), contract, option_texts, across=source_side is not None
+    )
+    terms, fields = check_contract.terms, check_contract.fields
     if folder is not None and not is_url(folder):
         require_room(Path(folder))
     _require_one_name(terms, given(bootstrap=bootstrap, config=config, cluster=cluster))
     settings = settings_of(bootstrap, config, brokers, cluster)
-    each = [
-        (one, require_sides(settings_of_sides(one, settings, source_side))) for one in terms.each()
+    checks = [
+        (sink_contract, require_sides(settings_of_sides(sink_contract, settings, source_side)))
+        for sink_contract in terms.each()
     ]
     history = History(settings)
-    attachments = {} if given_by.text is None else {"contract.yaml": given_by.text}
+    attachments = {} if check_contract.text is None else {"contract.yaml": check_contract.text}
     reports, codes, servers = [], [], []
     with (
         nullcontext() if folder is None else out_folder(folder) as place,
-        _services(sides.sink for _, sides in each) as running,
+        _services(sides.sink for _, sides in checks) as running,
     ):
         _require_expressions(fields, running.values(), across=source_side is not None)
-        for one, sides in each:
-            found = running[sides.sink.cluster]
-            clusters = sides.clusters(found.address)
+        for sink_contract, sides in checks:
+            sink_services = running[sides.sink.cluster]
+            clusters = sides.clusters(sink_services.address)
             for side in clusters:
                 side.check()
             report = judge(
-                *(sides.sink, found, history, question_of(one, fields, *clusters), attachments),
-                *(given_by.name, payloads, given_by.version, sides.source, give_up),
+                sides.sink,
+                sink_services,
+                history,
+                question_of(sink_contract, fields, *clusters),
+                attachments=attachments,
+                contract=check_contract.name,
+                payloads=payloads,
+                version=check_contract.version,
+                source_side=sides.source,
+                give_up=give_up,
             )
             reports.append(report)
             # The sink's cluster is the first one, and the source's the last one.
@@ -188,21 +199,21 @@ def check(
             servers.append((of_source, of_sink))
             codes.append(code_of(report))
             if self_tested and report.run is not None:
-                with spark_session(found.spark_remote, found.storage) as spark:
+                with spark_session(sink_services.spark_remote, sink_services.storage) as spark:
                     test = self_test(spark, history.get(report.run).folder(settings))
                 if test.caught:
-                    kinds = ", ".join(one.kind for one in test.caught)
+                    kinds = ", ".join(fault.kind for fault in test.caught)
                     say(f"self-test: {kinds} caught, each once")
                 else:
                     codes.append(UNJUDGED)
                     say(f"self-test: not run: {test.reason}.")
-        for (one, _), report in zip(each, reports, strict=True):
+        for (sink_contract, _), report in zip(checks, reports, strict=True):
             if place is not None and report.run is not None:
-                kept = Payloads.MASKED if payloads is Payloads.MASKED else Payloads.ALL
-                own = place / (one.of.cluster or "") / report.sink.topic
-                target = place if len(reports) == 1 else own
+                copied_payloads = Payloads.MASKED if payloads is Payloads.MASKED else Payloads.ALL
+                subfolder = place / (sink_contract.of.cluster or "") / report.sink.topic
+                target = place if len(reports) == 1 else subfolder
                 kept_at = history.get(report.run).folder(settings) / EVIDENCE
-                copy_evidence(kept_at, target, kept)
+                copy_evidence(kept_at, target, copied_payloads)
                 attest_copy(settings, kept_at, target)
     if payloads is not Payloads.ALL:
         # Logs, annotations, summaries and files of CI have more readers than the evidence.
@@ -223,7 +234,10 @@ def _told_catalogue(url: str, reports: Sequence[Report], servers: Sequence[tuple
     try:
         emit_events(
             url,
-            [event_of(report, *own, ended) for report, own in zip(reports, servers, strict=True)],
+            [
+                event_of(report, *addresses, ended)
+                for report, addresses in zip(reports, servers, strict=True)
+            ],
         )
     except EvidenceError as error:
         say(str(error))
@@ -243,7 +257,7 @@ def _annotate(reports: Sequence[Report]) -> None:
 
 
 @dataclass(frozen=True)
-class _Given:
+class _CheckContract:
     """The contract of a check. Without one, options say the same."""
 
     terms: Contract
@@ -253,9 +267,9 @@ class _Given:
     text: str | None = None
 
 
-def _given(
+def _read_check_contract(
     settings: Settings, contract: str | None, options: Mapping[str, str], across: bool
-) -> _Given:
+) -> _CheckContract:
     """Return the contract of a check: from a file, from the history, or from options. `across`: the
     topics are in two clusters. Raises UsageError, ContractError."""
     if contract is None:
@@ -264,7 +278,7 @@ def _given(
             fields["identity"] = "key"
         for name, value in options.items():
             fields[name] = {"topic": value} if name in fields else value
-        return _Given(make_contract(fields, across), fields)
+        return _CheckContract(make_contract(fields, across), fields)
     if options:
         raise UsageError(
             f"The contract already says this. Remove --{next(iter(options))}, or --contract."
@@ -272,29 +286,35 @@ def _given(
     path = Path(contract)
     if path.suffix in (".yaml", ".yml") or path.exists():
         terms, read = read_contract(path, across)
-        return _Given(terms, read, path.name, text=path.read_text(encoding="utf-8"))
-    kept = find(History(settings), contract)
-    read = parse_fields(kept.text, kept.label)
-    return _Given(make_contract(read, across), read, kept.name, kept.version, kept.text)
+        return _CheckContract(terms, read, path.name, text=path.read_text(encoding="utf-8"))
+    kept_contract = find(History(settings), contract)
+    read = parse_fields(kept_contract.text, kept_contract.label)
+    return _CheckContract(
+        make_contract(read, across),
+        read,
+        kept_contract.name,
+        kept_contract.version,
+        kept_contract.text,
+    )
 
 
 def _require_expressions(fields: dict[str, Any], running: Iterable[Services], across: bool) -> None:
     """Raises ContractError for what only Spark finds wrong in expressions: rather now than after
     hours of reading."""
     if isinstance(fields, YamlFields) and needs_spark(fields):
-        found = next(iter(running))
-        mistakes = lint(fields, lambda: spark_session(found.spark_remote, found.storage), across)
+        first = next(iter(running))
+        mistakes = lint(fields, lambda: spark_session(first.spark_remote, first.storage), across)
         if mistakes:
             raise ContractError(*mistakes)
 
 
-def _require_one_name(terms: Contract, told: Mapping[str, Any]) -> None:
+def _require_one_name(terms: Contract, cluster_options: Mapping[str, Any]) -> None:
     """Raises UsageError if contract and options both say where a sink is."""
-    for one in terms.each():
-        if one.of.cluster is not None and told:
+    for sink_contract in terms.each():
+        if sink_contract.of.cluster is not None and cluster_options:
             raise UsageError(
-                f"The contract already names the cluster {one.of.cluster}. Remove"
-                f" --{next(iter(told))}."
+                f"The contract already names the cluster {sink_contract.of.cluster}. Remove"
+                f" --{next(iter(cluster_options))}."
             )
 
 
@@ -305,6 +325,6 @@ def _services(sinks: Iterable[Settings]) -> Iterator[dict[str | None, Services]]
         running: dict[str | None, Services] = {}
         for settings in sinks:
             if settings.cluster not in running:
-                found = stack.enter_context(services(settings, say=say))
-                running[settings.cluster] = found
+                sink_services = stack.enter_context(services(settings, say=say))
+                running[settings.cluster] = sink_services
         yield running

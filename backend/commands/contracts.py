@@ -107,8 +107,8 @@ def contract(
     match action:
         case Action.INIT:
             other = source_settings(source_bootstrap, source_config, source_cluster)
-            own = kafka_settings(bootstrap, config, cluster=cluster)
-            _init(path, source, sink, SideSettings(own, other), json_)
+            settings = kafka_settings(bootstrap, config, cluster=cluster)
+            _init(path, source, sink, SideSettings(settings, other), json_)
         case Action.LIST:
             _list(json_)
         case Action.EXPORT:
@@ -119,9 +119,9 @@ def contract(
             _keep(Path(_required(action, file)), name, json_)
         case Action.PREVIEW:
             other = source_settings(source_bootstrap, source_config, source_cluster)
-            own = settings_of(bootstrap, config, cluster=cluster)
-            require_topics(own)
-            _preview(Path(_required(action, file)), own, other, json_)
+            settings = settings_of(bootstrap, config, cluster=cluster)
+            require_topics(settings)
+            _preview(Path(_required(action, file)), settings, other, json_)
 
 
 def _required(action: Action, file: str | None) -> str:
@@ -146,57 +146,64 @@ def _init(
         services(sides.sink, spark=False, say=say) as running,
         sides.formats() as formats,
     ):
-        found = draft(sides.at(running.address), source, sink, *formats)
-    if not found.found:
-        emit(json_, {"contract": None, "why": found.why, "tried": found.text, "file": None})
-        out.document(found.text)
-        raise UsageError(found.why)
+        first_draft = draft(sides.at(running.address), source, sink, *formats)
+    if not first_draft.found:
+        emit(
+            json_,
+            {"contract": None, "why": first_draft.why, "tried": first_draft.text, "file": None},
+        )
+        out.document(first_draft.text)
+        raise UsageError(first_draft.why)
     if file is not None:
         try:
-            file.write_text(found.text, encoding="utf-8")
+            file.write_text(first_draft.text, encoding="utf-8")
         except OSError as error:
             raise EvidenceError(f"{file} cannot be written: {error.strerror}.") from error
     emit(
         json_,
-        {"contract": found.text, "why": found.why, "file": None if file is None else str(file)},
+        {
+            "contract": first_draft.text,
+            "why": first_draft.why,
+            "file": None if file is None else str(file),
+        },
     )
     if json_ is None:
         if file is None:
-            out.document(found.text)
+            out.document(first_draft.text)
         else:
-            out.line(f"{file}: {found.why}.")
-        if found.repeated:
+            out.line(f"{file}: {first_draft.why}.")
+        if first_draft.repeated:
             say("Two outputs of one input:")
-            for line in found.repeated:
+            for line in first_draft.repeated:
                 say(f"  {line}")
-        if found.question is not None:
+        if first_draft.question is not None:
             where = "the contract" if file is None else str(file)
-            say(f"Fill in FILL_IN in {where} before a check: {found.question}.")
+            say(f"Fill in FILL_IN in {where} before a check: {first_draft.question}.")
 
 
 def _preview(file: Path, settings: Settings, source: Settings | None, json_: str | None) -> None:
     terms, _fields = read_contract(file, across=source is not None)
-    shown = []
-    for one in terms.each():
-        if one.unique is not None:
+    previews = []
+    for sink_contract in terms.each():
+        if sink_contract.unique is not None:
             raise UsageError(
                 "A preview matches two topics, and this contract is about one. Check it: topicproof"
                 f" check --contract {file}."
             )
-        if len(one.source.names) > 1 or len(one.of.names) > 1:
+        if len(sink_contract.source.names) > 1 or len(sink_contract.of.names) > 1:
             raise UsageError("A preview is of one source and one sink, not of several topics.")
-        sides = require_sides(settings_of_sides(one, settings, source))
+        sides = require_sides(settings_of_sides(sink_contract, settings, source))
         with (
             services(sides.sink, spark=False, say=say) as running,
             sides.formats() as formats,
         ):
             at = sides.at(running.address)
-            pair = samples(at, one.source.names[0], one.of.names[0], *formats)
-        shown.append((one.of.names[0], preview(*pair, one)))
-    emit(json_, [{"sink": sink, **asdict(found), "pairs": None} for sink, found in shown])
-    for sink, found in shown if json_ is None else ():
-        out.line(f"{sink}: {found.why}")
-        for pair_ in found.pairs[:PAIRS_SHOWN]:
+            pair = samples(at, sink_contract.source.names[0], sink_contract.of.names[0], *formats)
+        previews.append((sink_contract.of.names[0], preview(*pair, sink_contract)))
+    emit(json_, [{"sink": sink, **asdict(result), "pairs": None} for sink, result in previews])
+    for sink, result in previews if json_ is None else ():
+        out.line(f"{sink}: {result.why}")
+        for pair_ in result.pairs[:PAIRS_SHOWN]:
             text = as_text(pair_.identity, PREVIEWED_CHARACTERS)
             out.line(f"  {text}: {pair_.match}")
 
@@ -204,30 +211,33 @@ def _preview(file: Path, settings: Settings, source: Settings | None, json_: str
 def _keep(file: Path, name: str | None, json_: str | None) -> None:
     read_contract(file)
     text = file.read_text(encoding="utf-8")
-    kept = keep(History(settings_of()), name or file.stem, text)
-    emit(json_, _json(kept))
+    kept_contract = keep(History(settings_of()), name or file.stem, text)
+    emit(json_, _json(kept_contract))
     if json_ is None:
-        out.line(f"Kept as {kept.label}. Check by it: topicproof check --contract {kept.name}")
+        out.line(
+            f"Kept as {kept_contract.label}. Check by it: topicproof check --contract"
+            f" {kept_contract.name}"
+        )
 
 
 def _list(json_: str | None) -> None:
-    kept = contracts(History(settings_of()))
-    emit(json_, [_json(one) for one in kept])
-    for one in kept if json_ is None else ():
-        out.line(f"{one.label}  {one.kept_at:%Y-%m-%d %H:%M:%S} UTC")
-    if not kept and json_ is None:
+    kept_contracts = contracts(History(settings_of()))
+    emit(json_, [_json(kept_contract) for kept_contract in kept_contracts])
+    for kept_contract in kept_contracts if json_ is None else ():
+        out.line(f"{kept_contract.label}  {kept_contract.kept_at:%Y-%m-%d %H:%M:%S} UTC")
+    if not kept_contracts and json_ is None:
         out.line("No contract has been kept. Keep one: topicproof contract keep FILE")
 
 
 def _export(label: str, json_: str | None) -> None:
-    kept = find(History(settings_of()), label)
-    emit(json_, _json(kept))
+    kept_contract = find(History(settings_of()), label)
+    emit(json_, _json(kept_contract))
     if json_ is None:
-        out.document(kept.text)
+        out.document(kept_contract.text)
 
 
-def _json(kept: KeptContract) -> dict[str, object]:
-    return {**asdict(kept), "kept_at": kept.kept_at.isoformat() + "Z"}
+def _json(kept_contract: KeptContract) -> dict[str, object]:
+    return {**asdict(kept_contract), "kept_at": kept_contract.kept_at.isoformat() + "Z"}
 
 
 def _lint(file: Path, json_: str | None) -> None:
@@ -241,17 +251,18 @@ def _lint(file: Path, json_: str | None) -> None:
             json_,
             {
                 "errors": [
-                    {"line": one.line, "field": one.field, "why": one.why} for one in mistakes
+                    {"line": mistake.line, "field": mistake.field, "why": mistake.why}
+                    for mistake in mistakes
                 ]
             },
         )
-        for one in mistakes:
-            err.line(str(one))
+        for mistake in mistakes:
+            err.line(str(mistake))
         raise typer.Exit(UsageError.exit_code)
-    found = make_contract(fields)
-    emit(json_, {"contract": found.model_dump(mode="json"), "kinds": found.kinds, "errors": []})
+    terms = make_contract(fields)
+    emit(json_, {"contract": terms.model_dump(mode="json"), "kinds": terms.kinds, "errors": []})
     if json_ is None:
-        out.line(f"{file} is a contract. It requires {', '.join(found.kinds)}.")
+        out.line(f"{file} is a contract. It requires {', '.join(terms.kinds)}.")
 
 
 @contextmanager

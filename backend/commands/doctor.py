@@ -50,11 +50,14 @@ def doctor(
         settings = settings_of(bootstrap, config, cluster=cluster, make_home=False)
     except TopicproofError as error:
         settings = error
-    found = examine(settings, task, topic or [], group or [])
-    code = exit_code(found)
-    emit(json_, {"exit_code": code, "found": [asdict(each) for each in found]})
-    for each in found:
-        out.line(Styled(f"{each.health:8}", COLOURS[each.health]), f" {each.name}: {each.found}")
-        if each.remedy:
-            out.line(f"         {each.remedy}")
+    diagnoses = examine(settings, task, topic or [], group or [])
+    code = exit_code(diagnoses)
+    emit(json_, {"exit_code": code, "found": [asdict(diagnosis) for diagnosis in diagnoses]})
+    for diagnosis in diagnoses:
+        out.line(
+            Styled(f"{diagnosis.health:8}", COLOURS[diagnosis.health]),
+            f" {diagnosis.name}: {diagnosis.found}",
+        )
+        if diagnosis.remedy:
+            out.line(f"         {diagnosis.remedy}")
     raise typer.Exit(code)

@@ -66,17 +66,18 @@ def evidence(
     """
     settings = settings_of()
     history = History(settings)
-    found = history.get(run_id)
-    place = found.folder(settings)
-    for one in evidence_in(place):
-        require_unchanged(one)
+    run = history.get(run_id)
+    place = run.folder(settings)
+    for part in evidence_in(place):
+        require_unchanged(part)
     with ExitStack() as opened:
         if folder is not None:
             place = opened.enter_context(out_folder(folder))
-            export_folder(history, found, place, payloads)
-        shown = folder if folder is not None and is_url(folder) else str(place)
+            export_folder(history, run, place, payloads)
+        place_name = folder if folder is not None and is_url(folder) else str(place)
         manifests = {
-            str(one).replace(str(place), shown, 1): read_manifest(one) for one in evidence_in(place)
+            str(part).replace(str(place), place_name, 1): read_manifest(part)
+            for part in evidence_in(place)
         }
         digest = evidence_hash(place)
     size = sum(entry.bytes for manifest in manifests.values() for entry in manifest.files.values())
@@ -154,37 +155,43 @@ def verify(
         )
     strict = signature_required or settings.require_signature
     with _at_hand(folder) as place:
-        found = unchanged_parts(place, read_keyring(settings), strict)
+        verifications = unchanged_parts(place, read_keyring(settings), strict)
         beside = names_beside(place)
-        if judged and not any(one.refused for one in found):
+        if judged and not any(verification.refused for verification in verifications):
             with (
                 services(settings, kafka=False, say=say) as up,
                 spark_session(up.spark_remote, up.storage) as spark,
             ):
-                found = [verify_evidence(spark, one.folder, address, source, one) for one in found]
+                verifications = [
+                    verify_evidence(spark, verification.folder, address, source, verification)
+                    for verification in verifications
+                ]
     folders = keyring_folders(settings)
     answers = [
-        {**_verified_json(one), "keyrings": list(map(str, folders)), "beside": beside}
-        for one in found
+        {**_verified_json(verification), "keyrings": list(map(str, folders)), "beside": beside}
+        for verification in verifications
     ]
     emit(json_, answers if len(answers) > 1 else answers[0])
     if json_ != "-":
         trusted = " and ".join(map(str, folders))
         out.line(f"Trusted keys are those in {trusted}.")
         if beside:
-            shown = ", ".join(map(plain_name, beside[:BESIDE_SHOWN]))
+            names = ", ".join(map(plain_name, beside[:BESIDE_SHOWN]))
             more = f" and {len(beside) - BESIDE_SHOWN:,} more" if len(beside) > BESIDE_SHOWN else ""
             out.line(
                 Styled("Not verified", "yellow"),
-                f": what lies beside the evidence. That is {shown}{more}.",
+                f": what lies beside the evidence. That is {names}{more}.",
             )
-        for one in found:
-            if len(found) > 1:
+        for verification in verifications:
+            if len(verifications) > 1:
                 # Ours comes first: a folder may be called like a line of ours.
-                out.line(f"Folder {one.folder.relative_to(place)}:")
-            _print_verified(one, judged)
-        _print_whole(found)
-    code = worst(one.exit_code if judged else one.trust_code for one in found)
+                out.line(f"Folder {verification.folder.relative_to(place)}:")
+            _print_verified(verification, judged)
+        _print_whole(verifications)
+    code = worst(
+        verification.exit_code if judged else verification.trust_code
+        for verification in verifications
+    )
     if judged or code:
         raise typer.Exit(code)
 
@@ -223,18 +230,18 @@ def signoff(
     """
     settings = settings_of()
     history = History(settings)
-    found = history.get(run_id)
-    reports, digest = signoffs_of.signable(settings, found)
+    run = history.get(run_id)
+    reports, digest = signoffs_of.signable(settings, run)
     signoffs_of.require_signer(history, run_id, digest, decision, by)
     if decision is Decision.ACCEPT:
-        caught = before_signoff(settings, found.folder(settings), comment, say)
+        caught = before_signoff(settings, run.folder(settings), comment, say)
         say(f"self-test: {', '.join(caught) or 'nothing'} injected and caught")
-    made = signoffs_of.sign(
+    entry = signoffs_of.sign(
         history, run_id, reports, digest, decision, by, comment, kind, _day(until)
     )
-    emit(json_, made.as_json())
-    out.line(made.said)
-    out.line(f"entry {made.number}, evidence {digest}")
+    emit(json_, entry.as_json())
+    out.line(entry.said)
+    out.line(f"entry {entry.number}, evidence {digest}")
 
 
 def _at_hand(place: str) -> AbstractContextManager[Path]:
@@ -254,69 +261,78 @@ def _day(text: str | None) -> date | None:
         ) from error
 
 
-def _verified_json(found: Verification) -> dict[str, Any]:
+def _verified_json(verification: Verification) -> dict[str, Any]:
     return {
-        "folder": str(found.folder),
-        "manifest": found.hash,
-        "of": found.manifest.of,
-        "run": found.manifest.run,
-        "payloads": found.manifest.payloads,
-        "files": len(found.manifest.files),
-        "differences": [one._asdict() for one in found.differences],
-        "vouched": None if found.vouched is None else asdict(found.vouched),
-        "signoffs": [asdict(entry) for entry in found.signoffs],
-        "verdict": found.manifest.verdict,
-        "judged_again": found.judged.verdict if found.judged else None,
-        "contradictions": [*found.contradictions, *found.forged],
-        "unsettled": list(found.unsettled),
-        "notes": list(found.notes),
-        "report": json.loads(found.judged.to_json()) if found.judged else None,
+        "folder": str(verification.folder),
+        "manifest": verification.hash,
+        "of": verification.manifest.of,
+        "run": verification.manifest.run,
+        "payloads": verification.manifest.payloads,
+        "files": len(verification.manifest.files),
+        "differences": [difference._asdict() for difference in verification.differences],
+        "vouched": None if verification.vouched is None else asdict(verification.vouched),
+        "signoffs": [asdict(entry) for entry in verification.signoffs],
+        "verdict": verification.manifest.verdict,
+        "judged_again": verification.judged.verdict if verification.judged else None,
+        "contradictions": [*verification.contradictions, *verification.forged],
+        "unsettled": list(verification.unsettled),
+        "notes": list(verification.notes),
+        "report": json.loads(verification.judged.to_json()) if verification.judged else None,
     }
 
 
-def _print_verified(found: Verification, judged: bool) -> None:
-    if found.differences:
-        out.line(Styled("Changed since it was written", "bold red"), f" {found.folder}")
-        for one in found.differences:
-            out.line(f"  {one.how:8} {one.file}")
+def _print_verified(verification: Verification, judged: bool) -> None:
+    if verification.differences:
+        out.line(Styled("Changed since it was written", "bold red"), f" {verification.folder}")
+        for difference in verification.differences:
+            out.line(f"  {difference.how:8} {difference.file}")
         return
-    out.line(f"All {len(found.manifest.files)} files match the manifest ({found.hash}).")
-    _print_vouched(found)
-    _print_signoffs(found)
-    if not judged or found.refused:
-        for sentence in found.forged:
+    out.line(
+        f"All {len(verification.manifest.files)} files match the manifest ({verification.hash})."
+    )
+    _print_vouched(verification)
+    _print_signoffs(verification)
+    if not judged or verification.refused:
+        for sentence in verification.forged:
             out.line(Styled("contradiction", "bold red"), f" {sentence}")
         return
-    for sentence in (*found.contradictions, *found.forged):
+    for sentence in (*verification.contradictions, *verification.forged):
         out.line(Styled("contradiction", "bold red"), f" {sentence}")
-    for sentence in found.unsettled:
+    for sentence in verification.unsettled:
         out.line(Styled("not compared", "yellow"), f" {sentence}")
-    for sentence in found.notes:
+    for sentence in verification.notes:
         out.line(f"note: {sentence}")
-    if found.contradictions and found.masked:
+    if verification.contradictions and verification.masked:
         out.line(
-            f"The copy has payloads {found.manifest.payloads}: missing payloads may explain the"
-            " contradiction."
+            f"The copy has payloads {verification.manifest.payloads}: missing payloads may"
+            " explain the contradiction."
         )
-    if found.judged is not None:
-        doubted = found.contradictions or found.forged or found.unsettled
+    if verification.judged is not None:
+        doubted = verification.contradictions or verification.forged or verification.unsettled
         out.line("Judged again:" if doubted else "Judged again, with the same result:")
-        print_report(found.judged)
+        print_report(verification.judged)
 
 
-def _print_whole(found: Sequence[Verification]) -> None:
+def _print_whole(verifications: Sequence[Verification]) -> None:
     """Say the verdict of several folders as one."""
-    again = [one.judged.verdict for one in found if one.judged is not None]
-    if len(found) > 1 and len(again) == len(found):
-        genuine = sum(not one.contradictions and not one.forged for one in found)
+    again = [
+        verification.judged.verdict
+        for verification in verifications
+        if verification.judged is not None
+    ]
+    if len(verifications) > 1 and len(again) == len(verifications):
+        genuine = sum(
+            not verification.contradictions and not verification.forged
+            for verification in verifications
+        )
         out.line(
-            f"Judged again as a whole: {merge(again)}. {genuine} of {len(found)} folders have the"
-            " same result."
+            f"Judged again as a whole: {merge(again)}. {genuine} of {len(verifications)} folders"
+            " have the same result."
         )
 
 
-def _print_vouched(found: Verification) -> None:
-    if found.vouched is None:
+def _print_vouched(verification: Verification) -> None:
+    if verification.vouched is None:
         return
     refused = Styled("refused", "bold red")
     words = {
@@ -324,11 +340,11 @@ def _print_vouched(found: Verification) -> None:
         Trust.UNSIGNED: Styled("not trusted", "yellow"),
         Trust.STRANGER: Styled("not trusted", "yellow"),
     }
-    word = refused if found.refused else words.get(found.vouched.trust, refused)
-    out.line(word, f" {found.vouched.says}")
+    word = refused if verification.refused else words.get(verification.vouched.trust, refused)
+    out.line(word, f" {verification.vouched.says}")
 
 
-def _print_signoffs(found: Verification) -> None:
+def _print_signoffs(verification: Verification) -> None:
     refused = Styled("refused sign-off", "bold red")
     words = {
         SignoffTrust.VOUCHED: Styled("sign-off", "green"),
@@ -336,10 +352,14 @@ def _print_signoffs(found: Verification) -> None:
         SignoffTrust.BROKEN: refused,
         SignoffTrust.OTHER: Styled("sign-off that does not count", "yellow"),
     }
-    for entry in found.signoffs:
+    for entry in verification.signoffs:
         word = words.get(entry.trust, Styled("sign-off that is not trusted", "yellow"))
-        strict = found.signature_required and not entry.trust.by_trusted
+        strict = verification.signature_required and not entry.trust.by_trusted
         out.line(refused if strict else word, f" {entry.text}")
         out.line(f"  {entry.says}")
-    if found.signoffs and found.vouched is not None and found.vouched.trust is not Trust.VOUCHED:
+    if (
+        verification.signoffs
+        and verification.vouched is not None
+        and verification.vouched.trust is not Trust.VOUCHED
+    ):
         out.line("No trusted key vouches for the list of sign-offs: some may have been taken out.")

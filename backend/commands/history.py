@@ -42,38 +42,40 @@ def compare(
     settings = settings_of()
     history = History(settings)
     reports = [read_report(history.get(name).folder(settings)) for name in (before, after)]
-    found = compare_reports(*reports)
+    comparison = compare_reports(*reports)
     emit(
         json_,
         {
             "runs": [before, after],
-            "verdicts": [one.verdict for one in reports],
-            "why": found.why,
-            "figures": [asdict(one) | {"change": one.change} for one in found.figures],
+            "verdicts": [report.verdict for report in reports],
+            "why": comparison.why,
+            "figures": [
+                asdict(figure) | {"change": figure.change} for figure in comparison.figures
+            ],
             "kinds": [
                 {
-                    "kind": one.kind,
-                    "change": one.word,
+                    "kind": kind.kind,
+                    "change": kind.word,
                     "outcomes": [
-                        side.outcome if side else None for side in (one.before, one.after)
+                        side.outcome if side else None for side in (kind.before, kind.after)
                     ],
-                    "counts": [side.count if side else None for side in (one.before, one.after)],
+                    "counts": [side.count if side else None for side in (kind.before, kind.after)],
                 }
-                for one in found.kinds
+                for kind in comparison.kinds
             ],
         },
     )
     if json_ is not None:
         return
-    out.line(found.why)
+    out.line(comparison.why)
     table = Table(("", visible(before), visible(after), "change"))
-    for figure in found.figures:
+    for figure in comparison.figures:
         table.add(figure.name, *map(_number, (figure.before, figure.after)), _signed(figure.change))
-    for one in found.kinds:
+    for kind in comparison.kinds:
         sides = [
-            f"{side.count:,} {side.outcome}" if side else "–" for side in (one.before, one.after)
+            f"{side.count:,} {side.outcome}" if side else "–" for side in (kind.before, kind.after)
         ]
-        table.add(one.kind, *sides, one.word)
+        table.add(kind.kind, *sides, kind.word)
     out.table(table)
 
 
@@ -92,21 +94,23 @@ def trend(
     """
     settings = settings_of()
     history = History(settings)
-    found: dict[str, list[Run]] = {}
+    runs_by_subject: dict[str, list[Run]] = {}
     for run in reversed(history.list()):
         if run.verdict and (of is None or of in " ".join((subject(run), *topics(run)))):
-            found.setdefault(subject(run), []).append(run)
-    if of is not None and not found:
+            runs_by_subject.setdefault(subject(run), []).append(run)
+    if of is not None and not runs_by_subject:
         raise UsageError(
             f"No run or check with a verdict is about {of}. `topicproof runs` lists all."
         )
-    said = {name: _rows(settings, history, runs) for name, runs in found.items()}
-    emit(json_, [{"of": name, "reports": rows} for name, rows in said.items()])
+    rows_by_subject = {
+        name: _rows(settings, history, runs) for name, runs in runs_by_subject.items()
+    }
+    emit(json_, [{"of": name, "reports": rows} for name, rows in rows_by_subject.items()])
     if json_ is not None:
         return
-    if not said:
+    if not rows_by_subject:
         out.line("No verdicts yet. Start a run: topicproof run")
-    for name, rows in said.items():
+    for name, rows in rows_by_subject.items():
         out.line(Styled(name, "bold"))
         table = Table(("run", "started (UTC)", "verdict", *SHORT.values(), "sign-off"))
         for row in rows:

@@ -45,8 +45,8 @@ def inspect(
     """
     settings = kafka_settings(bootstrap, config, brokers, cluster)
     require_topics(settings)
-    with services(settings, spark=False, say=say) as found:
-        view = inspect_topic(found.address, topic, check_crc)
+    with services(settings, spark=False, say=say) as running:
+        view = inspect_topic(running.address, topic, check_crc)
     emit(json_, view.to_json())
     if json_ is None:
         print_topic(out, view, settings.cluster_options)
@@ -66,8 +66,8 @@ def transactions(
     """
     settings = kafka_settings(bootstrap, config, brokers, cluster)
     require_topics(settings)
-    with services(settings, spark=False, say=say) as found:
-        view = cluster_transactions(found.address)
+    with services(settings, spark=False, say=say) as running:
+        view = cluster_transactions(running.address)
     emit(json_, view.to_json())
     if json_ is None:
         print_transactions(out, view, settings.cluster_options)
@@ -116,13 +116,19 @@ def abort(
     """
     settings = kafka_settings(bootstrap, config, brokers, cluster)
     require_topics(settings)
-    with services(settings, spark=False, say=say) as found:
+    with services(settings, spark=False, say=say) as running:
         plan = plan_abort(
-            *(found.address, topic, partition, offset, producer_id, open_too, two_phase_too)
+            running.address,
+            topic,
+            partition,
+            offset=offset,
+            producer_id=producer_id,
+            open_too=open_too,
+            two_phase_too=two_phase_too,
         )
         if yes:
             allow(History(settings), Action.ABORT, f"of {topic}-{partition}")
-        after = abort_transaction(found.address, plan) if yes else None
+        after = abort_transaction(running.address, plan) if yes else None
     emit(json_, plan.to_json() | {"done": yes, "after": asdict(after) if after else None})
     for sentence in (plan.found.why, plan.lost, plan.gained, plan.means):
         out.line(sentence)

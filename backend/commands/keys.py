@@ -78,30 +78,30 @@ def keys(
             _chain(settings, json_)
 
 
-def _named(what: str | None, wanted: str) -> str:
-    if what is None:
-        raise UsageError(f"Name {wanted}.")
-    return what
+def _named(value: str | None, description: str) -> str:
+    if value is None:
+        raise UsageError(f"Name {description}.")
+    return value
 
 
 def _show(settings: Settings, json_: str | None) -> None:
     signing_key(settings)
-    own = own_key(settings)
-    known = list(read_keyring(settings).values())
+    home_key = own_key(settings)
+    keyring = list(read_keyring(settings).values())
     emit(
         json_,
         {
-            "own": own.id if own else None,
+            "own": home_key.id if home_key else None,
             "file": str(key_path(settings)),
-            "keys": list(map(_json, known)),
+            "keys": list(map(_json, keyring)),
         },
     )
-    for one in known:
+    for key in keyring:
         revoked = Styled("revoked", "bold red")
-        word = Styled("trusted", "green") if one.revoked is None else revoked
-        out.line(word, f" {one.id[:16]} {one.name}")
-        if one.revoked is not None:
-            out.line(f"        {one.revoked.at}: {one.revoked.reason}")
+        word = Styled("trusted", "green") if key.revoked is None else revoked
+        out.line(word, f" {key.id[:16]} {key.name}")
+        if key.revoked is not None:
+            out.line(f"        {key.revoked.at}: {key.revoked.reason}")
     out.line(f"Signed with {key_path(settings)}")
 
 
@@ -134,14 +134,14 @@ def _chain(settings: Settings, json_: str | None) -> None:
         {
             "entries": len(entries),
             "broken": damaged,
-            "not_vouched": [{"number": one.number, "why": one.says} for one in doubted],
+            "not_vouched": [{"number": entry.number, "why": entry.says} for entry in doubted],
         },
     )
     out.line(f"{len(entries)} sign-offs")
     if damaged is not None:
         out.line(Styled("broken", "bold red"), f" {changed_entry(damaged)}")
-    for one in doubted:
-        out.line(Styled("not trusted", "yellow"), f" entry {one.number}: {one.says}")
+    for entry in doubted:
+        out.line(Styled("not trusted", "yellow"), f" entry {entry.number}: {entry.says}")
     if damaged is not None or doubted:
         raise typer.Exit(FORGED)
     out.line("No entry was changed or removed, and a trusted key vouches for each.")

@@ -23,11 +23,11 @@ def login(json_: Json = None) -> None:
     Example: `topicproof login`
     """
 
-    def tell(asked: device.DeviceCode) -> None:
-        say(f"Open {asked.address} and confirm the code {asked.user_code}")
+    def tell(device_code: device.DeviceCode) -> None:
+        say(f"Open {device_code.address} and confirm the code {device_code.user_code}")
 
-    found = device.sign_in(settings_of(), tell)
-    _tell(found, json_)
+    identity = device.sign_in(settings_of(), tell)
+    _tell(identity, json_)
 
 
 def logout(json_: Json = None) -> None:
@@ -62,7 +62,7 @@ def audit(
     """
     entries = audit_entries(History(settings_of()))
     damaged = broken_audit(entries)
-    shown = entries[-limit:]
+    newest = entries[-limit:]
     emit(
         json_,
         {
@@ -70,19 +70,19 @@ def audit(
             "broken": damaged,
             "shown": [
                 {
-                    "number": one.number,
-                    "at": f"{one.made_at.isoformat()}Z",
-                    "by": one.by.as_json(),
-                    "action": one.action,
-                    "what": one.what,
-                    "allowed": one.allowed,
+                    "number": entry.number,
+                    "at": f"{entry.made_at.isoformat()}Z",
+                    "by": entry.by.as_json(),
+                    "action": entry.action,
+                    "what": entry.what,
+                    "allowed": entry.allowed,
                 }
-                for one in shown
+                for entry in newest
             ],
         },
     )
-    for one in shown:
-        out.line(f"{one.number} {one.said}")
+    for entry in newest:
+        out.line(f"{entry.number} {entry.said}")
     if damaged is not None:
         out.line(Styled("broken", "bold red"), f" {changed_entry(damaged)}")
         raise typer.Exit(FORGED)

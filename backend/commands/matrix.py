@@ -79,13 +79,13 @@ def matrix(
     fault=broker`. Example: `topicproof matrix --only fault=crash --markdown matrix.md`
     """
     settings = kafka_settings(bootstrap, config, brokers, cluster)
-    wanted = cells(only or (), small, settings.brokers if settings.bootstrap is None else 1)
+    planned = cells(only or (), small, settings.brokers if settings.bootstrap is None else 1)
     if real_time:
-        wanted = in_real_time(wanted)
-    done = saved_results(settings, wanted) if resume else []
-    there = {(one.guarantee, one.fault) for one in done}
-    left = [cell for cell in wanted if (cell.guarantee, cell.fault) not in there]
-    with stopping() as stop, progress_bar("cells", len(wanted), len(done)) as advance:
+        planned = in_real_time(planned)
+    done = saved_results(settings, planned) if resume else []
+    done_cells = {(cell_result.guarantee, cell_result.fault) for cell_result in done}
+    left = [cell for cell in planned if (cell.guarantee, cell.fault) not in done_cells]
+    with stopping() as stop, progress_bar("cells", len(planned), len(done)) as advance:
 
         def ended(result: Result) -> None:
             done.append(result)
@@ -98,29 +98,29 @@ def matrix(
             )
 
         if left:
-            with services(settings, say=say) as found:
-                run_cells(settings, found, left, stop, ended, at_once, gone)
-    order = {(cell.guarantee, cell.fault): number for number, cell in enumerate(wanted)}
-    done.sort(key=lambda one: order[one.guarantee, one.fault])
-    for path, text in ((markdown_file, markdown(done, len(wanted))), (html_file, heat_map(done))):
+            with services(settings, say=say) as running:
+                run_cells(settings, running, left, stop, ended, at_once, gone)
+    order = {(cell.guarantee, cell.fault): number for number, cell in enumerate(planned)}
+    done.sort(key=lambda cell_result: order[cell_result.guarantee, cell_result.fault])
+    for path, text in ((markdown_file, markdown(done, len(planned))), (html_file, heat_map(done))):
         if path is not None:
             write_file(path, text)
-    surprising = [one for one in done if one.surprises]
+    surprising = [cell_result for cell_result in done if cell_result.surprises]
     emit(
         json_,
         {
-            "cells": [asdict(one) for one in done],
-            "planned": len(wanted),
+            "cells": [asdict(cell_result) for cell_result in done],
+            "planned": len(planned),
             "surprises": len(surprising),
         },
     )
-    for one in surprising:
-        out.line(Styled(line(one), "red"))
+    for cell_result in surprising:
+        out.line(Styled(line(cell_result), "red"))
     out.line(summary(done))
     if surprising:
         raise typer.Exit(1)
-    if len(done) < len(wanted):
+    if len(done) < len(planned):
         raise TopicproofError(
-            f"The matrix was stopped after {len(done)} of {len(wanted)} cells. To continue, repeat"
+            f"The matrix was stopped after {len(done)} of {len(planned)} cells. To continue, repeat"
             " the same command with --resume."
         )

@@ -71,15 +71,15 @@ def rights(
         raise UsageError("--mirror has no effect with --for run, which reads no mirror's offsets.")
     if ":" not in principal:
         raise UsageError(f"--principal is {principal}; Kafka's form is User:{principal}.")
-    wanted = rights_for(
+    needed = rights_for(
         task,
         topics,
         group or [],
         prefix or ("squares-" if task is Task.RUN else None),
         mirror or [],
     )
-    commands = [(each, each.command(principal, bootstrap, config)) for each in wanted]
-    emit(json_, [asdict(each) | {"command": command} for each, command in commands])
-    for each, command in commands:
-        out.line(f"# {each.why}")
+    commands = [(right, right.command(principal, bootstrap, config)) for right in needed]
+    emit(json_, [asdict(right) | {"command": command} for right, command in commands])
+    for right, command in commands:
+        out.line(f"# {right.why}")
         out.document(command)

@@ -231,28 +231,28 @@ def stop(
     Example: `topicproof stop squares-k3f9a2`
     """
     history = History(settings_of())
-    found = history.get(run_id)
-    if not found.alive:
-        raise UsageError(f"Run {run_id} is not running (it is {found.state}).")
+    run_ = history.get(run_id)
+    if not run_.alive:
+        raise UsageError(f"Run {run_id} is not running (it is {run_.state}).")
     if finishes:
-        finish_run(history, found)
+        finish_run(history, run_)
     else:
         stop_run(history, run_id)
-    while found.alive:
-        before = found
-        found = ask_until(
+    while run_.alive:
+        before = run_
+        run_ = ask_until(
             partial(history.get, run_id), partial(_has_moved, before.state), STOP_WAIT_S
         )
-        if not found.alive or found.state != before.state:
+        if not run_.alive or run_.state != before.state:
             continue
-        if found.state is not State.JUDGING:
+        if run_.state is not State.JUDGING:
             raise TopicproofError(
-                f"Run {run_id} has been asked to stop but is still {found.state}. Look again:"
+                f"Run {run_id} has been asked to stop but is still {run_.state}. Look again:"
                 f" topicproof show {run_id}"
             )
         say(f"{run_id} has stopped and is still being judged.")
-    emit(json_, run_json(found))
-    out.line(f"{run_id} is {found.state}.")
+    emit(json_, run_json(run_))
+    out.line(f"{run_id} is {run_.state}.")
 
 
 def release(run_id: RunId, json_: Json = None) -> None:
@@ -262,9 +262,9 @@ def release(run_id: RunId, json_: Json = None) -> None:
     """
     settings = settings_of()
     history = History(settings)
-    found = history.get(run_id)
-    release_run(history, found)
-    emit(json_, run_json(found))
+    run_ = history.get(run_id)
+    release_run(history, run_)
+    emit(json_, run_json(run_))
     out.line(f"{run_id} is released.")
 
 
@@ -292,8 +292,8 @@ def strike(
     Example: `topicproof strike squares-k3f9a2 kill --partition 1`
     """
     history = History(settings_of())
-    wanted = Kill(partition, topic) if what == "kill" else Freeze(seconds)
-    strike_run(history, history.get(run_id), wanted)
+    request = Kill(partition, topic) if what == "kill" else Freeze(seconds)
+    strike_run(history, history.get(run_id), request)
     emit(json_, run_json(history.get(run_id)))
     out.line(f"{run_id} will be struck at once, or as soon as the worker is at work.")
 
@@ -318,8 +318,8 @@ def resume(
     settings = settings_of(bootstrap, config, cluster=cluster)
     history = History(settings)
     settings = where_it_ran(settings, history.get(run_id))
-    with stopping() as stop, services(settings, say=say) as found, _followed(history, run_id):
-        report = resume_run(settings, found, history, run_id, stop, offsets_forced, give_up)
+    with stopping() as stop, services(settings, say=say) as running, _followed(history, run_id):
+        report = resume_run(settings, running, history, run_id, stop, offsets_forced, give_up)
     conclude_run(history, run_id, report, json_)
 
 
@@ -328,22 +328,22 @@ def list_runs(json_: Json = None) -> None:
 
     Example: `topicproof runs`
     """
-    found = History(settings_of()).list()
-    emit(json_, [run_json(one) for one in found])
+    runs = History(settings_of()).list()
+    emit(json_, [run_json(run_) for run_ in runs])
     if json_ is not None:
         return
-    if not found:
+    if not runs:
         out.line("No runs yet. Start one: topicproof run")
         return
     table = Table(("run", "started (UTC)", "state", "verdict", "why"))
-    for one in found:
-        state = one.state if one.alive or one.ended_at else "killed"
+    for run_ in runs:
+        state = run_.state if run_.alive or run_.ended_at else "killed"
         table.add(
-            one.id,
-            f"{one.created_at:%Y-%m-%d %H:%M:%S}",
+            run_.id,
+            f"{run_.created_at:%Y-%m-%d %H:%M:%S}",
             state,
-            one.verdict or "",
-            one.why or one.error or "",
+            run_.verdict or "",
+            run_.why or run_.error or "",
         )
     out.table(table)
 
@@ -355,31 +355,31 @@ def show(run_id: RunId, json_: Json = None) -> None:
     """
     settings = settings_of()
     history = History(settings)
-    found = history.get(run_id)
-    path = report_path(settings, found)
+    run_ = history.get(run_id)
+    path = report_path(settings, run_)
     report = Report.from_json(path.read_text(encoding="utf-8")) if path.exists() else None
     stages = {
         name: json.loads(
-            (stage_folder(found.folder(settings), name) / REPORT).read_text(encoding="utf-8")
+            (stage_folder(run_.folder(settings), name) / REPORT).read_text(encoding="utf-8")
         )
-        for name in found.facts.verdicts
+        for name in run_.facts.verdicts
     }
     signed = signoffs(history, run_id)
-    said = {
-        **run_json(found),
+    document = {
+        **run_json(run_),
         "report": json.loads(report.to_json()) if report else None,
         "stages": stages,
     }
-    emit(json_, {**said, "signoffs": [one.as_json() for one in signed]})
+    emit(json_, {**document, "signoffs": [signoff.as_json() for signoff in signed]})
     if json_ is not None:
         return
-    out.line(f"{found.id}: {found.state}" + (f". {found.error}" if found.error else ""))
-    out.line(progress_line(found.progress)) if report is None else print_report(report)
-    print_stages(found)
-    if counted := side_effects(found.progress):
+    out.line(f"{run_.id}: {run_.state}" + (f". {run_.error}" if run_.error else ""))
+    out.line(progress_line(run_.progress)) if report is None else print_report(report)
+    print_stages(run_)
+    if counted := side_effects(run_.progress):
         out.line(counted)
-    for one in signed:
-        out.line(f"signed: {one.said}")
+    for signoff in signed:
+        out.line(f"signed: {signoff.said}")
 
 
 def clean(
@@ -399,7 +399,7 @@ def clean(
     """
     settings = settings_of(bootstrap, config, cluster=cluster)
     history = History(settings)
-    found_run = history.get(run_id)
+    run_ = history.get(run_id)
     signed = signoffs(history, run_id)
     if signed and not signed_too:
         raise UsageError(
@@ -407,18 +407,18 @@ def clean(
             f" first (topicproof evidence {run_id} --out DIR), then repeat with --signed-too."
         )
     allow(history, Action.CLEAN, run_id)
-    settings = where_it_ran(settings, found_run)
+    settings = where_it_ran(settings, run_)
     with services(
-        settings, spark=found_run.facts.session is not None and not found_run.ended_at, say=say
-    ) as found:
-        deleted = clean_run(settings, found, history, run_id)
+        settings, spark=run_.facts.session is not None and not run_.ended_at, say=say
+    ) as running:
+        deleted = clean_run(settings, running, history, run_id)
     emit(json_, {"run": run_id, "deleted": deleted})
     out.line(f"{run_id} is gone" + (f", with its topics {', '.join(deleted)}." if deleted else "."))
 
 
 def execute(
     settings: Settings,
-    found: Services,
+    running: Services,
     plan: RunPlan,
     stop: threading.Event,
     give_up: Callable[[TopicproofError], None] | None = None,
@@ -426,26 +426,26 @@ def execute(
     """Run from end to end and print the progress. Returns the run's name and its report. `give_up`
     ends this process if Kafka or Spark is gone for good."""
     history = History(settings)
-    made = create(settings, found, history, plan)
-    say(f"run {made.id}: {made.facts.source} -> {made.facts.sink}")
-    with _followed(history, made.id):
-        report = execute_run(make_context(settings, found, history, made, stop, give_up))
-    return made.id, report
+    run_ = create(settings, running, history, plan)
+    say(f"run {run_.id}: {run_.facts.source} -> {run_.facts.sink}")
+    with _followed(history, run_.id):
+        report = execute_run(make_context(settings, running, history, run_, stop, give_up))
+    return run_.id, report
 
 
 def stop_all(settings: Settings) -> None:
     """Stop every live run of this home, so that none ends inside a transaction."""
     history = History(settings)
-    going = [one.id for one in history.list() if one.alive]
+    going = [run_.id for run_ in history.list() if run_.alive]
     for run_id in going:
         history.request_stop(run_id)
     ask_until(lambda: any(history.get(run_id).alive for run_id in going), not_, STOP_WAIT_S)
 
 
 def _launch(settings: Settings, plan: RunPlan, json_: str | None) -> None:
-    with stopping() as stop, services(settings, say=say) as found:
+    with stopping() as stop, services(settings, say=say) as running:
         history = History(settings)
-        run_id, report = execute(settings, found, plan, stop, give_up)
+        run_id, report = execute(settings, running, plan, stop, give_up)
     conclude_run(history, run_id, report, json_)
 
 
@@ -479,8 +479,8 @@ def where_it_ran(settings: Settings, run_: Run) -> Settings:
         return settings
     if where.name is not None:
         return read_settings(home=settings.home, cluster=where.name)
-    there = {"bootstrap": where.bootstrap, "brokers": where.brokers or settings.brokers}
-    return settings.model_copy(update=there)
+    update = {"bootstrap": where.bootstrap, "brokers": where.brokers or settings.brokers}
+    return settings.model_copy(update=update)
 
 
 def report_path(settings: Settings, run_: Run) -> Path:

@@ -38,7 +38,7 @@ def progress_line(progress: Progress) -> str:
     ]
     if progress.fenced:
         parts.append(f"{progress.fenced:,} fenced")
-    parts += [f"{one.name} {one.processed:,} of {one.there:,}" for one in progress.stages]
+    parts += [f"{stage.name} {stage.processed:,} of {stage.there:,}" for stage in progress.stages]
     if progress.faults:
         parts.append(f"{progress.faults:,} faults fired")
     withheld = sum(p.hw - p.lso for p in progress.sink)
@@ -58,12 +58,12 @@ def side_effects(progress: Progress) -> str:
     not. Empty until the journal has an entry."""
     if not progress.attempted:
         return ""
-    said = (
+    sentence = (
         f"at least {progress.attempted:,} inputs processed for {progress.kept:,} declared committed"
     )
     if progress.downloads is not None:
-        said += f", {progress.downloads:,} downloads of {progress.downloaded:,} files"
-    return f"side effects: {said}"
+        sentence += f", {progress.downloads:,} downloads of {progress.downloaded:,} files"
+    return f"side effects: {sentence}"
 
 
 def balances(facts: Facts) -> str:
@@ -114,7 +114,7 @@ def report_lines(report: Report) -> Iterator[Line]:
     for note in report.notes:
         yield (f"note: {note}",)
     yield (f"transactions: {ends}{counted}",)
-    uncounted = {one.kind: one.why for one in report.not_checked}
+    uncounted = {entry.kind: entry.why for entry in report.not_checked}
     aside = {finding.kind: finding for finding in report.aside}
     for finding in report.findings:
         if finding.kind not in aside:
@@ -139,13 +139,11 @@ def _bold(colour: Style) -> Style:
 
 def judged_range(source: Bounds) -> str:
     """Format the judged range as `offsets 0: 0-499, 1: 20-480`, for the first few partitions."""
-    said = [
-        f"{one.partition}: {one.start:,}-{one.lso - 1:,}"
-        for one in source.partitions
-        if one.lso > one.start
+    ranges = [
+        f"{p.partition}: {p.start:,}-{p.lso - 1:,}" for p in source.partitions if p.lso > p.start
     ]
-    more = f" and {len(said) - RANGES_MAX:,} more partitions" if len(said) > RANGES_MAX else ""
-    return f"offsets {', '.join(said[:RANGES_MAX])}{more}" if said else "no offset"
+    more = f" and {len(ranges) - RANGES_MAX:,} more partitions" if len(ranges) > RANGES_MAX else ""
+    return f"offsets {', '.join(ranges[:RANGES_MAX])}{more}" if ranges else "no offset"
 
 
 def origin_line(origin: Origin) -> str:
@@ -194,11 +192,11 @@ def _writer(finding: Finding, example: Example) -> str:
 
 def _aside_lines(findings: Iterable[Finding]) -> Iterator[Line]:
     """Yield a line for the kinds that do not count but hold, and one for those not judged."""
-    for outcome, said in ((Outcome.HOLDS, "holds"), (Outcome.UNKNOWN, "not judged")):
+    for outcome, phrase in ((Outcome.HOLDS, "holds"), (Outcome.UNKNOWN, "not judged")):
         names = [
-            f"{one.kind} ({one.count:,})" if one.count else one.kind
-            for one in findings
-            if one.outcome is outcome
+            f"{finding.kind} ({finding.count:,})" if finding.count else finding.kind
+            for finding in findings
+            if finding.outcome is outcome
         ]
         if names:
-            yield (f"  not counted, {said}: {', '.join(names)}",)
+            yield (f"  not counted, {phrase}: {', '.join(names)}",)

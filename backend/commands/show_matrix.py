@@ -36,8 +36,8 @@ def markdown(results: Sequence[Result], planned: int | None = None) -> str:
         f"| --- |{' --- |' * len(guarantees)}",
     ]
     for trouble, row in rows:
-        said = [_said(row[name]) if name in row else "" for name in guarantees]
-        lines.append(f"| `{trouble.name}`: {trouble.title} | {' | '.join(said)} |")
+        cells = [_said(row[name]) if name in row else "" for name in guarantees]
+        lines.append(f"| `{trouble.name}`: {trouble.title} | {' | '.join(cells)} |")
     lines += [
         "",
         (
@@ -46,17 +46,18 @@ def markdown(results: Sequence[Result], planned: int | None = None) -> str:
             " aborted transactions."
         ),
     ]
-    surprising = [one for one in results if one.surprises]
+    surprising = [result for result in results if result.surprises]
     if surprising:
         lines += ["", "## Surprises", ""]
-        for one in surprising:
+        for result in surprising:
             lines.append(
-                f"- `{one.guarantee}` under `{one.fault}` (run {one.run}):"
-                f" {as_markdown('; '.join(one.surprises))}"
+                f"- `{result.guarantee}` under `{result.fault}` (run {result.run}):"
+                f" {as_markdown('; '.join(result.surprises))}"
             )
     lines += ["", "## What proves that each fault fired", ""]
     lines += [
-        f"- `{one.guarantee}` under `{one.fault}`: {one.fired or 'nothing'}" for one in results
+        f"- `{result.guarantee}` under `{result.fault}`: {result.fired or 'nothing'}"
+        for result in results
     ]
     return "\n".join(lines) + "\n"
 
@@ -84,8 +85,8 @@ def heat_map(results: Sequence[Result]) -> str:
 
 def summary(results: Sequence[Result]) -> str:
     """Summarize: `33 of 35 cells agree with what theory expects; 2 are surprises (210 s).`"""
-    surprising = sum(1 for one in results if one.surprises)
-    took = sum(one.took_s for one in results)
+    surprising = sum(1 for result in results if result.surprises)
+    took = sum(result.took_s for result in results)
     rest = (
         f"{surprising} {'is a surprise' if surprising == 1 else 'are surprises'}"
         if surprising
@@ -99,19 +100,19 @@ def summary(results: Sequence[Result]) -> str:
 
 def line(result: Result) -> str:
     """Render one cell for a terminal."""
-    told = f"{result.guarantee} · {result.fault}: {result.says} ({result.took_s:.0f} s)"
+    text = f"{result.guarantee} · {result.fault}: {result.says} ({result.took_s:.0f} s)"
     if not result.surprises:
-        return told
-    return f"{told} - SURPRISE: {'; '.join(result.surprises)}. Look: topicproof show {result.run}"
+        return text
+    return f"{text} - SURPRISE: {'; '.join(result.surprises)}. Look: topicproof show {result.run}"
 
 
 def _grid(
     results: Sequence[Result],
 ) -> tuple[list[str], list[tuple[Trouble, Mapping[str, Result]]]]:
     """Return the guarantees, and each fault's results by guarantee, in table order."""
-    present = {one.guarantee for one in results}
+    present = {result.guarantee for result in results}
     rows = [
-        (trouble, {one.guarantee: one for one in results if one.fault == trouble.name})
+        (trouble, {result.guarantee: result for result in results if result.fault == trouble.name})
         for trouble in TABLE
     ]
     names = [promise.name for promise in PROMISES if promise.name in present]
@@ -125,8 +126,8 @@ def _said(result: Result) -> str:
 def _cell(result: Result) -> str:
     harmed = set(result.found) - {"hidden"}
     kind = "surprise" if result.surprises else "damaged" if harmed else "exact"
-    told = "; ".join(result.surprises) or f"expected: {result.expected}"
-    title = escape(f"{told}. Fired: {result.fired or 'not shown'}.")
+    text = "; ".join(result.surprises) or f"expected: {result.expected}"
+    title = escape(f"{text}. Fired: {result.fired or 'not shown'}.")
     return (
         f'<td class="{kind}"'
         f' title="{title}">{escape(result.says)}{" (surprise)" if result.surprises else ""}</td>'

@@ -54,32 +54,35 @@ def print_transactions(out: Terminal, view: TransactionsOfCluster, at: str) -> N
         _open(out, f"Open on {topic}", topic, opened, at)
     if not view.open:
         out.line("No transaction is open on any topic.")
-    states = Counter(each.state for each in view.ids)
+    states = Counter(entry.state for entry in view.ids)
     counts = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
     names = ("transactional id", "state", "producer", "age", "timeout", "partitions", "protocol")
     table = _table(*names)
-    for each in view.ids[:IDS_MAX]:
+    for entry in view.ids[:IDS_MAX]:
         table.add(
-            each.transactional_id,
-            each.state,
-            f"{each.producer_id}"
-            + ("" if each.producer_epoch is None else f":{each.producer_epoch}"),
-            "" if each.age_ms is None else brief(each.age_ms),
-            _timeout(each.timeout_ms),
-            f"{len(each.partitions):,}" if each.partitions else "",
-            PROTOCOLS[each.exposed],
+            entry.transactional_id,
+            entry.state,
+            f"{entry.producer_id}"
+            + ("" if entry.producer_epoch is None else f":{entry.producer_epoch}"),
+            "" if entry.age_ms is None else brief(entry.age_ms),
+            _timeout(entry.timeout_ms),
+            f"{len(entry.partitions):,}" if entry.partitions else "",
+            PROTOCOLS[entry.exposed],
         )
-    shown = f", the first {IDS_MAX} here" if len(view.ids) > IDS_MAX else ""
-    _section(out, "Transactional ids", table, f": {counts or 'none'}{shown}")
-    if any(each.exposed for each in view.ids):
+    more = f", the first {IDS_MAX} here" if len(view.ids) > IDS_MAX else ""
+    _section(out, "Transactional ids", table, f": {counts or 'none'}{more}")
+    if any(entry.exposed for entry in view.ids):
         out.line(f"{view.protocols}. {EXPOSED}")
 
 
 def _partitions(out: Terminal, view: TopicView, fates: list[Fate]) -> None:
     table = _table("p", "start", "LSO", "HW", *(fate.lower() for fate in fates))
-    for one in view.partitions:
-        counts = (one.fates.get(fate, 0) for fate in fates)
-        table.add(str(one.partition), *(f"{n:,}" for n in (one.start, one.lso, one.hw, *counts)))
+    for partition in view.partitions:
+        counts = (partition.fates.get(fate, 0) for fate in fates)
+        table.add(
+            str(partition.partition),
+            *(f"{n:,}" for n in (partition.start, partition.lso, partition.hw, *counts)),
+        )
     _section(out, "Partitions", table)
 
 
@@ -155,15 +158,15 @@ def _state(each: OpenTransaction) -> Piece:
 
 
 def _producers(out: Terminal, view: TopicView) -> None:
-    shown = sorted(view.producers, key=lambda each: -each.last_timestamp)[:PRODUCERS_MAX]
+    newest = sorted(view.producers, key=lambda producer: -producer.last_timestamp)[:PRODUCERS_MAX]
     table = _table(
         "p", "producer", "sequence", "last wrote", "open from", "state", "transactional id"
     )
-    for each in shown:
-        table.add(*_producer(each, view))
+    for producer in newest:
+        table.add(*_producer(producer, view))
     more = (
-        f", the last {len(shown)} of {len(view.producers):,} to write"
-        if len(shown) < len(view.producers)
+        f", the last {len(newest)} of {len(view.producers):,} to write"
+        if len(newest) < len(view.producers)
         else ""
     )
     _section(out, "Producers", table, more)
@@ -197,9 +200,9 @@ def _mirrored(out: Terminal, view: TopicView) -> None:
     if not view.mirrored:
         return
     table = _table("group", "p", "committed there", "continues here at")
-    for one in view.mirrored:
-        offsets = (one.source_offset, one.sink_offset)
-        table.add(one.group, str(one.partition), *(f"{n:,}" for n in offsets))
+    for checkpoint in view.mirrored:
+        offsets = (checkpoint.source_offset, checkpoint.sink_offset)
+        table.add(checkpoint.group, str(checkpoint.partition), *(f"{n:,}" for n in offsets))
     _section(out, "Groups of another cluster, as MirrorMaker translates their offsets", table)
 
 
@@ -218,18 +221,21 @@ def _group_table(out: Terminal, view: TopicView) -> None:
         table.add(lag.group, lag.state, *(f"{n:,}" for n in counts))
     _section(out, "Groups", table)
     explained = [
-        (lag.group, one) for lag in view.lags for one in lag.partitions if not one.is_plain
+        (lag.group, partition)
+        for lag in view.lags
+        for partition in lag.partitions
+        if not partition.is_plain
     ]
     # What holds a group up comes first.
     explained.sort(key=lambda each: not each[1].stuck)
-    for group, one in explained[:WHYS_MAX]:
+    for group, partition in explained[:WHYS_MAX]:
         about = (
             ""
-            if one.exact
+            if partition.exact
             else " (Estimated: the offset lies in a batch that compaction thinned out.)"
         )
-        text = f"{group}, partition {one.partition}: {one.why}{about}"
-        out.line(Styled(text, "yellow" if one.stuck else ""))
+        text = f"{group}, partition {partition.partition}: {partition.why}{about}"
+        out.line(Styled(text, "yellow" if partition.stuck else ""))
     if len(explained) > WHYS_MAX:
         out.line(f"and {len(explained) - WHYS_MAX:,} more; --json has all")
 
@@ -239,11 +245,8 @@ def _members(out: Terminal, view: TopicView) -> None:
     of_groups = [(each.group, each.members or ()) for each in view.lags]
     of_groups += [(each.group, each.members) for each in view.shares]
     for group, members in of_groups:
-        for one in members:
-            table.add(
-                *(group, one.client, one.host),
-                one.places(view.topic) or "none",
-            )
+        for member in members:
+            table.add(group, member.client, member.host, member.places(view.topic) or "none")
     if table.rows:
         _section(out, "Members", table)
 
@@ -251,11 +254,18 @@ def _members(out: Terminal, view: TopicView) -> None:
 def _shares(out: Terminal, view: TopicView) -> None:
     table = _table("share group", "state", "isolation", "p", "start", "left", "withheld", "lag")
     for group in view.shares:
-        for one in group.partitions:
-            counts = (one.start_offset, one.left, one.withheld, one.reported)
+        for partition in group.partitions:
+            counts = (
+                partition.start_offset,
+                partition.left,
+                partition.withheld,
+                partition.reported,
+            )
             table.add(
-                *(group.group, group.state, group.isolation or "unknown"),
-                str(one.partition),
+                group.group,
+                group.state,
+                group.isolation or "unknown",
+                str(partition.partition),
                 *(_number(count) for count in counts),
             )
     if not table.rows:
@@ -265,9 +275,9 @@ def _shares(out: Terminal, view: TopicView) -> None:
     for group in view.shares:
         if group.trap is not None:
             out.line(Styled(group.trap, "yellow"))
-        for one in group.partitions:
-            if one.stuck or one.start_offset is None:
-                out.line(f"{group.group}, partition {one.partition}: {one.why}")
+        for partition in group.partitions:
+            if partition.stuck or partition.start_offset is None:
+                out.line(f"{group.group}, partition {partition.partition}: {partition.why}")
 
 
 def _section(out: Terminal, title: str, table: Table, *rest: Piece) -> None:

@@ -12,19 +12,19 @@ from topicproof.backend.torture.schedule import Schedule
 from topicproof.validators.sentences import counted
 
 
-def line(one: TriedSchedule) -> str:
+def line(attempt: TriedSchedule) -> str:
     """Return one line on a run: its schedule, its result and the seconds that it took."""
-    return f"{one.schedule}: {result(one)} [{one.result.took_s:.0f} s]"
+    return f"{attempt.schedule}: {result(attempt)} [{attempt.result.took_s:.0f} s]"
 
 
-def result(one: TriedSchedule) -> str:
-    return "; ".join(one.surprises) or f"as expected ({one.result.says})"
+def result(attempt: TriedSchedule) -> str:
+    return "; ".join(attempt.surprises) or f"as expected ({attempt.result.says})"
 
 
 def summary(schedules: Sequence[Schedule], surprises: int) -> str:
     """Return one sentence on all runs."""
-    exactly = sum(one.name == "exactly_once" for one in schedules)
-    faults = sum(len(one.strikes) for one in schedules)
+    exactly = sum(schedule.name == "exactly_once" for schedule in schedules)
+    faults = sum(len(schedule.strikes) for schedule in schedules)
     return (
         f"{counted(len(schedules), 'run')}, {exactly:,} of them exactly-once,"
         f" under {counted(faults, 'fault')}: {counted(surprises, 'surprise')}."
@@ -38,10 +38,16 @@ def markdown(
 
     `lines`: one for each schedule. `command` made them.
     """
-    names = list(dict.fromkeys(one.name for one in sorted(schedules, key=lambda one: one.name)))
-    struck = Counter((one.name, trouble) for one in schedules for trouble, _ in one.strikes)
+    names = list(
+        dict.fromkeys(
+            schedule.name for schedule in sorted(schedules, key=lambda schedule: schedule.name)
+        )
+    )
+    struck = Counter(
+        (schedule.name, trouble) for schedule in schedules for trouble, _ in schedule.strikes
+    )
     rows = [trouble for trouble in TABLE if any(struck[name, trouble.name] for name in names)]
-    quiet = Counter(one.name for one in schedules if not one.strikes)
+    quiet = Counter(schedule.name for schedule in schedules if not schedule.strikes)
     return "\n".join(
         [
             "# Torture",

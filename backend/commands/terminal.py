@@ -318,12 +318,12 @@ def stopping() -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C and SIGTERM set for a clean end. A second Ctrl-C ends the work at
     once: the process ends after `UNWINDING_S`, even if a call does not return."""
     stop, over = threading.Event(), threading.Event()
-    heard = 0
+    interrupts = 0
 
     def interrupt(_number: int, _frame: object) -> None:
-        nonlocal heard
-        heard += 1
-        if heard > 1:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts > 1:
             raise KeyboardInterrupt
 
     def listen() -> None:
@@ -338,10 +338,10 @@ def stopping() -> Iterator[threading.Event]:
                 err.line("interrupted")
                 end_at_once(130)
 
-    arriving, told = socket.socketpair()
-    told.setblocking(False)
+    arriving, wakeup = socket.socketpair()
+    wakeup.setblocking(False)
     before = {number: signal.signal(number, interrupt) for number in (SIGINT, SIGTERM)}
-    woken = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+    woken = signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
     listening = threading.Thread(target=listen, name="signals", daemon=True)
     listening.start()
     try:
@@ -351,7 +351,7 @@ def stopping() -> Iterator[threading.Event]:
         signal.set_wakeup_fd(woken)
         for number, handler in before.items():
             signal.signal(number, handler)
-        told.close()
+        wakeup.close()
         listening.join()
 
 

@@ -48,18 +48,18 @@ def fill(
     Example: `topicproof fill --topic numbers --records 100000 --partitions 4`
     """
     settings = kafka_settings(bootstrap, config, brokers, cluster)
-    with stopping() as stop, services(settings, spark=False, say=say) as found:
+    with stopping() as stop, services(settings, spark=False, say=say) as running:
         allow(History(settings), Action.FILL, topic)
-        kafka = Cluster(found.address)
+        kafka = Cluster(running.address)
         kafka.create_topic(topic, partitions or 3, exists_ok=True)
-        held = kafka.bounds(topic)
-        if held.offsets:
+        bounds = kafka.bounds(topic)
+        if bounds.offsets:
             raise UsageError(
-                f"Topic {topic} holds {held.offsets:,} offsets already. Choose another with"
+                f"Topic {topic} holds {bounds.offsets:,} offsets already. Choose another with"
                 " --topic."
             )
         count = fill_topic(kafka, topic, None if until_stopped else records, rate, stop.is_set)
-    emit(json_, {"topic": topic, "records": count, "bootstrap": found.bootstrap})
+    emit(json_, {"topic": topic, "records": count, "bootstrap": running.bootstrap})
     out.line(f"{topic} holds {count:,} integers.")
 
 
@@ -85,9 +85,9 @@ def floor(
     Example: `topicproof floor --group loud-run --topic quiet --bootstrap broker:9092`
     """
     settings = kafka_settings(bootstrap, config, brokers, cluster)
-    with services(settings, spark=False, say=say) as found:
+    with services(settings, spark=False, say=say) as running:
         allow(History(settings), Action.FLOOR, f"of {group} on {topic}")
-        offsets = commit_initial_offsets(Cluster(found.address), group, topic, latest)
+        offsets = commit_initial_offsets(Cluster(running.address), group, topic, latest)
     emit(json_, {"group": group, "topic": topic, "offsets": offsets})
     begins = ", ".join(
         f"{topic}-{partition} at {offset:,}" for partition, offset in offsets.items()

@@ -74,36 +74,36 @@ def torture(
     1 --markdown torture.md`
     """
     settings = kafka_settings(bootstrap, config, brokers, cluster)
-    given = [parse(text) for text in schedule or ()]
-    if not given and minutes is None and runs is None:
+    replays = [parse(text) for text in schedule or ()]
+    if not replays and minutes is None and runs is None:
         runs = 10
     possible = settings.brokers if settings.bootstrap is None else 1
     tried: list[TriedSchedule] = []
 
-    def ended(one: TriedSchedule) -> None:
-        tried.append(one)
-        say(line(one))
+    def ended(attempt: TriedSchedule) -> None:
+        tried.append(attempt)
+        say(line(attempt))
 
     smallest: list[TriedSchedule] = []
 
     def conclude() -> list[TriedSchedule]:
         """Print and write what the runs have shown. Returns the surprises."""
-        failures = [one for one in tried if one.surprises]
+        failures = [attempt for attempt in tried if attempt.surprises]
         emit(
             json_,
             {
-                "runs": [_fields(one) for one in tried],
+                "runs": [_fields(attempt) for attempt in tried],
                 "surprises": len(failures),
-                "smallest": [_fields(one) for one in smallest],
+                "smallest": [_fields(attempt) for attempt in smallest],
             },
         )
         if markdown_file is not None:
             options = {"minutes": minutes, "runs": runs, "seed": seed, "brokers": brokers}
             write_file(markdown_file, _page(options, real_time, tried, len(failures)))
-        for one in smallest:
-            out.line(Styled(line(one), "red"))
-            out.line(f"Replay: topicproof torture --schedule '{one.schedule}'")
-        out.line(summary([one.schedule for one in tried], len(failures)))
+        for attempt in smallest:
+            out.line(Styled(line(attempt), "red"))
+            out.line(f"Replay: topicproof torture --schedule '{attempt.schedule}'")
+        out.line(summary([attempt.schedule for attempt in tried], len(failures)))
         return failures
 
     def gone(error: TopicproofError) -> None:
@@ -112,16 +112,16 @@ def torture(
         finally:
             give_up(error)
 
-    with stopping() as stop, services(settings, say=say) as found:
-        torturer = Torture(settings, found, stop, gone)
-        torturer.require_brokers(max([possible, *(one.brokers for one in given)]))
+    with stopping() as stop, services(settings, say=say) as running:
+        torturer = Torture(settings, running, stop, gone)
+        torturer.require_brokers(max([possible, *(replay.brokers for replay in replays)]))
         trigger = REAL_TIME if real_time else MICRO_BATCH
-        chosen = iter(given) if given else drawn(seed, possible, runs, minutes, stop, trigger)
+        chosen = iter(replays) if replays else drawn(seed, possible, runs, minutes, stop, trigger)
         try:
             torturer.try_all(chosen, ended, at_once)
-            for failed in [one for one in tried if one.surprises]:
-                made = torturer.shrink(failed, SHRINKING_RUNS, ended) if shrink else failed
-                smallest.append(made)
+            for failed in [attempt for attempt in tried if attempt.surprises]:
+                smaller = torturer.shrink(failed, SHRINKING_RUNS, ended) if shrink else failed
+                smallest.append(smaller)
         finally:
             # An error ends the torture, but does not take away what the runs before it have shown.
             failures = conclude()
@@ -136,12 +136,15 @@ def _page(
     failures: int,
 ) -> str:
     """Render all runs as Markdown, with the command that made them."""
-    told = [f" --{name} {value:g}" for name, value in options.items() if value is not None]
-    command = f"topicproof torture{' --real-time' if real_time else ''}{''.join(told)}"
+    options_text = [f" --{name} {value:g}" for name, value in options.items() if value is not None]
+    command = f"topicproof torture{' --real-time' if real_time else ''}{''.join(options_text)}"
     return markdown(
-        command, [one.schedule for one in tried], [line(one) for one in tried], failures
+        command,
+        [attempt.schedule for attempt in tried],
+        [line(attempt) for attempt in tried],
+        failures,
     )
 
 
-def _fields(one: TriedSchedule) -> dict[str, object]:
-    return {"schedule": str(one.schedule), **asdict(one.result)}
+def _fields(attempt: TriedSchedule) -> dict[str, object]:
+    return {"schedule": str(attempt.schedule), **asdict(attempt.result)}

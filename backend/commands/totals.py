@@ -36,23 +36,26 @@ def totals(
     Example: `topicproof totals totals-k3f9a2`
     """
     settings = kafka_settings(bootstrap, config, cluster=cluster)
-    found = History(settings).get(run_id)
-    if found.plan.get("scenario") != "totals":
+    run = History(settings).get(run_id)
+    if run.plan.get("scenario") != "totals":
         raise UsageError(f"{run_id} is not a run of the scenario totals, so it has no totals.")
-    settings = where_it_ran(settings, found)
+    settings = where_it_ran(settings, run)
     with services(settings, spark=False, say=say) as running:
-        known = current_totals(Cluster(running.address), found.facts.sink)
-    emit(json_, [{**asdict(one), "difference_cents": one.difference_cents} for one in known])
+        account_totals = current_totals(Cluster(running.address), run.facts.sink)
+    emit(
+        json_,
+        [{**asdict(total), "difference_cents": total.difference_cents} for total in account_totals],
+    )
     if json_ is not None:
         return
     table = Table(("account", "total", "payments", "should be", "difference"))
-    for one in known:
-        differs = f"{one.difference_cents / 100:+,.2f}" if one.difference_cents else ""
+    for total in account_totals:
+        differs = f"{total.difference_cents / 100:+,.2f}" if total.difference_cents else ""
         table.add(
-            one.account,
-            f"{one.cents / 100:,.2f}",
-            f"{one.payments:,}",
-            f"{one.due_cents / 100:,.2f}",
+            total.account,
+            f"{total.cents / 100:,.2f}",
+            f"{total.payments:,}",
+            f"{total.due_cents / 100:,.2f}",
             differs,
         )
     out.table(table)

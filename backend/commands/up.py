@@ -52,11 +52,11 @@ def up(
     require_port(port)
     with (
         stopping() as stop,
-        services(settings, say=say) as found,
+        services(settings, say=say) as running,
         dashboard(settings, port) as address,
     ):
-        spark = without_token(found.spark_remote)
-        say(f"Kafka {found.bootstrap}, Spark {spark}")
+        spark = without_token(running.spark_remote)
+        say(f"Kafka {running.bootstrap}, Spark {spark}")
         if demo and not stop.is_set():
             plan = make_plan(
                 {"abort_probability": 0.2, "faults": ["crash@transaction=2"], "seed": 1}
@@ -65,8 +65,8 @@ def up(
                 "one small demo: 10,000 numbers are squared, a fifth of the transactions abort, and"
                 " every worker is killed once"
             )
-            execute(settings, found, plan, stop)
-        emit(json_, {"address": address, "bootstrap": found.bootstrap, "spark": spark})
+            execute(settings, running, plan, stop)
+        emit(json_, {"address": address, "bootstrap": running.bootstrap, "spark": spark})
         out.blank()
         out.line(Styled(f"The dashboard is at {address}", "bold"))
         out.line("Ctrl-C stops everything.")
