@@ -293,7 +293,7 @@ def patterns_of(tree: Node) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _TypedPart:
     """What is known of a part of an expression."""
 
     type: Type
@@ -319,7 +319,7 @@ class _Checker:
         self.decimals: set[int] = set()
         """What makes a decimal of a text, by its `id`."""
 
-    def part(self, node: Node) -> _Part:
+    def part(self, node: Node) -> _TypedPart:
         part = self._part(node)
         limits.require_small(part.size, self._quote(node))
         return part
@@ -328,11 +328,11 @@ class _Checker:
         text = to_sql(node)
         return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
-    def _part(self, node: Node) -> _Part:
+    def _part(self, node: Node) -> _TypedPart:
         match node:
             case Text(value):
                 size = limits.constant(len(value.encode("utf-8", "surrogatepass")))
-                return _Part(TEXT, size, limits.constant(0), False, node, len(value))
+                return _TypedPart(TEXT, size, limits.constant(0), False, node, len(value))
             case Number() | Interval():
                 if isinstance(node, Number) and _LONG_EXPONENT.search(node.text):
                     raise ValueError(
@@ -374,11 +374,11 @@ class _Checker:
             " a fixed time, as in timestamp '2026-01-31 12:00:00'"
         )
 
-    def _named(self, node: Name, name: str) -> _Part:
+    def _named(self, node: Name, name: str) -> _TypedPart:
         column = name.lower()
         if column in self.variables:
             symbol, kind = self.variables[column]
-            return _Part(kind, limits.times_of(symbol), limits.constant(0), True, node)
+            return _TypedPart(kind, limits.times_of(symbol), limits.constant(0), True, node)
         if column.startswith(_MOMENT_NAMES):
             raise ValueError(self._of_the_moment(name))
         if column not in self.columns or column == DECODED:
@@ -387,26 +387,26 @@ class _Checker:
         kind = _KINDS_OF_COLUMNS[column]
         if column == "topic":
             size = limits.constant(TOPIC_MAX)
-            return _Part(kind, size, limits.constant(0), True, node, TOPIC_MAX)
+            return _TypedPart(kind, size, limits.constant(0), True, node, TOPIC_MAX)
         if kind in (NUMBER, TIMESTAMP):
             return replace(_leaf(kind, node), is_open=True)
         factor = 1 + limits.ELEMENT if column == "headers" else 1
-        return _Part(kind, limits.times_of(RECORD, factor), limits.constant(0), True, node)
+        return _TypedPart(kind, limits.times_of(RECORD, factor), limits.constant(0), True, node)
 
-    def _member(self, node: Member, base: Node, name: str) -> _Part:
+    def _member(self, node: Member, base: Node, name: str) -> _TypedPart:
         if isinstance(base, Name) and base.name.lower() == DECODED and DECODED in self.columns:
             function, _, path = name.partition(":")
             if function not in PATHS or not path:
                 raise ValueError(f"{self.text!r} names {DECODED}.{name}, which is no field")
             parse_field(path)
-            return _Part(TEXT, limits.times_of(RECORD), limits.constant(0), True, node)
+            return _TypedPart(TEXT, limits.times_of(RECORD), limits.constant(0), True, node)
         part = self.part(base)
         kind = _member_type(part.type, name)
         if kind is None:
             raise ValueError(f"{self._quote(base)} has no field {name} in {self.text!r}")
         return replace(part, type=kind, node=node, characters=None)
 
-    def _item(self, node: Item, base: _Part, index: _Part) -> _Part:
+    def _item(self, node: Item, base: _TypedPart, index: _TypedPart) -> _TypedPart:
         kind = ANY
         if base.type.name == "array":
             kind = base.type.parts[0]
@@ -419,9 +419,9 @@ class _Checker:
         if base.type == ANY:
             self._require_key(ANY, index)
         work = limits.added(base.work, index.work)
-        return _Part(kind, base.size, work, base.is_open or index.is_open, node)
+        return _TypedPart(kind, base.size, work, base.is_open or index.is_open, node)
 
-    def _require_key(self, kind: Type, index: _Part) -> None:
+    def _require_key(self, kind: Type, index: _TypedPart) -> None:
         """Raises ValueError if Spark may make a decimal of a text to find it in a map."""
         if _may_be_text(index.type) and kind != TEXT:
             raise ValueError(
@@ -429,7 +429,7 @@ class _Checker:
                 f" no texts, in {self.text!r}. Cast it to the type of the keys"
             )
 
-    def _cast(self, node: Cast, part: _Part, kind: Type) -> _Part:
+    def _cast(self, node: Cast, part: _TypedPart, kind: Type) -> _TypedPart:
         if _has_time(kind):
             self._require_time(part, kind)
         size = limits.constant(NUMBER_BYTES)
@@ -445,9 +445,9 @@ class _Checker:
         elif kind not in (NUMBER, BOOLEAN, DATE, TIMESTAMP):
             size = limits.added(part.size, size)
         work = limits.added(part.work, part.size, size)
-        return _Part(kind, size, work, part.is_open, node, characters)
+        return _TypedPart(kind, size, work, part.is_open, node, characters)
 
-    def _require_short_decimal(self, node: Node, part: _Part, *, is_within: bool) -> None:
+    def _require_short_decimal(self, node: Node, part: _TypedPart, *, is_within: bool) -> None:
         """Note that a node makes a decimal of a text. Raises ValueError if it may make several, or
         if nobody knows."""
         if not _may_be_text(part.type) or _is_short_decimal(part.node):
@@ -459,7 +459,7 @@ class _Checker:
             )
         self.decimals.add(id(node))
 
-    def _require_time(self, part: _Part, kind: Type) -> None:
+    def _require_time(self, part: _TypedPart, kind: Type) -> None:
         """Raises ValueError if a time is made of a text without a fixed format."""
         if part.type in (NUMBER, DATE, TIMESTAMP, NULL, BOOLEAN) and kind in (DATE, TIMESTAMP):
             return
@@ -476,7 +476,7 @@ class _Checker:
             f" the day of the check, such as 12:00 or now. Give its format, as in {_FIXED}"
         )
 
-    def _require_alike(self, what: str, parts: Sequence[_Part]) -> None:
+    def _require_alike(self, what: str, parts: Sequence[_TypedPart]) -> None:
         """Raises ValueError if Spark would make a time of a text beside a time."""
         if not any(_has_time(part.type) for part in parts):
             return
@@ -499,7 +499,7 @@ class _Checker:
         operand: Node | None,
         branches: Sequence[tuple[Node, Node]],
         default: Node | None,
-    ) -> _Part:
+    ) -> _TypedPart:
         conditions = [self.part(when) for when, _ in branches]
         results = [self.part(then) for _, then in branches]
         if default is not None:
@@ -509,7 +509,7 @@ class _Checker:
             self._require_alike("case", conditions)
         self._require_alike("case", results)
         parts = (*conditions, *results)
-        return _Part(
+        return _TypedPart(
             _common([part.type for part in results]),
             limits.largest(*(part.size for part in results)),
             limits.added(
@@ -520,7 +520,7 @@ class _Checker:
             _most(results),
         )
 
-    def _operation(self, node: Operation, symbol: str, parts: list[_Part]) -> _Part:
+    def _operation(self, node: Operation, symbol: str, parts: list[_TypedPart]) -> _TypedPart:
         work = limits.added(*(part.work for part in parts), limits.constant(1))
         is_open = any(part.is_open for part in parts)
         sizes = [part.size for part in parts]
@@ -530,10 +530,10 @@ class _Checker:
             size = limits.added(*sizes)
             kind = parts[0].type if parts[0].type.name in ("array", "binary") else TEXT
             characters = _total([part.characters for part in parts])
-            return _Part(kind, size, limits.added(work, size), is_open, node, characters)
+            return _TypedPart(kind, size, limits.added(work, size), is_open, node, characters)
         if symbol == "rlike":
             self._require_cheap(parts[0], self._pattern(parts[1]), parts[1])
-            return _Part(BOOLEAN, small, limits.added(work, *sizes), is_open, node)
+            return _TypedPart(BOOLEAN, small, limits.added(work, *sizes), is_open, node)
         if "like" in symbol:
             escape = "\\"
             patterns = parts[1:]
@@ -548,29 +548,29 @@ class _Checker:
                     )
                 self._require_cheap(parts[0], like_cost(pattern.node.value, escape), pattern)
             work = limits.added(work, limits.scaled(sizes[0], len(patterns)))
-            return _Part(BOOLEAN, small, work, is_open, node)
+            return _TypedPart(BOOLEAN, small, work, is_open, node)
         if symbol in ("=", "<=>", "<>", "<", "<=", ">", ">=", "between", "in"):
             self._require_alike(symbol, parts)
             compared_size = limits.added(limits.smallest(*sizes[:2]), *map(_beside, sizes[2:]))
-            return _Part(BOOLEAN, small, limits.added(work, compared_size), is_open, node)
+            return _TypedPart(BOOLEAN, small, limits.added(work, compared_size), is_open, node)
         self._require_alike(symbol, parts)
         if symbol in ("and", "or", "not") or symbol.startswith("is "):
-            return _Part(BOOLEAN, small, work, is_open, node)
+            return _TypedPart(BOOLEAN, small, work, is_open, node)
         times = [part.type for part in parts if part.type in (DATE, TIMESTAMP)]
         # The difference of two times is an interval; a day later is a time.
         kind = NUMBER if not times else TIMESTAMP if len(times) == 1 else INTERVAL
-        return _Part(kind, small, limits.added(work, *sizes), is_open, node)
+        return _TypedPart(kind, small, limits.added(work, *sizes), is_open, node)
 
-    def _require_joinable(self, parts: Sequence[_Part]) -> None:
+    def _require_joinable(self, parts: Sequence[_TypedPart]) -> None:
         if any(part.type.name in ("array", "any") for part in parts):
             self._require_alike("||", parts)
 
-    def _pattern(self, part: _Part) -> Cost:
+    def _pattern(self, part: _TypedPart) -> Cost:
         if not isinstance(part.node, Text):
             raise ValueError("a regular expression must be a literal text")
         return pattern_cost(part.node.value)
 
-    def _require_cheap(self, subject: _Part, cost: Cost, pattern: _Part) -> None:
+    def _require_cheap(self, subject: _TypedPart, cost: Cost, pattern: _TypedPart) -> None:
         """Raises ValueError if matching may take too long on the longest text."""
         longest = cost.longest()
         characters: float | None = subject.characters
@@ -596,7 +596,7 @@ class _Checker:
                 f" what follows, as in ^[^,]*,{boundary}"
             )
 
-    def _call(self, node: Call, name: str, arguments: Sequence[Node]) -> _Part:
+    def _call(self, node: Call, name: str, arguments: Sequence[Node]) -> _TypedPart:
         if name in PATHS:
             return self._field(node)
         if name in _AGGREGATES and name not in FUNCTIONS:
@@ -656,18 +656,18 @@ class _Checker:
             stars = _text_of(parts[1]).count("*")
             work = limits.added(work, limits.scaled(sizes[0], stars))
         is_open = name != "typeof" and any(part.is_open for part in parts)
-        return _Part(kind, size, work, is_open, node, characters)
+        return _TypedPart(kind, size, work, is_open, node, characters)
 
-    def _field(self, node: Call) -> _Part:
+    def _field(self, node: Call) -> _TypedPart:
         if len(node.arguments) != 1 or not isinstance(node.arguments[0], Text):
             raise ValueError(
                 f"{node.function} takes one literal path in {self.text!r}, as"
                 f" {node.function}('order.id')"
             )
         parse_field(node.arguments[0].value)
-        return _Part(TEXT, limits.times_of(RECORD), limits.constant(0), True, node)
+        return _TypedPart(TEXT, limits.times_of(RECORD), limits.constant(0), True, node)
 
-    def _require_times(self, name: str, parts: Sequence[_Part]) -> None:
+    def _require_times(self, name: str, parts: Sequence[_TypedPart]) -> None:
         at = 1 if name == "date_trunc" else 0
         if name in OF_TIMES or name == "date_trunc" or name == "timestamp":
             self._require_time(parts[at], TIMESTAMP)
@@ -680,7 +680,7 @@ class _Checker:
             for part in parts[:count]:
                 self._require_time(part, DATE)
 
-    def _applied(self, node: Call, name: str, arguments: Sequence[Node]) -> _Part:
+    def _applied(self, node: Call, name: str, arguments: Sequence[Node]) -> _TypedPart:
         """A lambda, applied to each element of arrays."""
         body_of = arguments[-1]
         assert isinstance(body_of, Lambda)
@@ -730,9 +730,9 @@ class _Checker:
             kind, size = Type("array", (body.type,)), results
             work = limits.added(work, results)
         is_open = any(array.is_open for array in arrays) or body.is_open
-        return _Part(kind, size, work, is_open, node)
+        return _TypedPart(kind, size, work, is_open, node)
 
-    def _result(self, name: str, parts: Sequence[_Part]) -> tuple[Type, Size, int | None]:
+    def _result(self, name: str, parts: Sequence[_TypedPart]) -> tuple[Type, Size, int | None]:
         """Return the type of a function's result, its size, and its maximum characters."""
         rule = _RULES.get(name)
         if rule is not None:
@@ -748,8 +748,8 @@ class _Checker:
         return kind, size, characters
 
 
-def _leaf(kind: Type, node: Node) -> _Part:
-    return _Part(kind, limits.constant(NUMBER_BYTES), limits.constant(0), False, node)
+def _leaf(kind: Type, node: Node) -> _TypedPart:
+    return _TypedPart(kind, limits.constant(NUMBER_BYTES), limits.constant(0), False, node)
 
 
 def _kind(type_: Type) -> Type:
@@ -775,7 +775,7 @@ def _element(kind: Type) -> Type:
     return kind.parts[0] if kind.name == "array" else ANY
 
 
-def _text_of(part: _Part) -> str:
+def _text_of(part: _TypedPart) -> str:
     """Return a literal text."""
     assert isinstance(part.node, Text)
     return part.node.value
@@ -828,7 +828,7 @@ def _result_type(kind: str, types: Sequence[Type]) -> Type:
     return first
 
 
-def _most(parts: Sequence[_Part]) -> int | None:
+def _most(parts: Sequence[_TypedPart]) -> int | None:
     lengths = [part.characters for part in parts if part.type != NULL]
     bounds = [length for length in lengths if length is not None]
     return max(bounds, default=0) if len(bounds) == len(lengths) else None
@@ -855,7 +855,7 @@ def _whole(node: Node) -> int | None:
 _Result = tuple[Type, Size, int | None]
 
 
-def _literal_size(name: str, part: _Part) -> int:
+def _literal_size(name: str, part: _TypedPart) -> int:
     size = _whole(part.node)
     if size is None:
         raise ValueError(f"the size that {name} is given must be a literal number")
@@ -864,24 +864,24 @@ def _literal_size(name: str, part: _Part) -> int:
     return max(size, 0)
 
 
-def _repeat(name: str, parts: Sequence[_Part]) -> _Result:
+def _repeat(name: str, parts: Sequence[_TypedPart]) -> _Result:
     times = _literal_size(name, parts[1])
     length = parts[0].characters
     characters = None if length is None else length * times
     return TEXT, limits.scaled(parts[0].size, times), characters
 
 
-def _space(name: str, parts: Sequence[_Part]) -> _Result:
+def _space(name: str, parts: Sequence[_TypedPart]) -> _Result:
     times = _literal_size(name, parts[0])
     return TEXT, limits.constant(times), times
 
 
-def _pad(name: str, parts: Sequence[_Part]) -> _Result:
+def _pad(name: str, parts: Sequence[_TypedPart]) -> _Result:
     length = _literal_size(name, parts[1])
     return TEXT, limits.constant(4 * length), length
 
 
-def _number_format(name: str, parts: Sequence[_Part]) -> _Result:
+def _number_format(name: str, parts: Sequence[_TypedPart]) -> _Result:
     if isinstance(parts[1].node, Text):
         length = len(parts[1].node.value)
     else:
@@ -889,7 +889,7 @@ def _number_format(name: str, parts: Sequence[_Part]) -> _Result:
     return TEXT, limits.constant(length + 512), length + 512
 
 
-def _sequence(_: str, parts: Sequence[_Part]) -> _Result:
+def _sequence(_: str, parts: Sequence[_TypedPart]) -> _Result:
     first, last = (_whole(part.node) for part in parts[:2])
     if first is None or last is None:
         raise ValueError("both ends of a sequence must be literal numbers")
@@ -901,7 +901,7 @@ def _sequence(_: str, parts: Sequence[_Part]) -> _Result:
     return Type("array", (NUMBER,)), limits.constant(count * (limits.ELEMENT + 8)), None
 
 
-def _format(_: str, parts: Sequence[_Part]) -> _Result:
+def _format(_: str, parts: Sequence[_TypedPart]) -> _Result:
     assert isinstance(parts[0].node, Text)
     text = parts[0].node.value
     if any(int(width[:DIGITS_MAX]) > SIZE_MAX for width in _WIDTH.findall(text)):
@@ -912,13 +912,13 @@ def _format(_: str, parts: Sequence[_Part]) -> _Result:
     return TEXT, limits.added(size, limits.constant(4 * len(text) + widths)), None
 
 
-def _date_format(_: str, parts: Sequence[_Part]) -> _Result:
+def _date_format(_: str, parts: Sequence[_TypedPart]) -> _Result:
     formats = (part.node.value for part in parts if isinstance(part.node, Text))
     length = 64 * max(map(len, formats), default=2)
     return TEXT, limits.constant(length), length
 
 
-def _cut(_: str, parts: Sequence[_Part]) -> _Result:
+def _cut(_: str, parts: Sequence[_TypedPart]) -> _Result:
     """A text up to a literal length."""
     length = _whole(parts[-1].node)
     kind = parts[0].type if parts[0].type == BINARY else TEXT
@@ -932,21 +932,21 @@ def _cut(_: str, parts: Sequence[_Part]) -> _Result:
     return kind, limits.constant(4 * length), length
 
 
-def _substring(name: str, parts: Sequence[_Part]) -> _Result:
+def _substring(name: str, parts: Sequence[_TypedPart]) -> _Result:
     if len(parts) == 3:
         return _cut(name, parts)
     kind = parts[0].type if parts[0].type == BINARY else TEXT
     return kind, parts[0].size, parts[0].characters
 
 
-def _replaced(_: str, parts: Sequence[_Part]) -> _Result:
+def _replaced(_: str, parts: Sequence[_TypedPart]) -> _Result:
     if len(parts) == 2:
         return TEXT, parts[0].size, parts[0].characters
     size = limits.multiplied(parts[0].size, parts[2].size, "the result of replace")
     return TEXT, limits.added(parts[0].size, size), None
 
 
-def _replaced_pattern(_: str, parts: Sequence[_Part]) -> _Result:
+def _replaced_pattern(_: str, parts: Sequence[_TypedPart]) -> _Result:
     if not isinstance(parts[2].node, Text):
         raise ValueError(
             "what regexp_replace puts in must be a literal text; replace and translate take any"
@@ -957,7 +957,7 @@ def _replaced_pattern(_: str, parts: Sequence[_Part]) -> _Result:
     return TEXT, limits.added(size, limits.constant(2 * len(text))), None
 
 
-def _extracted(name: str, parts: Sequence[_Part]) -> _Result:
+def _extracted(name: str, parts: Sequence[_TypedPart]) -> _Result:
     if name in ("regexp_extract", "regexp_substr"):
         return TEXT, parts[0].size, parts[0].characters
     if name in ("regexp_extract_all", "split"):
@@ -971,13 +971,13 @@ def _pieces(size: Size) -> Size:
     return limits.added(limits.scaled(size, 1 + limits.ELEMENT), limits.constant(limits.ELEMENT))
 
 
-def _array(_: str, parts: Sequence[_Part]) -> _Result:
+def _array(_: str, parts: Sequence[_TypedPart]) -> _Result:
     kind = Type("array", (_common([part.type for part in parts]),))
     beside = limits.constant(limits.ELEMENT * len(parts))
     return kind, limits.added(*(part.size for part in parts), beside), None
 
 
-def _struct(name: str, parts: Sequence[_Part]) -> _Result:
+def _struct(name: str, parts: Sequence[_TypedPart]) -> _Result:
     size = limits.added(
         *(part.size for part in parts), limits.constant(limits.ELEMENT * len(parts))
     )
@@ -1000,13 +1000,13 @@ def _struct(name: str, parts: Sequence[_Part]) -> _Result:
     return Type("struct", tuple(part.type for part in parts[1::2]), tuple(named)), size, None
 
 
-def _map_side(name: str, parts: Sequence[_Part]) -> _Result:
+def _map_side(name: str, parts: Sequence[_TypedPart]) -> _Result:
     kind = parts[0].type
     side = ANY if kind.name != "map" else kind.parts[0 if name == "map_keys" else 1]
     return Type("array", (side,)), parts[0].size, None
 
 
-def _joined(name: str, parts: Sequence[_Part]) -> _Result:
+def _joined(name: str, parts: Sequence[_TypedPart]) -> _Result:
     if name == "concat":
         size = limits.added(*(part.size for part in parts))
         if parts[0].type.name in ("array", "binary"):
@@ -1024,13 +1024,13 @@ def _joined(name: str, parts: Sequence[_Part]) -> _Result:
     return TEXT, size, None
 
 
-def _chosen(name: str, parts: Sequence[_Part]) -> _Result:
+def _chosen(name: str, parts: Sequence[_TypedPart]) -> _Result:
     results = parts[1:] if name in _FIRST_ASIDE else parts
     size = limits.largest(*(part.size for part in results))
     return _common([part.type for part in results]), size, _most(results)
 
 
-def _schema(_: str, parts: Sequence[_Part]) -> _Result:
+def _schema(_: str, parts: Sequence[_TypedPart]) -> _Result:
     assert isinstance(parts[1].node, Text)
     text = parts[1].node.value
     kind = parse_schema(text)
@@ -1048,20 +1048,20 @@ def _schema(_: str, parts: Sequence[_Part]) -> _Result:
     return _kind(kind), limits.scaled(parts[0].size, limits.ELEMENT + len(text) / 4), None
 
 
-def _json(_: str, parts: Sequence[_Part]) -> _Result:
+def _json(_: str, parts: Sequence[_TypedPart]) -> _Result:
     if len(parts) == 2 and parts[1].node != JSON_OPTIONS:
         raise ValueError("the options of to_json can only be map('ignoreNullFields', 'false')")
     size = limits.added(limits.scaled(parts[0].size, 6), limits.constant(64))
     return TEXT, size, None
 
 
-def _sorted(_: str, parts: Sequence[_Part]) -> _Result:
+def _sorted(_: str, parts: Sequence[_TypedPart]) -> _Result:
     if len(parts) > 1:
         raise ValueError("array_sort takes an array and a lambda of two variables")
     return parts[0].type, parts[0].size, None
 
 
-def _no_lambda(name: str, _: Sequence[_Part]) -> _Result:
+def _no_lambda(name: str, _: Sequence[_TypedPart]) -> _Result:
     raise ValueError(f"{name} takes a lambda, as in {name}(headers, h -> h.key = 'id')")
 
 

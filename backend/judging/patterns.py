@@ -62,7 +62,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _PatternPart:
     """A piece of a pattern. Its choices are what Java may come back to."""
 
     choices: Cost = Cost(0, 1)
@@ -93,7 +93,7 @@ class _Group:
     """An open group."""
 
     opening: str = ""
-    branches: list[list[_Part]] = field(default_factory=lambda: [[]])
+    branches: list[list[_PatternPart]] = field(default_factory=lambda: [[]])
     ignores_case: bool = False
 
 
@@ -104,7 +104,7 @@ def pattern_cost(pattern: str) -> Cost:
         raise ValueError(
             f"a regular expression has {len(pattern):,} characters; {LENGTH_MAX:,} are allowed"
         )
-    return _Parser(pattern).cost()
+    return _PatternParser(pattern).cost()
 
 
 def like_cost(pattern: str, escape: str = "\\") -> Cost:
@@ -120,7 +120,7 @@ def like_cost(pattern: str, escape: str = "\\") -> Cost:
     return Cost(max(degree, 1), len(signs) + 1)
 
 
-class _Parser:
+class _PatternParser:
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
         self.groups = [_Group()]
@@ -174,7 +174,7 @@ class _Parser:
             degree = max(degree, *(1 + part.work.degree for part in before), 1)
         return Cost(max(degree, 1), factor)
 
-    def _add(self, part: _Part) -> None:
+    def _add(self, part: _PatternPart) -> None:
         self.groups[-1].branches[-1].append(part)
 
     def _open(self, at: int) -> int:
@@ -192,7 +192,7 @@ class _Parser:
         self.groups.append(_Group("(" if opening is None else opening[0], ignores_case=ignores))
         return at + 1 if opening is None else opening.end()
 
-    def _closed(self, group: _Group) -> _Part:
+    def _closed(self, group: _Group) -> _PatternPart:
         opening = group.opening
         is_capture = opening == "(" or (opening[:3] == "(?<" and opening[3:4] not in "=!")
         is_around = opening in ("(?=", "(?!", "(?<=", "(?<!")
@@ -212,7 +212,7 @@ class _Parser:
                 )
             if opening.startswith("(?<"):
                 work = self._behind(branches, work)
-            return _Part(work=work, is_empty=True)
+            return _PatternPart(work=work, is_empty=True)
         first = frozenset().union(*(part.first for part in branches))
         is_empty = any(part.is_empty for part in branches)
         choices = Cost(0, 1)
@@ -222,7 +222,7 @@ class _Parser:
             factors = [part.choices.factor for part in branches]
             degree = max(part.choices.degree for part in branches)
             choices = Cost(degree, max(factors) if is_apart else sum(factors))
-        return _Part(
+        return _PatternPart(
             choices=choices,
             work=work,
             first=_ALL if is_empty else first,
@@ -236,7 +236,7 @@ class _Parser:
             maximum=_most(part.maximum for part in branches),
         )
 
-    def _behind(self, branches: list[_Part], work: Cost) -> Cost:
+    def _behind(self, branches: list[_PatternPart], work: Cost) -> Cost:
         """Return the cost of a lookbehind: Java tries it from each place where it may begin.
         Raises ValueError if that may be far back."""
         longest = _most(part.maximum for part in branches)
@@ -249,7 +249,7 @@ class _Parser:
             )
         return Cost(0, work.factor * (longest - min(part.minimum for part in branches) + 1))
 
-    def _quantified(self, at: int, part: _Part) -> int:
+    def _quantified(self, at: int, part: _PatternPart) -> int:
         """Add the part with the quantifier that follows it. Return the position after both."""
         quantifier = _QUANTIFIER.match(self.pattern, at)
         if quantifier is None:
@@ -274,11 +274,13 @@ class _Parser:
         self._add(repeat(part, least, most, is_possessive))
         return quantifier.end()
 
-    def _single(self, part: _Part, least: int, most: int | None, is_possessive: bool) -> _Part:
+    def _single(
+        self, part: _PatternPart, least: int, most: int | None, is_possessive: bool
+    ) -> _PatternPart:
         """Repeat one character: Java does it in a loop."""
         spread = 1 if most is None else most - least + 1
         is_open = most is None and not is_possessive
-        return _Part(
+        return _PatternPart(
             choices=Cost(0, 1) if is_possessive else Cost(int(most is None), spread),
             work=Cost(int(most is None), max(least if most is None else most, 1)),
             first=_ALL if least == 0 else part.first,
@@ -289,7 +291,9 @@ class _Parser:
             maximum=most,
         )
 
-    def _repeated(self, part: _Part, least: int, most: int | None, is_possessive: bool) -> _Part:
+    def _repeated(
+        self, part: _PatternPart, least: int, most: int | None, is_possessive: bool
+    ) -> _PatternPart:
         """Repeat a group. Raises ValueError if the repetitions can be combined, or need stack."""
         has_choice = part.choices != Cost(0, 1)
         unrolled = part.unrolled * (most or max(least, 1))
@@ -322,7 +326,7 @@ class _Parser:
             # All but the last attempt consume what they look at, or else each may look at all.
             is_linear = part.is_straight and not has_choice
             degree = max(degree, 1) if is_linear else degree + 1
-        return _Part(
+        return _PatternPart(
             choices=choices,
             work=Cost(degree, part.work.factor * (most or max(least, 1))),
             first=_ALL if least == 0 else part.first,
@@ -333,14 +337,14 @@ class _Parser:
             maximum=_repeated_most(part.maximum, most),
         )
 
-    def _character(self, sign: str) -> _Part:
+    def _character(self, sign: str) -> _PatternPart:
         return self._of({min(ord(sign), _OTHER)})
 
-    def _of(self, signs: set[int] | frozenset[int]) -> _Part:
+    def _of(self, signs: set[int] | frozenset[int]) -> _PatternPart:
         if self.groups[-1].ignores_case:
             both = {ord(x) for s in signs if s < _OTHER for x in chr(s).swapcase()}
             signs = frozenset(signs) | both | {_OTHER}
-        return _Part(
+        return _PatternPart(
             first=frozenset(min(s, _OTHER) for s in signs),
             is_single=True,
             is_straight=True,
@@ -348,7 +352,7 @@ class _Parser:
             maximum=1,
         )
 
-    def _atom(self, at: int) -> tuple[_Part, int]:
+    def _atom(self, at: int) -> tuple[_PatternPart, int]:
         sign = self.pattern[at]
         if sign == "\\":
             return self._escape(at)
@@ -358,12 +362,12 @@ class _Parser:
         if sign == ".":
             return self._of(_ALL), at + 1
         if sign == "^":
-            return _Part(is_empty=True, is_start=True), at + 1
+            return _PatternPart(is_empty=True, is_start=True), at + 1
         if sign == "$":
-            return _Part(is_empty=True, is_end=not self.has_lines), at + 1
+            return _PatternPart(is_empty=True, is_end=not self.has_lines), at + 1
         return self._character(sign), at + 1
 
-    def _escape(self, at: int) -> tuple[_Part, int]:
+    def _escape(self, at: int) -> tuple[_PatternPart, int]:
         sign = self.pattern[at + 1 : at + 2]
         end = self._escape_end(at)
         if sign == "X" or self.pattern.startswith(r"\b{", at):
@@ -373,16 +377,16 @@ class _Parser:
             )
         if sign in ("b", "B"):
             # Java looks back over combining marks, to the start of the text if all are.
-            return _Part(work=Cost(1, BOUNDARY_FACTOR), is_empty=True), end
+            return _PatternPart(work=Cost(1, BOUNDARY_FACTOR), is_empty=True), end
         if sign in _ANCHORS:
-            return _Part(is_empty=True, is_start=sign in "AG", is_end=sign in "Zz"), end
+            return _PatternPart(is_empty=True, is_start=sign in "AG", is_end=sign in "Zz"), end
         if (sign.isdigit() and sign != "0") or sign == "k":
             raise ValueError(
                 f"the regular expression {self.pattern!r} refers back to a group, which can take"
                 " exponential time. Compare the groups with regexp_extract instead"
             )
         if sign == "R":
-            return _Part(choices=Cost(0, 2), is_empty=False, minimum=1, maximum=2), end
+            return _PatternPart(choices=Cost(0, 2), is_empty=False, minimum=1, maximum=2), end
         signs = self._escape_signs(at)
         return self._of(signs), end
 
@@ -476,7 +480,7 @@ class _Parser:
         return ValueError(f"{self.pattern!r} is not a valid regular expression: {why}")
 
 
-def _sequence(parts: list[_Part], is_last: bool) -> _Part:
+def _sequence(parts: list[_PatternPart], is_last: bool) -> _PatternPart:
     """Put parts in a row. `is_last`: nothing follows that could make Java come back."""
     choices, work, first, is_empty = Cost(0, 1), Cost(0, 1), frozenset[int](), True
     loop: frozenset[int] | None = None
@@ -498,7 +502,7 @@ def _sequence(parts: list[_Part], is_last: bool) -> _Part:
             part_choices = Cost(0, part_choices.factor)
         # Characters and anchors have one way to match.
         choices = Cost(choices.degree + part_choices.degree, choices.factor * part_choices.factor)
-    return _Part(
+    return _PatternPart(
         choices=choices,
         work=Cost(
             max(work.degree, choices.degree), max(work.factor, choices.factor) * max(len(parts), 1)
@@ -533,7 +537,7 @@ def _repeated_most(length: int | None, times: int | None) -> int | None:
     return None if length is None or times is None else length * times
 
 
-def _gives_nothing_back(loop: frozenset[int], following: list[_Part]) -> bool:
+def _gives_nothing_back(loop: frozenset[int], following: list[_PatternPart]) -> bool:
     """Whether what follows a repetition cannot begin with a character of it. Then a shorter
     repetition fails at once."""
     for part in following:
