@@ -106,9 +106,9 @@ def contract(
     path = None if file is None else Path(file)
     match action:
         case Action.INIT:
-            other = source_settings(source_bootstrap, source_config, source_cluster)
+            source_side = source_settings(source_bootstrap, source_config, source_cluster)
             settings = kafka_settings(bootstrap, config, cluster=cluster)
-            _init(path, source, sink, SideSettings(settings, other), json_)
+            _init(path, source, sink, SideSettings(settings, source_side), json_)
         case Action.LIST:
             _list(json_)
         case Action.EXPORT:
@@ -118,10 +118,10 @@ def contract(
         case Action.KEEP:
             _keep(Path(_required(action, file)), name, json_)
         case Action.PREVIEW:
-            other = source_settings(source_bootstrap, source_config, source_cluster)
+            source_side = source_settings(source_bootstrap, source_config, source_cluster)
             settings = settings_of(bootstrap, config, cluster=cluster)
             require_topics(settings)
-            _preview(Path(_required(action, file)), settings, other, json_)
+            _preview(Path(_required(action, file)), settings, source_side, json_)
 
 
 def _required(action: Action, file: str | None) -> str:

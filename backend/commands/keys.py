@@ -105,18 +105,18 @@ def _show(settings: Settings, json_: str | None) -> None:
     out.line(f"Signed with {key_path(settings)}")
 
 
-def _export(settings: Settings, what: str | None, json_: str | None) -> None:
+def _export(settings: Settings, file: str | None, json_: str | None) -> None:
     text = public_pem(signing_key(settings).public)
-    if what is None:
+    if file is None:
         emit(json_, {"pem": text})
         out.document(text)
         return
     try:
-        Path(what).write_text(text, encoding="utf-8")
+        Path(file).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise EvidenceError(f"{what} cannot be written: {error.strerror}.") from error
-    emit(json_, {"pem": text, "file": what})
-    out.line(f"{what}: give it to those who verify your evidence.")
+        raise EvidenceError(f"{file} cannot be written: {error.strerror}.") from error
+    emit(json_, {"pem": text, "file": file})
+    out.line(f"{file}: give it to those who verify your evidence.")
 
 
 def _tell(key: KnownKey, says: str, json_: str | None) -> None:
@@ -148,11 +148,11 @@ def _chain(settings: Settings, json_: str | None) -> None:
 
 
 def _json(key: KnownKey) -> dict[str, Any]:
-    gone = key.revoked
+    revocation = key.revoked
     return {
         "id": key.id,
         "name": key.name,
         "pem": public_pem(key.public),
-        "revoked_at": gone.at if gone else None,
-        "reason": gone.reason if gone else None,
+        "revoked_at": revocation.at if revocation else None,
+        "reason": revocation.reason if revocation else None,
     }

@@ -35,9 +35,9 @@ def logout(json_: Json = None) -> None:
 
     Example: `topicproof logout`
     """
-    gone = device.sign_out(settings_of(), say)
-    emit(json_, {"signed_out": gone})
-    out.line("You have signed out." if gone else "Nobody had signed in.")
+    was_signed_in = device.sign_out(settings_of(), say)
+    emit(json_, {"signed_out": was_signed_in})
+    out.line("You have signed out." if was_signed_in else "Nobody had signed in.")
 
 
 def whoami(json_: Json = None) -> None:

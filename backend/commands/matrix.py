@@ -87,19 +87,19 @@ def matrix(
     left = [cell for cell in planned if (cell.guarantee, cell.fault) not in done_cells]
     with stopping() as stop, progress_bar("cells", len(planned), len(done)) as advance:
 
-        def ended(result: Result) -> None:
+        def on_end(result: Result) -> None:
             done.append(result)
             say(line(result))
             advance()
 
-        def gone(error: TopicproofError) -> None:
+        def on_gone(error: TopicproofError) -> None:
             give_up(
                 type(error)(f"{error} To continue the matrix, repeat the command with --resume.")
             )
 
         if left:
             with services(settings, say=say) as running:
-                run_cells(settings, running, left, stop, ended, at_once, gone)
+                run_cells(settings, running, left, stop, on_end, at_once, on_gone)
     order = {(cell.guarantee, cell.fault): number for number, cell in enumerate(planned)}
     done.sort(key=lambda cell_result: order[cell_result.guarantee, cell_result.fault])
     for path, text in ((markdown_file, markdown(done, len(planned))), (html_file, heat_map(done))):

@@ -99,14 +99,17 @@ def _transactions(out: Terminal, view: TopicView) -> None:
     table = _table(
         "p", "first", "last", "records", "outcome", "marker", "producer", "transactional id"
     )
-    for each in moved.last:
+    for transaction in moved.last:
         table.add(
-            str(each.partition),
-            *(f"{n:,}" for n in (each.first_offset, each.last_offset, each.records)),
-            each.outcome + (f", {each.reason}" if each.reason else ""),
-            _number(each.marker_offset),
-            f"{each.producer_id}:{each.producer_epoch}",
-            each.transactional_id or "",
+            str(transaction.partition),
+            *(
+                f"{n:,}"
+                for n in (transaction.first_offset, transaction.last_offset, transaction.records)
+            ),
+            transaction.outcome + (f", {transaction.reason}" if transaction.reason else ""),
+            _number(transaction.marker_offset),
+            f"{transaction.producer_id}:{transaction.producer_epoch}",
+            transaction.transactional_id or "",
         )
     _section(out, "Transactions", table, ends, *((", ", lost) if moved.unexplained else ()))
 
@@ -128,33 +131,38 @@ def _open(
     out: Terminal, title: str, topic: str, opened: Sequence[OpenTransaction], at: str
 ) -> None:
     table = _table("p", "from", "records", "withheld", "age", "timeout", "state", "who")
-    for each in opened:
+    for transaction in opened:
         table.add(
-            str(each.partition),
-            *(f"{n:,}" for n in (each.start_offset, each.records, each.withheld)),
-            brief(each.age_ms),
-            _timeout(each.timeout_ms),
-            _state(each),
-            each.name,
+            str(transaction.partition),
+            *(
+                f"{n:,}"
+                for n in (transaction.start_offset, transaction.records, transaction.withheld)
+            ),
+            brief(transaction.age_ms),
+            _timeout(transaction.timeout_ms),
+            _state(transaction),
+            transaction.name,
         )
     _section(out, title, table)
-    for each in opened:
-        if each.hanging or each.overdue or each.unseen:
-            out.line(Styled(each.why, "red"))
-        elif each.two_phase:
-            out.line(Styled(each.why, "yellow"))
-        if each.hanging:
-            command = f"topicproof abort {topic} {each.partition} {each.start_offset}{at}"
+    for transaction in opened:
+        if transaction.hanging or transaction.overdue or transaction.unseen:
+            out.line(Styled(transaction.why, "red"))
+        elif transaction.two_phase:
+            out.line(Styled(transaction.why, "yellow"))
+        if transaction.hanging:
+            command = (
+                f"topicproof abort {topic} {transaction.partition} {transaction.start_offset}{at}"
+            )
             out.line(f"  Dry run of the abort: {command}")
 
 
-def _state(each: OpenTransaction) -> Piece:
-    if each.hanging:
+def _state(transaction: OpenTransaction) -> Piece:
+    if transaction.hanging:
         return Styled("hanging", "red")
-    if each.unseen:
+    if transaction.unseen:
         return Styled("not known", "yellow")
-    late = " stuck" if each.stuck else " overdue" if each.overdue else ""
-    return f"{each.state}{late}" if not late else Styled(f"{each.state}{late}", "red")
+    late = " stuck" if transaction.stuck else " overdue" if transaction.overdue else ""
+    return f"{transaction.state}{late}" if not late else Styled(f"{transaction.state}{late}", "red")
 
 
 def _producers(out: Terminal, view: TopicView) -> None:
@@ -172,16 +180,16 @@ def _producers(out: Terminal, view: TopicView) -> None:
     _section(out, "Producers", table, more)
 
 
-def _producer(each: ProducerView, view: TopicView) -> tuple[str, ...]:
-    ago_ms = max(0, int(view.taken_at.timestamp() * 1000) - each.last_timestamp)
+def _producer(producer: ProducerView, view: TopicView) -> tuple[str, ...]:
+    ago_ms = max(0, int(view.taken_at.timestamp() * 1000) - producer.last_timestamp)
     return (
-        str(each.partition),
-        f"{each.producer_id}:{each.producer_epoch}",
-        f"{each.last_sequence:,}",
+        str(producer.partition),
+        f"{producer.producer_id}:{producer.producer_epoch}",
+        f"{producer.last_sequence:,}",
         f"{brief(ago_ms)} ago",
-        _number(each.open_from),
-        each.state or "",
-        each.transactional_id or "",
+        _number(producer.open_from),
+        producer.state or "",
+        producer.transactional_id or "",
     )
 
 
@@ -227,7 +235,7 @@ def _group_table(out: Terminal, view: TopicView) -> None:
         if not partition.is_plain
     ]
     # What holds a group up comes first.
-    explained.sort(key=lambda each: not each[1].stuck)
+    explained.sort(key=lambda entry: not entry[1].stuck)
     for group, partition in explained[:WHYS_MAX]:
         about = (
             ""
@@ -242,8 +250,8 @@ def _group_table(out: Terminal, view: TopicView) -> None:
 
 def _members(out: Terminal, view: TopicView) -> None:
     table = _table("group", "client id", "host", "partitions here")
-    of_groups = [(each.group, each.members or ()) for each in view.lags]
-    of_groups += [(each.group, each.members) for each in view.shares]
+    of_groups = [(lag.group, lag.members or ()) for lag in view.lags]
+    of_groups += [(share.group, share.members) for share in view.shares]
     for group, members in of_groups:
         for member in members:
             table.add(group, member.client, member.host, member.places(view.topic) or "none")

@@ -80,7 +80,7 @@ def torture(
     possible = settings.brokers if settings.bootstrap is None else 1
     tried: list[TriedSchedule] = []
 
-    def ended(attempt: TriedSchedule) -> None:
+    def on_end(attempt: TriedSchedule) -> None:
         tried.append(attempt)
         say(line(attempt))
 
@@ -106,21 +106,21 @@ def torture(
         out.line(summary([attempt.schedule for attempt in tried], len(failures)))
         return failures
 
-    def gone(error: TopicproofError) -> None:
+    def on_gone(error: TopicproofError) -> None:
         try:
             conclude()
         finally:
             give_up(error)
 
     with stopping() as stop, services(settings, say=say) as running:
-        torturer = Torture(settings, running, stop, gone)
+        torturer = Torture(settings, running, stop, on_gone)
         torturer.require_brokers(max([possible, *(replay.brokers for replay in replays)]))
         trigger = REAL_TIME if real_time else MICRO_BATCH
         chosen = iter(replays) if replays else drawn(seed, possible, runs, minutes, stop, trigger)
         try:
-            torturer.try_all(chosen, ended, at_once)
+            torturer.try_all(chosen, on_end, at_once)
             for failed in [attempt for attempt in tried if attempt.surprises]:
-                smaller = torturer.shrink(failed, SHRINKING_RUNS, ended) if shrink else failed
+                smaller = torturer.shrink(failed, SHRINKING_RUNS, on_end) if shrink else failed
                 smallest.append(smaller)
         finally:
             # An error ends the torture, but does not take away what the runs before it have shown.

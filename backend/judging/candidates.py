@@ -251,9 +251,9 @@ def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return by_name
 
 
-def _spelled(how: str, what: str) -> str:
+def _spelled(how: str, name_or_path: str) -> str:
     return yaml.safe_dump(
-        {how: what}, default_flow_style=True, allow_unicode=True, width=10_000
+        {how: name_or_path}, default_flow_style=True, allow_unicode=True, width=10_000
     ).strip()
 
 

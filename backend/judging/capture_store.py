@@ -343,11 +343,11 @@ def _judgeable(spark: SparkSession, evidence: Path, question: Question, sink: Bo
         expected=replace(question.expected, count=count),
     )
     for side in (question.agreed.match.source, question.agreed.match.sink):
-        how, _, what = side.partition(":")
+        how, _, name_or_path = side.partition(":")
         if how == "json":
-            parse_path(what)
+            parse_path(name_or_path)
         elif how in (VALUE_FIELD, KEY_FIELD):
-            parse_field(what)
+            parse_field(name_or_path)
         elif how != "header" and side not in ("key", "value"):
             raise EvidenceError(f"{evidence / TAKEN}: {side[:80]!r} names no identity.")
     for bounds in (question.source, sink):

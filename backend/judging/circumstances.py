@@ -36,12 +36,12 @@ def with_circumstances(
     vanished = any(SINCE_CAPTURED in clause for clause in replaced)
     assert capture.batches is not None and capture.source_batches is not None
     if not question.foreign:
-        gone = gone_inside(capture.source_batches, question.source)
-        sink_gone = gone_inside(capture.batches, sink)
+        removed = gone_inside(capture.source_batches, question.source)
+        sink_removed = gone_inside(capture.batches, sink)
         circumstances = Circumstances(
             looked=True,
-            source_removed={p: Removed(inside=count) for p, count in gone.items()},
-            sink_removed={p: Removed(inside=count) for p, count in sink_gone.items()},
+            source_removed={p: Removed(inside=count) for p, count in removed.items()},
+            sink_removed={p: Removed(inside=count) for p, count in sink_removed.items()},
             incarnations=_incarnations(capture),
             replaced=replaced,
             vanished=vanished,
@@ -130,5 +130,5 @@ def _removed(batches: pa.Table, bounds: Bounds, now: Bounds) -> dict[int, Remove
 def gone_inside(batches: pa.Table, bounds: Bounds) -> dict[int, int]:
     """Count the empty offsets within the bounds, by partition with any."""
     counts = fates.balance(fates.fate_ranges(batches, bounds), bounds)[Fate.GONE]
-    gone = zip(counts.index.tolist(), counts.tolist(), strict=True)
-    return {partition: offsets for partition, offsets in gone if offsets}
+    pairs = zip(counts.index.tolist(), counts.tolist(), strict=True)
+    return {partition: offsets for partition, offsets in pairs if offsets}

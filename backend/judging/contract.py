@@ -55,15 +55,15 @@ def _side(side: Any) -> str:
     if side == PLACEHOLDER:
         raise ValueError("choose what identifies an input: key, value, a header or a JSON field")
     if isinstance(side, dict) and len(side) == 1:
-        ((how, what),) = side.items()
-        if how == "header" and isinstance(what, str) and what:
-            return f"header:{what}"
-        if how == "json" and isinstance(what, str):
-            parse_path(what)
-            return f"json:{what}"
-        if how in FUNCTIONS and isinstance(what, str):
-            parse_field(what)
-            return f"{how}:{what}"
+        ((how, name_or_path),) = side.items()
+        if how == "header" and isinstance(name_or_path, str) and name_or_path:
+            return f"header:{name_or_path}"
+        if how == "json" and isinstance(name_or_path, str):
+            parse_path(name_or_path)
+            return f"json:{name_or_path}"
+        if how in FUNCTIONS and isinstance(name_or_path, str):
+            parse_field(name_or_path)
+            return f"{how}:{name_or_path}"
     raise ValueError(
         "expected key, value, {header: NAME}, {json: $.path}, {field: path} or {key_field: path}"
     )

@@ -136,9 +136,9 @@ def _refused_by_spark(
         if name == "count" and not isinstance(kind, NumericType):
             null = isinstance(kind, NullType)
             remedy = "Name a number" if null else "Cast it, as in try_cast(... as int)"
-            what = "null" if null else kind.simpleString()
+            type_name = "null" if null else kind.simpleString()
             yield mistake(
-                fields, at, f"{text!r} is of type {what}, and a count is a number. {remedy}"
+                fields, at, f"{text!r} is of type {type_name}, and a count is a number. {remedy}"
             )
         if name == "value" and why(expression.cast("string")) is not None:
             yield mistake(

@@ -39,8 +39,8 @@ def side_label(side: Any) -> str | None:
     if isinstance(side, str):
         return None if side == PLACEHOLDER else side
     if isinstance(side, Mapping) and len(side) == 1:
-        ((how, what),) = side.items()
-        return f"{how} {what}"
+        ((how, name_or_path),) = side.items()
+        return f"{how} {name_or_path}"
     return None
 
 
@@ -48,11 +48,11 @@ def side_of(label: str) -> Any:
     """Return the identity that a label stands for. A path alone, such as `$.id`, is a JSON field.
     Any other single word is a header."""
     label = label.strip()
-    how, _, what = label.partition(" ")
+    how, _, name_or_path = label.partition(" ")
     if label in LABELS:
         return label
-    if how in ("header", "json", VALUE_FIELD, KEY_FIELD) and what.strip():
-        return {how: what.strip()}
+    if how in ("header", "json", VALUE_FIELD, KEY_FIELD) and name_or_path.strip():
+        return {how: name_or_path.strip()}
     return {"json": label} if label.startswith("$") else {"header": label}
 
 

@@ -199,8 +199,8 @@ def _expectation(
         f"{kinds[count]:,} {'has' if kinds[count] == 1 else 'have'} {count:,}"
         for count in sorted(kinds)[:5]
     )
-    others = ", and others have other counts" if len(kinds) > 5 else ""
-    words = f"of {len(judged):,} inputs, {table}{others}"
+    rest = ", and others have other counts" if len(kinds) > 5 else ""
+    words = f"of {len(judged):,} inputs, {table}{rest}"
     if len(kinds) == 1:
         words = f"all {len(judged):,} inputs have {next(iter(kinds)):,}"
     none = kinds[0] / len(judged)

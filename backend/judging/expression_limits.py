@@ -63,36 +63,36 @@ def smallest(*sizes: Size) -> Size:
     return min(sizes, key=lambda size: (constant_of(size) is None, size.get(RECORD, 0) > 0))
 
 
-def multiplied(left: Size, right: Size, what: str) -> Size:
+def multiplied(left: Size, right: Size, subject: str) -> Size:
     """Raises ValueError if both grow with the record."""
     for size, factor in ((left, constant_of(right)), (right, constant_of(left))):
         if factor is not None:
             return scaled(size, factor)
     raise ValueError(
-        f"{what} grows with the square of a record. Shorten one part to a literal size, as in"
+        f"{subject} grows with the square of a record. Shorten one part to a literal size, as in"
         " substr(value, 1, 100)"
     )
 
 
-def of_elements(body: Size, variables: Mapping[str, Size], what: str) -> Size:
+def of_elements(body: Size, variables: Mapping[str, Size], subject: str) -> Size:
     """Return the size of a lambda's results over all elements. `variables`: those of the lambda,
     with the sizes of their arrays. Raises ValueError as `multiplied`."""
     rest = {name: part for name, part in body.items() if name not in variables}
     counts = scaled(added(*variables.values()), 1 / ELEMENT)
     whole = [scaled(array, body.get(name, 0)) for name, array in variables.items()]
-    return added(*whole, multiplied(counts, added(rest, constant(ELEMENT)), what))
+    return added(*whole, multiplied(counts, added(rest, constant(ELEMENT)), subject))
 
 
-def require_small(size: Size, what: str) -> None:
+def require_small(size: Size, subject: str) -> None:
     """Raises ValueError if a result may be too large."""
     growth, beside = size.get(RECORD, 0), size.get(_CONSTANT, 0)
     if growth > GROWTH_MAX:
         raise ValueError(
-            f"{what} may become {growth:,.0f} times as large as its record; {GROWTH_MAX} times are"
-            " allowed. Shorten what it repeats, as in substr(value, 1, 100)"
+            f"{subject} may become {growth:,.0f} times as large as its record; {GROWTH_MAX} times"
+            " are allowed. Shorten what it repeats, as in substr(value, 1, 100)"
         )
     if beside > CONSTANT_MAX:
-        raise ValueError(f"{what} may take {beside:,.0f} bytes; {CONSTANT_MAX:,} are allowed")
+        raise ValueError(f"{subject} may take {beside:,.0f} bytes; {CONSTANT_MAX:,} are allowed")
 
 
 def require_little_work(work: Size) -> None:

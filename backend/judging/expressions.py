@@ -235,8 +235,8 @@ def _with_short_decimals(tree: Node, decimals: Collection[int]) -> Node:
         if isinstance(node, Cast):
             return replace(node, operand=short(node.operand))
         assert isinstance(node, Call)
-        first, *others = node.arguments
-        rest = [_changed(other, shortened) for other in others]
+        first, *following = node.arguments
+        rest = [_changed(argument, shortened) for argument in following]
         return replace(node, arguments=(short(first), *rest))
 
     def short(text: Node) -> Node:
@@ -361,17 +361,17 @@ class _Checker:
             case Case(operand, branches, default):
                 return self._case(node, operand, branches, default)
             case Operation(symbol, operands):
-                return self._operation(node, symbol, [self.part(each) for each in operands])
+                return self._operation(node, symbol, [self.part(child) for child in operands])
             case Lambda():
                 raise ValueError(f"a lambda stands beside no array in {self.text!r}")
             case Call(function, arguments):
                 return self._call(node, function, arguments)
         raise TypeError(f"nothing is known of {type(node).__name__}")
 
-    def _of_the_moment(self, what: str) -> str:
+    def _of_the_moment(self, subject: str) -> str:
         return (
-            f"{what} is not allowed in {self.text!r}: it gives a different result each time. Write"
-            " a fixed time, as in timestamp '2026-01-31 12:00:00'"
+            f"{subject} is not allowed in {self.text!r}: it gives a different result each time."
+            " Write a fixed time, as in timestamp '2026-01-31 12:00:00'"
         )
 
     def _named(self, node: Name, name: str) -> _TypedPart:
@@ -467,16 +467,16 @@ class _Checker:
             return
         if kind == DATE and part.type == TEXT and part.is_open:
             return
-        what = part.node.value if isinstance(part.node, Text) else None
-        quote = self._quote(part.node) if what is None else repr(what)
-        if what is not None:
+        text = part.node.value if isinstance(part.node, Text) else None
+        quote = self._quote(part.node) if text is None else repr(text)
+        if text is not None:
             raise ValueError(self._of_the_moment(quote))
         raise ValueError(
             f"{quote} as a {kind.name} is not allowed in {self.text!r}: a text can name a time of"
             f" the day of the check, such as 12:00 or now. Give its format, as in {_FIXED}"
         )
 
-    def _require_alike(self, what: str, parts: Sequence[_TypedPart]) -> None:
+    def _require_alike(self, subject: str, parts: Sequence[_TypedPart]) -> None:
         """Raises ValueError if Spark would make a time of a text beside a time."""
         if not any(_has_time(part.type) for part in parts):
             return
@@ -489,8 +489,9 @@ class _Checker:
                     continue
                 raise ValueError(self._of_the_moment(repr(part.node.value)))
             raise ValueError(
-                f"{what} compares a time with the text {self._quote(part.node)} in {self.text!r}."
-                f" Make a time of it, as in {_FIXED}, or a text of the time with date_format"
+                f"{subject} compares a time with the text {self._quote(part.node)} in"
+                f" {self.text!r}. Make a time of it, as in {_FIXED}, or a text of the time with"
+                " date_format"
             )
 
     def _case(
@@ -612,10 +613,10 @@ class _Checker:
             )
         if name in LAMBDAS and isinstance(arguments[-1], Lambda):
             return self._applied(node, name, arguments)
-        parts = [self.part(each) for each in arguments]
-        for at, what in LITERALS.get(name, ()):
+        parts = [self.part(argument) for argument in arguments]
+        for at, description in LITERALS.get(name, ()):
             if at < len(parts) and not isinstance(parts[at].node, Text):
-                raise ValueError(f"{what} must be a literal text in {name}")
+                raise ValueError(f"{description} must be a literal text in {name}")
         self._require_times(name, parts)
         if name in ("decimal", "to_char") or (name in _TO_DECIMALS and len(parts) == 2):
             self._require_short_decimal(node, parts[0], is_within=False)
@@ -684,44 +685,48 @@ class _Checker:
         """A lambda, applied to each element of arrays."""
         body_of = arguments[-1]
         assert isinstance(body_of, Lambda)
-        arrays = [self.part(each) for each in arguments[:-1]]
+        arrays = [self.part(argument) for argument in arguments[:-1]]
         least, most = LAMBDAS[name]
         if not least <= len(body_of.parameters) <= most:
             raise ValueError(f"the lambda of {name} takes {least} to {most} variables")
         if any(array.type.name != "array" for array in arrays):
             raise ValueError(f"{name} takes an array in {self.text!r}")
-        names = [each.lower() for each in body_of.parameters]
-        for each in names:
-            taken = (*COLUMNS, *self.columns, DECODED, *self.variables)
-            if each in taken or each.startswith("_") or not re.fullmatch("[a-z0-9_]+", each):
+        names = [variable.lower() for variable in body_of.parameters]
+        for variable in names:
+            reserved = (*COLUMNS, *self.columns, DECODED, *self.variables)
+            if (
+                variable in reserved
+                or variable.startswith("_")
+                or not re.fullmatch("[a-z0-9_]+", variable)
+            ):
                 raise ValueError(
-                    f"a lambda's variable cannot be called {each} in {self.text!r}: it is the name"
-                    " of a column, of another variable, or begins with _"
+                    f"a lambda's variable cannot be called {variable} in {self.text!r}: it is the"
+                    " name of a column, of another variable, or begins with _"
                 )
         if len(set(names)) < len(names):
             raise ValueError(f"two variables of a lambda have one name in {self.text!r}")
         sizes: dict[str, Size] = {}
         outer = self.variables
         self.variables = dict(outer)
-        for at, each in enumerate(names):
+        for at, variable in enumerate(names):
             self.lambdas += 1
-            symbol = f"{each} {self.lambdas}"
+            symbol = f"{variable} {self.lambdas}"
             if name in ("transform", "filter") and at == 1:
-                self.variables[each] = (symbol, NUMBER)
+                self.variables[variable] = (symbol, NUMBER)
                 sizes[symbol] = limits.constant(0)
             else:
                 array = arrays[at] if name == "zip_with" else arrays[0]
-                self.variables[each] = (symbol, array.type.parts[0])
+                self.variables[variable] = (symbol, array.type.parts[0])
                 sizes[symbol] = array.size
         body = self.part(body_of.body)
         self.variables = outer
-        what = self._quote(node)
-        results = limits.of_elements(body.size, sizes, what)
+        quote = self._quote(node)
+        results = limits.of_elements(body.size, sizes, quote)
         rounds = 64 if name == "array_sort" else 1
         work = limits.added(
             *(array.work for array in arrays),
             *(array.size for array in arrays),
-            limits.scaled(limits.of_elements(body.work, sizes, what), rounds),
+            limits.scaled(limits.of_elements(body.work, sizes, quote), rounds),
         )
         kind, size = arrays[0].type, arrays[0].size
         if name in ("exists", "forall"):
@@ -800,7 +805,7 @@ def _member_type(kind: Type, name: str) -> Type | None:
         return None if inner is None else Type("array", (inner,))
     if kind.name == "map":
         return kind.parts[1]
-    names = [each.lower() for each in kind.names]
+    names = [member.lower() for member in kind.names]
     return kind.parts[names.index(name.lower())] if name.lower() in names else None
 
 

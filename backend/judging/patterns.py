@@ -150,8 +150,8 @@ class _PatternParser:
                 end = pattern.find(r"\E", at)
                 text = pattern[at + 2 : end if end >= 0 else None]
                 at = len(pattern) if end < 0 else end + 2
-                for each in text[:-1]:
-                    self._add(self._character(each))
+                for character in text[:-1]:
+                    self._add(self._character(character))
                 if text:
                     at = self._quantified(at, self._character(text[-1]))
             else:
@@ -304,12 +304,12 @@ class _PatternParser:
             )
         if not is_possessive and most != 1:
             if most is None or most > REPEATS_MAX:
-                what = "repeats a repetition" if part.work.degree else "repeats a group"
+                phrase = "repeats a repetition" if part.work.degree else "repeats a group"
                 raise ValueError(
-                    f"the regular expression {self.pattern!r} {what} without an end, which can take"
-                    " exponential time, or all of Java's stack on a long text. Make it possessive,"
-                    " so that it gives nothing back: (...)*+ for (...)*. Or use a class:"
-                    r" [\w-]+ for (\w|-)+"
+                    f"the regular expression {self.pattern!r} {phrase} without an end, which can"
+                    " take exponential time, or all of Java's stack on a long text. Make it"
+                    " possessive, so that it gives nothing back: (...)*+ for (...)*. Or use a"
+                    r" class: [\w-]+ for (\w|-)+"
                 )
             if has_choice:
                 raise ValueError(

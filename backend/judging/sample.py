@@ -166,11 +166,11 @@ def part_of(spelled: str) -> str:
 def texts_at(sample: Sample, part: str) -> list[bytes | None]:
     """Return the text of each record at a part, in the spelling of `Match`: `key`, `header:NAME`,
     `json:$.path`, `field:path`."""
-    how, _, what = part.partition(":")
+    how, _, name_or_path = part.partition(":")
     if how == "header":
-        return [dict(row.headers).get(what) for row in sample.rows]
+        return [dict(row.headers).get(name_or_path) for row in sample.rows]
     if how in ("json", VALUE_FIELD, KEY_FIELD):
-        path = parse_path(what) if how == "json" else parse_field(what)
+        path = parse_path(name_or_path) if how == "json" else parse_field(name_or_path)
         documents = sample.keys if how == KEY_FIELD else sample.documents
         texts = (text_at(content, path) for content in documents)
         return [None if text is None else text.encode(errors="replace") for text in texts]

@@ -114,13 +114,13 @@ def _told_apart(sink: DataFrame, capture: Capture) -> DataFrame:
     """Return the sink's records; by key, only those with a unique key."""
     if capture.question.identity is not Identity.KEY:
         return sink
-    held = decoded_sink(capture, capture.committed).select(
+    identities = decoded_sink(capture, capture.committed).select(
         "partition", "offset", capture.question.agreed.match.of_sink().alias("held")
     )
-    alone = held.groupBy("held").agg(
+    alone = identities.groupBy("held").agg(
         F.count("*").alias("times"), F.first("partition").alias("partition")
     )
-    once = held.join(alone.where("times = 1").select("held"), "held", "left_semi")
+    once = identities.join(alone.where("times = 1").select("held"), "held", "left_semi")
     return sink.join(once.select("partition", "offset"), ["partition", "offset"], "left_semi")
 
 

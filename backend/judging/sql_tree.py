@@ -27,8 +27,8 @@ class Node:
     """A part of an expression."""
 
     def children(self) -> Iterator[Node]:
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for node_field in fields(self):
+            value = getattr(self, node_field.name)
             for part in value if isinstance(value, tuple) else (value,):
                 if isinstance(part, tuple):
                     yield from part
