@@ -48,7 +48,9 @@ def find(ledger: Ledger) -> DataFrame | None:
     rows = rows.join(ids, "producer", "left")
     rows = rows.join(reasons(ledger.raw_log), ["partition", "began"], "left")
     name = F.concat(F.substring("name", 1, NAME_MAX), F.lit(", "))
-    offsets = by_partition("partition", {one.partition: one.offsets for one in ledger.balance})
+    offsets = by_partition(
+        "partition", {partition.partition: partition.offsets for partition in ledger.balance}
+    )
     reason = F.when(
         F.col("declared") == Fate.ABORTED.value,
         F.coalesce("reason", F.lit("aborted by its worker")),

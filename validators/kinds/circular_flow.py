@@ -42,7 +42,7 @@ Name = tuple[object, ...]
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row per transaction in a circle, at its first record with an input from another
     transaction of the circle."""
-    both = {one.transactional_id for one in ledger.ids} & ledger.writers
+    both = {transactional_id.transactional_id for transactional_id in ledger.ids} & ledger.writers
     if not both or ledger.written is None:
         return None
     flow = (
@@ -88,14 +88,23 @@ def _circles(edges: Mapping[tuple[Name, Name], object]) -> list[list[Name]]:
     after: dict[Name, set[Name]] = defaultdict(set)
     for writer, reader in edges:
         after[writer].add(reader)
-    reached = {one: _reach(one, after) for one in after}
-    found: list[list[Name]] = []
-    for one in sorted(after, key=str):
-        if one in reached[one] and not any(one in circle for circle in found):
-            found.append(
-                sorted((each for each in reached[one] if one in reached.get(each, ())), key=str)
+    reached = {transaction: _reach(transaction, after) for transaction in after}
+    circles: list[list[Name]] = []
+    for transaction in sorted(after, key=str):
+        if transaction in reached[transaction] and not any(
+            transaction in circle for circle in circles
+        ):
+            circles.append(
+                sorted(
+                    (
+                        other
+                        for other in reached[transaction]
+                        if transaction in reached.get(other, ())
+                    ),
+                    key=str,
+                )
             )
-    return found
+    return circles
 
 
 def _reach(first: Name, after: Mapping[Name, set[Name]]) -> set[Name]:

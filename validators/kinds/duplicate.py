@@ -51,7 +51,10 @@ def find(ledger: Ledger) -> DataFrame | None:
         rows = rows.join(_shared(ledger), ["source_partition", "source_offset"], "left")
         shared = F.format_string(
             "%d committed records hold this identity, and %d inputs do; the first is at %d/%d.",
-            *("records", "inputs", "first.partition", "first.offset"),
+            "records",
+            "inputs",
+            "first.partition",
+            "first.offset",
         )
         why = F.when(F.col("records").isNotNull(), shared).otherwise(why)
     # Records of other programs name no transaction, but the raw log knows who wrote both copies.

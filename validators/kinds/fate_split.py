@@ -68,8 +68,10 @@ def _by_epoch(ledger: Ledger) -> list[tuple[tuple[int, int], pd.DataFrame]]:
     if ledger.raw_log is None:
         return []
     parts = ledger.raw_log.facts.transactions
-    own = parts[(parts["marker_epoch"] == parts["producer_epoch"] + 1).fillna(False).astype(bool)]
-    groups = own.groupby(["producer_id", "producer_epoch"])
+    transactions_v2 = parts[
+        (parts["marker_epoch"] == parts["producer_epoch"] + 1).fillna(False).astype(bool)
+    ]
+    groups = transactions_v2.groupby(["producer_id", "producer_epoch"])
     return [
         ((int(rows["producer_id"].iloc[0]), int(rows["producer_epoch"].iloc[0])), rows)
         for _, rows in groups
@@ -77,19 +79,19 @@ def _by_epoch(ledger: Ledger) -> list[tuple[tuple[int, int], pd.DataFrame]]:
 
 
 def _of_headers(ledger: Ledger) -> DataFrame | None:
-    if not any(one.split for one in ledger.ids):
+    if not any(transactional_id.split for transactional_id in ledger.ids):
         return None
-    one = Window.partitionBy(*header_transactions.NAME)
+    of_transaction = Window.partitionBy(*header_transactions.NAME)
     stable, unstable = F.col("stable") > 0, F.col("unstable") > 0
     rows = ledger.named.where(F.col("producer_id").isNotNull()).withColumns(
         {
             "committed_in": F.array_sort(
-                F.collect_set(F.when(stable, F.col("partition"))).over(one)
+                F.collect_set(F.when(stable, F.col("partition"))).over(of_transaction)
             ),
             "place": F.when(unstable, F.struct("partition", "offset")),
         }
     )
-    rows = rows.withColumn("first_place", F.min("place").over(one))
+    rows = rows.withColumn("first_place", F.min("place").over(of_transaction))
     rows = rows.where((F.size("committed_in") > 0) & (F.col("place") == F.col("first_place")))
     where = F.array_join(F.col("committed_in").cast("array<string>"), ", ")
     why = F.format_string("Its transaction is aborted here, and committed in partition %s.", where)
@@ -99,4 +101,6 @@ def _of_headers(ledger: Ledger) -> DataFrame | None:
 def covered(ledger: Ledger) -> int:
     if not ledger.ids:
         return len(_by_epoch(ledger))
-    return sum(one.committed + one.aborted for one in ledger.ids)
+    return sum(
+        transactional_id.committed + transactional_id.aborted for transactional_id in ledger.ids
+    )

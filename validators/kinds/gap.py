@@ -77,14 +77,17 @@ def find(ledger: Ledger) -> DataFrame | None:
             bits("source_offset", declared).alias("declared"),
         )
     )
-    wanted = ledger.outputs.groupBy(*keys).agg(bits("source_offset").alias("wanted"))
+    expected = ledger.outputs.groupBy(*keys).agg(bits("source_offset").alias("wanted"))
     lacking = minus(F.col("wanted"), F.col("committed"))
     missing = (
-        wanted.join(outputs, names, "left")
+        expected.join(outputs, names, "left")
         .where(lacking != 0)
         .withColumn("source_offset", members("word", lacking))
     )
-    after = {one.partition: ledger.after(one.partition) for one in ledger.source_bounds.partitions}
+    after = {
+        bounds.partition: ledger.after(bounds.partition)
+        for bounds in ledger.source_bounds.partitions
+    }
     tail = F.col("source_offset") >= by_partition("source_partition", after)
     pending = holds("pending", "source_offset")
     before, unclear = _of_removal(ledger, missing)
@@ -146,7 +149,7 @@ def find(ledger: Ledger) -> DataFrame | None:
             offset_ahead.NAME,
         )
     )
-    if any(one.torn for one in ledger.ids):
+    if any(transactional_id.torn for transactional_id in ledger.ids):
         rows = rows.join(_of_torn(ledger), ["source_partition", "source_offset"], "left")
         cause = F.coalesce(cause, F.when(F.col("torn"), torn.NAME))
     badness = F.when(tail, 0).otherwise(1)
@@ -200,7 +203,7 @@ def _of_removal(ledger: Ledger, missing: DataFrame) -> tuple[Column, Column]:
     unclear = ~before & ~among("source_partition", retained.complete)
     if not ledger.agreed.retained:
         return before, unclear
-    removed = sum(one.offsets for one in ledger.circumstances.sink_removed.values())
+    removed = sum(removal.offsets for removal in ledger.circumstances.sink_removed.values())
     waiting = holds("pending", "source_offset")
     explained = missing.where((before | unclear) & ~waiting).count()
     is_more = explained > removed + ledger.unidentified_outputs

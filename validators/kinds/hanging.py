@@ -34,5 +34,9 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     """Counts partitions whose leaders were asked; none while a transaction may hang unseen."""
-    asked = ledger.coordinator
-    return asked.partitions if asked and not any(each.unseen for each in asked.open) else 0
+    coordinator = ledger.coordinator
+    return (
+        coordinator.partitions
+        if coordinator and not any(transaction.unseen for transaction in coordinator.open)
+        else 0
+    )

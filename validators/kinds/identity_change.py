@@ -46,7 +46,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     first record."""
     if not ledger.ids:
         return told(ledger.spark, _by_coordinators(ledger))
-    if not any(one.changed for one in ledger.ids):
+    if not any(transactional_id.changed for transactional_id in ledger.ids):
         return None
     epoch = F.col("producer_epoch")
     first = (
@@ -86,7 +86,10 @@ def find(ledger: Ledger) -> DataFrame | None:
         .otherwise(
             F.format_string(
                 "Producer id %d went from epoch %d to %d in %d transactions: %s.",
-                *("producer_id", "first_epoch", "last_epoch", "names"),
+                "producer_id",
+                "first_epoch",
+                "last_epoch",
+                "names",
                 F.when(F.col("epochs") >= F.col("names"), _ONE_EACH).otherwise(_TAKEOVERS),
             )
         )
@@ -102,16 +105,17 @@ def _by_coordinators(ledger: Ledger) -> list[Row]:
         before = None
         firsts = transactions.groupby("producer_id")["first_timestamp"].min().sort_values()
         for producer in firsts.index:
-            own = transactions[transactions["producer_id"] == producer]
-            first = own.sort_values(["first_timestamp", "partition", "first_offset"]).iloc[0]
-            epochs = own["producer_epoch"]
+            of_producer = transactions[transactions["producer_id"] == producer]
+            in_turn = of_producer.sort_values(["first_timestamp", "partition", "first_offset"])
+            first = in_turn.iloc[0]
+            epochs = of_producer["producer_epoch"]
             if before is not None:
                 spent = before[1] >= EPOCHS_USED_UP
                 reason = _USED_UP if spent else _FORGOTTEN
                 why = f"{name}: new producer id {producer} after {before[0]}: {reason}."
             else:
                 # The raw log counts a transaction once for each partition that it wrote to.
-                of_partition = own.groupby("partition")["producer_epoch"]
+                of_partition = of_producer.groupby("partition")["producer_epoch"]
                 count = max(int(of_partition.size().max()), epochs.nunique())
                 is_each = bool((of_partition.size() == of_partition.nunique()).all())
                 why = (

@@ -43,7 +43,9 @@ def find(ledger: Ledger) -> DataFrame | None:
     why = F.format_string(
         "Records of other transactions lie in %d place%s between the records of this transaction"
         " (producer id %d).",
-        *("times", F.when(F.col("times") == 1, "").otherwise("s"), "writer"),
+        "times",
+        F.when(F.col("times") == 1, "").otherwise("s"),
+        "writer",
     )
     return evidence(rows, F.col("times"), why)
 

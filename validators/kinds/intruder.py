@@ -54,7 +54,9 @@ def find(ledger: Ledger) -> DataFrame | None:
             F.format_string(
                 "%s of producer id %d, whose headers name %d transactional ids: copies of another"
                 " log.",
-                *(records("count"), "producer_id", "ids"),
+                records("count"),
+                "producer_id",
+                "ids",
             )
         )
     )
@@ -62,10 +64,12 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def _suspicious(ledger: Ledger) -> bool:
-    found = sum(cell.committed + cell.aborted + cell.pending for cell in ledger.cells)
-    named = sum(one.records for one in ledger.ids)
+    total = sum(cell.committed + cell.aborted + cell.pending for cell in ledger.cells)
+    named = sum(transactional_id.records for transactional_id in ledger.ids)
     strange = (
-        found != named or any(one.strangers for one in ledger.ids) or ledger.marks("plain") > 0
+        total != named
+        or any(transactional_id.strangers for transactional_id in ledger.ids)
+        or ledger.marks("plain") > 0
     )
     return named > 0 and strange
 
@@ -92,9 +96,9 @@ def _owners(ledger: Ledger) -> DataFrame:
     batch = F.last(
         F.when(F.col("turn") == 0, F.struct("producer_id", "last_offset")), ignorenulls=True
     ).over(so_far)
-    found = begins.unionByName(names, allowMissingColumns=True).withColumn("batch", batch)
-    found = found.where((F.col("turn") == 1) & (F.col("batch.last_offset") >= F.col("at")))
-    return found.groupBy(F.col("batch.producer_id").alias("producer_id")).agg(
+    rows = begins.unionByName(names, allowMissingColumns=True).withColumn("batch", batch)
+    rows = rows.where((F.col("turn") == 1) & (F.col("batch.last_offset") >= F.col("at")))
+    return rows.groupBy(F.col("batch.producer_id").alias("producer_id")).agg(
         F.count_distinct("transactional_id").alias("ids")
     )
 

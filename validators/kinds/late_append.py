@@ -30,17 +30,23 @@ WORDS = Words(
 
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row per transaction of the raw log with late records, at the first of them."""
-    if ledger.raw_log is None or not any(one.strangers for one in ledger.ids):
+    if ledger.raw_log is None or not any(
+        transactional_id.strangers for transactional_id in ledger.ids
+    ):
         return None
     rows = header_transactions.attributed(ledger.sink, ledger.raw_log, ledger.sink_bounds)
     rows = rows.where((F.col("ids") == 1) & (F.col("first_began") < F.col("began")))
     was = F.when(F.col("records") == 1, "was").otherwise("were")
     why = F.format_string(
         "%s of its transaction %s appended after the transaction's own marker.",
-        *(records("records"), was),
+        records("records"),
+        was,
     )
     return evidence(rows, F.col("records"), why)
 
 
 def covered(ledger: Ledger) -> int:
-    return sum(one.committed + one.aborted + one.open for one in ledger.ids)
+    return sum(
+        transactional_id.committed + transactional_id.aborted + transactional_id.open
+        for transactional_id in ledger.ids
+    )

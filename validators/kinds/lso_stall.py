@@ -45,11 +45,15 @@ def _stalls(ledger: Ledger) -> list[OpenTransaction]:
     """Returns the transactions at their partition's last stable offset that are too old, with
     records of others after them."""
     first: dict[int, OpenTransaction] = {}
-    for each in ledger.coordinator.open if ledger.coordinator else ():
-        known = first.get(each.partition)
-        if known is None or each.start_offset < known.start_offset:
-            first[each.partition] = each
-    return [each for each in first.values() if _old(each) and each.withheld > each.records]
+    for transaction in ledger.coordinator.open if ledger.coordinator else ():
+        earliest = first.get(transaction.partition)
+        if earliest is None or transaction.start_offset < earliest.start_offset:
+            first[transaction.partition] = transaction
+    return [
+        transaction
+        for transaction in first.values()
+        if _old(transaction) and transaction.withheld > transaction.records
+    ]
 
 
 def _old(each: OpenTransaction) -> bool:

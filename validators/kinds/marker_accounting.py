@@ -40,7 +40,7 @@ WORDS = Words(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    found: list[DataFrame] = []
+    frames: list[DataFrame] = []
     if ledger.raw_log is None:
         return None
     if ledger.ends.get(Fate.UNEXPLAINED.value):
@@ -59,8 +59,8 @@ def find(ledger: Ledger) -> DataFrame | None:
             records("records"),
         )
         cause = F.when(F.col("shown"), resurrected.NAME)
-        found.append(evidence(of_log(endless), F.col("records"), why, cause))
-    whole = [one.partition for one in ledger.balance if not one.gone]
+        frames.append(evidence(of_log(endless), F.col("records"), why, cause))
+    whole = [partition.partition for partition in ledger.balance if not partition.gone]
     if ledger.marks("second_ends"):
         ends = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("second_end"))
         ends = ends.where(F.col("partition").isin(whole)).withColumn("offset", F.col("base_offset"))
@@ -69,8 +69,8 @@ def find(ledger: Ledger) -> DataFrame | None:
             " to commit.",
             "producer_id",
         )
-        found.append(evidence(of_log(ends), F.lit(0), why))
-    return together(found)
+        frames.append(evidence(of_log(ends), F.lit(0), why))
+    return together(frames)
 
 
 def covered(ledger: Ledger) -> int:

@@ -58,7 +58,7 @@ def why_missing(ledger: Ledger) -> str | None:
 def is_more_than_explained(ledger: Ledger) -> bool:
     """Whether more outputs are missing than the sink has lost offsets and records without an
     identity: then some are lost for certain, although nothing tells which."""
-    removed = sum(one.offsets for one in ledger.circumstances.sink_removed.values())
+    removed = sum(removal.offsets for removal in ledger.circumstances.sink_removed.values())
     return ledger.missing > removed + ledger.unidentified_outputs
 
 

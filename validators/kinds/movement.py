@@ -29,16 +29,16 @@ WORDS = Words(
 
 def find(ledger: Ledger) -> DataFrame | None:
     rows = []
-    for one in ledger.circumstances.growth:
-        bounds = ledger.source_bounds if one.side == "source" else ledger.sink_bounds
-        topic, partition = bounds.place(one.partition)
+    for growth in ledger.circumstances.growth:
+        bounds = ledger.source_bounds if growth.side == "source" else ledger.sink_bounds
+        topic, partition = bounds.place(growth.partition)
         why = (
-            f"Partition {partition} of {topic} grew from {one.before:,} to {one.after:,} offsets"
-            " during the check."
+            f"Partition {partition} of {topic} grew from {growth.before:,} to {growth.after:,}"
+            " offsets during the check."
         )
-        sink = (one.partition, None) if one.side == "sink" else (None, None)
-        source = (bounds.topic, one.partition) if one.side == "source" else (None, None)
-        rows.append((*sink, *source, None, None, None, None, one.after - one.before, why))
+        sink = (growth.partition, None) if growth.side == "sink" else (None, None)
+        source = (bounds.topic, growth.partition) if growth.side == "source" else (None, None)
+        rows.append((*sink, *source, None, None, None, None, growth.after - growth.before, why))
     return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
 
 

@@ -44,7 +44,7 @@ WORDS = Words(
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row per source partition: at its end if the offset lies beyond, otherwise at the
     first lost input."""
-    frames = [one for one in (_beyond(ledger), _lost(ledger)) if one is not None]
+    frames = [frame for frame in (_beyond(ledger), _lost(ledger)) if frame is not None]
     return together(frames)
 
 
@@ -52,25 +52,25 @@ def _beyond(ledger: Ledger) -> DataFrame | None:
     if ledger.agreed.offsets is None:
         return None
     rows = untold(ledger)
-    for one in ledger.source_bounds.partitions:
-        offset = ledger.agreed.offsets.get(one.partition, 0)
-        stable = ledger.circumstances.source_lso.get(one.partition, one.hw)
+    for partition in ledger.source_bounds.partitions:
+        offset = ledger.agreed.offsets.get(partition.partition, 0)
+        stable = ledger.circumstances.source_lso.get(partition.partition, partition.hw)
         if offset <= stable:
             continue
-        if offset > one.hw:
-            end, cause = one.hw, None
+        if offset > partition.hw:
+            end, cause = partition.hw, None
             why = f"and the partition ends at {end:,}: inputs to come are skipped."
         else:
             end, cause = stable, PENDING
             why = f"and inputs from {end:,} on are pending: if they commit, they are skipped."
-        place = (ledger.source_bounds.topic, one.partition, end, None)
+        place = (ledger.source_bounds.topic, partition.partition, end, None)
         why = f"The group's offset is {offset:,}, {why}"
         rows.append((None, None, *place, None, cause, offset - end, why))
     return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
 
 
 def _lost(ledger: Ledger) -> DataFrame | None:
-    ends = {one.partition: one.hw for one in ledger.source_bounds.partitions}
+    ends = {bounds.partition: bounds.hw for bounds in ledger.source_bounds.partitions}
     offsets = {p: at for p, at in (ledger.agreed.offsets or {}).items() if at <= ends.get(p, at)}
     ahead = {
         partition: offset

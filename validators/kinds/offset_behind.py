@@ -45,8 +45,8 @@ def find(ledger: Ledger) -> DataFrame | None:
     if ledger.circumstances.offsets_after is not None:
         offsets = ledger.circumstances.offsets_after
     cause = _uncertain(ledger)
-    for one in ledger.source_bounds.partitions:
-        partition, offset = one.partition, offsets.get(one.partition)
+    for bounds in ledger.source_bounds.partitions:
+        partition, offset = bounds.partition, offsets.get(bounds.partition)
         after = ledger.after(partition)
         if offset is not None and offset < after:
             why = (

@@ -58,11 +58,11 @@ def find(ledger: Ledger) -> DataFrame | None:
             "maybe_offset_before": _last_before(F.when(maybe_first, F.col("offset")), line),
         }
     )
-    own = F.coalesce(first & (F.col("first_before") >= place), F.lit(False))
+    certain = F.coalesce(first & (F.col("first_before") >= place), F.lit(False))
     maybe = F.coalesce(maybe_first & (F.col("maybe_before") >= place), F.lit(False))
-    rows = rows.where(own | maybe | (F.col("place_before") >= place))
+    rows = rows.where(certain | maybe | (F.col("place_before") >= place))
     above = (
-        F.when(own, F.col("first_before"))
+        F.when(certain, F.col("first_before"))
         .when(maybe, F.col("maybe_before"))
         .otherwise(F.col("place_before"))
     )
@@ -70,7 +70,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     # decides.
     rows = rows.withColumn(
         "compared_offset",
-        F.when(own, F.col("first_offset_before"))
+        F.when(certain, F.col("first_offset_before"))
         .when(maybe, F.col("maybe_offset_before"))
         .otherwise(F.col("offset_before")),
     )
@@ -80,9 +80,9 @@ def find(ledger: Ledger) -> DataFrame | None:
     if another is not None:
         # The record named as the cause may not be a duplicate.
         cause = cause.when(F.col("waiting_before"), PENDING).when(another.isNotNull(), another)
-    cause = F.when(maybe & ~own, FIRST_COPY).otherwise(cause.otherwise(duplicate.NAME))
+    cause = F.when(maybe & ~certain, FIRST_COPY).otherwise(cause.otherwise(duplicate.NAME))
     backwards = above.getField("source_offset") - F.col("source_offset")
-    return evidence(rows, backwards, why, F.when(~own, cause).otherwise(_uncertain(ledger)))
+    return evidence(rows, backwards, why, F.when(~certain, cause).otherwise(_uncertain(ledger)))
 
 
 def _behind(offset: Column, index: Column) -> Column:
@@ -91,11 +91,14 @@ def _behind(offset: Column, index: Column) -> Column:
     later_input = F.format_string(
         "The output of source offset %d stands behind the output of offset %d of the same source"
         " partition.",
-        *("source_offset", offset),
+        "source_offset",
+        offset,
     )
     later_output = F.format_string(
         "Output %d of source offset %d, counted from 0, stands behind output %d of the same input.",
-        *("output_index", "source_offset", index),
+        "output_index",
+        "source_offset",
+        index,
     )
     again = F.format_string(
         "The output of source offset %d stands behind another copy of itself.", "source_offset"
@@ -111,11 +114,11 @@ def _with_copies(rows: DataFrame, ledger: Ledger) -> DataFrame:
     """Adds `repeat` (it is a later copy) and `unsure` (nothing tells whether it is)."""
     if not ledger.repeats_count:
         return rows.withColumns({"repeat": F.lit(False), "unsure": F.lit(False)})
-    found = {"repeat": ledger.repeats, "unsure": first_unknown(ledger.present)}
-    for name, copies in found.items():
+    copies_by_name = {"repeat": ledger.repeats, "unsure": first_unknown(ledger.present)}
+    for name, copies in copies_by_name.items():
         marked = copies.select("partition", "offset", F.lit(True).alias(name))
         rows = rows.join(marked, ["partition", "offset"], "left")
-    return rows.withColumns({name: F.coalesce(name, F.lit(False)) for name in found})
+    return rows.withColumns({name: F.coalesce(name, F.lit(False)) for name in copies_by_name})
 
 
 def _last_before(place: Column, line: WindowSpec) -> Column:

@@ -119,7 +119,7 @@ def _is_of_removed(ledger: Ledger) -> Column:
     # It may be the output of an input without an identity, such as an aborted one.
     nameless = ledger.identified.missing or ledger.identified.missing_elsewhere
     applies = ledger.agreed.retained and ledger.by_key and removed and not nameless
-    if not applies or any(one.inside for one in removed.values()):
+    if not applies or any(removal.inside for removal in removed.values()):
         return F.lit(False)
     first = ledger.retained.matched_from
     older = F.lit(False)
@@ -132,7 +132,9 @@ def _is_of_removed(ledger: Ledger) -> Column:
     # Removed inputs have no more outputs than there were offsets.
     most = ledger.expected.most
     committed = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & before)
-    if most is not None and committed.count() > most * sum(one.below for one in removed.values()):
+    if most is not None and committed.count() > most * sum(
+        removal.below for removal in removed.values()
+    ):
         return F.lit(False)
     return before
 

@@ -38,11 +38,13 @@ WORDS = Words(
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns a row for each topic with another id, and one for each record that is too old."""
     frames = []
-    seen = ledger.circumstances
-    if seen.replaced:
-        clauses = [(*(None,) * 8, 1, f"{why[:1].upper()}{why[1:]}.") for why in seen.replaced]
+    circumstances = ledger.circumstances
+    if circumstances.replaced:
+        clauses = [
+            (*(None,) * 8, 1, f"{why[:1].upper()}{why[1:]}.") for why in circumstances.replaced
+        ]
         frames.append(ledger.spark.createDataFrame(clauses, COLUMNS))
-    older = None if ledger.by_key else is_older(seen)
+    older = None if ledger.by_key else is_older(circumstances)
     if older is not None:
         committed = F.col("fate") == Fate.COMMITTED.value
         rows = ledger.sink.where(committed & (F.col("place") == Place.INPUT.value) & older)

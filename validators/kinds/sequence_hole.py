@@ -36,7 +36,10 @@ def find(ledger: Ledger) -> DataFrame | None:
     rows = rows.withColumn("offset", F.col("base_offset"))
     why = F.format_string(
         "Producer id %d at epoch %d continues with sequence number %d; %d was expected.",
-        *("producer_id", "producer_epoch", "base_sequence", "expected"),
+        "producer_id",
+        "producer_epoch",
+        "base_sequence",
+        "expected",
     )
     return evidence(of_log(rows), F.abs(F.col("base_sequence") - F.col("expected")), why)
 

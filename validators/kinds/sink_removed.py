@@ -32,14 +32,18 @@ WORDS = Words(
 
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row for each partition."""
-    seen = ledger.circumstances
+    circumstances = ledger.circumstances
     return removed(
-        ledger.spark, ledger.sink_bounds, seen.sink_removed, seen.policies, ledger.agreed.retained
+        ledger.spark,
+        ledger.sink_bounds,
+        circumstances.sink_removed,
+        circumstances.policies,
+        ledger.agreed.retained,
     )
 
 
 def covered(ledger: Ledger) -> int:
     """Counts the offsets of the judged range, including those below the log start; none if the
     topic was not inspected."""
-    below = sum(one.below for one in ledger.circumstances.sink_removed.values())
+    below = sum(removal.below for removal in ledger.circumstances.sink_removed.values())
     return ledger.sink_bounds.offsets + below if ledger.circumstances.looked else 0

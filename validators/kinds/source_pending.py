@@ -32,15 +32,15 @@ WORDS = Words(
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row for each partition, at its last stable offset."""
     rows = []
-    for one in ledger.source_bounds.partitions:
-        lso = ledger.circumstances.source_lso.get(one.partition, one.hw)
-        if lso < one.hw:
+    for partition in ledger.source_bounds.partitions:
+        lso = ledger.circumstances.source_lso.get(partition.partition, partition.hw)
+        if lso < partition.hw:
             why = (
-                f"{one.hw - lso:,} offsets are pending from here on: they are in an open"
+                f"{partition.hw - lso:,} offsets are pending from here on: they are in an open"
                 " transaction or wait behind one."
             )
-            place = (ledger.source_bounds.topic, one.partition, lso, None)
-            rows.append((None, None, *place, None, None, one.hw - lso, why))
+            place = (ledger.source_bounds.topic, partition.partition, lso, None)
+            rows.append((None, None, *place, None, None, partition.hw - lso, why))
     return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
 
 

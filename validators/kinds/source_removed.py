@@ -33,12 +33,12 @@ WORDS = Words(
 
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row for each partition."""
-    seen = ledger.circumstances
+    circumstances = ledger.circumstances
     return removed(
         ledger.spark,
         ledger.source_bounds,
-        seen.source_removed,
-        {**seen.policies, **seen.source_policies},
+        circumstances.source_removed,
+        {**circumstances.policies, **circumstances.source_policies},
         ledger.agreed.retained,
     )
 
@@ -46,5 +46,5 @@ def find(ledger: Ledger) -> DataFrame | None:
 def covered(ledger: Ledger) -> int:
     """Counts the offsets of the judged range, including those below the log start; none if the
     topic was not inspected."""
-    below = sum(one.below for one in ledger.circumstances.source_removed.values())
+    below = sum(removal.below for removal in ledger.circumstances.source_removed.values())
     return ledger.source_bounds.offsets + below if ledger.circumstances.looked else 0

@@ -50,12 +50,13 @@ WORDS = Words(
 
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row per transaction, at its first committed record."""
-    if not any(one.torn for one in ledger.ids):
+    if not any(transactional_id.torn for transactional_id in ledger.ids):
         return None
     rows = parts(ledger)
     why = F.format_string(
         "Of the %d records of its transaction, %d %s committed.",
-        *("total_in_all", "committed_in_all"),
+        "total_in_all",
+        "committed_in_all",
         F.when(F.col("committed_in_all") == 1, "is").otherwise("are"),
     )
     return evidence(rows, F.col("missing"), why, F.col("cause"))
@@ -65,19 +66,19 @@ def parts(ledger: Ledger) -> DataFrame:
     """Returns the torn transactions, one row each: the columns of `named` at their first committed
     record, and committed_in_all, total_in_all, missing (records), first_of_all and last_of_all
     (inputs), cause."""
-    one = Window.partitionBy(*header_transactions.NAME)
+    of_transaction = Window.partitionBy(*header_transactions.NAME)
     rows = ledger.named.withColumns(
         {
-            "committed_in_all": F.sum("committed").over(one),
-            "total_in_all": F.max("total").over(one),
-            "pending_in_all": F.sum("pending").over(one),
-            "first_of_all": F.min("first_input").over(one),
-            "last_of_all": F.max("last_input").over(one),
-            "stable_in_all": F.sum("stable").over(one),
-            "unstable_in_all": F.sum("unstable").over(one),
-            "strangers": F.count_if(F.col("producer_id").isNull()).over(one),
+            "committed_in_all": F.sum("committed").over(of_transaction),
+            "total_in_all": F.max("total").over(of_transaction),
+            "pending_in_all": F.sum("pending").over(of_transaction),
+            "first_of_all": F.min("first_input").over(of_transaction),
+            "last_of_all": F.max("last_input").over(of_transaction),
+            "stable_in_all": F.sum("stable").over(of_transaction),
+            "unstable_in_all": F.sum("unstable").over(of_transaction),
+            "strangers": F.count_if(F.col("producer_id").isNull()).over(of_transaction),
             "place": F.min(F.when(F.col("committed") > 0, F.struct("partition", "offset"))).over(
-                one
+                of_transaction
             ),
         }
     )
@@ -104,15 +105,17 @@ def parts(ledger: Ledger) -> DataFrame:
 def _with_cut(rows: DataFrame, ledger: Ledger) -> tuple[DataFrame, Column]:
     """Tells whether the missing part may have existed: below the start of a partition, or
     compacted."""
-    if any(one.gone for one in ledger.balance):
+    if any(partition.gone for partition in ledger.balance):
         return rows, F.lit(True)
-    begun = [one.partition for one in ledger.sink_bounds.partitions if one.start > 0]
+    begun = [
+        partition.partition for partition in ledger.sink_bounds.partitions if partition.start > 0
+    ]
     if not begun:
         return rows, F.lit(False)
-    held = ledger.named.where(F.col("partition").isin(begun)).groupBy(
+    named = ledger.named.where(F.col("partition").isin(begun)).groupBy(
         "transactional_id", "partition"
     )
-    lowest = held.agg(F.min("sequence").alias("lowest")).groupBy("transactional_id")
+    lowest = named.agg(F.min("sequence").alias("lowest")).groupBy("transactional_id")
     lows = lowest.agg(F.sort_array(F.collect_list("lowest")).alias("lows"))
     earlier = F.size(F.filter("lows", lambda low: low < F.col("sequence")))
     return rows.join(lows, "transactional_id", "left"), F.coalesce(earlier, F.lit(0)) < len(begun)
@@ -120,4 +123,4 @@ def _with_cut(rows: DataFrame, ledger: Ledger) -> tuple[DataFrame, Column]:
 
 def covered(ledger: Ledger) -> int:
     """Counts transactions with a committed record, in a sink that has transactions at all."""
-    return sum(one.committed for one in ledger.ids) if ledger.ends else 0
+    return sum(transactional_id.committed for transactional_id in ledger.ids) if ledger.ends else 0

@@ -41,9 +41,9 @@ _FIRST = (
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row per transaction, at its first record."""
     ids = [
-        one.transactional_id
-        for one in ledger.ids
-        if one.unknown and one.transactional_id in ledger.journaled
+        transactional_id.transactional_id
+        for transactional_id in ledger.ids
+        if transactional_id.unknown and transactional_id.transactional_id in ledger.journaled
     ]
     if not ids:
         return None
@@ -82,5 +82,12 @@ def covered(ledger: Ledger) -> int:
     all."""
     if not ledger.ends:
         return 0
-    own = [one for one in ledger.ids if one.transactional_id in ledger.journaled]
-    return sum(one.committed + one.aborted + one.open for one in own)
+    journaled = [
+        transactional_id
+        for transactional_id in ledger.ids
+        if transactional_id.transactional_id in ledger.journaled
+    ]
+    return sum(
+        transactional_id.committed + transactional_id.aborted + transactional_id.open
+        for transactional_id in journaled
+    )

@@ -33,17 +33,19 @@ NONE = Coordinator(0, (), 0, ())
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns the rows. A row of an offset has no place in the sink: it lies in
     `__consumer_offsets`."""
-    heard = ledger.coordinator or NONE
-    decided = (row(each, each.why) for each in heard.open if each.stuck)
+    coordinator = ledger.coordinator or NONE
+    decided = (
+        row(transaction, transaction.why) for transaction in coordinator.open if transaction.stuck
+    )
     waiting = (
-        Row(None, None, each.holders[0].name, None, 0, each.why)
-        for each in heard.unstable
-        if each.stuck
+        Row(None, None, offset.holders[0].name, None, 0, offset.why)
+        for offset in coordinator.unstable
+        if offset.stuck
     )
     return told(ledger.spark, (*decided, *waiting))
 
 
 def covered(ledger: Ledger) -> int:
     """Counts partitions whose leaders were asked, and group offsets that were requested."""
-    heard = ledger.coordinator or NONE
-    return heard.partitions + heard.offsets
+    coordinator = ledger.coordinator or NONE
+    return coordinator.partitions + coordinator.offsets

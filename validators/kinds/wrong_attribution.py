@@ -38,9 +38,17 @@ WORDS = Words(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    found = [_mixed(ledger)] if any(one.strangers for one in ledger.ids) else []
-    found += [_misdeclared(ledger)] if any(one.misdeclared for one in ledger.ids) else []
-    return together(found)
+    frames = (
+        [_mixed(ledger)]
+        if any(transactional_id.strangers for transactional_id in ledger.ids)
+        else []
+    )
+    frames += (
+        [_misdeclared(ledger)]
+        if any(transactional_id.misdeclared for transactional_id in ledger.ids)
+        else []
+    )
+    return together(frames)
 
 
 def _mixed(ledger: Ledger) -> DataFrame:
@@ -61,9 +69,10 @@ def _mixed(ledger: Ledger) -> DataFrame:
 
 def _misdeclared(ledger: Ledger) -> DataFrame:
     """Returns names whose marker contradicts the journal, each at its first record."""
-    one = Window.partitionBy(*header_transactions.NAME)
+    of_transaction = Window.partitionBy(*header_transactions.NAME)
     rows = ledger.named.withColumn(
-        "split", (F.sum("stable").over(one) > 0) & (F.sum("unstable").over(one) > 0)
+        "split",
+        (F.sum("stable").over(of_transaction) > 0) & (F.sum("unstable").over(of_transaction) > 0),
     )
     committed = (F.col("unstable") > 0) & (F.col("declared") == Fate.COMMITTED.value)
     aborted = (F.col("stable") > 0) & (F.col("declared") == Fate.ABORTED.value)
@@ -79,4 +88,7 @@ def _misdeclared(ledger: Ledger) -> DataFrame:
 
 
 def covered(ledger: Ledger) -> int:
-    return sum(one.committed + one.aborted + one.open for one in ledger.ids)
+    return sum(
+        transactional_id.committed + transactional_id.aborted + transactional_id.open
+        for transactional_id in ledger.ids
+    )

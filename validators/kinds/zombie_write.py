@@ -36,20 +36,23 @@ WORDS = Words(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    found: list[DataFrame] = []
+    frames: list[DataFrame] = []
     if ledger.raw_log is not None and ledger.marks("stale"):
         stale = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("stale"))
         why = F.format_string(
             "%s of producer id %d at epoch %d after its epoch %d: it was fenced.",
-            *(records("count"), "producer_id", "producer_epoch", "epoch_before"),
+            records("count"),
+            "producer_id",
+            "producer_epoch",
+            "epoch_before",
         )
-        found.append(
+        frames.append(
             evidence(of_log(stale.withColumn("offset", F.col("base_offset"))), F.col("count"), why)
         )
-    found += [_first_of(ledger, earlier, later) for earlier, later in _overlaps(ledger)]
+    frames += [_first_of(ledger, earlier, later) for earlier, later in _overlaps(ledger)]
     if not ledger.ids and _may_repeat_each_other(ledger):
-        found.append(_repeated_by_another(ledger, ledger.raw_log))
-    return together(found)
+        frames.append(_repeated_by_another(ledger, ledger.raw_log))
+    return together(frames)
 
 
 def _overlaps(ledger: Ledger) -> list[tuple[TransactionalId, TransactionalId]]:
@@ -57,21 +60,30 @@ def _overlaps(ledger: Ledger) -> list[tuple[TransactionalId, TransactionalId]]:
     overlap, the later one second."""
     if ledger.order is not Order.PER_SOURCE_PARTITION:
         return []
-    known = [one for one in ledger.ids if one.source_partition is not None]
-    known.sort(key=lambda one: (one.source_partition, one.first_input))
-    found = []
-    furthest = known[:1]
-    for one in known[1:]:
+    ids = [
+        transactional_id
+        for transactional_id in ledger.ids
+        if transactional_id.source_partition is not None
+    ]
+    ids.sort(
+        key=lambda transactional_id: (
+            transactional_id.source_partition,
+            transactional_id.first_input,
+        )
+    )
+    overlaps = []
+    furthest = ids[:1]
+    for transactional_id in ids[1:]:
         last = furthest[0]
-        if last.source_partition == one.source_partition and (last.last_input or 0) >= (
-            one.first_input or 0
+        if last.source_partition == transactional_id.source_partition and (
+            last.last_input or 0
+        ) >= (transactional_id.first_input or 0):
+            overlaps.append((last, transactional_id))
+        if last.source_partition != transactional_id.source_partition or (last.last_input or 0) < (
+            transactional_id.last_input or 0
         ):
-            found.append((last, one))
-        if last.source_partition != one.source_partition or (last.last_input or 0) < (
-            one.last_input or 0
-        ):
-            furthest = [one]
-    return found
+            furthest = [transactional_id]
+    return overlaps
 
 
 def _first_of(ledger: Ledger, earlier: TransactionalId, later: TransactionalId) -> DataFrame:
@@ -122,9 +134,11 @@ def _repeated_by_another(ledger: Ledger, log: RawLog | None) -> DataFrame:
     inputs = F.when(F.col("shared") == 1, "input").otherwise("inputs")
     why = F.format_string(
         "Both %s and %s committed outputs of %s of one source partition, offsets %d to %d.",
-        *("first_name", "later_name"),
+        "first_name",
+        "later_name",
         F.format_string("%,d %s", "shared", inputs),
-        *("source_offset", "last_input"),
+        "source_offset",
+        "last_input",
     )
     return evidence(rows.where(F.col("turn") == 1), F.col("shared"), why, F.col("cause"))
 

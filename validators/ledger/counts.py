@@ -405,8 +405,8 @@ def count_doubts(
     repeated = reduce(
         Column.__add__,
         (
-            F.coalesce(F.col(f"{one}_count") - F.bit_count(one), F.lit(0))
-            for one in ("found", "seen")
+            F.coalesce(F.col(f"{side}_count") - F.bit_count(side), F.lit(0))
+            for side in ("found", "seen")
         ),
     )
     # Repeated and missing offsets have a doubt of their own.
@@ -415,12 +415,12 @@ def count_doubts(
         Doubt.REPEATED: repeated,
         Doubt.UNSEEN: F.bit_count(unseen),
         Doubt.UNEQUAL: unequal.cast("int"),
-        **{one: F.col(one.name) for one in (Doubt.OUTSIDE, Doubt.PAST_LSO, Doubt.UNCOVERED)},
+        **{doubt: F.col(doubt.name) for doubt in (Doubt.OUTSIDE, Doubt.PAST_LSO, Doubt.UNCOVERED)},
     }
     pairs = words.select("partition", "word", "seen", "seen_count", "seen_content").join(
         records, ["partition", "word"], "full"
     )
-    sums = {**{one.name: count for one, count in counted.items()}, "hidden": F.col("hidden")}
+    sums = {**{doubt.name: count for doubt, count in counted.items()}, "hidden": F.col("hidden")}
     row = pairs.agg(
         *(F.coalesce(F.sum(count), F.lit(0)).alias(name) for name, count in sums.items())
     ).collect()[0]

@@ -131,8 +131,8 @@ def retained_range(
         of_others = sink in sink_removed and origins[sink] - {source}
         return not by_key or not (removals[source] - {sink} or of_others)
 
-    compacted = any(one.inside for one in source_removed.values())
-    sink_compacted = any(one.inside for one in sink_removed.values())
+    compacted = any(removal.inside for removal in source_removed.values())
+    sink_compacted = any(removal.inside for removal in sink_removed.values())
     judged_from, phantoms_from, matched_from = {}, {}, {}
     for sink, start in partitions.items():
         firsts = {
