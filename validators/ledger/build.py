@@ -132,21 +132,24 @@ def build_ledger(
     of the topics besides their records.
     """
     began = time.monotonic()
-    given = _Given(
-        *(
-            committed,
-            uncommitted,
-            source,
-            sink_bounds,
-            source_bounds,
-            evidence,
-            accounts.raw_log,
-            accounts.declared,
-        ),
-        *(identity, expected, agreed, order, accounts.source_log or NOTHING_LOGGED, packs),
-        _read(source_bounds, circumstances),
+    ledger_input = _LedgerInput(
+        committed=committed,
+        uncommitted=uncommitted,
+        source=source,
+        sink_bounds=sink_bounds,
+        source_bounds=source_bounds,
+        evidence=evidence,
+        raw_log=accounts.raw_log,
+        declared=accounts.declared,
+        identity=identity,
+        expected=expected,
+        agreed=agreed,
+        order=order,
+        source_log=accounts.source_log or NOTHING_LOGGED,
+        packs=packs,
+        read=_read(source_bounds, circumstances),
     )
-    found = _shortly(given) or _at_length(given)
+    counts = _shortly(ledger_input) or _at_length(ledger_input)
     values = values_wanted(source, uncommitted, source_bounds, agreed)
     decoded, outputs = in_parallel(
         lambda: count_decoded(source, agreed.source_fields),
@@ -157,10 +160,17 @@ def build_ledger(
         *empty_fields(source_bounds.topic, decoded),
         *empty_fields(sink_bounds.topic, outputs),
     )
-    asked = _Asked(
-        sink_bounds, source_bounds, evidence, expected, agreed, order, identity, circumstances
+    judge_input = _JudgeInput(
+        sink_bounds=sink_bounds,
+        source_bounds=source_bounds,
+        evidence=evidence,
+        expected=expected,
+        agreed=agreed,
+        order=order,
+        identity=identity,
+        circumstances=circumstances,
     )
-    ledger = _ledger(source.sparkSession, found, asked, accounts, values, doubts, began)
+    ledger = _ledger(source.sparkSession, counts, judge_input, accounts, values, doubts, began)
     return replace(ledger, source=source, produced=uncommitted, inputs_decoded=decoded)
 
 
@@ -181,12 +191,12 @@ def proved_ledger(
     something is odd or folded readings cannot answer the question."""
     began = time.monotonic()
     raw_log, declared, _, source_log, _ = accounts
-    told = (
+    needs_readings = (
         agreed.value is not None
         or expected.count is not None
         or (source_log is not None and source_log.aborted)
     )
-    log = None if raw_log is None or told else regular_log(raw_log.facts, sink_bounds)
+    log = None if raw_log is None or needs_readings else regular_log(raw_log.facts, sink_bounds)
     if raw_log is None or log is None:
         raise ReadingsNeeded
     outcomes = declared.outcomes if declared else None
@@ -198,22 +208,21 @@ def proved_ledger(
     def records() -> DataFrame:
         raise ReadingsNeeded
 
-    found = _proved(sound, spark, source_bounds, expected.kind, records)
-    line = Order.PER_SOURCE_PARTITION
-    asked = _Asked(
-        sink_bounds,
-        source_bounds,
-        evidence,
-        expected,
-        agreed,
-        line,
-        Identity.LINEAGE,
-        circumstances,
+    counts = _proved(sound, spark, source_bounds, expected.kind, records)
+    judge_input = _JudgeInput(
+        sink_bounds=sink_bounds,
+        source_bounds=source_bounds,
+        evidence=evidence,
+        expected=expected,
+        agreed=agreed,
+        order=Order.PER_SOURCE_PARTITION,
+        identity=Identity.LINEAGE,
+        circumstances=circumstances,
     )
-    return _ledger(spark, found, asked, accounts, None, doubts, began)
+    return _ledger(spark, counts, judge_input, accounts, None, doubts, began)
 
 
-class _Asked(NamedTuple):
+class _JudgeInput(NamedTuple):
     """What to judge, and where."""
 
     sink_bounds: Bounds
@@ -228,69 +237,70 @@ class _Asked(NamedTuple):
 
 def _ledger(
     spark: SparkSession,
-    found: _Counted,
-    asked: _Asked,
+    counts: _LedgerCounts,
+    judge_input: _JudgeInput,
     accounts: Accounts,
     values: Values | None,
     doubts: Sequence[str],
     began: float,
 ) -> Ledger:
     raw_log, declared = accounts.raw_log, accounts.declared
-    bounds = asked.sink_bounds.partitions
+    bounds = judge_input.sink_bounds.partitions
     balance = tuple(
-        _balance(one, found.cells, found.headers, raw_log is not None) for one in bounds
+        _balance(partition, counts.cells, counts.headers, raw_log is not None)
+        for partition in bounds
     )
     return Ledger(
         spark=spark,
-        records=found.records,
-        named=found.named,
-        wanted=found.wanted,
-        sink_bounds=asked.sink_bounds,
-        source_bounds=asked.source_bounds,
+        records=counts.records,
+        named=counts.named,
+        wanted=counts.wanted,
+        sink_bounds=judge_input.sink_bounds,
+        source_bounds=judge_input.source_bounds,
         raw_log=raw_log,
         coordinator=accounts.coordinator,
         heard=accounts.heard(),
-        cells=found.cells,
-        headers=found.headers,
-        ids=found.ids,
-        ends=found.ends,
-        sound=found.sound,
-        hidden=found.hidden,
-        repeats_count=found.repeats_count,
-        missing=found.missing,
-        inputs_count=found.inputs.judged,
-        aborted_inputs=found.aborted_inputs,
+        cells=counts.cells,
+        headers=counts.headers,
+        ids=counts.ids,
+        ends=counts.ends,
+        sound=counts.sound,
+        hidden=counts.hidden,
+        repeats_count=counts.repeats_count,
+        missing=counts.missing,
+        inputs_count=counts.inputs.judged,
+        aborted_inputs=counts.aborted_inputs,
         journaled=declared.transactional_ids if declared is not None else frozenset(),
-        written=found.written,
-        written_count=sum(found.writers.values()),
-        writers=frozenset(found.writers),
+        written=counts.written,
+        written_count=sum(counts.writers.values()),
+        writers=frozenset(counts.writers),
         polled=accounts.polled,
-        outputs_count=found.outputs_count,
-        expected=asked.expected,
-        agreed=asked.agreed,
-        identity=asked.identity,
-        circumstances=asked.circumstances,
-        identified=found.identified,
-        identities=found.identities,
-        sink_keys=found.sink_keys,
-        alike=found.alike,
-        keys=found.keys,
+        outputs_count=counts.outputs_count,
+        expected=judge_input.expected,
+        agreed=judge_input.agreed,
+        identity=judge_input.identity,
+        circumstances=judge_input.circumstances,
+        identified=counts.identified,
+        identities=counts.identities,
+        sink_keys=counts.sink_keys,
+        alike=counts.alike,
+        keys=counts.keys,
         values=values,
-        order=asked.order,
-        lines=found.lines,
+        order=judge_input.order,
+        lines=counts.lines,
         balance=balance,
-        transactions=_transactions(found.ids, found.ends),
+        transactions=_transactions(counts.ids, counts.ends),
         doubts=(
-            *found.doubts,
+            *counts.doubts,
             *doubts,
-            *doubts_of(found.doubted, found.inputs, balance, asked.source_bounds),
+            *doubts_of(counts.doubted, counts.inputs, balance, judge_input.source_bounds),
         ),
-        evidence=asked.evidence,
+        evidence=judge_input.evidence,
         took_s=time.monotonic() - began,
     )
 
 
-class _Given(NamedTuple):
+class _LedgerInput(NamedTuple):
     """What to count."""
 
     committed: DataFrame
@@ -328,7 +338,7 @@ class _Given(NamedTuple):
         return self.by_key and self.expected.kind is Expect.ONE_TO_MANY
 
 
-class _Counted(NamedTuple):
+class _LedgerCounts(NamedTuple):
     """The counts, named after the ledger's fields."""
 
     records: Callable[[], DataFrame]
@@ -357,42 +367,66 @@ class _Counted(NamedTuple):
     doubts: tuple[str, ...] = ()
 
 
-def _shortly(given: _Given) -> _Counted | None:
+def _shortly(ledger_input: _LedgerInput) -> _LedgerCounts | None:
     """Counts a topic with the proof of validators/fast_path/proof.py. None if something is odd, or
     if more is asked: counts of outputs, matching by key, or another order."""
-    expected = given.expected
-    simple = given.identity is Identity.LINEAGE and given.aborted is None and expected.count is None
-    if not simple or given.order is not Order.PER_SOURCE_PARTITION or given.raw_log is None:
+    expected = ledger_input.expected
+    simple = (
+        ledger_input.identity is Identity.LINEAGE
+        and ledger_input.aborted is None
+        and expected.count is None
+    )
+    if (
+        not simple
+        or ledger_input.order is not Order.PER_SOURCE_PARTITION
+        or ledger_input.raw_log is None
+    ):
         return None
-    if given.agreed.sink_fields:
+    if ledger_input.agreed.sink_fields:
         # Folded readings do not tell which records cannot be decoded.
         return None
-    log = regular_log(given.raw_log.facts, given.sink_bounds)
-    if log is None or estimated_pieces(given.sink_bounds, log) > PIECES_MAX:
+    log = regular_log(ledger_input.raw_log.facts, ledger_input.sink_bounds)
+    if log is None or estimated_pieces(ledger_input.sink_bounds, log) > PIECES_MAX:
         return None
-    source = given.source
-    if given.read != given.source_bounds:
-        source = source.where(between("partition", "offset", given.source_bounds, "lso"))
-    folded = fold(given.committed, given.uncommitted, source, log, content(), given.offsets)
-    outcomes = given.declared.outcomes if given.declared else None
+    source = ledger_input.source
+    if ledger_input.read != ledger_input.source_bounds:
+        source = source.where(between("partition", "offset", ledger_input.source_bounds, "lso"))
+    folded = fold(
+        ledger_input.committed,
+        ledger_input.uncommitted,
+        source,
+        log,
+        content(),
+        ledger_input.offsets,
+    )
+    outcomes = ledger_input.declared.outcomes if ledger_input.declared else None
     sound = prove(
-        folded, log, given.raw_log.table, given.sink_bounds, given.source_bounds, outcomes
+        folded,
+        log,
+        ledger_input.raw_log.table,
+        ledger_input.sink_bounds,
+        ledger_input.source_bounds,
+        outcomes,
     )
     if sound is None:
         return None
 
     def records() -> DataFrame:
-        whole, _ = _unpacked(given)
-        inputs = count_inputs(given.source, given.source_bounds, given.read, None)
+        whole, _ = _unpacked(ledger_input)
+        inputs = count_inputs(
+            ledger_input.source, ledger_input.source_bounds, ledger_input.read, None
+        )
         return _keep_sink(whole, _keep_words(whole), inputs.dense, None)
 
-    found = _proved(sound, given.source.sparkSession, given.source_bounds, expected.kind, records)
-    written = written_by(given.source, given.source_bounds)
-    return found._replace(
+    counts = _proved(
+        sound, ledger_input.source.sparkSession, ledger_input.source_bounds, expected.kind, records
+    )
+    written = written_by(ledger_input.source, ledger_input.source_bounds)
+    return counts._replace(
         wanted=(
             None
             if expected.kind is Expect.ZERO_OR_ONE
-            else outputs_wanted(given.source, given.source_bounds, None)
+            else outputs_wanted(ledger_input.source, ledger_input.source_bounds, None)
         ),
         written=written,
         writers=count_writers(written) if sound.headed else {},
@@ -405,10 +439,10 @@ def _proved(
     source_bounds: Bounds,
     expect: Expect,
     records: Callable[[], DataFrame],
-) -> _Counted:
+) -> _LedgerCounts:
     """Turns a proof into counts, for inputs without headers."""
-    width = sum(one.lso - one.start for one in source_bounds.partitions)
-    return _Counted(
+    width = sum(partition.lso - partition.start for partition in source_bounds.partitions)
+    return _LedgerCounts(
         records=records,
         named=frame_of(spark, sound.named, NAMED_COLUMNS),
         wanted=None,
@@ -425,48 +459,62 @@ def _proved(
     )
 
 
-def _at_length(given: _Given) -> _Counted:
+def _at_length(ledger_input: _LedgerInput) -> _LedgerCounts:
     """Counts any topic: examines each record together with everything known about it."""
-    given, lost = _unpacked(given)
-    _, uncommitted, source, sink_bounds, source_bounds, evidence, raw_log, *_ = given
-    expected, aborted = given.expected, given.aborted
+    ledger_input, lost = _unpacked(ledger_input)
+    _, uncommitted, source, sink_bounds, source_bounds, evidence, raw_log, *_ = ledger_input
+    expected, aborted = ledger_input.expected, ledger_input.aborted
     # A record may be the output of an input that is not due, so those are counted too.
     counts = expected.counts(source, _whole(source_bounds))
-    counts = counts if counts is None else keep(counts, f"{evidence}/expected", given.offsets)
-    words, inputs, headers, ends, aborted_inputs, still_packed, held = in_parallel(
-        lambda: _keep_words(given),
-        lambda: count_inputs(source, source_bounds, given.read, counts),
+    counts = (
+        counts if counts is None else keep(counts, f"{evidence}/expected", ledger_input.offsets)
+    )
+    words, inputs, headers, ends, aborted_inputs, still_packed, identities = in_parallel(
+        lambda: _keep_words(ledger_input),
+        lambda: count_inputs(source, source_bounds, ledger_input.read, counts),
         lambda: count_headers(raw_log.facts, sink_bounds) if raw_log else {},
         lambda: count_ends(raw_log, sink_bounds) if raw_log else {},
         lambda: aborted.count() if aborted is not None else 0,
         lambda: raw_log is None and has_packs(uncommitted),
-        lambda: count_identities(*_identities(given, counts)) if given.by_key else Identities(),
+        lambda: (
+            count_identities(*_identities(ledger_input, counts))
+            if ledger_input.by_key
+            else Identities()
+        ),
     )
     # If an input has no identity, nothing tells whether its output exists.
-    known, of_known = (source, counts) if not held.missing else _identifiable(given, counts)
-    sink = _keep_sink(given, words, inputs.dense, counts)
-    told = named(sink, raw_log, sink_bounds)
+    identifiable, identifiable_counts = (
+        (source, counts) if not identities.missing else _identifiable(ledger_input, counts)
+    )
+    sink = _keep_sink(ledger_input, words, inputs.dense, counts)
+    transactions = named(sink, raw_log, sink_bounds)
     any_number = counts is None and expected.kind is Expect.ZERO_OR_ONE
-    per_key = given.order is Order.PER_KEY
-    uncertain = held.repeated > 0 or (given.by_key and given.source_log.pending is not None)
+    per_key = ledger_input.order is Order.PER_KEY
+    uncertain = identities.repeated > 0 or (
+        ledger_input.by_key and ledger_input.source_log.pending is not None
+    )
     written = written_by(source, source_bounds)
     cells, compared, ids, (repeats_count, met), outputs_count, lines, writers, alike, keys = (
         in_parallel(
             lambda: count_cells(sink, headers, source_bounds.topic),
             lambda: count_doubts(sink, words, sink_bounds, raw_log is not None),
-            lambda: count_ids(told),
+            lambda: count_ids(transactions),
             lambda: count_repeats(sink),
-            lambda: _count_wanted(given, known, of_known, inputs, any_number, sink),
+            lambda: _count_wanted(
+                ledger_input, identifiable, identifiable_counts, inputs, any_number, sink
+            ),
             lambda: count_lines_at_length(sink, per_key) if per_key or uncertain else None,
             lambda: count_writers(written) if inputs.headed else {},
-            lambda: count_alike(sink, sink_bounds) if given.compared else 0,
+            lambda: count_alike(sink, sink_bounds) if ledger_input.compared else 0,
             lambda: count_keys(sink, sink_bounds) if per_key else Keys(),
         )
     )
-    return _Counted(
+    return _LedgerCounts(
         records=lambda: sink,
-        named=told,
-        wanted=None if any_number else outputs_wanted(known, source_bounds, of_known),
+        named=transactions,
+        wanted=None
+        if any_number
+        else outputs_wanted(identifiable, source_bounds, identifiable_counts),
         cells=cells,
         headers=headers,
         ids=ids,
@@ -480,9 +528,9 @@ def _at_length(given: _Given) -> _Counted:
         repeats_count=repeats_count,
         missing=outputs_count - met,
         aborted_inputs=aborted_inputs,
-        identified=held,
-        identities=(lambda: _identities(given, counts)[0]) if given.by_key else None,
-        sink_keys=(lambda: _sink_keys(given)) if given.by_key else None,
+        identified=identities,
+        identities=(lambda: _identities(ledger_input, counts)[0]) if ledger_input.by_key else None,
+        sink_keys=(lambda: _sink_keys(ledger_input)) if ledger_input.by_key else None,
         alike=alike,
         keys=keys,
         doubted=compared[0],
@@ -490,20 +538,22 @@ def _at_length(given: _Given) -> _Counted:
     )
 
 
-def _identifiable(given: _Given, counts: DataFrame | None) -> tuple[DataFrame, DataFrame | None]:
+def _identifiable(
+    ledger_input: _LedgerInput, counts: DataFrame | None
+) -> tuple[DataFrame, DataFrame | None]:
     """Selects the inputs that hold an identity, with their counts."""
-    known = given.source.where(given.agreed.match.of_source().isNotNull())
+    inputs = ledger_input.source.where(ledger_input.agreed.match.of_source().isNotNull())
     if counts is None:
-        return known, None
-    places = known.select(
+        return inputs, None
+    places = inputs.select(
         F.col("partition").alias("source_partition"), F.col("offset").alias("source_offset")
     )
-    return known, counts.join(places, ["source_partition", "source_offset"], "left_semi")
+    return inputs, counts.join(places, ["source_partition", "source_offset"], "left_semi")
 
 
 def _count_wanted(
-    given: _Given,
-    known: DataFrame,
+    ledger_input: _LedgerInput,
+    identifiable: DataFrame,
     counts: DataFrame | None,
     inputs: Inputs,
     any_number: bool,
@@ -511,20 +561,23 @@ def _count_wanted(
 ) -> int:
     if any_number:
         return count_outputs(outputs_produced(sink))
-    if known is given.source:
+    if identifiable is ledger_input.source:
         return inputs.outputs
-    return outputs_wanted(known, given.source_bounds, counts).count()
+    return outputs_wanted(identifiable, ledger_input.source_bounds, counts).count()
 
 
-def _identities(given: _Given, counts: DataFrame | None) -> tuple[DataFrame, DataFrame | None]:
+def _identities(
+    ledger_input: _LedgerInput, counts: DataFrame | None
+) -> tuple[DataFrame, DataFrame | None]:
     """Returns the identities of the source's committed and pending records, and those of its
     aborted records. Leaves out committed records without an identity whose count of outputs is 0,
     such as tombstones: no output is theirs, so whatever is committed belongs to another input."""
-    match, log = given.agreed.match, given.source_log
+    match, log = ledger_input.agreed.match, ledger_input.source_log
     pending, aborted = (
-        None if one is None else identified(one, match) for one in (log.pending, log.aborted)
+        None if records is None else identified(records, match)
+        for records in (log.pending, log.aborted)
     )
-    inputs = identified(given.source, match)
+    inputs = identified(ledger_input.source, match)
     if counts is not None:
         place = ["source_partition", "source_offset"]
         silent = counts.where(F.col("expected") == 0).select(*place, F.lit(True).alias("silent"))
@@ -538,70 +591,91 @@ def _identities(given: _Given, counts: DataFrame | None) -> tuple[DataFrame, Dat
     return every, aborted
 
 
-def _sink_keys(given: _Given) -> DataFrame:
-    return given.uncommitted.select(
-        "partition", "offset", given.agreed.match.of_sink().alias("source_key")
+def _sink_keys(ledger_input: _LedgerInput) -> DataFrame:
+    return ledger_input.uncommitted.select(
+        "partition", "offset", ledger_input.agreed.match.of_sink().alias("source_key")
     )
 
 
-def _unpacked(given: _Given) -> tuple[_Given, tuple[str, ...]]:
+def _unpacked(ledger_input: _LedgerInput) -> tuple[_LedgerInput, tuple[str, ...]]:
     """Returns the same input with each packed record's own headers, kept as Parquet; adds a doubt
     if some headers are lost."""
-    if given.packs is None:
-        return given, ()
-    packs, evidence = given.packs, given.evidence
+    if ledger_input.packs is None:
+        return ledger_input, ()
+    packs, evidence = ledger_input.packs, ledger_input.evidence
 
     def whole(reading: DataFrame, name: str) -> DataFrame:
         columns = None if DECODED in reading.columns else COLUMNS
-        return keep(unpacked(reading, packs), f"{evidence}/{name}", given.offsets, columns)
+        return keep(unpacked(reading, packs), f"{evidence}/{name}", ledger_input.offsets, columns)
 
     committed, uncommitted = in_parallel(
-        lambda: whole(given.committed, "committed"), lambda: whole(given.uncommitted, "uncommitted")
+        lambda: whole(ledger_input.committed, "committed"),
+        lambda: whole(ledger_input.uncommitted, "uncommitted"),
     )
     lost = count_lost(committed, packs)
-    return given._replace(committed=committed, uncommitted=uncommitted), (
+    return ledger_input._replace(committed=committed, uncommitted=uncommitted), (
         f"{LOST}: {lost:,}.",
     ) * bool(lost)
 
 
-def _keep_words(given: _Given) -> DataFrame:
-    words = sink_words(given.committed, given.raw_log, given.sink_bounds)
-    return keep(words, f"{given.evidence}/words", given.offsets, WORD_COLUMNS)
+def _keep_words(ledger_input: _LedgerInput) -> DataFrame:
+    words = sink_words(ledger_input.committed, ledger_input.raw_log, ledger_input.sink_bounds)
+    return keep(words, f"{ledger_input.evidence}/words", ledger_input.offsets, WORD_COLUMNS)
 
 
-def _keep_sink(given: _Given, words: DataFrame, dense: bool, counts: DataFrame | None) -> DataFrame:
+def _keep_sink(
+    ledger_input: _LedgerInput, words: DataFrame, dense: bool, counts: DataFrame | None
+) -> DataFrame:
     """Keeps the sink's records with `SINK_COLUMNS`. `dense` and `counts` are as in
     `with_places`."""
-    agreed, source, bounds = given.agreed, given.source, given.source_bounds
-    hashed = {"held": agreed.match.of_sink(), "value_hash": _value_hash(given)}
+    agreed, source, bounds = ledger_input.agreed, ledger_input.source, ledger_input.source_bounds
+    hashed = {"held": agreed.match.of_sink(), "value_hash": _value_hash(ledger_input)}
     lost = undecoded() if agreed.sink_fields else F.lit(None).cast("string")
     hashed["undecoded"] = lost
-    records = given.uncommitted.withColumns(hashed)
-    records = with_fates(records, words, given.sink_bounds, given.raw_log is not None)
-    records = with_declared(with_transaction(records), given.declared)
-    if given.by_key:
+    records = ledger_input.uncommitted.withColumns(hashed)
+    records = with_fates(records, words, ledger_input.sink_bounds, ledger_input.raw_log is not None)
+    records = with_declared(with_transaction(records), ledger_input.declared)
+    if ledger_input.by_key:
         records = records.withColumn("countable", countable())
     records = with_input(
-        records, source, bounds, given.identity, counts, agreed.match, given.source_log
+        records,
+        source,
+        bounds,
+        ledger_input.identity,
+        counts,
+        agreed.match,
+        ledger_input.source_log,
     )
-    if not given.by_key:
+    if not ledger_input.by_key:
         certain = {"identified": F.lit(True), "ambiguous": F.lit(False), "waiting": F.lit(False)}
         records = records.withColumns(certain)
     records = with_numbered_input(records, bounds)
     records = with_places(
-        *(records, source, bounds, given.read, dense, counts, given.expected.most),
-        given.source_log,
+        records,
+        source,
+        bounds,
+        read=ledger_input.read,
+        dense=dense,
+        counts=counts,
+        most=ledger_input.expected.most,
+        source_log=ledger_input.source_log,
     )
-    kept = given.order is Order.PER_KEY or given.compared
-    key_hash = digest(F.col("key")) if kept else F.lit(None).cast("binary")
+    needs_key_hash = ledger_input.order is Order.PER_KEY or ledger_input.compared
+    key_hash = digest(F.col("key")) if needs_key_hash else F.lit(None).cast("binary")
     records = records.withColumn("key_hash", key_hash)
     names = column_names(SINK_COLUMNS)
-    return keep(records.select(*names), f"{given.evidence}/sink", given.offsets, SINK_COLUMNS)
+    return keep(
+        records.select(*names), f"{ledger_input.evidence}/sink", ledger_input.offsets, SINK_COLUMNS
+    )
 
 
-def _value_hash(given: _Given) -> Column:
-    kept = given.agreed.value is not None or given.compared
-    return digest(compared_value(given.agreed)) if kept else F.lit(None).cast("binary")
+def _value_hash(ledger_input: _LedgerInput) -> Column:
+    needs_value_hash = ledger_input.agreed.value is not None or ledger_input.compared
+    return (
+        digest(compared_value(ledger_input.agreed))
+        if needs_value_hash
+        else F.lit(None).cast("binary")
+    )
 
 
 def _read(judged: Bounds, circumstances: Circumstances) -> Bounds:
@@ -610,15 +684,18 @@ def _read(judged: Bounds, circumstances: Circumstances) -> Bounds:
     return replace(
         judged,
         partitions=tuple(
-            replace(one, lso=max(one.lso, ends.get(one.partition, one.lso)))
-            for one in judged.partitions
+            replace(partition, lso=max(partition.lso, ends.get(partition.partition, partition.lso)))
+            for partition in judged.partitions
         ),
     )
 
 
 def _whole(bounds: Bounds) -> Bounds:
     """Moves each `lso` to the high watermark, so nothing at the end of a reading is left out."""
-    return replace(bounds, partitions=tuple(replace(one, lso=one.hw) for one in bounds.partitions))
+    return replace(
+        bounds,
+        partitions=tuple(replace(partition, lso=partition.hw) for partition in bounds.partitions),
+    )
 
 
 def _balance(
@@ -640,7 +717,8 @@ def _transactions(ids: Sequence[TransactionalId], ends: Mapping[str, int]) -> Tr
     counts a transaction once per partition."""
     if ids:
         committed, aborted, unfinished = (
-            sum(getattr(one, end) for one in ids) for end in ("committed", "aborted", "open")
+            sum(getattr(transactional_id, end) for transactional_id in ids)
+            for end in ("committed", "aborted", "open")
         )
         return Transactions(committed, aborted, unfinished, HEADERS)
     if ends:

@@ -71,11 +71,11 @@ def count_inputs(
         F.count_if(F.size("headers") > 0).alias("headed"),
     )
     names = ("judged", "there", "repeated", "headed")
-    judged, there, repeated, headed = words.agg(
+    judged, present, repeated, headed = words.agg(
         *(F.coalesce(F.sum(name), F.lit(0)) for name in names)
     ).collect()[0]
-    width = sum(one.lso - one.start for one in read.partitions)
-    dense = there == width and repeated == 0
+    width = sum(partition.lso - partition.start for partition in read.partitions)
+    dense = present == width and repeated == 0
     outputs, uncounted, first = judged, 0, None
     if counts is not None:
         due = counts.where(between("source_partition", "source_offset", bounds, "lso"))
@@ -118,17 +118,17 @@ def values_wanted(
         return None
     inputs = source.where(between("partition", "offset", bounds, "lso"))
     broken = broken_text(agreed)
-    wanted = F.when(~broken, F.expr(agreed.value).cast("string").cast("binary"))
+    required_value = F.when(~broken, F.expr(agreed.value).cast("string").cast("binary"))
     unknown = (undecoded().isNotNull() if agreed.source_fields else F.lit(False)) | broken
-    told = record(inputs, bounds).select(
+    required = record(inputs, bounds).select(
         F.col(NUMBERED).alias("source_partition"),
         F.col("offset").alias("source_offset"),
-        wanted.alias("wanted"),
-        digest(wanted).alias("wanted_hash"),
+        required_value.alias("wanted"),
+        digest(required_value).alias("wanted_hash"),
         unknown.alias("unknown"),
     )
-    held = records.select("partition", "offset", compared_value(agreed).alias("value"))
-    return Values(told, held)
+    outputs = records.select("partition", "offset", compared_value(agreed).alias("value"))
+    return Values(required, outputs)
 
 
 class DecodedCounts(NamedTuple):
@@ -146,9 +146,11 @@ NOTHING_DECODED = DecodedCounts()
 def count_decoded(reading: DataFrame, fields: Sequence[str]) -> DecodedCounts:
     if not fields:
         return NOTHING_DECODED
-    held = (F.count(text_of(one)) for one in fields)
-    records, lost, *found = reading.agg(F.count("*"), F.count(undecoded()), *held).collect()[0]
-    empty = [path_of(one) for one, count in zip(fields, found, strict=True) if not count]
+    columns = (F.count(text_of(field)) for field in fields)
+    records, lost, *field_counts = reading.agg(
+        F.count("*"), F.count(undecoded()), *columns
+    ).collect()[0]
+    empty = [path_of(field) for field, count in zip(fields, field_counts, strict=True) if not count]
     return DecodedCounts(records, lost, tuple(empty) if records > lost else ())
 
 
@@ -199,9 +201,9 @@ def later_copies(sink: DataFrame) -> DataFrame:
     records = records.withColumn(
         "first", F.min(F.struct(aborted, "timestamp", "partition", "offset")).over(alike)
     )
-    here = F.col("partition") == F.col("first.partition")
+    in_first_partition = F.col("partition") == F.col("first.partition")
     records = records.withColumn(
-        "first_here", F.min(F.when(here, F.struct(aborted, "offset"))).over(alike)
+        "first_here", F.min(F.when(in_first_partition, F.struct(aborted, "offset"))).over(alike)
     )
     return records.select(
         "partition",
@@ -242,17 +244,19 @@ def count_cells(sink: DataFrame, headers: Mapping[int, Headers], topic: str) -> 
     """Counts the sink's rows by cell. `topic` is the source's name."""
     committed = F.col("fate") == Fate.COMMITTED.value
     straddling = F.lit(False)
-    for partition, one in headers.items():
-        if one.straddle:
-            straddling |= (F.col("partition") == partition) & (F.col("offset") <= one.straddle.last)
-    known = F.col("outcome").isNotNull() | F.col("declared").isNotNull()
+    for partition, partition_headers in headers.items():
+        if partition_headers.straddle:
+            straddling |= (F.col("partition") == partition) & (
+                F.col("offset") <= partition_headers.straddle.last
+            )
+    has_outcome = F.col("outcome").isNotNull() | F.col("declared").isNotNull()
     outside = F.coalesce(~F.col("transactional"), F.lit(False))
     counts = {
         "committed": committed,
         "aborted": F.col("fate") == Fate.ABORTED.value,
         "pending": F.col("fate") == Fate.PENDING.value,
         "never_transactional": committed & ~F.col("transactional"),
-        "heard": committed & (known | outside),
+        "heard": committed & (has_outcome | outside),
         "unstable": committed & (F.col("outcome") == Fate.ABORTED.value),
         "straddling": straddling,
         "endless": without_marker(),
@@ -316,11 +320,11 @@ def count_identities(source: DataFrame, aborted: DataFrame | None) -> Identities
         "missing_elsewhere": F.when(nothing, F.col("waiting")),
     }
     row = of_one.agg(
-        *(F.coalesce(F.sum(one), F.lit(0)).alias(name) for name, one in sums.items())
+        *(F.coalesce(F.sum(column), F.lit(0)).alias(name) for name, column in sums.items())
     ).collect()[0]
-    found = Identities(**row.asDict())
+    identities = Identities(**row.asDict())
     lost = 0 if aborted is None else aborted.where(nothing).count()
-    return found._replace(missing_elsewhere=found.missing_elsewhere + lost)
+    return identities._replace(missing_elsewhere=identities.missing_elsewhere + lost)
 
 
 def count_alike(sink: DataFrame, bounds: Bounds) -> int:
@@ -366,8 +370,8 @@ def keys_of(sink: DataFrame, bounds: Bounds) -> DataFrame:
     keyed = sink.where(real() & F.col("key_hash").isNotNull()).withColumn("topic", _topic(bounds))
     first = F.min(F.struct("partition", "offset")).alias("first")
     rows = keyed.groupBy("source_partition", "key_hash", "topic")
-    found = rows.agg(F.count_distinct("partition").alias("partitions"), first)
-    return found.select("*", "first.partition", "first.offset").drop("first")
+    keys = rows.agg(F.count_distinct("partition").alias("partitions"), first)
+    return keys.select("*", "first.partition", "first.offset").drop("first")
 
 
 class Doubt(StrEnum):
@@ -432,37 +436,38 @@ OF_CONTRACT = "the contract's "
 
 
 def doubts_of(
-    found: Mapping[Doubt, int], inputs: Inputs, balance: Sequence[Balance], source: Bounds
+    doubts: Mapping[Doubt, int], inputs: Inputs, balance: Sequence[Balance], source: Bounds
 ) -> tuple[str, ...]:
     """Returns the reasons not to judge, as clauses: the readings cannot be trusted, or the contract
     does not say how many outputs an input has."""
-    said = [f"{doubt.value}: {count:,}." for doubt, count in found.items() if count]
+    clauses = [f"{doubt.value}: {count:,}." for doubt, count in doubts.items() if count]
     if inputs.repeated:
-        said.append(
+        clauses.append(
             f"records delivered more than once by the reading of the source: {inputs.repeated:,}."
         )
     if inputs.first_uncounted is not None:
         topic, partition = source.place(inputs.first_uncounted[0])
         first = f"{topic}-{partition}@{inputs.first_uncounted[1]}"
         them = first if inputs.uncounted == 1 else f"the first is {first}"
-        said.append(
+        clauses.append(
             f"{OF_CONTRACT}`count` must be a whole number from 0 to {COUNT_MAX:,}, and is none for"
             f" {counted(inputs.uncounted, 'input')} ({them})."
         )
-    said += [
-        f"unexplained offsets in partition {one.partition}: {one.unexplained:,} of {one.offsets:,}."
-        for one in balance
-        if one.unexplained
+    clauses += [
+        f"unexplained offsets in partition {partition_balance.partition}:"
+        f" {partition_balance.unexplained:,} of {partition_balance.offsets:,}."
+        for partition_balance in balance
+        if partition_balance.unexplained
     ]
-    return tuple(said)
+    return tuple(clauses)
 
 
-def empty_fields(topic: str, found: DecodedCounts) -> tuple[str, ...]:
+def empty_fields(topic: str, decoded: DecodedCounts) -> tuple[str, ...]:
     """Returns a doubt if no record holds a field that the contract names. It may be misspelt, and
     then comparing nothing with nothing would hold."""
-    names = ", ".join(found.empty)
-    fields = "field" if len(found.empty) == 1 else "fields"
-    verb = "is" if len(found.empty) == 1 else "are"
+    names = ", ".join(decoded.empty)
+    fields = "field" if len(decoded.empty) == 1 else "fields"
+    verb = "is" if len(decoded.empty) == 1 else "are"
     return (f"{OF_CONTRACT}{fields} {names} {verb} in no decoded record of {topic}.",) * bool(names)
 
 

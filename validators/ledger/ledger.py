@@ -67,10 +67,10 @@ class Accounts(NamedTuple):
             Witness.SOURCE_LOG,
             Witness.READER,
         )
-        told = {
+        with_account = {
             witness for witness, account in zip(witnesses, self, strict=True) if account is not None
         }
-        return frozenset(told | {Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED})
+        return frozenset(with_account | {Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED})
 
 
 NO_ACCOUNTS = Accounts()
@@ -247,10 +247,10 @@ class Ledger:
     def disjoint(self) -> bool:
         """Whether both topics have records, but no sink record names an input of the source."""
         records = self.committed + sum(cell.pending for cell in self.cells)
-        there = self.inputs_count > 0 or self.source_incomplete
+        has_inputs = self.inputs_count > 0 or self.source_incomplete
         return (
             records > 0
-            and there
+            and has_inputs
             and not any(cell.of_source or cell.of_aborted for cell in self.cells)
         )
 
@@ -272,7 +272,7 @@ class Ledger:
         mine = [
             cell.last_source_offset for cell in self.matched if cell.source_partition == partition
         ]
-        return max((one + 1 for one in mine if one is not None), default=0)
+        return max((offset + 1 for offset in mine if offset is not None), default=0)
 
     @property
     def aborted(self) -> int:
@@ -282,11 +282,11 @@ class Ledger:
     def pending(self) -> int:
         """Number of pending offsets (not records): at and above the last stable offset nothing is
         settled."""
-        return sum(one.hw - one.lso for one in self.sink_bounds.partitions)
+        return sum(partition.hw - partition.lso for partition in self.sink_bounds.partitions)
 
     def marks(self, name: str) -> int:
         """Sums one count of the batch headers (a field of Headers) over all partitions."""
-        return sum(getattr(one, name) for one in self.headers.values())
+        return sum(getattr(headers, name) for headers in self.headers.values())
 
     @property
     def at_inputs(self) -> int:

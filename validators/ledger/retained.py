@@ -105,10 +105,10 @@ def retained_range(
     """Derives where judging begins. `partitions`: the start of each sink partition. `in_order`:
     whether the contract promises that each input has its outputs once, in the order of its source
     partition. Otherwise nothing is certain."""
-    cells = {(one.source_partition, one.partition): one for one in outputs}
+    cells = {(cell.source_partition, cell.partition): cell for cell in outputs}
     totals: Counter[int] = Counter()
-    for one in outputs:
-        totals[one.source_partition] += one.outputs
+    for cell in outputs:
+        totals[cell.source_partition] += cell.outputs
 
     def may_feed(source: int, sink: int) -> bool:
         return (source, sink) in cells or totals[source] < outputs_min

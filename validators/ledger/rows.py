@@ -108,7 +108,7 @@ class Declared:
 def real() -> Column:
     """Whether a row of the sink is a committed record that has an input."""
     return (F.col("fate") == Fate.COMMITTED.value) & F.col("place").isin(
-        *(one.value for one in REAL)
+        *(place.value for place in REAL)
     )
 
 
@@ -164,14 +164,14 @@ def sink_words(committed: DataFrame, raw_log: RawLog | None, bounds: Bounds) -> 
     `seen`, `seen_count` and `seen_content` (XOR of the content hashes); `covered`, `transactional`,
     `stable` and `unstable` as in `words_of_batches`, null without the raw log.
     """
-    seen = committed.groupBy("partition", word("offset").alias("word")).agg(
+    words = committed.groupBy("partition", word("offset").alias("word")).agg(
         bits("offset").alias("seen"),
         F.count("*").alias("seen_count"),
         F.bit_xor(content()).alias("seen_content"),
     )
     if raw_log is None:
-        return seen.withColumns({name: F.lit(None).cast("long") for name in RAW_SETS})
-    return seen.join(words_of_batches(raw_log, bounds), ["partition", "word"], "full")
+        return words.withColumns({name: F.lit(None).cast("long") for name in RAW_SETS})
+    return words.join(words_of_batches(raw_log, bounds), ["partition", "word"], "full")
 
 
 def with_fates(
@@ -208,20 +208,20 @@ def with_declared(records: DataFrame, declared: Declared | None) -> DataFrame:
     """Adds the outcome and reason declared in the journal; null if it declares none."""
     if declared is None:
         return records.withColumns(
-            {one: F.lit(None).cast("string") for one in ("declared", "reason")}
+            {column: F.lit(None).cast("string") for column in ("declared", "reason")}
         )
     name = ["transactional_id", "sequence", "attempt", "task"]
-    known = F.col("outcome").isin(Fate.COMMITTED.value, Fate.ABORTED.value)
-    told = declared.rows.groupBy(*name).agg(
-        F.collect_set(F.when(known, F.col("outcome"))).alias("said"),
+    is_final = F.col("outcome").isin(Fate.COMMITTED.value, Fate.ABORTED.value)
+    outcomes = declared.rows.groupBy(*name).agg(
+        F.collect_set(F.when(is_final, F.col("outcome"))).alias("said"),
         F.max(F.nullif("reason", F.lit(""))).alias("reason"),
     )
     # Contradictory entries for one transaction declare nothing.
-    told = told.select(
+    outcomes = outcomes.select(
         *name, F.when(F.size("said") == 1, F.get("said", F.lit(0))).alias("declared"), "reason"
     )
     return records.join(
-        F.broadcast(told) if declared.count <= BROADCAST_ROWS_MAX else told, name, "left"
+        F.broadcast(outcomes) if declared.count <= BROADCAST_ROWS_MAX else outcomes, name, "left"
     )
 
 
@@ -251,15 +251,17 @@ def with_places(
         place = place.when(index >= most, Place.BEYOND.value)
     place = place.when(offset < start, Place.BEFORE.value)
     place = place.when(offset >= bound("source_partition", read, "lso"), Place.AFTER.value)
-    there = F.when(offset >= lso, Place.AFTER.value).otherwise(Place.INPUT.value)
+    place_of_input = F.when(offset >= lso, Place.AFTER.value).otherwise(Place.INPUT.value)
     if counts is not None:
         few = read.offsets <= BROADCAST_ROWS_MAX
         records = records.join(
             F.broadcast(counts) if few else counts, ["source_partition", "source_offset"], "left"
         )
-        there = F.when(index >= F.col("expected"), Place.BEYOND.value).otherwise(there)
+        place_of_input = F.when(index >= F.col("expected"), Place.BEYOND.value).otherwise(
+            place_of_input
+        )
     if dense and source_log.aborted is None:
-        return records.withColumn("place", place.otherwise(there))
+        return records.withColumn("place", place.otherwise(place_of_input))
     keys = [F.col("partition").alias("source_partition"), word("offset").alias("source_word")]
     records = records.withColumn("source_word", word("source_offset"))
     hole = F.lit(Place.HOLE.value)
@@ -274,5 +276,5 @@ def with_places(
     if source_log.markers is not None:
         # Neither a record nor a marker: the log has lost what was there.
         hole = F.when(holds("markers", "source_offset"), hole).otherwise(Place.REMOVED.value)
-    found = F.when(holds("inputs", "source_offset"), there).otherwise(hole)
-    return records.withColumn("place", place.otherwise(found))
+    place_in_read = F.when(holds("inputs", "source_offset"), place_of_input).otherwise(hole)
+    return records.withColumn("place", place.otherwise(place_in_read))
