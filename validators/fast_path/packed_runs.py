@@ -49,53 +49,53 @@ def by_partition(pieces: pa.Table, batches: pa.Table) -> Iterator[tuple[int, pa.
         covered = not lost.num_rows
     places = np.asarray(pieces["partition"], np.int64)
     for number in np.unique(places).tolist() or [0]:
-        own = np.flatnonzero(places == number)
+        rows = np.flatnonzero(places == number)
         table = None
         if covered and segments is None:
-            table = pieces.take(pa.array(own))
+            table = pieces.take(pa.array(rows))
         elif covered:
-            table = _cut(pieces, own, without, _Packs(heads, segments, number))
+            table = _cut(pieces, rows, without, _PackCutter(heads, segments, number))
         yield number, table
         if table is None:
             return
 
 
 def _cut(
-    pieces: pa.Table, own: Ints, without: npt.NDArray[np.bool_], packs: _Packs
+    pieces: pa.Table, rows: Ints, without: npt.NDArray[np.bool_], packs: _PackCutter
 ) -> pa.Table | None:
-    found = [pieces.take(pa.array(own[~without[own]]))]
-    for first in range(0, own.size, PIECES_AT_ONCE):
-        some = own[first : first + PIECES_AT_ONCE]
+    tables = [pieces.take(pa.array(rows[~without[rows]]))]
+    for first in range(0, rows.size, PIECES_AT_ONCE):
+        some = rows[first : first + PIECES_AT_ONCE]
         cut = packs.cut(pieces.take(pa.array(some)), without[some])
         if cut is None:
             return None
-        found.extend(cut)
-    return pa.concat_tables(found)
+        tables.extend(cut)
+    return pa.concat_tables(tables)
 
 
 def _heads(pieces: pa.Table) -> pa.Table:
     """Returns the first records of packs, each of which begins a piece."""
-    found = pieces.filter(pieces["packed"].is_valid())
-    offsets = np.asarray(found["word"], np.int64) * WORD + first_of(
-        np.asarray(found["bits"], np.int64)
+    heads = pieces.filter(pieces["packed"].is_valid())
+    offsets = np.asarray(heads["word"], np.int64) * WORD + first_of(
+        np.asarray(heads["bits"], np.int64)
     )
     return pa.table(
         {
-            "partition": found["partition"],
+            "partition": heads["partition"],
             "offset": offsets,
-            "packed": found["packed"],
-            "transaction": short_transactions(found["name"].cast(pa.binary())),
+            "packed": heads["packed"],
+            "transaction": short_transactions(heads["name"].cast(pa.binary())),
         }
     ).cast(HEADS)
 
 
-class _Packs:
+class _PackCutter:
     """The packs of one partition."""
 
     def __init__(self, heads: pa.Table, segments: pa.Table, partition: int) -> None:
         heads, segments = (
-            one.filter(pa.array(np.asarray(one["partition"]) == partition))
-            for one in (heads, segments)
+            table.filter(pa.array(np.asarray(table["partition"]) == partition))
+            for table in (heads, segments)
         )
         heads = heads.sort_by("offset")
         self.first, self.last, self.position = (
@@ -125,7 +125,7 @@ class _Packs:
             np.bitwise_count(bits.view(np.uint64)) != counted
         ).any():
             return None
-        row, place, offset, segment = (one[inside] for one in (row, place, offset, segment))
+        row, place, offset, segment = (values[inside] for values in (row, place, offset, segment))
         if not row.size:
             return []
         used = np.zeros(self.head.size, bool)

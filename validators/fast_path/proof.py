@@ -79,9 +79,9 @@ def prove(
     declared: Outcomes | None,
 ) -> Proof | None:
     """Proves that nothing is odd, or returns None. `batches` is the sink's raw log."""
-    seen, inputs = whole_words(folded.seen), whole_words(folded.inputs)
+    committed_words, inputs = whole_words(folded.seen), whole_words(folded.inputs)
     if not (
-        _once(seen)
+        _once(committed_words)
         and _once(inputs)
         and _within(inputs.partition, *_ends(inputs.word, inputs.bits), source_bounds, "lso")
     ):
@@ -89,40 +89,42 @@ def prove(
     committed = produced = NO_INPUTS
     parts = []
     for partition, table in by_partition(folded.pieces, batches):
-        first, end = np.searchsorted(seen.partition, (partition, partition + 1))
-        own = Words(*(column[first:end] for column in seen))
+        first, end = np.searchsorted(committed_words.partition, (partition, partition + 1))
+        words = Words(*(column[first:end] for column in committed_words))
         pieces = None if table is None else as_pieces(table)
-        found = None if pieces is None else _part(pieces, own, log, sink_bounds, source_bounds)
-        if found is None:
+        partition_proof = (
+            None if pieces is None else _part(pieces, words, log, sink_bounds, source_bounds)
+        )
+        if partition_proof is None:
             return None
-        part, committed_more, produced_more = found
+        part, committed_more, produced_more = partition_proof
         parts.append(part)
         committed, produced = committed.merged(committed_more), produced.merged(produced_more)
     if (
-        sum(one.seen for one in parts) < seen.word.size
-        or committed.total() != sum(one.records for one in parts)
+        sum(part.seen for part in parts) < committed_words.word.size
+        or committed.total() != sum(part.records for part in parts)
         or not _read(produced, inputs)
     ):
         return None
     codes: dict[bytes, int] = {}
     groups = _all_groups(parts, codes, log)
     names = [parse_transaction(text) for text in codes]
-    told = (
+    named = (
         None
         if groups is None or None in names
-        else _named(groups, [one for one in names if one], declared, source_bounds.topic)
+        else _named(groups, [name for name in names if name], declared, source_bounds.topic)
     )
-    if told is None:
+    if named is None:
         return None
     return Proof(
-        cells=tuple(cell for one in parts for cell in one.cells),
+        cells=tuple(cell for part in parts for cell in part.cells),
         headers=log.headers,
-        ids=_ids(told),
+        ids=_ids(named),
         ends=log.ends,
         inputs=int(inputs.counted.sum()),
         produced=produced.total(),
         headed=int(inputs.headed.sum()),
-        named=told,
+        named=named,
     )
 
 
@@ -162,7 +164,11 @@ class _Part(NamedTuple):
 
 
 def _part(
-    pieces: Pieces, seen: Words, log: RegularLog, sink_bounds: Bounds, source_bounds: Bounds
+    pieces: Pieces,
+    committed_words: Words,
+    log: RegularLog,
+    sink_bounds: Bounds,
+    source_bounds: Bounds,
 ) -> tuple[_Part, _Inputs, _Inputs] | None:
     """Returns the part of one partition, the inputs with a committed output in it, and those with
     any output in it. None if something in it is odd."""
@@ -177,22 +183,22 @@ def _part(
     spread = _spread(pieces)
     stable = log.transactions["stable"].to_numpy(bool)[pieces.transaction]
     sound = (
-        _seen_as_told(pieces, seen, stable)
+        _seen_as_told(pieces, committed_words, stable)
         and _within(pieces.partition, spread.first, spread.last, sink_bounds, "hw")
-        and _in_order(places[stable], *(one[stable] for one in spread))
+        and _in_order(places[stable], *(column[stable] for column in spread))
     )
     groups = _groups(pieces, spread, places, log) if sound else None
     if groups is None:
         return None
     part = _Part(
         records=int(pieces.counted[stable].sum()),
-        seen=seen.word.size,
+        seen=committed_words.word.size,
         groups=groups,
         names=pieces.names,
         cells=_cells(pieces, spread, places, stable),
     )
     produced = _Inputs(places, pieces.source_word, pieces.source_bits)
-    committed = _Inputs(*(one[stable] for one in produced))
+    committed = _Inputs(*(column[stable] for column in produced))
     return part, NO_INPUTS.merged(committed), NO_INPUTS.merged(produced)
 
 
@@ -201,11 +207,11 @@ def _all_groups(
 ) -> pd.DataFrame | None:
     """Returns the groups of all parts, with `name` as a code, which is added to `codes`. None if
     the log has further transactions."""
-    found = []
+    groups = []
     for part in parts:
-        known = np.array([codes.setdefault(name, len(codes)) for name in part.names], np.int64)
-        found.append(part.groups.assign(name=known[part.groups["name"].to_numpy(np.int64)]))
-    return pd.concat(found) if sum(map(len, found)) == len(log.transactions) else None
+        name_codes = np.array([codes.setdefault(name, len(codes)) for name in part.names], np.int64)
+        groups.append(part.groups.assign(name=name_codes[part.groups["name"].to_numpy(np.int64)]))
+    return pd.concat(groups) if sum(map(len, groups)) == len(log.transactions) else None
 
 
 class _Spread(NamedTuple):
@@ -223,10 +229,10 @@ def whole_words(words: Words) -> Words:
     if begins.size == words.word.size:
         return words
     bits, content = (
-        one.reduceat(of, begins)
-        for one, of in ((np.bitwise_or, words.bits), (np.bitwise_xor, words.content))
+        combine.reduceat(of, begins)
+        for combine, of in ((np.bitwise_or, words.bits), (np.bitwise_xor, words.content))
     )
-    counted, headed = (np.add.reduceat(one, begins) for one in (words.counted, words.headed))
+    counted, headed = (np.add.reduceat(column, begins) for column in (words.counted, words.headed))
     return Words(words.partition[begins], words.word[begins], bits, counted, content, headed)
 
 
@@ -264,38 +270,43 @@ def _origins(pieces: Pieces, source: Bounds) -> Ints | None:
     """Returns the source partition of each piece; None if a piece has another source, or an output
     other than the first."""
     first = {part.topic: part.first for part in source.parts} or {source.topic: 0}
-    found = []
+    partitions = []
     for origin in pieces.origins:
         lineage = parse_lineage(origin)
         if lineage is None or lineage.topic not in first or lineage.output_index:
             return None
-        found.append(first[lineage.topic] + lineage.partition)
-    return np.array(found, np.int64)[pieces.origin] if found else np.empty(0, np.int64)
+        partitions.append(first[lineage.topic] + lineage.partition)
+    return np.array(partitions, np.int64)[pieces.origin] if partitions else np.empty(0, np.int64)
 
 
-def _seen_as_told(pieces: Pieces, seen: Words, stable: Flags) -> bool:
+def _seen_as_told(pieces: Pieces, committed_words: Words, stable: Flags) -> bool:
     """Whether read_committed saw exactly what the log says is committed, with the same content."""
-    told = pieces.bits[stable], pieces.partition[stable], pieces.word[stable]
-    begins = _begins(told[1], told[2])
-    if not np.array_equal(told[1][begins], seen.partition) or not np.array_equal(
-        told[2][begins], seen.word
+    logged = pieces.bits[stable], pieces.partition[stable], pieces.word[stable]
+    begins = _begins(logged[1], logged[2])
+    if not np.array_equal(logged[1][begins], committed_words.partition) or not np.array_equal(
+        logged[2][begins], committed_words.word
     ):
         return False
     if not begins.size:
         return True
-    if not np.array_equal(np.bitwise_or.reduceat(told[0], begins), seen.bits):
+    if not np.array_equal(np.bitwise_or.reduceat(logged[0], begins), committed_words.bits):
         return False
-    return np.array_equal(np.bitwise_xor.reduceat(pieces.content[stable], begins), seen.content)
+    return np.array_equal(
+        np.bitwise_xor.reduceat(pieces.content[stable], begins), committed_words.content
+    )
 
 
 def _within(partitions: Ints, first: Ints, last: Ints, bounds: Bounds, end: str) -> bool:
-    known = {one.partition: (one.start, getattr(one, end)) for one in bounds.partitions}
+    ranges = {
+        partition_bounds.partition: (partition_bounds.start, getattr(partition_bounds, end))
+        for partition_bounds in bounds.partitions
+    }
     for partition in np.unique(partitions).tolist():
-        own = partitions == partition
+        in_partition = partitions == partition
         if (
-            partition not in known
-            or first[own].min() < known[partition][0]
-            or last[own].max() >= known[partition][1]
+            partition not in ranges
+            or first[in_partition].min() < ranges[partition][0]
+            or last[in_partition].max() >= ranges[partition][1]
         ):
             return False
     return True
@@ -303,11 +314,14 @@ def _within(partitions: Ints, first: Ints, last: Ints, bounds: Bounds, end: str)
 
 def _read(produced: _Inputs, inputs: Words) -> bool:
     """Whether each of these inputs was read."""
-    wanted = pd.DataFrame(produced._asdict())
-    held = pd.DataFrame({"partition": inputs.partition, "word": inputs.word, "held": inputs.bits})
-    both = wanted.merge(held, "inner", ["partition", "word"])
+    required = pd.DataFrame(produced._asdict())
+    available = pd.DataFrame(
+        {"partition": inputs.partition, "word": inputs.word, "held": inputs.bits}
+    )
+    both = required.merge(available, "inner", ["partition", "word"])
     return (
-        len(both) == len(wanted) and not (both["bits"].to_numpy() & ~both["held"].to_numpy()).any()
+        len(both) == len(required)
+        and not (both["bits"].to_numpy() & ~both["held"].to_numpy()).any()
     )
 
 
@@ -332,15 +346,15 @@ def _cells(pieces: Pieces, spread: _Spread, places: Ints, stable: Flags) -> tupl
             "last": spread.last_input,
         }
     )
-    cells = rows.groupby(["partition", "source"], as_index=False).agg(
+    sums = rows.groupby(["partition", "source"], as_index=False).agg(
         counted=("counted", "sum"), last=("last", "max")
     )
-    found = []
-    for partition, place, count, last in cells.to_numpy(np.int64).tolist():
+    cells = []
+    for partition, place, count, last in sums.to_numpy(np.int64).tolist():
         if place < 0:
-            found.append(Cell(partition, None, aborted=count))
+            cells.append(Cell(partition, None, aborted=count))
         else:
-            found.append(
+            cells.append(
                 Cell(
                     partition,
                     place,
@@ -351,7 +365,7 @@ def _cells(pieces: Pieces, spread: _Spread, places: Ints, stable: Flags) -> tupl
                     of_source=count,
                 )
             )
-    return tuple(found)
+    return tuple(cells)
 
 
 def _groups(pieces: Pieces, spread: _Spread, places: Ints, log: RegularLog) -> pd.DataFrame | None:
@@ -370,8 +384,8 @@ def _groups(pieces: Pieces, spread: _Spread, places: Ints, log: RegularLog) -> p
             "last_input": spread.last_input,
         }
     ).sort_values(["number", "first"], kind="stable")
-    own = rows.groupby("number")
-    found = own.agg(
+    by_transaction = rows.groupby("number")
+    groups = by_transaction.agg(
         partition=("partition", "first"),
         name=("name", "first"),
         names=("name", "nunique"),
@@ -385,12 +399,14 @@ def _groups(pieces: Pieces, spread: _Spread, places: Ints, log: RegularLog) -> p
         first_input=("first_input", "min"),
         last_input=("last_input", "max"),
     )
-    told = log.transactions.loc[found.index]
-    same = (found["offset"] == told["first_offset"]) & (found["last_offset"] == told["last_offset"])
-    single = (found["names"] == 1) & ~found.duplicated("name")
+    logged = log.transactions.loc[groups.index]
+    same = (groups["offset"] == logged["first_offset"]) & (
+        groups["last_offset"] == logged["last_offset"]
+    )
+    single = (groups["names"] == 1) & ~groups.duplicated("name")
     if not (same & single).all():
         return None
-    return found.join(told[["producer_id", "producer_epoch", "stable"]])
+    return groups.join(logged[["producer_id", "producer_epoch", "stable"]])
 
 
 def _named(
@@ -398,24 +414,32 @@ def _named(
 ) -> pd.DataFrame | None:
     """Returns transactions with `NAMED_COLUMNS`. None if a transaction's headers contradict each
     other, the markers or the journal, or if committed records are missing."""
-    keys = [(one.transactional_id, one.sequence, one.attempt, one.task) for one in names]
+    keys = [(name.transactional_id, name.sequence, name.attempt, name.task) for name in names]
     if len(set(keys)) != len(keys):
         return None
-    told = [(declared or {}).get(key, (None, None)) for key in keys]
+    declarations = [(declared or {}).get(key, (None, None)) for key in keys]
     code = groups["name"].to_numpy(np.int64)
-    found = groups.drop(columns=["name", "names"]).reset_index(drop=True)
+    transactions = groups.drop(columns=["name", "names"]).reset_index(drop=True)
     for place, column in enumerate(NAME):
-        found[column] = [keys[one][place] for one in code]
-    found["total"] = [names[one].total for one in code]
-    found["declared"], found["reason"] = ([told[one][which] for one in code] for which in (0, 1))
-    stable = found.pop("stable").to_numpy(bool)
+        transactions[column] = [keys[index][place] for index in code]
+    transactions["total"] = [names[index].total for index in code]
+    transactions["declared"], transactions["reason"] = (
+        [declarations[index][which] for index in code] for which in (0, 1)
+    )
+    stable = transactions.pop("stable").to_numpy(bool)
     outcome = np.where(stable, Fate.COMMITTED.value, Fate.ABORTED.value)
     if any(
-        one is not None and one != end for one, end in zip(found["declared"], outcome, strict=True)
+        declared_end is not None and declared_end != end
+        for declared_end, end in zip(transactions["declared"], outcome, strict=True)
     ):
         return None
     by_name = pd.DataFrame(
-        {"code": code, "stable": stable, "records": found["records"], "total": found["total"]}
+        {
+            "code": code,
+            "stable": stable,
+            "records": transactions["records"],
+            "total": transactions["total"],
+        }
     )
     whole = by_name.groupby("code").agg(
         ends=("stable", "nunique"),
@@ -425,28 +449,32 @@ def _named(
     )
     if (whole["ends"] > 1).any() or (whole["stable"] & (whole["records"] < whole["total"])).any():
         return None
-    records = found["records"].to_numpy(np.int64)
-    found["committed"] = found["stable"] = np.where(stable, records, 0)
-    found["aborted"] = found["unstable"] = np.where(stable, 0, records)
-    found["pending"], found["output_index"], found["source_topic"] = 0, 0, topic
+    records = transactions["records"].to_numpy(np.int64)
+    transactions["committed"] = transactions["stable"] = np.where(stable, records, 0)
+    transactions["aborted"] = transactions["unstable"] = np.where(stable, 0, records)
+    transactions["pending"] = transactions["output_index"] = 0
+    transactions["source_topic"] = topic
     for column in ("first_source", "last_source", "first_input", "last_input"):
-        found[column] = found[column].astype("Int64").where(stable)
-    return found[column_names(NAMED_COLUMNS)]
+        transactions[column] = transactions[column].astype("Int64").where(stable)
+    return transactions[column_names(NAMED_COLUMNS)]
 
 
 def _ids(named: pd.DataFrame) -> tuple[TransactionalId, ...]:
-    found = []
-    for name, own in named.groupby("transactional_id", sort=True):
-        by_name = own.groupby(list(NAME)[1:]).agg(
+    ids = []
+    for name, transactions in named.groupby("transactional_id", sort=True):
+        by_name = transactions.groupby(list(NAME)[1:]).agg(
             committed=("committed", "max"), declared=("declared", "first")
         )
         committed = int((by_name["committed"] > 0).sum())
-        sources = own["first_source"].dropna().min(), own["last_source"].dropna().max()
-        known = bool(own["first_source"].notna().any())
-        found.append(
+        sources = (
+            transactions["first_source"].dropna().min(),
+            transactions["last_source"].dropna().max(),
+        )
+        has_source = bool(transactions["first_source"].notna().any())
+        ids.append(
             TransactionalId(
                 transactional_id=str(name),
-                records=int(own["records"].sum()),
+                records=int(transactions["records"].sum()),
                 committed=committed,
                 aborted=len(by_name) - committed,
                 open=0,
@@ -455,10 +483,12 @@ def _ids(named: pd.DataFrame) -> tuple[TransactionalId, ...]:
                 misdeclared=0,
                 torn=0,
                 unknown=int(by_name["declared"].isna().sum()),
-                changed=len(own[["producer_id", "producer_epoch"]].drop_duplicates()) > 1,
-                source_partition=int(sources[0]) if known and sources[0] == sources[1] else None,
-                first_input=int(own["first_input"].min()) if known else None,
-                last_input=int(own["last_input"].max()) if known else None,
+                changed=len(transactions[["producer_id", "producer_epoch"]].drop_duplicates()) > 1,
+                source_partition=int(sources[0])
+                if has_source and sources[0] == sources[1]
+                else None,
+                first_input=int(transactions["first_input"].min()) if has_source else None,
+                last_input=int(transactions["last_input"].max()) if has_source else None,
             )
         )
-    return tuple(found)
+    return tuple(ids)
