@@ -188,10 +188,10 @@ def _with_key(
         of_key = of_key.withColumn("outputs_of_key", F.col("inputs_of_key"))
     else:
         outputs = inputs.join(outputs_of(counts), ["source_partition", "source_offset"])
-        wanted = outputs.groupBy(F.col("source_key").alias("total_key")).agg(
+        output_counts = outputs.groupBy(F.col("source_key").alias("total_key")).agg(
             F.count("*").alias("outputs_of_key")
         )
-        of_key = of_key.join(wanted, "total_key", "left")
+        of_key = of_key.join(output_counts, "total_key", "left")
     # Among inputs that share a key, due inputs come first: then a missing output is missing for
     # certain.
     not_due = ~between("source_partition", "source_offset", bounds, "lso")
@@ -219,31 +219,29 @@ def _with_key(
     shared = F.coalesce(
         (F.col("inputs_of_key") > 1) | (F.col("inputs_of_key").isNotNull() & waiting), F.lit(False)
     )
-    known = F.col("source_offset").isNotNull() | F.col("inputs_of_key").isNotNull()
+    has_input = F.col("source_offset").isNotNull() | F.col("inputs_of_key").isNotNull()
     # An input that must have no output is the input of a record with its identity, all the same.
     filtered = F.col("countable") & F.col("source_offset").isNull()
     first = F.when(filtered, F.col("first_of_key"))
     named = {
         "waiting": waiting,
         "ambiguous": shared,
-        "source_topic": F.when(known, F.lit(bounds.topic)),
+        "source_topic": F.when(has_input, F.lit(bounds.topic)),
         "source_partition": F.coalesce("source_partition", first.getField("source_partition")),
         "source_offset": F.coalesce("source_offset", first.getField("source_offset")),
         "output_index": F.coalesce("output_index", F.when(first.isNotNull(), F.lit(0))),
     }
     return records.withColumns(named).drop(
         "pending_of_key",
-        *(
-            "held",
-            "countable",
-            "nth",
-            "total_key",
-            "outputs_of_key",
-            "inputs_of_key",
-            "first_of_key",
-            "source_key",
-            "source_nth",
-        ),
+        "held",
+        "countable",
+        "nth",
+        "total_key",
+        "outputs_of_key",
+        "inputs_of_key",
+        "first_of_key",
+        "source_key",
+        "source_nth",
     )
 
 

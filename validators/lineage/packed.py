@@ -57,9 +57,9 @@ def has_packs(reading: DataFrame) -> bool:
     return bool(reading.where(is_head()).select("offset").limit(1).collect())
 
 
-def packs_in(kept: Path) -> bool:
+def packs_in(folder: Path) -> bool:
     """Whether a reading kept as Parquet holds any pack, without Spark: checks its header names."""
-    for part in sorted(kept.glob("*.parquet")):
+    for part in sorted(folder.glob("*.parquet")):
         names = pq.ParquetFile(part, read_dictionary=[_HEADER_NAMES])
         for rows in names.iter_batches(columns=[_HEADER_NAMES]):
             if PACKED_HEADER in rows.column(0).flatten().field("key").dictionary.to_pylist():
@@ -121,7 +121,7 @@ def count_lost(reading: DataFrame, folder: Path) -> int:
 
 
 def _last(headers: list[dict[str, object]], name: str) -> object:
-    return next((one["value"] for one in reversed(headers) if one["key"] == name), None)
+    return next((header["value"] for header in reversed(headers) if header["key"] == name), None)
 
 
 Columns = tuple[pa.Array, pa.Array, pa.Array]
@@ -145,16 +145,16 @@ def _table(positions: bytes | str, partition: int) -> pa.Table:
 
 def _unpacker(positions: Positions) -> Callable[[Iterator[Columns]], Iterator[pa.Array]]:
     def unpack(batches: Iterator[Columns]) -> Iterator[pa.Array]:
-        known: dict[int, _Packs] = {}
+        packs_by_partition: dict[int, _Packs] = {}
         for partition, offset, headers in batches:
-            found = headers.cast(HEADERS_TYPE)
+            unpacked_headers = headers.cast(HEADERS_TYPE)
             for number in pc.unique(partition).to_pylist():
-                if number not in known:
-                    known[number] = _Packs(positions, number)
-                found = known[number].unpack(
-                    np.asarray(partition) == number, np.asarray(offset), found
+                if number not in packs_by_partition:
+                    packs_by_partition[number] = _Packs(positions, number)
+                unpacked_headers = packs_by_partition[number].unpack(
+                    np.asarray(partition) == number, np.asarray(offset), unpacked_headers
                 )
-            yield found
+            yield unpacked_headers
 
     return unpack
 
@@ -164,8 +164,8 @@ class _Packs:
 
     def __init__(self, positions: Positions, partition: int) -> None:
         segments, heads = (
-            _table(one, partition).sort_by(by)
-            for one, by in zip(positions, ("first_offset", "offset"), strict=True)
+            _table(table, partition).sort_by(by)
+            for table, by in zip(positions, ("first_offset", "offset"), strict=True)
         )
         self.first, self.last, self.position = (
             np.asarray(segments[name], np.int64)
@@ -178,13 +178,13 @@ class _Packs:
         self.transactions = heads["transaction"].combine_chunks()
 
     def unpack(
-        self, here: npt.NDArray[np.bool_], offsets: Ints, headers: pa.ListArray
+        self, in_partition: npt.NDArray[np.bool_], offsets: Ints, headers: pa.ListArray
     ) -> pa.ListArray:
-        """Returns the records' headers, unpacked; records not `here` keep theirs."""
+        """Returns the records' headers, unpacked; records not `in_partition` keep theirs."""
         if not self.first.size:
             return headers
         segments = np.searchsorted(self.first, offsets, "right") - 1
-        rows = np.flatnonzero(here & (segments >= 0) & (offsets <= self.last[segments]))
+        rows = np.flatnonzero(in_partition & (segments >= 0) & (offsets <= self.last[segments]))
         if not rows.size:
             return headers
         segments = segments[rows]
@@ -192,7 +192,7 @@ class _Packs:
             self.head[segments],
             self.position[segments] + offsets[rows] - self.first[segments],
         )
-        own = pc.list_parent_indices(headers)
+        parent_indices = pc.list_parent_indices(headers)
         entries = headers.flatten()
         member = np.zeros(len(headers), bool)
         member[rows] = True
@@ -200,17 +200,19 @@ class _Packs:
         # it.
         first = np.zeros(len(headers), bool)
         first[rows[positions == 0]] = True
-        parents = np.asarray(own, np.int64)
+        parents = np.asarray(parent_indices, np.int64)
         keys = entries.field("key")
         packed = np.asarray(pc.fill_null(pc.equal(keys, PACKED_HEADER), False))
         transaction = np.asarray(pc.fill_null(pc.equal(keys, TRANSACTION_HEADER), False))
-        kept = ~((packed & member[parents]) | (transaction & first[parents]))
+        remaining = ~((packed & member[parents]) | (transaction & first[parents]))
         more = [
             (rows, _entries(LINEAGE_HEADER, self._lineages(heads, positions))),
             (rows, _entries(TRANSACTION_HEADER, self.transactions.take(pa.array(heads)))),
         ]
-        whole = pa.concat_arrays([entries.filter(pa.array(kept)), *(values for _, values in more)])
-        owners = np.concatenate([parents[kept], *(places for places, _ in more)])
+        whole = pa.concat_arrays(
+            [entries.filter(pa.array(remaining)), *(values for _, values in more)]
+        )
+        owners = np.concatenate([parents[remaining], *(places for places, _ in more)])
         ends = np.cumsum(np.bincount(owners, minlength=len(headers)))
         offsets_of = pa.array(np.concatenate(([0], ends)), pa.int32())
         nothing = pc.and_(headers.is_null(), pa.array(~member))
@@ -224,21 +226,21 @@ class _Packs:
 
     def _lineages(self, heads: Ints, positions: Ints) -> pa.Array:
         """Formats the lineage header of each of these records."""
-        found: list[bytes | None] = [None] * heads.size
+        lineages: list[bytes | None] = [None] * heads.size
         for head in np.unique(heads).tolist():
             pack = self._parsed(head)
-            own = np.flatnonzero(heads == head)
-            where = positions[own]
+            rows = np.flatnonzero(heads == head)
+            where = positions[rows]
             begins = f"{pack.topic}/{pack.partition}/".encode()
             places = zip(
-                own.tolist(),
+                rows.tolist(),
                 pack.offsets[where].tolist(),
                 pack.indices[where].tolist(),
                 strict=True,
             )
             for row, offset, index in places:
-                found[row] = b"%b%d/%d" % (begins, offset, index)
-        return pa.array(found, pa.binary())
+                lineages[row] = b"%b%d/%d" % (begins, offset, index)
+        return pa.array(lineages, pa.binary())
 
 
 def _entries(name: str, values: pa.Array) -> pa.StructArray:

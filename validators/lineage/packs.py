@@ -105,8 +105,13 @@ def format_pack(pack: Pack) -> bytes:
     differences, indices = _narrow(np.diff(pack.offsets)), _narrow(pack.indices)
     topic = pack.topic.encode()
     fixed = _FIXED.pack(
-        *(_VERSION, len(topic), pack.partition, int(pack.offsets[0]), pack.offsets.size),
-        *(differences.itemsize, indices.itemsize),
+        _VERSION,
+        len(topic),
+        pack.partition,
+        int(pack.offsets[0]),
+        pack.offsets.size,
+        differences.itemsize,
+        indices.itemsize,
     )
     return fixed + topic + zlib.compress(differences.tobytes() + indices.tobytes(), _FASTEST)
 
@@ -160,7 +165,7 @@ def _narrow(numbers: Ints) -> npt.NDArray[Any]:
 
 def formatted(pack: Pack) -> list[tuple[int, bytes]]:
     """Formats as many packs as needed, each with the position of its first record."""
-    found: list[tuple[int, bytes]] = []
+    packs: list[tuple[int, bytes]] = []
     spans = [(0, pack.offsets.size)]
     while spans:
         first, end = spans.pop()
@@ -170,12 +175,12 @@ def formatted(pack: Pack) -> list[tuple[int, bytes]]:
                 Pack(pack.topic, pack.partition, pack.offsets[first:end], pack.indices[first:end])
             )
         if end - first <= RECORDS_MAX and (len(text) <= BYTES_MAX or end - first == 1):
-            found.append((first, text))
+            packs.append((first, text))
         else:
             middle = (first + end) // 2
             # The stack pops the last span first: the earlier half.
             spans += [(middle, end), (first, middle)]
-    return found
+    return packs
 
 
 def lay(batches: pa.Table, heads: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -188,21 +193,25 @@ def lay(batches: pa.Table, heads: pa.Table) -> tuple[pa.Table, pa.Table]:
     log = _Log.of(batches)
     segments, writers = [], set()
     for partition in pc.unique(heads["partition"]).to_pylist():
-        own = heads.filter(pc.equal(heads["partition"], partition)).sort_by("offset")
+        partition_heads = heads.filter(pc.equal(heads["partition"], partition)).sort_by("offset")
         first, last = np.searchsorted(log.partition, [partition, partition + 1])
         part = log.slice(int(first), int(last))
         counts = [
-            0 if one is None else one.offsets.size
-            for one in map(parse_pack, own["packed"].to_pylist())
+            0 if pack is None else pack.offsets.size
+            for pack in map(parse_pack, partition_heads["packed"].to_pylist())
         ]
-        found, wrote = _lay(part, np.asarray(own["offset"], np.int64), np.asarray(counts, np.int64))
+        columns, wrote = _lay(
+            part, np.asarray(partition_heads["offset"], np.int64), np.asarray(counts, np.int64)
+        )
         segments.append(
             pa.Table.from_arrays(
-                [pa.array(np.full(len(found[0]), partition)), *found], SEGMENTS.names
+                [pa.array(np.full(len(columns[0]), partition)), *columns], SEGMENTS.names
             )
         )
         writers |= wrote
-    laid = pa.concat_tables([SEGMENTS.empty_table(), *(one.cast(SEGMENTS) for one in segments)])
+    laid = pa.concat_tables(
+        [SEGMENTS.empty_table(), *(segment.cast(SEGMENTS) for segment in segments)]
+    )
     laid = laid.sort_by(
         [("partition", "ascending"), ("first_offset", "ascending")]
     ).combine_chunks()
@@ -277,14 +286,14 @@ def _lay(log: _Log, offsets: Ints, counts: Ints) -> tuple[list[pa.Array], set[tu
     end[:-1] = np.where(batch[1:] == batch[:-1], begin[1:] - 1, end[:-1])
 
     newest = np.maximum.accumulate(np.where(head >= 0, np.arange(head.size), -1))
-    known = (newest >= 0) & (run[batch[newest]] == run[batch])
+    has_head = (newest >= 0) & (run[batch[newest]] == run[batch])
     number = log.sequence[batch] + begin - log.base[batch]
     position = (number - number[newest]) & SEQUENCE_MASK
     pack = head[newest]
     if counts.size:
         end = np.minimum(end, begin + counts[pack] - position - 1)
-    kept = known & (begin <= end)
-    columns = [begin[kept], end[kept], offsets[pack[kept]], position[kept]]
+    valid = has_head & (begin <= end)
+    columns = [begin[valid], end[valid], offsets[pack[valid]], position[valid]]
     return [pa.array(column) for column in columns], writers
 
 
@@ -296,12 +305,16 @@ def _lost(log: _Log, laid: pa.Table, writers: set[tuple[int, int]]) -> pa.Table:
     places, firsts, lasts = (
         np.asarray(laid[name], np.int64) for name in ("partition", "first_offset", "last_offset")
     )
-    starts = {one: int(np.searchsorted(log.partition, one)) for one in np.unique(places).tolist()}
+    starts = {
+        number: int(np.searchsorted(log.partition, number)) for number in np.unique(places).tolist()
+    }
     batch = np.empty(places.size, np.int64)
     for partition, start in starts.items():
-        own = places == partition
+        in_partition = places == partition
         end = int(np.searchsorted(log.partition, partition, "right"))
-        batch[own] = start + np.searchsorted(log.base[start:end], firsts[own], "right") - 1
+        batch[in_partition] = (
+            start + np.searchsorted(log.base[start:end], firsts[in_partition], "right") - 1
+        )
     missing = log.last - log.base + 1
     np.subtract.at(missing, batch, lasts - firsts + 1)
     rows = []
