@@ -62,24 +62,27 @@ class Records(NamedTuple):
 
 def count_headers(facts: LogFacts, bounds: Bounds) -> dict[int, Headers]:
     """Counts by partition, without partitions that have no batch below their last stable offset."""
-    found = {}
+    headers = {}
     partitions = facts.batches["partition"].to_numpy()
-    for one in bounds.partitions:
-        own = facts.batches.iloc[
-            slice(*np.searchsorted(partitions, [one.partition, one.partition + 1]))
+    for partition_bounds in bounds.partitions:
+        number = partition_bounds.partition
+        rows = slice(*np.searchsorted(partitions, [number, number + 1]))
+        batches = facts.batches.iloc[rows]
+        batches = batches[
+            (batches["last_offset"] >= partition_bounds.start)
+            & (batches["base_offset"] < partition_bounds.lso)
         ]
-        own = own[(own["last_offset"] >= one.start) & (own["base_offset"] < one.lso)]
-        if len(own) and one.start < one.lso:
-            found[one.partition] = _headers(own, one)
-    return found
+        if len(batches) and partition_bounds.start < partition_bounds.lso:
+            headers[number] = _headers(batches, partition_bounds)
+    return headers
 
 
-def _headers(own: pd.DataFrame, bounds: PartitionBounds) -> Headers:
+def _headers(batches: pd.DataFrame, bounds: PartitionBounds) -> Headers:
     """Counts the batches of one partition that reach into the bounds."""
     base, last, count = (
-        own[name].to_numpy(np.int64) for name in ("base_offset", "last_offset", "count")
+        batches[name].to_numpy(np.int64) for name in ("base_offset", "last_offset", "count")
     )
-    data = own["control"].isna().to_numpy(bool)
+    data = batches["control"].isna().to_numpy(bool)
     width = last - base + 1
     below = base < bounds.start
     straddles = np.flatnonzero(below & (count < width))
@@ -94,12 +97,12 @@ def _headers(own: pd.DataFrame, bounds: PartitionBounds) -> Headers:
             else _straddle(int(base[at]), int(last[at]), int(count[at]), bounds.start)
         ),
         batches=int(data.sum()),
-        sequenced=int((data & (own["producer_id"].to_numpy() >= 0)).sum()),
-        plain=int((data & ~own["transactional"].to_numpy(bool)).sum()),
-        holes=int(own["hole"].sum()),
-        stale=int(own["stale"].sum()),
-        second_ends=int(own["second_end"].sum()),
-        interleaved=int(own["interleaved"].sum()),
+        sequenced=int((data & (batches["producer_id"].to_numpy() >= 0)).sum()),
+        plain=int((data & ~batches["transactional"].to_numpy(bool)).sum()),
+        holes=int(batches["hole"].sum()),
+        stale=int(batches["stale"].sum()),
+        second_ends=int(batches["second_end"].sum()),
+        interleaved=int(batches["interleaved"].sum()),
     )
 
 

@@ -101,8 +101,8 @@ def count_ids(groups: DataFrame) -> tuple[TransactionalId, ...]:
     """Summarises `named` by transactional id. There are few of them: each costs the coordinator
     memory."""
     alien = F.col("producer_id").isNull()
-    told = (F.col("stable") > 0) & (F.col("declared") == Fate.ABORTED.value)
-    told |= (F.col("unstable") > 0) & (F.col("declared") == Fate.COMMITTED.value)
+    misdeclared = (F.col("stable") > 0) & (F.col("declared") == Fate.ABORTED.value)
+    misdeclared |= (F.col("unstable") > 0) & (F.col("declared") == Fate.COMMITTED.value)
     identity = F.struct("producer_id", "producer_epoch")
     whole = {side: F.max(F.when(~alien, F.col(side))) > 0 for side in ("stable", "unstable")}
     # The guarantees without transactions write the same headers, but promise nothing for a batch
@@ -114,7 +114,7 @@ def count_ids(groups: DataFrame) -> tuple[TransactionalId, ...]:
         F.max("pending").alias("pending"),
         F.count_if(alien).alias("strangers"),
         (whole["stable"] & whole["unstable"]).alias("split"),
-        F.count_if(told).alias("misdeclared"),
+        F.count_if(misdeclared).alias("misdeclared"),
         (
             transactional
             & F.sum("committed").between(1, F.max("total") - 1)
@@ -139,9 +139,9 @@ def count_ids(groups: DataFrame) -> tuple[TransactionalId, ...]:
         F.coalesce(F.min("lowest") != F.max("highest"), F.lit(False)).alias("changed"),
         *_inputs(),
     )
-    one = F.col("first_source") == F.col("last_source")
+    has_one_source = F.col("first_source") == F.col("last_source")
     rows = (
-        ids.withColumn("source_partition", F.when(one, F.col("first_source")))
+        ids.withColumn("source_partition", F.when(has_one_source, F.col("first_source")))
         .orderBy("transactional_id")
         .collect()
     )

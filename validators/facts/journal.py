@@ -13,12 +13,14 @@ Outcomes = Mapping[tuple[str, int, int, str], tuple[str | None, str | None]]
 def outcomes_of(entries: Iterable[tuple[str, int, int, str, str, str]]) -> Outcomes:
     """Maps transactions to outcomes. Each entry is: transactional id, sequence, attempt, task,
     outcome, reason. Contradictory entries for a transaction leave its outcome None."""
-    said: dict[tuple[str, int, int, str], tuple[set[str], str]] = {}
+    declarations: dict[tuple[str, int, int, str], tuple[set[str], str]] = {}
     for transactional_id, sequence, attempt, task, outcome, reason in entries:
-        outcomes, why = said.get(key := (transactional_id, sequence, attempt, task), (set(), ""))
-        known = outcomes | {outcome} & {Fate.COMMITTED.value, Fate.ABORTED.value}
-        said[key] = (known, max(why, reason or ""))
+        outcomes, why = declarations.get(
+            key := (transactional_id, sequence, attempt, task), (set(), "")
+        )
+        declared_outcomes = outcomes | {outcome} & {Fate.COMMITTED.value, Fate.ABORTED.value}
+        declarations[key] = (declared_outcomes, max(why, reason or ""))
     return {
         key: (next(iter(outcomes)) if len(outcomes) == 1 else None, why or None)
-        for key, (outcomes, why) in said.items()
+        for key, (outcomes, why) in declarations.items()
     }

@@ -78,11 +78,11 @@ class LogFacts:
 
 def log_facts(batches: pa.Table, bounds: Bounds) -> LogFacts:
     """Derives the facts of `batches` (`BATCH_COLUMNS`) that were read within `bounds`."""
-    rows, found = attributed(batches, bounds)
+    rows, transactions = attributed(batches, bounds)
     of = rows["transaction"].where(rows["transaction"] >= 0)
-    outcome = of.map(found["outcome"]).astype(object)
-    began = of.map(found["first_offset"]).astype("Int64")
-    return LogFacts(rows.assign(began=began, outcome=outcome, **_marks(rows)), found)
+    outcome = of.map(transactions["outcome"]).astype(object)
+    began = of.map(transactions["first_offset"]).astype("Int64")
+    return LogFacts(rows.assign(began=began, outcome=outcome, **_marks(rows)), transactions)
 
 
 def attributed(batches: pa.Table, bounds: Bounds) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -100,45 +100,45 @@ def attributed(batches: pa.Table, bounds: Bounds) -> tuple[pd.DataFrame, pd.Data
     number = np.cumsum(starts) - 1
     data = ~ends & (fold["count"].to_numpy() > 0)
     has_data = np.bincount(number[data], minlength=int(starts.sum())) > 0
-    found = _transactions(fold.assign(number=number), data, ends, has_data)
-    unstable = found["first_offset"].to_numpy() >= lso_of(found["partition"], bounds)
-    found.loc[(found["outcome"] == OPEN) & ~unstable, "outcome"] = UNEXPLAINED
-    found = found.sort_values(["partition", "first_offset"], kind="stable")
+    transactions = _transactions(fold.assign(number=number), data, ends, has_data)
+    unstable = transactions["first_offset"].to_numpy() >= lso_of(transactions["partition"], bounds)
+    transactions.loc[(transactions["outcome"] == OPEN) & ~unstable, "outcome"] = UNEXPLAINED
+    transactions = transactions.sort_values(["partition", "first_offset"], kind="stable")
     renumbered = np.full(len(has_data), _NO_TRANSACTION, np.int64)
-    renumbered[found.index] = np.arange(len(found))
+    renumbered[transactions.index] = np.arange(len(transactions))
     rows.loc[fold.index, "transaction"] = renumbered[number]
-    return rows, found.reset_index(drop=True)
+    return rows, transactions.reset_index(drop=True)
 
 
 def lso_of(partitions: pd.Series[int], bounds: Bounds) -> Ints:
     """Returns the last stable offset of each row's partition."""
-    of = {one.partition: one.lso for one in bounds.partitions}
+    of = {partition.partition: partition.lso for partition in bounds.partitions}
     return np.asarray(partitions.map(of), np.int64)
 
 
 def _transactions(fold: pd.DataFrame, data: Flags, ends: Flags, has_data: Flags) -> pd.DataFrame:
     """Builds the transactions that have data, indexed by their number in `fold`."""
-    own = fold[data].groupby("number")
+    by_transaction = fold[data].groupby("number")
     marker = fold[ends].set_index("number")
     marker = marker[has_data[marker.index]]
-    found = pd.DataFrame(
+    transactions = pd.DataFrame(
         {
-            "partition": own["partition"].first(),
-            "producer_id": own["producer_id"].first(),
-            "producer_epoch": own["producer_epoch"].last(),
-            "first_offset": own["base_offset"].first(),
-            "last_offset": own["last_offset"].last(),
-            "records": own["count"].sum().astype(np.int64),
-            "bytes": own["size"].sum().astype(np.int64),
-            "first_timestamp": own["first_timestamp"].min(),
-            "last_timestamp": own["max_timestamp"].max(),
+            "partition": by_transaction["partition"].first(),
+            "producer_id": by_transaction["producer_id"].first(),
+            "producer_epoch": by_transaction["producer_epoch"].last(),
+            "first_offset": by_transaction["base_offset"].first(),
+            "last_offset": by_transaction["last_offset"].last(),
+            "records": by_transaction["count"].sum().astype(np.int64),
+            "bytes": by_transaction["size"].sum().astype(np.int64),
+            "first_timestamp": by_transaction["first_timestamp"].min(),
+            "last_timestamp": by_transaction["max_timestamp"].max(),
         }
     )
-    found["outcome"] = marker["control"].map(_ENDS).reindex(found.index).fillna(OPEN)
-    found["marker_offset"] = marker["base_offset"].astype("Int64")
-    found["marker_timestamp"] = marker["max_timestamp"].astype("Int64")
-    found["marker_epoch"] = marker["producer_epoch"].astype("Int64")
-    return found
+    transactions["outcome"] = marker["control"].map(_ENDS).reindex(transactions.index).fillna(OPEN)
+    transactions["marker_offset"] = marker["base_offset"].astype("Int64")
+    transactions["marker_timestamp"] = marker["max_timestamp"].astype("Int64")
+    transactions["marker_epoch"] = marker["producer_epoch"].astype("Int64")
+    return transactions
 
 
 def _marks(rows: pd.DataFrame) -> dict[str, Any]:
@@ -155,29 +155,29 @@ def _marks(rows: pd.DataFrame) -> dict[str, Any]:
     gone[1:] = np.where(partition[1:] == partition[:-1], base[1:] - last[:-1] - 1, 0)
     gone = np.cumsum(gone)
     writer = _before(writes, _begins(~_same(rows["partition"])))
-    own = np.lexsort((base, producer, partition))
-    ours = rows.iloc[own]
+    by_producer = np.lexsort((base, producer, partition))
+    ours = rows.iloc[by_producer]
     begins = _begins(~_same(ours["partition"], ours["producer_id"]))
 
     at = np.arange(len(rows))
     has_previous, has_second = at - 1 >= begins, at - 2 >= begins
     previous, second = np.maximum(at - 1, 0), np.maximum(at - 2, 0)
-    newest = _before(data[own], begins)
-    known = newest >= 0
+    newest = _before(data[by_producer], begins)
+    has_newest = newest >= 0
     sequence = ours["base_sequence"].to_numpy(np.int64)
-    width, gaps, epochs = (last - base + 1)[own], gone[own], epoch[own]
+    width, gaps, epochs = (last - base + 1)[by_producer], gone[by_producer], epoch[by_producer]
     expected = (sequence[newest] + width[newest]) % SEQUENCES
-    numbered = data[own] & known & (producer[own] >= 0)
+    numbered = data[by_producer] & has_newest & (producer[by_producer] >= 0)
     hole = numbered & (epochs[newest] == epochs) & (gaps[newest] == gaps) & (sequence != expected)
-    highest = _highest_before(epochs, data[own], begins)
+    highest = _highest_before(epochs, data[by_producer], begins)
     aborts = (ours["control"] == "ABORT").to_numpy(bool)
     commits = (ours["control"] == "COMMIT").to_numpy(bool)
     second_end = commits & has_previous & aborts[previous] & (gaps[previous] == gaps)
-    second_end &= has_second & data[own][second]
-    goes_on = writes[own] & has_previous & data[own][previous]
-    other = (writer >= 0)[own] & (producer[writer] != producer)[own]
+    second_end &= has_second & data[by_producer][second]
+    goes_on = writes[by_producer] & has_previous & data[by_producer][previous]
+    other = (writer >= 0)[by_producer] & (producer[writer] != producer)[by_producer]
     back = np.empty(len(rows), np.int64)
-    back[own] = at
+    back[by_producer] = at
     numbers = {"expected": expected, "epoch_before": highest}
     flags = {
         "hole": hole,
@@ -187,8 +187,8 @@ def _marks(rows: pd.DataFrame) -> dict[str, Any]:
     }
     return {
         **{
-            name: pd.Series(one, dtype="Int64").mask(~known)[back].array
-            for name, one in numbers.items()
+            name: pd.Series(values, dtype="Int64").mask(~has_newest)[back].array
+            for name, values in numbers.items()
         },
         **{name: flag[back] for name, flag in flags.items()},
     }
@@ -206,10 +206,10 @@ def _begins(first: Flags) -> Ints:
     return np.asarray(np.maximum.accumulate(np.where(first, np.arange(first.size), 0)), np.int64)
 
 
-def _before(wanted: Flags, begins: Ints) -> Ints:
-    """Returns, for each row, the last wanted row before it in its group; -1 if there is none."""
-    newest = np.full(wanted.size, -1, np.int64)
-    newest[1:] = np.maximum.accumulate(np.where(wanted, np.arange(wanted.size), -1))[:-1]
+def _before(marked: Flags, begins: Ints) -> Ints:
+    """Returns, for each row, the last marked row before it in its group; -1 if there is none."""
+    newest = np.full(marked.size, -1, np.int64)
+    newest[1:] = np.maximum.accumulate(np.where(marked, np.arange(marked.size), -1))[:-1]
     return np.asarray(np.where(newest >= begins, newest, -1), np.int64)
 
 

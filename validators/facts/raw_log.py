@@ -81,8 +81,13 @@ def spans(log: RawLog, bounds: Bounds) -> DataFrame:
             }
         )
         .select(
-            *("partition", "producer_id", "at", "last_offset"),
-            *("transactional", "outcome", "began"),
+            "partition",
+            "producer_id",
+            "at",
+            "last_offset",
+            "transactional",
+            "outcome",
+            "began",
         )
     )
 

@@ -48,20 +48,22 @@ def with_writers(
             {name: F.lit(None).cast(kind) for name, kind in map(str.split, _ADDED)}
         )
     places = _places(log)
-    here = (F.col(partition) == F.col("batch_partition")) & (word(offset) == F.col("batch_word"))
-    here &= F.col(offset).between(F.col("batch_first"), F.col("batch_last"))
+    in_batch = (F.col(partition) == F.col("batch_partition")) & (
+        word(offset) == F.col("batch_word")
+    )
+    in_batch &= F.col(offset).between(F.col("batch_first"), F.col("batch_last"))
     name = F.substring("batch_name", 1, NAME_MAX)
     producer = F.when(
         F.col("batch_producer") >= 0,
         F.format_string("producer id %d, epoch %d", "batch_producer", "batch_epoch"),
     ).otherwise("a producer without an id")
     writer = F.concat_ws(", ", name, producer, "batch_end")
-    there = F.col("batch_partition").isNotNull()
+    has_batch = F.col("batch_partition").isNotNull()
     return (
-        rows.join(places, here, "left")
+        rows.join(places, in_batch, "left")
         .withColumns(
             {
-                "writer": F.when(there, writer),
+                "writer": F.when(has_batch, writer),
                 "writer_name": name,
                 "written_ms": F.col("batch_ms"),
             }

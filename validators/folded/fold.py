@@ -43,12 +43,12 @@ def fold(
 ) -> Folded:
     """Folds the readings, reading each once. `content` is a hash of a record's content; `offsets`
     is the number of offsets, source and sink together."""
-    seen, pieces, inputs = in_parallel(
+    committed_words, pieces, inputs = in_parallel(
         lambda: words_of(committed, content, offsets),
         lambda: folded_pieces(uncommitted, content, offsets, spans_of(log)),
         lambda: words_of(source, F.lit(0).cast("long"), offsets),
     )
-    return Folded(seen, pieces, inputs)
+    return Folded(committed_words, pieces, inputs)
 
 
 def estimated_pieces(sink: Bounds, log: RegularLog) -> int:
@@ -63,8 +63,8 @@ def estimated_pieces(sink: Bounds, log: RegularLog) -> int:
 
 
 def spans_of(log: RegularLog) -> Spans:
-    found = {}
+    spans = {}
     for partition in np.unique(log.partition).tolist():
-        own = slice(*np.searchsorted(log.partition, [partition, partition + 1]).tolist())
-        found[partition] = log.base[own], log.transaction[own]
-    return found
+        rows = slice(*np.searchsorted(log.partition, [partition, partition + 1]).tolist())
+        spans[partition] = log.base[rows], log.transaction[rows]
+    return spans

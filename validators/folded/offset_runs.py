@@ -123,13 +123,11 @@ def folded_pieces(reading: DataFrame, content: Column, offsets: int, spans: Span
         last_header(name) for name in (LINEAGE_HEADER, TRANSACTION_HEADER, PACKED_HEADER)
     )
     records = reading.select(
-        *(
-            "partition",
-            "offset",
-            content.alias("content"),
-            lineage.alias("lineage"),
-            name.alias("name"),
-        ),
+        "partition",
+        "offset",
+        content.alias("content"),
+        lineage.alias("lineage"),
+        name.alias("name"),
         F.when(lineage.isNull(), packed).alias("packed"),
     )
     fold = _folder(spans)
@@ -164,7 +162,7 @@ def _folded_here(
     records: DataFrame, fold: Callable[[pa.RecordBatch], pa.RecordBatch], to: pa.Schema
 ) -> pa.Table:
     return pa.Table.from_batches(
-        [fold(one) for one in records.toArrow().to_batches() if one.num_rows], to
+        [fold(batch) for batch in records.toArrow().to_batches() if batch.num_rows], to
     )
 
 
@@ -233,13 +231,15 @@ def fold_pieces(batch: pa.RecordBatch, spans: Spans) -> pa.RecordBatch:
 
 def _transactions(partition: Ints, offset: Ints, spans: Spans) -> Ints:
     """Returns each record's transaction in the log; -1 if the log has none."""
-    found = np.full(offset.size, -1, np.int64)
+    transactions = np.full(offset.size, -1, np.int64)
     for number in np.unique(partition).tolist():
-        base, transaction = spans.get(number, (found[:0], found[:0]))
+        base, transaction = spans.get(number, (transactions[:0], transactions[:0]))
         if base.size:
-            own = np.flatnonzero(partition == number)
-            found[own] = transaction[np.maximum(np.searchsorted(base, offset[own], "right") - 1, 0)]
-    return found
+            rows = np.flatnonzero(partition == number)
+            transactions[rows] = transaction[
+                np.maximum(np.searchsorted(base, offset[rows], "right") - 1, 0)
+            ]
+    return transactions
 
 
 def _lineages(texts: pa.BinaryArray) -> tuple[Ints, Ints, list[bytes]]:

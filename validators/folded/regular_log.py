@@ -36,17 +36,19 @@ class RegularLog(NamedTuple):
 
 def regular_log(facts: LogFacts, bounds: Bounds) -> RegularLog | None:
     """Checks a log. None if anything is odd or pending, or if there is no transaction at all."""
-    rows, found = facts.batches, facts.transactions
-    if not len(found) or any(one.lso != one.hw for one in bounds.partitions):
+    rows, transactions = facts.batches, facts.transactions
+    if not len(transactions) or any(
+        partition.lso != partition.hw for partition in bounds.partitions
+    ):
         return None
     data = rows["control"].isna()
     whole = rows["count"] == rows["last_offset"] - rows["base_offset"] + 1
-    known = rows["control"].isin(MARKERS) | (data & (rows["transaction"] >= 0))
+    has_transaction = rows["control"].isin(MARKERS) | (data & (rows["transaction"] >= 0))
     odd = rows["hole"] | rows["stale"] | rows["second_end"]
-    usual = whole & known & rows["transactional"] & (rows["producer_id"] >= 0) & ~odd
+    usual = whole & has_transaction & rows["transactional"] & (rows["producer_id"] >= 0) & ~odd
     if not usual.all() or not _gapless(rows, bounds):
         return None
-    ended = _ended(found, bounds)
+    ended = _ended(transactions, bounds)
     if ended is None:
         return None
     ends = ended["outcome"].value_counts().to_dict()
@@ -65,16 +67,22 @@ def _gapless(rows: pd.DataFrame, bounds: Bounds) -> bool:
     partition, base, last = (
         rows[name].to_numpy(np.int64) for name in ("partition", "base_offset", "last_offset")
     )
-    if not np.isin(partition, [one.partition for one in bounds.partitions]).all():
+    if not np.isin(
+        partition, [partition_bounds.partition for partition_bounds in bounds.partitions]
+    ).all():
         return False
-    for one in bounds.partitions:
-        own = slice(*np.searchsorted(partition, [one.partition, one.partition + 1]))
-        if base[own].size == 0:
-            if one.hw > one.start:
+    for partition_bounds in bounds.partitions:
+        number = partition_bounds.partition
+        of_partition = slice(*np.searchsorted(partition, [number, number + 1]))
+        if base[of_partition].size == 0:
+            if partition_bounds.hw > partition_bounds.start:
                 return False
             continue
-        follows = base[own][1:] == last[own][:-1] + 1
-        reaches = base[own][0] <= one.start <= last[own][0] and last[own][-1] == one.hw - 1
+        follows = base[of_partition][1:] == last[of_partition][:-1] + 1
+        reaches = (
+            base[of_partition][0] <= partition_bounds.start <= last[of_partition][0]
+            and last[of_partition][-1] == partition_bounds.hw - 1
+        )
         if not (reaches and follows.all()):
             return False
     return True
@@ -83,12 +91,14 @@ def _gapless(rows: pd.DataFrame, bounds: Bounds) -> bool:
 def _ended(transactions: pd.DataFrame, bounds: Bounds) -> pd.DataFrame | None:
     """Clips the transactions to the bounds; None if one has not ended or does not end within
     them."""
-    places = pd.DataFrame([(one.partition, one.start, one.hw) for one in bounds.partitions])
-    found = transactions.merge(
+    places = pd.DataFrame(
+        [(partition.partition, partition.start, partition.hw) for partition in bounds.partitions]
+    )
+    rows = transactions.merge(
         places.set_axis(["partition", "start", "hw"], axis=1), "left", "partition"
     )
-    inside = (found["last_offset"] >= found["start"]) & (found["last_offset"] < found["hw"])
-    if not (inside & found["outcome"].isin((COMMITTED, ABORTED))).all():
+    inside = (rows["last_offset"] >= rows["start"]) & (rows["last_offset"] < rows["hw"])
+    if not (inside & rows["outcome"].isin((COMMITTED, ABORTED))).all():
         return None
-    first = found[["first_offset", "start"]].max(axis=1).astype(np.int64)
-    return found.assign(first_offset=first, stable=found["outcome"] == COMMITTED)
+    first = rows[["first_offset", "start"]].max(axis=1).astype(np.int64)
+    return rows.assign(first_offset=first, stable=rows["outcome"] == COMMITTED)
