@@ -62,12 +62,12 @@ class ContractTerms:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds that these terms require."""
-        said = (
+        terms = (
             ("wrong_value", self.value),
             ("offset_ahead", self.offsets),
             ("offset_behind", self.offsets),
         )
-        return tuple(kind for kind, given in said if given is not None)
+        return tuple(kind for kind, term in terms if term is not None)
 
 
 AS_JSON = ("to_json(", ", map('ignoreNullFields', 'false'))")
@@ -79,16 +79,16 @@ def broken_text(agreed: ContractTerms) -> Column:
     text of it, so nothing can be compared."""
     if agreed.value is None or not agreed.compared:
         return F.lit(False)
-    given = F.expr(agreed.value.removeprefix(AS_JSON[0]).removesuffix(AS_JSON[1]))
-    whole = (F.is_valid_utf8(given.getField(path_of(one))) for one in agreed.compared)
-    return ~reduce(and_, (F.coalesce(one, F.lit(True)) for one in whole))
+    value = F.expr(agreed.value.removeprefix(AS_JSON[0]).removesuffix(AS_JSON[1]))
+    whole = (F.is_valid_utf8(value.getField(path_of(field))) for field in agreed.compared)
+    return ~reduce(and_, (F.coalesce(is_valid, F.lit(True)) for is_valid in whole))
 
 
 def compared_value(agreed: ContractTerms) -> Column:
     """Returns what is compared with the required value of an output."""
     if not agreed.compared:
         return F.col("value")
-    texts = F.struct(*(text_of(one).alias(path_of(one)) for one in agreed.compared))
+    texts = F.struct(*(text_of(field).alias(path_of(field)) for field in agreed.compared))
     return F.to_json(texts, {"ignoreNullFields": "false"}).cast("binary")
 
 

@@ -157,17 +157,17 @@ class UnstableOffset:
     @property
     def stuck(self) -> bool:
         """Whether no holder will end by itself."""
-        return all(each.hanging or each.overdue for each in self.holders)
+        return all(holder.hanging or holder.overdue for holder in self.holders)
 
     @property
     def why(self) -> str:
         """A sentence for a person."""
-        names = " or ".join(each.name for each in self.holders)
-        age = in_words(max(each.age_ms for each in self.holders))
-        said = "which should have ended by now" if self.stuck else "which is under way"
+        names = " or ".join(holder.name for holder in self.holders)
+        age = in_words(max(holder.age_ms for holder in self.holders))
+        state = "which should have ended by now" if self.stuck else "which is under way"
         return (
             f"The offset of group {self.group} on {self.topic}-{self.partition} is in the"
-            f" transaction of {names}, {said} (open for {age}): a consumer that joins gets"
+            f" transaction of {names}, {state} (open for {age}): a consumer that joins gets"
             " UNSTABLE_OFFSET_COMMIT until it ends."
         )
 
@@ -228,5 +228,7 @@ def row(each: OpenTransaction, why: str, explained_by: str | None = None) -> Row
 
 def told(spark: SparkSession, rows: Iterable[Row]) -> DataFrame | None:
     """Returns the rows as evidence; None if there are none."""
-    found = [(one.partition, one.offset, None, None, None, None, *one[2:]) for one in rows]
-    return spark.createDataFrame(found, COLUMNS) if found else None
+    evidence_rows = [
+        (entry.partition, entry.offset, None, None, None, None, *entry[2:]) for entry in rows
+    ]
+    return spark.createDataFrame(evidence_rows, COLUMNS) if evidence_rows else None

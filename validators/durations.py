@@ -37,5 +37,5 @@ def _formatted(ms: float, name: Callable[[int, int], str]) -> str:
     if count >= _FINE:
         count, rest = round(abs(ms) / unit), 0
     parts = ((count, unit), (rest // smaller, smaller))
-    said = " ".join(f"{value:,} {name(value, each)}" for value, each in parts if value)
-    return f"-{said}" if ms < 0 else said
+    text = " ".join(f"{value:,} {name(value, part_unit)}" for value, part_unit in parts if value)
+    return f"-{text}" if ms < 0 else text

@@ -36,7 +36,7 @@ def evidence(
 ) -> DataFrame:
     """Turns `rows` of the ledger's sink into rows of evidence. `transaction`: what names it where
     the headers do not."""
-    given = rows.withColumns(
+    evidence_rows = rows.withColumns(
         {
             "transaction": F.coalesce(
                 _transaction(), F.lit(None) if transaction is None else transaction
@@ -46,7 +46,7 @@ def evidence(
             "why": why,
         }
     )
-    return given.select(
+    return evidence_rows.select(
         *(F.col(name).cast(kind).alias(name) for name, kind in map(str.split, COLUMNS.split(", ")))
     )
 
@@ -94,20 +94,30 @@ def removed(
     topic's `cleanup.policy`. `accepted`: the contract judges only what is still there, so nothing
     depends on the loss."""
     rows = []
-    for one in bounds.partitions:
-        gone = lost.get(one.partition, Removed())
-        topic, partition = bounds.place(one.partition)
-        said = []
+    for partition_bounds in bounds.partitions:
+        gone = lost.get(partition_bounds.partition, Removed())
+        topic, partition = bounds.place(partition_bounds.partition)
+        losses = []
         if gone.below:
-            said.append(f"{counted(gone.below, 'offset')} below the log start {one.start:,}")
+            losses.append(
+                f"{counted(gone.below, 'offset')} below the log start {partition_bounds.start:,}"
+            )
         if gone.inside:
-            said.append(f"{gone.inside:,} at or above it that compaction removed")
-        if said:
+            losses.append(f"{gone.inside:,} at or above it that compaction removed")
+        if losses:
             policy = (
                 f" The topic's cleanup.policy is {policies[topic]}." if policies.get(topic) else ""
             )
-            why = f"Partition {partition} of {topic} has lost {' and '.join(said)}.{policy}"
-            place = (one.partition, one.start, None, None, None, None, None)
+            why = f"Partition {partition} of {topic} has lost {' and '.join(losses)}.{policy}"
+            place = (
+                partition_bounds.partition,
+                partition_bounds.start,
+                None,
+                None,
+                None,
+                None,
+                None,
+            )
             rows.append((*place, RANGE if accepted else None, gone.offsets, why))
     return spark.createDataFrame(rows, COLUMNS) if rows else None
 

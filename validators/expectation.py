@@ -235,8 +235,8 @@ EXIT_CODES: Mapping[Outcome, int] = {Outcome.HOLDS: 0, Outcome.VIOLATED: 1, Outc
 
 def merge(outcomes: Iterable[Outcome]) -> Outcome:
     """Returns the worst outcome; UNKNOWN if there is none: without questions nothing is known."""
-    found = set(outcomes)
-    return next((outcome for outcome in WORST_FIRST if outcome in found), Outcome.UNKNOWN)
+    distinct = set(outcomes)
+    return next((outcome for outcome in WORST_FIRST if outcome in distinct), Outcome.UNKNOWN)
 
 
 def counts(kind: str) -> bool:
@@ -252,8 +252,8 @@ def covers(guarantee: Guarantee, kinds: Iterable[str], order: bool) -> bool:
 
 def looked_for(kind: str, guarantee: Guarantee) -> bool:
     """Whether a kind is looked for and shown although it is not required."""
-    shown = (EXEMPT[guarantee], CONTRADICTIONS[Guarantee.EXACTLY_ONCE])
-    return not counts(kind) or any(kind in kinds for kinds in shown)
+    kind_sets = (EXEMPT[guarantee], CONTRADICTIONS[Guarantee.EXACTLY_ONCE])
+    return not counts(kind) or any(kind in kinds for kinds in kind_sets)
 
 
 def judge_rows(kind: str, causes: Mapping[str | None, int], guarantee: Guarantee) -> Outcome:

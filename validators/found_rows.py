@@ -102,26 +102,32 @@ def find_rows(validators: Sequence[Validator], ledger: Ledger) -> dict[str, Foun
     except ReadingsNeeded:
         raise
     except Exception:
-        found: dict[str, FoundRows] = {}
-        for one in validators:
+        rows_by_kind: dict[str, FoundRows] = {}
+        for validator in validators:
             try:
-                found |= _collect([one], ledger, f"{ledger.evidence}/findings-{one.NAME}")
+                rows_by_kind |= _collect(
+                    [validator], ledger, f"{ledger.evidence}/findings-{validator.NAME}"
+                )
             except Exception as error:
-                found[one.NAME] = FoundRows({}, error=first_line(error))
-        return found
+                rows_by_kind[validator.NAME] = FoundRows({}, error=first_line(error))
+        return rows_by_kind
 
 
 def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[str, FoundRows]:
-    every = [(one.NAME, rows) for one in validators if (rows := one.find(ledger)) is not None]
-    found = _with_writers(
+    every = [
+        (validator.NAME, rows)
+        for validator in validators
+        if (rows := validator.find(ledger)) is not None
+    ]
+    evidence_rows = _with_writers(
         [(name, rows.select(F.lit(name).alias("kind"), "*")) for name, rows in every], ledger
     )
-    if found is None:
-        return {one.NAME: FoundRows({}) for one in validators}
+    if evidence_rows is None:
+        return {validator.NAME: FoundRows({}) for validator in validators}
     # If nothing is odd and nothing is missing, only transactions can have rows.
     few = ledger.sound and ledger.at_inputs >= ledger.outputs_count
     offsets = 0 if few else ledger.sink_bounds.offsets + ledger.source_bounds.offsets
-    rows = keep(found, url, offsets, f"kind string, {COLUMNS}, {WRITER_COLUMNS}")
+    rows = keep(evidence_rows, url, offsets, f"kind string, {COLUMNS}, {WRITER_COLUMNS}")
     worst = Window.partitionBy("kind").orderBy(
         F.col("explained_by").isNotNull(),
         F.col("badness").desc(),
@@ -139,24 +145,24 @@ def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[
         lambda: _identities(ranked, ledger) if has_identities else {},
     )
     return {
-        one.NAME: FoundRows(
-            {row["explained_by"]: row["count"] for row in counts if row["kind"] == one.NAME},
+        validator.NAME: FoundRows(
+            {row["explained_by"]: row["count"] for row in counts if row["kind"] == validator.NAME},
             tuple(
                 _example(
                     row, ledger.source_bounds, identities if row["kind"] in OF_IDENTITIES else {}
                 )
                 for row in examples
-                if row["kind"] == one.NAME
+                if row["kind"] == validator.NAME
             ),
             writers=tuple(
                 WriterRows(
                     *(row[name] for name in ("writer", "rows", "first_ms", "last_ms", "writers"))
                 )
                 for row in writers
-                if row["kind"] == one.NAME
+                if row["kind"] == validator.NAME
             ),
         )
-        for one in validators
+        for validator in validators
     }
 
 

@@ -46,11 +46,11 @@ def find_incarnations(
 
     Only headers are compared, so the cost is per batch. An output may still name another topic or
     an input outside the judged range: the ledger decides that (`is_older`)."""
-    found = []
+    incarnations = []
     data = pc.and_(pc.is_null(source_batches["control"]), pc.greater(source_batches["count"], 0))
     inputs = source_batches.filter(data)
-    for own, first in split(source):
-        numbers = pa.array([first + p.partition for p in own.partitions], pa.int32())
+    for topic_bounds, first in split(source):
+        numbers = pa.array([first + p.partition for p in topic_bounds.partitions], pa.int32())
         times = inputs.filter(pc.is_in(inputs["partition"], numbers))["first_timestamp"]
         earliest = pc.min(times).as_py()
         # A record without a time has -1.
@@ -59,8 +59,8 @@ def find_incarnations(
         began = earliest - SKEW_MS
         ends, plain = _older(batches, began)
         if ends or plain:
-            found.append(Incarnation(own.topic, began, ends))
-    return tuple(found)
+            incarnations.append(Incarnation(topic_bounds.topic, began, ends))
+    return tuple(incarnations)
 
 
 def _older(batches: pa.Table, began: int) -> tuple[Mapping[int, int], bool]:
@@ -92,15 +92,15 @@ def is_older(circumstances: Circumstances) -> Column | None:
     """Whether a row of the ledger's sink is older than the topic of its input. None if no row
     is."""
     older: Column | None = None
-    for one in circumstances.incarnations:
+    for incarnation in circumstances.incarnations:
         committed = (
-            F.coalesce(F.col("offset") < by_partition("partition", one.ends), F.lit(False))
-            if one.ends
+            F.coalesce(F.col("offset") < by_partition("partition", incarnation.ends), F.lit(False))
+            if incarnation.ends
             else F.lit(False)
         )
-        plain = F.coalesce(F.unix_millis("timestamp") < F.lit(one.began_ms), F.lit(False))
-        own = (F.col("source_topic") == one.topic) & F.when(
+        plain = F.coalesce(F.unix_millis("timestamp") < F.lit(incarnation.began_ms), F.lit(False))
+        of_topic = (F.col("source_topic") == incarnation.topic) & F.when(
             F.coalesce("transactional", F.lit(True)), committed
         ).otherwise(plain)
-        older = own if older is None else older | own
+        older = of_topic if older is None else older | of_topic
     return None if older is None else F.coalesce(older, F.lit(False))

@@ -50,16 +50,16 @@ def parse_path(text: str) -> tuple[str | int, ...]:
     steps: list[str | int] = []
     at = 1
     while at < len(text):
-        found = _STEP.match(text, at)
-        if found is None:
+        match = _STEP.match(text, at)
+        if match is None:
             raise ValueError(f"{_why(text, at)} in {text!r}. Use $.name, $['name'] and $[0]")
-        at = found.end()
-        if found["index"] is not None:
-            if len(found["index"]) > len(str(INDEX_MAX)) or int(found["index"]) > INDEX_MAX:
-                raise ValueError(f"the index {found['index']} is too large in {text!r}")
-            steps.append(int(found["index"]))
+        at = match.end()
+        if match["index"] is not None:
+            if len(match["index"]) > len(str(INDEX_MAX)) or int(match["index"]) > INDEX_MAX:
+                raise ValueError(f"the index {match['index']} is too large in {text!r}")
+            steps.append(int(match["index"]))
         else:
-            steps.append(found["name"] or re.sub(r"\\(.)", r"\1", found["quoted"]))
+            steps.append(match["name"] or re.sub(r"\\(.)", r"\1", match["quoted"]))
             if {"'", '"'} <= set(str(steps[-1])):
                 raise ValueError(f"a name cannot hold both kinds of quotes in {text!r}")
     return tuple(steps)
@@ -105,8 +105,8 @@ def exact_text(column: Column, path: tuple[str | int, ...]) -> Column:
     Names are case-sensitive. A number and a text of the same characters give the same.
     """
     whole, alone = _documents(column)
-    found = F.try_variant_get(whole, "$.d" + "".join(map(_step_of_spark, path)), "string")
-    exact = F.regexp_replace(found, F.lit(f'"?{_MARK}(-?[0-9][-+.0-9eE]*+)"?'), F.lit("$1"))
+    element = F.try_variant_get(whole, "$.d" + "".join(map(_step_of_spark, path)), "string")
+    exact = F.regexp_replace(element, F.lit(f'"?{_MARK}(-?[0-9][-+.0-9eE]*+)"?'), F.lit("$1"))
     return F.when(alone.isNotNull(), exact)
 
 
@@ -143,9 +143,9 @@ def _documents(column: Column) -> tuple[Column, Column]:
     them is null if the text is not one JSON document."""
     # Spark reads bytes that are not UTF-8 as U+FFFD, so that different texts would be the same.
     readable = F.is_valid_utf8(column) & ~F.contains(column, F.lit(_MARK))
-    given = F.when(readable, column)
-    marked = F.regexp_replace(given, F.lit(_NUMBER), F.lit(f'$1"{_MARK}$2"'))
-    document = F.when(given.rlike(_INEXACT), marked).otherwise(given)
+    text = F.when(readable, column)
+    marked = F.regexp_replace(text, F.lit(_NUMBER), F.lit(f'$1"{_MARK}$2"'))
+    document = F.when(text.rlike(_INEXACT), marked).otherwise(text)
     # Spark stops parsing where a document ends. Inside another document, trailing text is an error,
     # unless it closes or extends that one: `}` and `,"x":1` in an object, `]` and `,1` in an array.
     # No text does so in both.

@@ -74,27 +74,42 @@ def judge(
         for kind in PREMISES
         if set(PREMISES[kind].kinds) & set(required) and _asked(kind, ledger)
     ]
-    wanted = [
-        one
-        for one in validators
-        if one.NAME in required
-        or one.NAME in premises
-        or (one.NAME in COVERAGE and _asked(one.NAME, ledger))
-        or (one.NAME in EXEMPT[guarantee] and _requested(one.NAME, ledger))
-        or (require is None and looked_for(one.NAME, guarantee) and _requested(one.NAME, ledger))
+    selection = [
+        validator
+        for validator in validators
+        if validator.NAME in required
+        or validator.NAME in premises
+        or (validator.NAME in COVERAGE and _asked(validator.NAME, ledger))
+        or (validator.NAME in EXEMPT[guarantee] and _requested(validator.NAME, ledger))
+        or (
+            require is None
+            and looked_for(validator.NAME, guarantee)
+            and _requested(validator.NAME, ledger)
+        )
     ]
-    found = find_rows([one for one in wanted if one.NAME not in unheard], ledger)
+    rows_by_kind = find_rows(
+        [validator for validator in selection if validator.NAME not in unheard], ledger
+    )
     findings, checked = [], []
-    for validator in wanted:
+    for validator in selection:
         finding = _judge_kind(
-            validator, ledger, guarantee, found.get(validator.NAME), unheard.get(validator.NAME)
+            validator,
+            ledger,
+            guarantee,
+            rows_by_kind.get(validator.NAME),
+            unheard.get(validator.NAME),
         )
         findings.append(finding)
         if validator.NAME not in unheard:
-            heard = tuple(
-                one for group in validator.WITNESSES for one in group if one in ledger.heard
+            witnesses = tuple(
+                witness
+                for group in validator.WITNESSES
+                for witness in group
+                if witness in ledger.heard
             )
-            checked.append(Check(validator.NAME, validator.covered(ledger), validator.UNIT, heard))
+            checked.append(
+                Check(validator.NAME, validator.covered(ledger), validator.UNIT, witnesses)
+            )
     counting = [
         finding
         for finding in findings
@@ -124,16 +139,19 @@ def judge(
         checked=tuple(checked),
         not_checked=(
             *(
-                NotChecked(one.NAME, reason_not_required(one.NAME, guarantee, require is not None))
-                for one in validators
-                if one.NAME not in (*required, *contradictions, *premises)
+                NotChecked(
+                    validator.NAME,
+                    reason_not_required(validator.NAME, guarantee, require is not None),
+                )
+                for validator in validators
+                if validator.NAME not in (*required, *contradictions, *premises)
             ),
             *(
-                NotChecked(one.kind, one.why)
-                for one in findings
-                if one.kind in (*contradictions, *premises)
-                and one.outcome is Outcome.UNKNOWN
-                and not one.count
+                NotChecked(finding.kind, finding.why)
+                for finding in findings
+                if finding.kind in (*contradictions, *premises)
+                and finding.outcome is Outcome.UNKNOWN
+                and not finding.count
             ),
         ),
         doubts=ledger.doubts,
@@ -205,20 +223,20 @@ def _judge_kind(
     validator: Validator,
     ledger: Ledger,
     guarantee: Guarantee,
-    found: FoundRows | None,
+    rows: FoundRows | None,
     unheard: str | None,
 ) -> Finding:
-    if found is None or found.error is not None:
-        failure = found.error if found else "it was not run"
+    if rows is None or rows.error is not None:
+        failure = rows.error if rows else "it was not run"
         why = unheard or f"Not judged: the check itself failed ({failure})."
         return Finding(validator.NAME, Outcome.UNKNOWN, 0, 0, None, (), why)
     covered = validator.covered(ledger)
-    count, primary = sum(found.causes.values()), found.causes.get(None, 0)
-    others = {cause: number for cause, number in found.causes.items() if cause is not None}
+    count, primary = sum(rows.causes.values()), rows.causes.get(None, 0)
+    others = {cause: number for cause, number in rows.causes.items() if cause is not None}
     explained_by = max(others, key=lambda cause: others[cause]) if others else None
-    outcome = judge_rows(validator.NAME, found.causes, guarantee)
-    by_whom = writers_clause(validator.NAME, primary or count, found.writers)
-    why = finding_sentence(validator.NAME, validator.WORDS, found.causes, covered, by_whom)
+    outcome = judge_rows(validator.NAME, rows.causes, guarantee)
+    by_whom = writers_clause(validator.NAME, primary or count, rows.writers)
+    why = finding_sentence(validator.NAME, validator.WORDS, rows.causes, covered, by_whom)
     if validator.NAME in PREMISES and outcome is Outcome.UNKNOWN:
         why += f" {PREMISES[validator.NAME].remedy}"
     if outcome is Outcome.HOLDS and covered == 0:
@@ -231,15 +249,15 @@ def _judge_kind(
         why += f" Allowed: {EXEMPT[guarantee][validator.NAME]}."
     if ledger.agreed.unique:
         why = of_sink_alone(why)
-    return Finding(validator.NAME, outcome, count, primary, explained_by, found.examples, why)
+    return Finding(validator.NAME, outcome, count, primary, explained_by, rows.examples, why)
 
 
 def _nothing(validator: Validator, ledger: Ledger) -> str:
     """Explains why a kind has a denominator of zero. The log may hold transactions that no header
     names."""
-    told = ledger.transactions
-    inside = (told.committed or 0) + (told.aborted or 0) + (told.open or 0)
-    if validator.UNIT == "transactions" and inside and told.told_by == "raw_log":
+    transactions = ledger.transactions
+    inside = (transactions.committed or 0) + (transactions.aborted or 0) + (transactions.open or 0)
+    if validator.UNIT == "transactions" and inside and transactions.told_by == "raw_log":
         return f"the log holds {counted(inside, 'transaction')}, but no header or journal names one"
     return f"there are no {validator.UNIT}"
 

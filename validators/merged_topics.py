@@ -23,32 +23,34 @@ def join(bounds: Sequence[Bounds]) -> Bounds:
         return bounds[0]
     parts: list[Part] = []
     first = 0
-    for one in bounds:
-        parts.append(Part(one.topic, first))
-        first += max(p.partition for p in one.partitions) + 1
+    for topic_bounds in bounds:
+        parts.append(Part(topic_bounds.topic, first))
+        first += max(p.partition for p in topic_bounds.partitions) + 1
     numbered = (
         replace(p, partition=part.first + p.partition)
-        for part, one in zip(parts, bounds, strict=True)
-        for p in one.partitions
+        for part, topic_bounds in zip(parts, bounds, strict=True)
+        for p in topic_bounds.partitions
     )
-    return Bounds(JOINED_BY.join(one.topic for one in bounds), tuple(numbered), tuple(parts))
+    return Bounds(
+        JOINED_BY.join(topic_bounds.topic for topic_bounds in bounds), tuple(numbered), tuple(parts)
+    )
 
 
 def split(bounds: Bounds) -> list[tuple[Bounds, int]]:
     """Returns each topic's own bounds, with the number of its first partition."""
     if not bounds.parts:
         return [(bounds, 0)]
-    found = []
+    topics = []
     for part, end in zip(
-        bounds.parts, [*(one.first for one in bounds.parts[1:]), None], strict=True
+        bounds.parts, [*(later.first for later in bounds.parts[1:]), None], strict=True
     ):
-        own = (
+        partitions = (
             replace(p, partition=p.partition - part.first)
             for p in bounds.partitions
             if p.partition >= part.first and (end is None or p.partition < end)
         )
-        found.append((Bounds(part.topic, tuple(own)), part.first))
-    return found
+        topics.append((Bounds(part.topic, tuple(partitions)), part.first))
+    return topics
 
 
 def own_place(bounds: Bounds, column: str = "partition") -> tuple[Column, Column]:
@@ -56,9 +58,9 @@ def own_place(bounds: Bounds, column: str = "partition") -> tuple[Column, Column
     number in `bounds`."""
     topic, partition = F.lit(bounds.topic), F.col(column)
     for part in bounds.parts:
-        here = F.col(column) >= part.first
-        topic = F.when(here, F.lit(part.topic)).otherwise(topic)
-        partition = F.when(here, F.col(column) - part.first).otherwise(partition)
+        in_part = F.col(column) >= part.first
+        topic = F.when(in_part, F.lit(part.topic)).otherwise(topic)
+        partition = F.when(in_part, F.col(column) - part.first).otherwise(partition)
     return topic, partition
 
 

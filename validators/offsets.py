@@ -24,15 +24,21 @@ shuffling the records."""
 def bound(partition: str, bounds: Bounds, name: str) -> Column:
     """Returns the `start`, `lso` or `hw` of the row's partition; null if the bounds lack the
     partition."""
-    return by_partition(partition, {one.partition: getattr(one, name) for one in bounds.partitions})
+    return by_partition(
+        partition,
+        {
+            partition_bounds.partition: getattr(partition_bounds, name)
+            for partition_bounds in bounds.partitions
+        },
+    )
 
 
-def by_partition(partition: str, known: Mapping[int, int]) -> Column:
+def by_partition(partition: str, values: Mapping[int, int]) -> Column:
     """Looks up a number by the row's partition in an array, without a join; null if none is
     known."""
     # One literal text instead of one per partition keeps plans small on wide topics. Offsets are
     # never negative.
-    numbers = ",".join(str(known.get(number, -1)) for number in range(max(known, default=0) + 1))
+    numbers = ",".join(str(values.get(number, -1)) for number in range(max(values, default=0) + 1))
     return F.nullif(
         F.get(F.split(F.lit(numbers), ",").cast("array<bigint>"), F.col(partition)), F.lit(-1)
     )

@@ -45,8 +45,10 @@ def read(
     if not bounds.parts:
         return _read(spark, options, bounds, level)
     several = [
-        _read(spark, options, own, level).withColumn("partition", F.col("partition") + first)
-        for own, first in split(bounds)
+        _read(spark, options, topic_bounds, level).withColumn(
+            "partition", F.col("partition") + first
+        )
+        for topic_bounds, first in split(bounds)
     ]
     return reduce(DataFrame.unionByName, several)
 
@@ -54,9 +56,11 @@ def read(
 def _read(
     spark: SparkSession, options: Mapping[str, str], bounds: Bounds, level: Witness
 ) -> DataFrame:
-    ends = {one.partition: end_of(one, level) for one in bounds.partitions}
+    ends = {partition.partition: end_of(partition, level) for partition in bounds.partitions}
     starts = {
-        one.partition: one.start for one in bounds.partitions if one.start < ends[one.partition]
+        partition.partition: partition.start
+        for partition in bounds.partitions
+        if partition.start < ends[partition.partition]
     }
     if not starts:
         return spark.createDataFrame([], COLUMNS)
@@ -92,8 +96,8 @@ def end_of(bounds: PartitionBounds, level: Witness) -> int:
 
 def union(*readings: DataFrame | None) -> DataFrame | None:
     """Joins the given readings into one; None if there are none."""
-    there = [one for one in readings if one is not None]
-    return reduce(DataFrame.unionByName, there) if there else None
+    present = [reading for reading in readings if reading is not None]
+    return reduce(DataFrame.unionByName, present) if present else None
 
 
 ARROW_TYPES = {"int": pa.int32(), "long": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
@@ -125,13 +129,13 @@ def gathered(frame: DataFrame, offsets: int) -> DataFrame:
 
 def column_names(columns: str) -> list[str]:
     """Returns the names in a Spark schema string, such as `"partition int, count long"`."""
-    return [one.split()[0] for one in columns.split(", ")]
+    return [column.split()[0] for column in columns.split(", ")]
 
 
 def frame_of(spark: SparkSession, rows: pa.Table | pd.DataFrame | None, columns: str) -> DataFrame:
     """Creates a frame with these columns (a Spark schema string) from a table; an empty one from
     None."""
-    names = [one.split() for one in columns.split(", ")]
+    names = [column.split() for column in columns.split(", ")]
     if rows is None or len(rows) == 0:
         return spark.createDataFrame([], columns)
     schema = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in names])

@@ -84,7 +84,7 @@ class Report:
         None if it reached them all, and for topics that were watched because they may move: they
         always have inputs that are not due.
         """
-        watched = any(one.kind == MOVEMENT and one.records for one in self.checked)
+        watched = any(check.kind == MOVEMENT and check.records for check in self.checked)
         if watched or not self.not_processed:
             return None
         return self.source_records / (self.source_records + self.not_processed)
@@ -93,11 +93,11 @@ class Report:
     def scope(self) -> str:
         """What the verdict is about: the guarantee, or the kinds that a contract requires
         instead."""
-        reasons = {one.kind: one.why for one in self.not_checked}
+        reasons = {check.kind: check.why for check in self.not_checked}
         kinds = [
-            one.kind
-            for one in self.findings
-            if one.kind not in reasons and one.kind not in PREMISES
+            finding.kind
+            for finding in self.findings
+            if finding.kind not in reasons and finding.kind not in PREMISES
         ]
         if NOT_NAMED not in reasons.values() or covers(self.guarantee, kinds, order=True):
             return str(self.guarantee)
@@ -107,14 +107,17 @@ class Report:
     def aside(self) -> tuple[Finding, ...]:
         """Findings that need no section of their own: they do not count, and show nothing wrong or
         nothing at all."""
-        uncounted = {one.kind for one in self.not_checked}
+        uncounted = {check.kind for check in self.not_checked}
         return tuple(
-            one
-            for one in self.findings
-            if one.kind in uncounted
+            finding
+            for finding in self.findings
+            if finding.kind in uncounted
             and (
-                one.outcome is Outcome.UNKNOWN
-                or (one.outcome is Outcome.HOLDS and (one.kind in NORMAL or not one.count))
+                finding.outcome is Outcome.UNKNOWN
+                or (
+                    finding.outcome is Outcome.HOLDS
+                    and (finding.kind in NORMAL or not finding.count)
+                )
             )
         )
 
@@ -130,9 +133,14 @@ class Report:
             "no_record",
             "never_transactional",
         )
-        fates = {name: _total(getattr(one, name) for one in self.balance) for name in names}
+        fates = {
+            name: _total(getattr(partition, name) for partition in self.balance) for name in names
+        }
         # An excess here and a lack there must not cancel out.
-        return {**fates, "unexplained": sum(abs(one.unexplained) for one in self.balance)}
+        return {
+            **fates,
+            "unexplained": sum(abs(partition.unexplained) for partition in self.balance),
+        }
 
     @property
     def of_topic(self) -> bool:
@@ -151,12 +159,12 @@ class Report:
                 "sink": {
                     **_bounds_json(self.sink),
                     "fates": self.fates,
-                    "balance": [asdict(one) for one in self.balance],
+                    "balance": [asdict(partition) for partition in self.balance],
                     "transactions": asdict(self.transactions),
                 },
-                "findings": [asdict(one) for one in self.findings],
-                "checked": [asdict(one) for one in self.checked],
-                "not_checked": [asdict(one) for one in self.not_checked],
+                "findings": [asdict(finding) for finding in self.findings],
+                "checked": [asdict(check) for check in self.checked],
+                "not_checked": [asdict(check) for check in self.not_checked],
                 "doubts": self.doubts,
                 "warnings": self.warnings,
                 "not_processed": self.not_processed,
@@ -174,50 +182,50 @@ class Report:
     @staticmethod
     def from_json(text: str) -> Report:
         """Parses a report. Raises ValueError for any schema but `SCHEMA`."""
-        given: dict[str, Any] = json.loads(text)
-        if given["schema"] != SCHEMA:
+        document: dict[str, Any] = json.loads(text)
+        if document["schema"] != SCHEMA:
             raise ValueError(
-                f"The report has schema {given['schema']}; this version reads schema {SCHEMA}."
+                f"The report has schema {document['schema']}; this version reads schema {SCHEMA}."
             )
         return Report(
-            verdict=Outcome(given["verdict"]),
-            guarantee=Guarantee(given["guarantee"]),
-            why=given["why"],
-            source=_bounds(given["source"]),
-            source_records=given["source"]["records"],
-            sink=_bounds(given["sink"]),
-            balance=tuple(Balance(**one) for one in given["sink"]["balance"]),
-            transactions=Transactions(**given["sink"]["transactions"]),
-            findings=tuple(_finding(one) for one in given["findings"]),
+            verdict=Outcome(document["verdict"]),
+            guarantee=Guarantee(document["guarantee"]),
+            why=document["why"],
+            source=_bounds(document["source"]),
+            source_records=document["source"]["records"],
+            sink=_bounds(document["sink"]),
+            balance=tuple(Balance(**partition) for partition in document["sink"]["balance"]),
+            transactions=Transactions(**document["sink"]["transactions"]),
+            findings=tuple(_finding(finding) for finding in document["findings"]),
             checked=tuple(
-                Check(**{**one, "witnesses": tuple(map(Witness, one["witnesses"]))})
-                for one in given["checked"]
+                Check(**{**check, "witnesses": tuple(map(Witness, check["witnesses"]))})
+                for check in document["checked"]
             ),
-            not_checked=tuple(NotChecked(**one) for one in given["not_checked"]),
-            doubts=tuple(given["doubts"]),
-            not_processed=given["not_processed"],
-            run=given["run"],
-            took_s=given["took_s"],
-            versions=given["versions"],
+            not_checked=tuple(NotChecked(**check) for check in document["not_checked"]),
+            doubts=tuple(document["doubts"]),
+            not_processed=document["not_processed"],
+            run=document["run"],
+            took_s=document["took_s"],
+            versions=document["versions"],
             # Reports of earlier versions have none.
-            warnings=tuple(given.get("warnings", ())),
-            origin=_origin(given.get("origin")),
-            notes=tuple(given.get("notes", ())),
-            source_origin=_origin(given.get("source_origin")),
+            warnings=tuple(document.get("warnings", ())),
+            origin=_origin(document.get("origin")),
+            notes=tuple(document.get("notes", ())),
+            source_origin=_origin(document.get("source_origin")),
         )
 
 
 def _origin_json(name: str, origin: Origin | None) -> dict[str, Any]:
     if origin is None:
         return {}
-    said = asdict(origin)
+    fields = asdict(origin)
     if origin.name is None:
-        del said["name"]
-    return {name: said}
+        del fields["name"]
+    return {name: fields}
 
 
-def _origin(given: Mapping[str, Any] | None) -> Origin | None:
-    return None if given is None else Origin(**given)
+def _origin(fields: Mapping[str, Any] | None) -> Origin | None:
+    return None if fields is None else Origin(**fields)
 
 
 def exit_code(verdict: Outcome) -> int:
@@ -226,20 +234,28 @@ def exit_code(verdict: Outcome) -> int:
 
 
 def _total(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers else None
 
 
 def _bounds_json(bounds: Bounds) -> dict[str, Any]:
-    parts = {"parts": [asdict(one) for one in bounds.parts]} if bounds.parts else {}
-    return {"topic": bounds.topic, **parts, "bounds": [asdict(one) for one in bounds.partitions]}
+    parts = {"parts": [asdict(part) for part in bounds.parts]} if bounds.parts else {}
+    return {
+        "topic": bounds.topic,
+        **parts,
+        "bounds": [asdict(partition) for partition in bounds.partitions],
+    }
 
 
-def _bounds(given: Mapping[str, Any]) -> Bounds:
-    parts = tuple(Part(**one) for one in given.get("parts", ()))
-    return Bounds(given["topic"], tuple(PartitionBounds(**one) for one in given["bounds"]), parts)
+def _bounds(fields: Mapping[str, Any]) -> Bounds:
+    parts = tuple(Part(**part) for part in fields.get("parts", ()))
+    return Bounds(
+        fields["topic"],
+        tuple(PartitionBounds(**partition) for partition in fields["bounds"]),
+        parts,
+    )
 
 
-def _finding(given: Mapping[str, Any]) -> Finding:
-    examples = tuple(Example(**one) for one in given["examples"])
-    return Finding(**{**given, "outcome": Outcome(given["outcome"]), "examples": examples})
+def _finding(fields: Mapping[str, Any]) -> Finding:
+    examples = tuple(Example(**example) for example in fields["examples"])
+    return Finding(**{**fields, "outcome": Outcome(fields["outcome"]), "examples": examples})

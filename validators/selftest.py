@@ -103,13 +103,13 @@ def choose(
     turn = F.row_number().over(Window.partitionBy(*line).orderBy("offset"))
     firsts = rows.withColumn("turn", turn).where(F.col("turn") <= NEIGHBOURS)
     four = firsts.groupBy(*line).agg(F.sort_array(F.collect_list("offset")).alias("offsets"))
-    found = (
+    neighbours = (
         four.where(F.size("offsets") == NEIGHBOURS)
         .orderBy("partition", F.col("offsets")[0])
         .limit(1)
         .collect()
     )
-    if not found:
+    if not neighbours:
         return None
     whole = (
         rows.where(F.col("total").isNotNull())
@@ -122,38 +122,40 @@ def choose(
         .limit(1)
     )
     torn = whole.select(F.concat_ws("/", *NAME, "total").alias("name")).collect()
-    first, second, third, fourth = found[0]["offsets"]
+    first, second, third, fourth = neighbours[0]["offsets"]
     filtered = expected.kind is Expect.ZERO_OR_ONE and expected.count is None
-    made = {
+    is_possible = {
         "duplicate": True,
         "gap": not filtered and not unique,
         "order": order is Order.PER_SOURCE_PARTITION and fourth == third + 1,
         "torn": bool(torn) and not unique,
     }
-    kinds = tuple(kind for kind in KINDS if made[kind])
+    kinds = tuple(kind for kind in KINDS if is_possible[kind])
     name = torn[0]["name"] if torn else None
-    return Injection(found[0]["partition"], (first, second, third, fourth), kinds, name)
+    return Injection(neighbours[0]["partition"], (first, second, third, fourth), kinds, name)
 
 
 def inject(reading: DataFrame, injection: Injection) -> DataFrame:
     """Adds the injections to a reading: same columns, same offsets."""
     columns = reading.columns
-    here = F.col("partition") == injection.partition
-    given = reading.where(here & F.col("offset").isin(*injection.sources.values())).select(
+    in_partition = F.col("partition") == injection.partition
+    originals = reading.where(
+        in_partition & F.col("offset").isin(*injection.sources.values())
+    ).select(
         F.col("offset").alias("given_offset"),
         *(F.col(name).alias(f"given_{name}") for name in CONTENT),
     )
-    whence = reduce(
-        lambda found, pair: found.when(here & (F.col("offset") == pair[0]), pair[1]),
+    origin = reduce(
+        lambda column, pair: column.when(in_partition & (F.col("offset") == pair[0]), pair[1]),
         injection.sources.items(),
         F.when(F.lit(False), F.lit(None).cast("long")),
     )
-    rows = reading.withColumn("given_offset", whence).join(
-        F.broadcast(given), "given_offset", "left"
+    rows = reading.withColumn("given_offset", origin).join(
+        F.broadcast(originals), "given_offset", "left"
     )
-    taken = F.col("given_offset").isNotNull()
+    is_copy = F.col("given_offset").isNotNull()
     content = {
-        name: F.when(taken, F.col(f"given_{name}")).otherwise(F.col(name)) for name in CONTENT
+        name: F.when(is_copy, F.col(f"given_{name}")).otherwise(F.col(name)) for name in CONTENT
     }
     rows = rows.withColumns(content)
     if injection.torn is not None:
@@ -169,10 +171,11 @@ def _claiming_more(name: str) -> Column:
     identity, _, total = name.rpartition("/")
     claims = F.lit(f"{identity}/{int(total) + 1}".encode())
 
-    def claim(one: Column) -> Column:
-        named = (one["key"] == TRANSACTION_HEADER) & (one["value"] == F.lit(name.encode()))
+    def claim(header: Column) -> Column:
+        named = (header["key"] == TRANSACTION_HEADER) & (header["value"] == F.lit(name.encode()))
         return F.struct(
-            one["key"].alias("key"), F.when(named, claims).otherwise(one["value"]).alias("value")
+            header["key"].alias("key"),
+            F.when(named, claims).otherwise(header["value"]).alias("value"),
         )
 
     return F.transform("headers", claim)
@@ -180,16 +183,16 @@ def _claiming_more(name: str) -> Column:
 
 def compare(before: Report, after: Report, injection: Injection) -> tuple[Caught, ...]:
     """Compares the reports on the readings and on the copies, for kinds that both looked for."""
-    found = []
+    caught = []
     for kind in injection.kinds:
-        asked = [
-            next((one for one in report.findings if one.kind == kind), None)
+        pair = [
+            next((finding for finding in report.findings if finding.kind == kind), None)
             for report in (before, after)
         ]
-        if asked[0] is None or asked[1] is None:
+        if pair[0] is None or pair[1] is None:
             continue
         # Explained gaps count: the torn transaction may explain a gap, and the start of the log may
         # explain the torn transaction.
         by = "primary" if kind in ("duplicate", "order") else "count"
-        found.append(Caught(kind, getattr(asked[1], by) - getattr(asked[0], by)))
-    return tuple(found)
+        caught.append(Caught(kind, getattr(pair[1], by) - getattr(pair[0], by)))
+    return tuple(caught)

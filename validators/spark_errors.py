@@ -56,10 +56,10 @@ def exhausted(text: str) -> str | None:
 def data_error(text: str) -> str | None:
     """Returns the name of the data error in Spark's text, as a clause; None if it is another
     error."""
-    found = _OF_DATA.search(text)
-    if found is None:
+    match = _OF_DATA.search(text)
+    if match is None:
         return None
-    return f"{found[1]} (Spark's message is left out, because it quotes a record's value)"
+    return f"{match[1]} (Spark's message is left out, because it quotes a record's value)"
 
 
 def first_line(error: BaseException) -> str:

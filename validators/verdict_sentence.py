@@ -50,7 +50,7 @@ def finding_sentence(
             + _explained(cause, count, kind)
             for cause, count in others
         ]
-    return " ".join(f"{one[:1].upper()}{one[1:]}." for one in sentences)
+    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in sentences)
 
 
 def _of(words: Words, count: int, covered: int) -> str:
@@ -144,27 +144,27 @@ def _praise(
     if promise is None:
         names = " and ".join(sorted(kinds))
         return f"Nothing but {names} was judged, and none was found among {inputs}"
-    wanted = ledger.outputs_count - outside
+    due = ledger.outputs_count - outside
     # A gap that another kind explains, such as a group's offset ahead, is missing all the same.
-    there = wanted - (gaps.count - outside if gaps else 0)
+    present = due - (gaps.count - outside if gaps else 0)
     match ledger.expected.kind:
         case Expect.ONE_TO_ONE:
-            praise = f"{there:,} of {inputs} committed {promise}{in_order}"
+            praise = f"{present:,} of {inputs} committed {promise}{in_order}"
         case Expect.ZERO_OR_ONE if ledger.expected.count is None:
-            praise = f"{counted(there, 'output')} of {inputs} committed {promise}{in_order}"
+            praise = f"{counted(present, 'output')} of {inputs} committed {promise}{in_order}"
             if ledger.inputs_count > ledger.outputs_count:
                 rest = ledger.inputs_count - ledger.outputs_count
                 others = "one was" if rest == 1 else f"{rest:,} were"
                 praise += f"; it is unknown whether the other {others} filtered out or lost"
         case _:
-            outputs = counted(wanted, "output")
-            praise = f"{there:,} of {outputs} of {inputs} committed {promise}{in_order}"
+            outputs = counted(due, "output")
+            praise = f"{present:,} of {outputs} of {inputs} committed {promise}{in_order}"
     if ledger.aborted and "aborted_read" in kinds:
         praise += f"; {counted(ledger.aborted, 'aborted record')} stayed invisible"
     if primary.get("duplicate"):
         praise += f"; {counted(primary['duplicate'], 'duplicate')}, as allowed"
-    if wanted - there:
-        praise += f"; {wanted - there:,} lost, as allowed"
+    if due - present:
+        praise += f"; {due - present:,} lost, as allowed"
     if outside:
         praise += f"; {counted(outside, 'output')} that the sink may have lost, not judged"
     return praise
@@ -193,12 +193,14 @@ def _left_out(ledger: Ledger, findings: Sequence[Finding]) -> str:
     is_cut = ledger.agreed.offsets is not None or circumstances.moving
     for side in ("source", "sink"):
         removed = getattr(circumstances, f"{side}_removed").values()
-        lost = sum(one.offsets for one in removed)
+        lost = sum(removal.offsets for removal in removed)
         if not lost:
             continue
         clauses += f"; {counted(lost, 'offset')} lost by the {side} and not judged"
         if side == "source" and ledger.by_key and not is_cut and not ledger.sink_incomplete:
-            outputs = sum(one.count - one.primary for one in findings if one.kind == "phantom")
+            outputs = sum(
+                finding.count - finding.primary for finding in findings if finding.kind == "phantom"
+            )
             clauses += f", with {counted(outputs, 'output')} left of their records"
     if ledger.pending:
         clauses += f"; {counted(ledger.pending, 'offset')} {_pending(ledger)}, and not judged yet"
@@ -226,28 +228,28 @@ def pending_inputs(ledger: Ledger) -> int:
     """Counts the source's offsets at and above its last stable offset."""
     stable = ledger.circumstances.source_lso
     return sum(
-        max(0, one.hw - stable[one.partition])
-        for one in ledger.source_bounds.partitions
-        if one.partition in stable
+        max(0, partition.hw - stable[partition.partition])
+        for partition in ledger.source_bounds.partitions
+        if partition.partition in stable
     )
 
 
 def threshold_warnings(ledger: Ledger) -> tuple[str, ...]:
     """Lists what exceeds the contract's thresholds."""
-    warn, said = ledger.agreed.warn, []
+    warn, warnings = ledger.agreed.warn, []
     if warn.pending is not None and ledger.pending > warn.pending:
-        said.append(
+        warnings.append(
             f"{counted(ledger.pending, 'offset')} {'is' if ledger.pending == 1 else 'are'} pending,"
             f" and the contract warns above {warn.pending:,}."
         )
     stable = ledger.aborted + ledger.committed
     share = ledger.aborted / stable if stable else 0.0
     if warn.aborted_share is not None and share > warn.aborted_share:
-        said.append(
+        warnings.append(
             f"{share:.1%} of the records are aborted; the contract warns above"
             f" {warn.aborted_share:.1%}."
         )
-    return tuple(said)
+    return tuple(warnings)
 
 
 def unchecked_filter(ledger: Ledger) -> tuple[str, ...]:
