@@ -220,10 +220,17 @@ class Row(NamedTuple):
     why: str
 
 
-def row(each: OpenTransaction, why: str, explained_by: str | None = None) -> Row:
+def row(transaction: OpenTransaction, why: str, explained_by: str | None = None) -> Row:
     """Returns a row at the transaction's place in the sink; the more it withholds, the worse it
     is."""
-    return Row(each.partition, each.start_offset, each.name, explained_by, each.withheld, why)
+    return Row(
+        transaction.partition,
+        transaction.start_offset,
+        transaction.name,
+        explained_by,
+        transaction.withheld,
+        why,
+    )
 
 
 def told(spark: SparkSession, rows: Iterable[Row]) -> DataFrame | None:

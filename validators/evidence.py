@@ -80,7 +80,7 @@ def of_source(rows: DataFrame, topic: str) -> DataFrame:
 
 def together(frames: Sequence[DataFrame]) -> DataFrame | None:
     """Joins rows of evidence into one frame; None if there is none."""
-    return reduce(lambda some, more: some.unionByName(more), frames) if frames else None
+    return reduce(lambda joined, more: joined.unionByName(more), frames) if frames else None
 
 
 def removed(

@@ -125,13 +125,16 @@ def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[
     if evidence_rows is None:
         return {validator.NAME: FoundRows({}) for validator in validators}
     # If nothing is odd and nothing is missing, only transactions can have rows.
-    few = ledger.sound and ledger.at_inputs >= ledger.outputs_count
-    offsets = 0 if few else ledger.sink_bounds.offsets + ledger.source_bounds.offsets
+    is_small = ledger.sound and ledger.at_inputs >= ledger.outputs_count
+    offsets = 0 if is_small else ledger.sink_bounds.offsets + ledger.source_bounds.offsets
     rows = keep(evidence_rows, url, offsets, f"kind string, {COLUMNS}, {WRITER_COLUMNS}")
     worst = Window.partitionBy("kind").orderBy(
         F.col("explained_by").isNotNull(),
         F.col("badness").desc(),
-        *("partition", "offset", "source_partition", "source_offset"),
+        "partition",
+        "offset",
+        "source_partition",
+        "source_offset",
     )
     ranked = rows.withColumn("rank", F.row_number().over(worst)).where(
         F.col("rank") <= EXAMPLES_MAX

@@ -67,11 +67,13 @@ def own_place(bounds: Bounds, column: str = "partition") -> tuple[Column, Column
 def with_numbered_input(records: DataFrame, bounds: Bounds) -> DataFrame:
     """Replaces source_topic and source_partition by those of the joined source."""
     for part in bounds.parts:
-        ours = F.col("source_topic") == part.topic
+        of_topic = F.col("source_topic") == part.topic
         records = records.withColumn(
             "source_partition",
-            F.when(ours, F.col("source_partition") + part.first).otherwise(
+            F.when(of_topic, F.col("source_partition") + part.first).otherwise(
                 F.col("source_partition")
             ),
-        ).withColumn("source_topic", F.when(ours, bounds.topic).otherwise(F.col("source_topic")))
+        ).withColumn(
+            "source_topic", F.when(of_topic, bounds.topic).otherwise(F.col("source_topic"))
+        )
     return records

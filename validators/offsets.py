@@ -82,8 +82,8 @@ def minus(left: Column, right: Column) -> Column:
 def members(word_column: str, word_bits: Column) -> Column:
     """Returns the offsets of a word, one row each."""
     places = F.sequence(F.lit(0), F.lit(WORD - 1))
-    held = F.filter(places, lambda place: F.getbit(word_bits, place) == 1)
-    return F.explode(F.transform(held, lambda place: F.col(word_column) * WORD + place))
+    set_places = F.filter(places, lambda place: F.getbit(word_bits, place) == 1)
+    return F.explode(F.transform(set_places, lambda place: F.col(word_column) * WORD + place))
 
 
 def look_up(frame: DataFrame, words: DataFrame, keys: list[str], offsets: int) -> DataFrame:

@@ -179,13 +179,13 @@ def attributed(sink: DataFrame, raw_log: RawLog, bounds: Bounds) -> DataFrame:
         F.min(F.struct(*_FIRST)).alias("first"), F.count("*").alias("records")
     )
     together = Window.partitionBy("partition", "producer_id", "began")
-    mine = Window.partitionBy("producer_id")
+    of_producer = Window.partitionBy("producer_id")
     return (
         groups.withColumns(
             {
                 "names": F.count("*").over(together),
                 "last_name": F.max(F.struct(*NAME)).over(together),
-                "ids": F.size(F.collect_set("transactional_id").over(mine)),
+                "ids": F.size(F.collect_set("transactional_id").over(of_producer)),
                 "first_began": (
                     F.min("began").over(Window.partitionBy("partition", "producer_id", *NAME))
                 ),

@@ -156,22 +156,22 @@ def _marks(rows: pd.DataFrame) -> dict[str, Any]:
     gone = np.cumsum(gone)
     writer = _before(writes, _begins(~_same(rows["partition"])))
     by_producer = np.lexsort((base, producer, partition))
-    ours = rows.iloc[by_producer]
-    begins = _begins(~_same(ours["partition"], ours["producer_id"]))
+    rows_by_producer = rows.iloc[by_producer]
+    begins = _begins(~_same(rows_by_producer["partition"], rows_by_producer["producer_id"]))
 
     at = np.arange(len(rows))
     has_previous, has_second = at - 1 >= begins, at - 2 >= begins
     previous, second = np.maximum(at - 1, 0), np.maximum(at - 2, 0)
     newest = _before(data[by_producer], begins)
     has_newest = newest >= 0
-    sequence = ours["base_sequence"].to_numpy(np.int64)
+    sequence = rows_by_producer["base_sequence"].to_numpy(np.int64)
     width, gaps, epochs = (last - base + 1)[by_producer], gone[by_producer], epoch[by_producer]
     expected = (sequence[newest] + width[newest]) % SEQUENCES
     numbered = data[by_producer] & has_newest & (producer[by_producer] >= 0)
     hole = numbered & (epochs[newest] == epochs) & (gaps[newest] == gaps) & (sequence != expected)
     highest = _highest_before(epochs, data[by_producer], begins)
-    aborts = (ours["control"] == "ABORT").to_numpy(bool)
-    commits = (ours["control"] == "COMMIT").to_numpy(bool)
+    aborts = (rows_by_producer["control"] == "ABORT").to_numpy(bool)
+    commits = (rows_by_producer["control"] == "COMMIT").to_numpy(bool)
     second_end = commits & has_previous & aborts[previous] & (gaps[previous] == gaps)
     second_end &= has_second & data[by_producer][second]
     goes_on = writes[by_producer] & has_previous & data[by_producer][previous]

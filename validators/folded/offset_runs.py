@@ -332,8 +332,8 @@ def bit_of(offset: Ints) -> Ints:
     return np.left_shift(np.int64(1), offset % WORD)
 
 
-def _spelled(texts: list[bytes], which: Ints) -> pa.BinaryArray:
-    return pa.array(texts, pa.binary()).take(pa.array(which, mask=which < 0))
+def _spelled(texts: list[bytes], indices: Ints) -> pa.BinaryArray:
+    return pa.array(texts, pa.binary()).take(pa.array(indices, mask=indices < 0))
 
 
 def _coded(texts: pa.ChunkedArray) -> tuple[Ints, list[bytes]]:

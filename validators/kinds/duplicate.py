@@ -40,9 +40,9 @@ def find(ledger: Ledger) -> DataFrame | None:
     if not ledger.repeats_count:
         return None
     rows = ledger.sink.join(ledger.repeats, ["partition", "offset"])
-    what = "This identity" if ledger.agreed.unique else "The output of this input"
+    subject = "This identity" if ledger.agreed.unique else "The output of this input"
     why = F.format_string(
-        f"{what} is committed %d times; the first is at %d/%d.",
+        f"{subject} is committed %d times; the first is at %d/%d.",
         "copies",
         "first_partition",
         "first_offset",

@@ -93,8 +93,10 @@ def _of_headers(ledger: Ledger) -> DataFrame | None:
     )
     rows = rows.withColumn("first_place", F.min("place").over(of_transaction))
     rows = rows.where((F.size("committed_in") > 0) & (F.col("place") == F.col("first_place")))
-    where = F.array_join(F.col("committed_in").cast("array<string>"), ", ")
-    why = F.format_string("Its transaction is aborted here, and committed in partition %s.", where)
+    partitions = F.array_join(F.col("committed_in").cast("array<string>"), ", ")
+    why = F.format_string(
+        "Its transaction is aborted here, and committed in partition %s.", partitions
+    )
     return evidence(rows, F.size("committed_in"), why)
 
 

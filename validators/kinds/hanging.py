@@ -29,7 +29,10 @@ WORDS = Words(
 
 def find(ledger: Ledger) -> DataFrame | None:
     opened = ledger.coordinator.open if ledger.coordinator else ()
-    return told(ledger.spark, (row(each, each.why) for each in opened if each.hanging))
+    return told(
+        ledger.spark,
+        (row(transaction, transaction.why) for transaction in opened if transaction.hanging),
+    )
 
 
 def covered(ledger: Ledger) -> int:

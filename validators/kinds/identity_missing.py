@@ -66,9 +66,9 @@ def _with_values(rows: DataFrame, reading: DataFrame | None, *place: str) -> Dat
 
 def _why(subject: str, by: str) -> Column:
     """Formulates that a record holds no identity, with the reason if it lies in its document."""
-    how, _, path = by.partition(":")
+    carrier, _, path = by.partition(":")
     absent = F.lit(f"{subject} has no {_spelled(by)}")
-    if how != "json":
+    if carrier != "json":
         return F.concat(absent, F.lit("."))
     reason = why_absent(F.col("value"), parse_path(path))
     return F.concat(absent, F.lit(": "), reason, F.lit("."))
@@ -93,5 +93,5 @@ def covered(ledger: Ledger) -> int:
 
 def _spelled(by: str) -> str:
     """`header:id` -> `header id`, `key_field:id` -> `key field id`."""
-    how, _, what = by.partition(":")
-    return f"{how.replace('_', ' ')} {what}".strip()
+    carrier, _, name = by.partition(":")
+    return f"{carrier.replace('_', ' ')} {name}".strip()

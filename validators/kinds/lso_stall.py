@@ -33,7 +33,13 @@ TIMEOUT_MS = 60_000
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    return told(ledger.spark, (row(each, _why(each), _cause(each)) for each in _stalls(ledger)))
+    return told(
+        ledger.spark,
+        (
+            row(transaction, _why(transaction), _cause(transaction))
+            for transaction in _stalls(ledger)
+        ),
+    )
 
 
 def covered(ledger: Ledger) -> int:
@@ -56,19 +62,20 @@ def _stalls(ledger: Ledger) -> list[OpenTransaction]:
     ]
 
 
-def _old(each: OpenTransaction) -> bool:
-    limit_ms = TIMEOUT_MS if each.timeout_ms is None else each.timeout_ms
-    return each.age_ms > limit_ms + CLEANUP_MS
+def _old(transaction: OpenTransaction) -> bool:
+    limit_ms = TIMEOUT_MS if transaction.timeout_ms is None else transaction.timeout_ms
+    return transaction.age_ms > limit_ms + CLEANUP_MS
 
 
-def _cause(each: OpenTransaction) -> str | None:
+def _cause(transaction: OpenTransaction) -> str | None:
     """Returns the kind that explains why it does not end."""
-    return "hanging" if each.hanging else "unstable_offsets" if each.stuck else None
+    return "hanging" if transaction.hanging else "unstable_offsets" if transaction.stuck else None
 
 
-def _why(each: OpenTransaction) -> str:
+def _why(transaction: OpenTransaction) -> str:
     return (
-        f"The last stable offset has been at {each.start_offset:,} for {in_words(each.age_ms)}:"
-        f" {each.name} (producer {each.producer_id}) holds it, and {each.withheld - each.records:,}"
-        " records of other producers wait behind it."
+        f"The last stable offset has been at {transaction.start_offset:,} for"
+        f" {in_words(transaction.age_ms)}: {transaction.name} (producer {transaction.producer_id})"
+        f" holds it, and {transaction.withheld - transaction.records:,} records of other"
+        " producers wait behind it."
     )

@@ -75,18 +75,20 @@ def _cause(ledger: Ledger) -> Column:
 def shown(value: str) -> Column:
     """Formats a value for a person: text in quotes, other bytes in hexadecimal; with its size if it
     is cut."""
-    held, text = F.col(value), F.col(value).cast("string")
-    size = F.format_string("… (%,d bytes)", F.octet_length(held))
+    column, text = F.col(value), F.col(value).cast("string")
+    size = F.format_string("… (%,d bytes)", F.octet_length(column))
     plain = F.regexp_replace(F.substring(text, 1, CHARACTERS_MAX), r"\p{Cntrl}", "\ufffd")
     quoted = F.concat(
         F.lit('"'), plain, F.lit('"'), F.when(F.length(text) > CHARACTERS_MAX, size).otherwise("")
     )
     bytes_max = CHARACTERS_MAX // 2
-    hexadecimal = F.concat(F.lit("0x"), F.lower(F.hex(F.substring(held, 1, bytes_max))))
+    hexadecimal = F.concat(F.lit("0x"), F.lower(F.hex(F.substring(column, 1, bytes_max))))
     hexadecimal = F.concat(
-        hexadecimal, F.when(F.octet_length(held) > bytes_max, size).otherwise("")
+        hexadecimal, F.when(F.octet_length(column) > bytes_max, size).otherwise("")
     )
-    return F.when(held.isNull(), "null").when(F.is_valid_utf8(text), quoted).otherwise(hexadecimal)
+    return (
+        F.when(column.isNull(), "null").when(F.is_valid_utf8(text), quoted).otherwise(hexadecimal)
+    )
 
 
 def without_values(why: str) -> str:

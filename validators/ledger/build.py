@@ -701,9 +701,9 @@ def _whole(bounds: Bounds) -> Bounds:
 def _balance(
     bounds: PartitionBounds, cells: Sequence[Cell], headers: Mapping[int, Headers], raw_log: bool
 ) -> Balance:
-    mine = [cell for cell in cells if cell.partition == bounds.partition]
+    partition_cells = [cell for cell in cells if cell.partition == bounds.partition]
     records = Records(
-        **{name: sum(getattr(cell, name) for cell in mine) for name in Records._fields}
+        **{name: sum(getattr(cell, name) for cell in partition_cells) for name in Records._fields}
     )
     return (
         balance_of(bounds, records, headers.get(bounds.partition))

@@ -269,10 +269,10 @@ class Ledger:
     def after(self, partition: int) -> int:
         """Returns the source offset after the partition's last input with a committed output; 0 if
         there is none."""
-        mine = [
+        source_offsets = [
             cell.last_source_offset for cell in self.matched if cell.source_partition == partition
         ]
-        return max((offset + 1 for offset in mine if offset is not None), default=0)
+        return max((offset + 1 for offset in source_offsets if offset is not None), default=0)
 
     @property
     def aborted(self) -> int:

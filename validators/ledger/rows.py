@@ -253,9 +253,11 @@ def with_places(
     place = place.when(offset >= bound("source_partition", read, "lso"), Place.AFTER.value)
     place_of_input = F.when(offset >= lso, Place.AFTER.value).otherwise(Place.INPUT.value)
     if counts is not None:
-        few = read.offsets <= BROADCAST_ROWS_MAX
+        is_small = read.offsets <= BROADCAST_ROWS_MAX
         records = records.join(
-            F.broadcast(counts) if few else counts, ["source_partition", "source_offset"], "left"
+            F.broadcast(counts) if is_small else counts,
+            ["source_partition", "source_offset"],
+            "left",
         )
         place_of_input = F.when(index >= F.col("expected"), Place.BEYOND.value).otherwise(
             place_of_input
@@ -271,8 +273,10 @@ def with_places(
         ("markers", source_log.markers),
     ):
         if reading is not None:
-            held = reading.groupBy(*keys).agg(bits("offset").alias(name))
-            records = look_up(records, held, ["source_partition", "source_word"], bounds.offsets)
+            offset_sets = reading.groupBy(*keys).agg(bits("offset").alias(name))
+            records = look_up(
+                records, offset_sets, ["source_partition", "source_word"], bounds.offsets
+            )
     if source_log.markers is not None:
         # Neither a record nor a marker: the log has lost what was there.
         hole = F.when(holds("markers", "source_offset"), hole).otherwise(Place.REMOVED.value)

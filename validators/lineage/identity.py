@@ -58,16 +58,16 @@ KEYS = Match()
 
 def _held(by: str) -> Column:
     """Returns a record's identity as binary; null if it has none."""
-    how, _, what = by.partition(":")
-    match how:
+    carrier, _, name = by.partition(":")
+    match carrier:
         case "header":
-            return last_header(what)
+            return last_header(name)
         case "json":
-            return exact_text(F.col("value").cast("string"), parse_path(what)).cast("binary")
+            return exact_text(F.col("value").cast("string"), parse_path(name)).cast("binary")
         case "field" | "key_field":
             return text_of(by).cast("binary")
         case _:
-            return F.col(how)
+            return F.col(carrier)
 
 
 def with_input(

@@ -230,12 +230,12 @@ class _Packs:
         for head in np.unique(heads).tolist():
             pack = self._parsed(head)
             rows = np.flatnonzero(heads == head)
-            where = positions[rows]
+            pack_positions = positions[rows]
             begins = f"{pack.topic}/{pack.partition}/".encode()
             places = zip(
                 rows.tolist(),
-                pack.offsets[where].tolist(),
-                pack.indices[where].tolist(),
+                pack.offsets[pack_positions].tolist(),
+                pack.indices[pack_positions].tolist(),
                 strict=True,
             )
             for row, offset, index in places:
