@@ -24,7 +24,7 @@ DEFAULT_FILE = "clusters.yaml"
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,60}")
 
 
-class _Fields(BaseModel):
+class _ClusterFields(BaseModel):
     """One cluster, as it is written."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -72,7 +72,7 @@ def _cluster(fields: YamlFields, name: str, folder: Path) -> NamedCluster:
             " and underscores."
         )
     try:
-        values = _Fields.model_validate(fields[name])
+        values = _ClusterFields.model_validate(fields[name])
     except ValidationError as error:
         first = error.errors()[0]
         place = (name, *first["loc"])

@@ -7,6 +7,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -167,6 +168,61 @@ def test_the_fast_path_has_one_importer() -> None:
         if target.startswith("validators.fast_path") and "validators.fast_path" not in source
     }
     assert outside == {"validators.ledger.build"}
+
+
+EMPTY_NAMES = {
+    *("found", "one", "told", "said", "seen", "given", "known", "own", "wanted", "heard", "asked"),
+    *("there", "here", "made", "kept", "shown"),
+}
+PARTICIPLES = EMPTY_NAMES | {
+    *("held", "chosen", "taken", "left", "drawn", "built", "read", "sent", "gone", "missing")
+}
+
+
+def names_bound(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    stored = {
+        node.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    arguments = function.args
+    return stored | {argument.arg for argument in (*arguments.args, *arguments.kwonlyargs)}
+
+
+def test_names_say_what_they_hold() -> None:
+    """Story: a stranger reads a function. No variable or parameter has a name that fits anything,
+    no class is named by a participle, and no two private classes share a name."""
+    classes: Counter[str] = Counter()
+    wrong: list[str] = []
+    for path in SOURCES:
+        place = path.relative_to(ROOT)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                names = names_bound(node) & EMPTY_NAMES
+                wrong += [f"{place}: {node.name} binds {name}" for name in sorted(names)]
+            elif isinstance(node, ast.ClassDef):
+                if node.name.strip("_").lower() in PARTICIPLES:
+                    wrong.append(f"{place}: class {node.name}")
+                if node.name.startswith("_"):
+                    classes[node.name] += 1
+    wrong += [
+        f"class {name} is there {count} times" for name, count in classes.items() if count > 1
+    ]
+    assert wrong == []
+
+
+def test_arguments_are_not_grouped_for_the_formatter() -> None:
+    """Story: a reader counts the arguments of a call. None are hidden in a tuple that is unpacked
+    on the spot."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{argument.lineno}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        for argument in node.args
+        if isinstance(argument, ast.Starred) and isinstance(argument.value, ast.Tuple)
+    ]
+    assert wrong == []
 
 
 def test_each_file_of_the_sink_is_read_in_one_sitting() -> None:

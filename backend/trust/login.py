@@ -89,7 +89,7 @@ class _Mask(BaseModel):
     shown_to: tuple[Role, ...] = (Role.ADMIN,)
 
 
-class _Fields(BaseModel):
+class _LoginFields(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     openid: _OpenId | None = None
     proxy: _Proxy | None = None
@@ -188,7 +188,7 @@ def read_login(path: Path) -> Login:
     except UsageError as error:
         raise UsageError(str(error).replace("The plan", "The login")) from error
     try:
-        model = _Fields.model_validate(fields)
+        model = _LoginFields.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         why = "there is no such field" if first["type"] == "extra_forbidden" else first["msg"]

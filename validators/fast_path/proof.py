@@ -151,7 +151,7 @@ class _Inputs(NamedTuple):
 NO_INPUTS = _Inputs(*(np.empty(0, np.int64) for _ in range(3)))
 
 
-class _Part(NamedTuple):
+class _Section(NamedTuple):
     """What one partition of the sink contributes, besides inputs."""
 
     records: int
@@ -169,7 +169,7 @@ def _part(
     log: RegularLog,
     sink_bounds: Bounds,
     source_bounds: Bounds,
-) -> tuple[_Part, _Inputs, _Inputs] | None:
+) -> tuple[_Section, _Inputs, _Inputs] | None:
     """Returns the part of one partition, the inputs with a committed output in it, and those with
     any output in it. None if something in it is odd."""
     places = _origins(pieces, source_bounds)
@@ -190,7 +190,7 @@ def _part(
     groups = _groups(pieces, spread, places, log) if sound else None
     if groups is None:
         return None
-    part = _Part(
+    part = _Section(
         records=int(pieces.counted[stable].sum()),
         seen=committed_words.word.size,
         groups=groups,
@@ -203,7 +203,7 @@ def _part(
 
 
 def _all_groups(
-    parts: Sequence[_Part], codes: dict[bytes, int], log: RegularLog
+    parts: Sequence[_Section], codes: dict[bytes, int], log: RegularLog
 ) -> pd.DataFrame | None:
     """Returns the groups of all parts, with `name` as a code, which is added to `codes`. None if
     the log has further transactions."""
