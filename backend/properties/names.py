@@ -154,7 +154,8 @@ def others(properties: Mapping[str, str]) -> dict[str, str]:
         why = _REFUSED.get(name) or (_VALUES[name](value) if name in _VALUES else None)
         if name.startswith("sasl.oauthbearer.assertion."):
             why = _CLAIMS
-        if value.startswith("software.amazon.msk.auth.iam."):
+        is_login = name == "sasl.jaas.config" or name.endswith(".class")
+        if is_login and value.startswith("software.amazon.msk.auth.iam."):
             why = MSK_IAM
         if why is not None:
             raise UsageError(f"{place_of(properties, name)} is not supported: {why}.")
