@@ -133,7 +133,7 @@ def test_old_outputs_are_none_of_a_new_source(
         assert (report.verdict, report.exit_code) == (Outcome.UNKNOWN, 3), report.why
         assert kinds(report, Outcome.UNKNOWN) == {"recreated": 150}
     assert report.why == (
-        "Could not be judged: recreated: 150 of 150 committed records belong to a topic that was"
+        "Could not be judged: recreated: All 150 committed records belong to a topic that was"
         " deleted and made again under its name. Judge the present source with a sink of its own,"
         " or name an `identity:` that differs from input to input of both."
     )
