@@ -17,7 +17,7 @@ from tests.runs import SMALL, Finished, run_to_end
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import Services, services
-from topicproof.backend.services.spark import connect
+from topicproof.backend.services.spark import ANY_SETTING, connect, kept_alive
 from topicproof.backend.settings import Settings, read_settings
 
 # No test asserts a time, also not that of one example on a busy machine.
@@ -118,9 +118,12 @@ def spark_sessions(settings: Settings) -> Iterator[Callable[[], SparkSession]]:
 
 
 @pytest.fixture(scope="module")
-def spark(spark_sessions: Callable[[], SparkSession]) -> SparkSession:
-    """A Spark Connect session for the tests of a module that ask Spark all the time."""
-    return spark_sessions()
+def spark(spark_sessions: Callable[[], SparkSession]) -> Iterator[SparkSession]:
+    """A Spark Connect session for the tests of a module. On a busy machine a test may ask Kafka for
+    a minute, after which the server ends a session that asks nothing."""
+    session = spark_sessions()
+    with kept_alive(lambda: session.conf.get(ANY_SETTING)):
+        yield session
 
 
 @pytest.fixture
