@@ -109,7 +109,9 @@ def spark_sessions(settings: Settings) -> Iterator[Callable[[], SparkSession]]:
                 # A real query: the server answers lesser questions for a session that it has ended.
                 open_sessions[-1].range(1).count()
             except SparkConnectGrpcException:
-                # The server ends a session that asked nothing for a minute, as it should.
+                # The server ends a session that asked nothing for a minute, as it should. An ended
+                # one must not stay the active one of the thread.
+                open_sessions[-1].stop()
                 open_sessions.append(connect(found.spark_remote))
             return open_sessions[-1]
 

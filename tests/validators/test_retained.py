@@ -4,6 +4,7 @@ among what is left, beside healthy topics."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,14 @@ from tests.validators.pair_oracle import HOLDS, UNKNOWN, VIOLATED
 from tests.validators.pair_oracle import judge as judge_slowly
 from tests.validators.test_premises import BY_KEY, RETAINED, found, judged
 from topicproof.backend.judging.selftest import judged_after
+from topicproof.backend.services.keeper import services
+from topicproof.backend.services.spark import connect, spark_session
+from topicproof.backend.settings import Settings
 from topicproof.validators.circumstances import Circumstances, Removed
-from topicproof.validators.finding import Order, Outcome
+from topicproof.validators.finding import Guarantee, Order, Outcome
+from topicproof.validators.judge import judge
 from topicproof.validators.ledger.retained import Outputs, RetainedRange, retained_range
+from topicproof.validators.report import Report
 from topicproof.validators.selftest import choose
 
 PAIRS = 1_500
@@ -98,6 +104,35 @@ def test_what_is_left_is_judged(
     assert (report.verdict, seen) == (verdict, rows), report.why
     if "phantom" in rows and verdict is Outcome.HOLDS:
         assert "; judged from squares/0/4 on; 4 offsets lost by the source" in report.why
+
+
+def test_a_session_that_has_ended_is_asked_nothing(settings: Settings, tmp_path: Path) -> None:
+    """Story: the first session of a thread has ended on the server, and another one judges what is
+    left. Spark's client takes the first one for the active one."""
+
+    def verdict() -> Report:
+        with services(settings, kafka=False) as running:
+            ended = connect(running.spark_remote)
+            ended.client.release_session()  # type: ignore[attr-defined]
+            with spark_session(running.spark_remote) as spark:
+                keys = {(0, offset): b"%d" % offset for offset in range(10)}
+                pair = history(
+                    "0! 1! 2! 3! 4! 5! 6! 7! 8! 9!",
+                    inputs=10,
+                    judged=[(4, 10)],
+                    holes=[(0, offset) for offset in range(4)],
+                    keys=keys,
+                )
+                ledger = pair.ledger(
+                    spark, tmp_path, circumstances=lost(source=4), agreed=RETAINED, **BY_KEY
+                )
+                report = judge(ledger, Guarantee.EXACTLY_ONCE)
+            ended.stop()
+            return report
+
+    with ThreadPoolExecutor(1) as threads:
+        report = threads.submit(verdict).result()
+    assert report.verdict is Outcome.HOLDS, report.why
 
 
 @pytest.mark.parametrize(

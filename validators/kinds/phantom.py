@@ -124,8 +124,11 @@ def _is_of_removed(ledger: Ledger) -> Column:
     first = ledger.retained.matched_from
     older = F.lit(False)
     if ledger.source is not None:
-        earliest = ledger.source.agg(F.min("timestamp")).collect()[0][0]
-        older = F.lit(False) if earliest is None else F.col("timestamp") < F.lit(earliest)
+        # Whole microseconds: for a literal time Spark's client asks the server about a setting, and
+        # through the first session of the thread, which may have ended.
+        earliest = ledger.source.agg(F.unix_micros(F.min("timestamp"))).collect()[0][0]
+        if earliest is not None:
+            older = F.unix_micros("timestamp") < F.lit(earliest)
     earlier = F.when(among("partition", first), ~is_judged(first, "partition", "offset"))
     unmatched = F.col("source_topic").isNull() & F.col("identified") & ~F.col("waiting")
     before = unmatched & earlier.otherwise(older)
