@@ -17,9 +17,12 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.yaml_fields import YamlFields, read_yaml
+from topicproof.backend.yaml_fields import Subject, YamlFields, read_yaml
 
 DEFAULT_FILE = "clusters.yaml"
+CLUSTER_FIELDS = Subject(
+    "list of clusters", "clusters by name, for example `east: {bootstrap: broker:9092}`"
+)
 """The file's name in the home, unless TOPICPROOF_CLUSTERS names another one."""
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,60}")
 
@@ -48,11 +51,7 @@ class NamedCluster:
 def read_clusters(path: Path) -> dict[str, NamedCluster]:
     """Read the clusters, in the order of the file. Raises UsageError naming the line and the
     field."""
-    try:
-        fields = read_yaml(path)
-    except UsageError as error:
-        message = str(error).replace("The plan", "The list of clusters")
-        raise UsageError(message.replace("plan fields", "clusters by name")) from error
+    fields = read_yaml(path, CLUSTER_FIELDS)
     return {str(name): _cluster(fields, name, path.parent) for name in fields}
 
 

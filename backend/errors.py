@@ -11,6 +11,7 @@ TopicproofError            exit code 3: an operation or a judgement failed
 ├── SetupError             the machine lacks Java, Python, a port, disk space, a writable home
 ├── ClusterError           Kafka is unreachable, too old, or refused the request
 │   └── TopicError         a topic that is missing, empty or unusable
+│       ├── NothingToSample a topic without a committed record, where a contract is drafted
 │       └── RecordTooLarge a record that would exhaust the memory of a shared server
 ├── SparkError             Spark is unreachable, or a query failed for its own reasons
 │   └── ShellFailed        a shell command of Hadoop was killed; the verdict is computed again
@@ -102,6 +103,14 @@ class ClusterError(TopicproofError):
 
 class TopicError(ClusterError):
     pass
+
+
+class NothingToSample(TopicError):
+    """A topic holds no committed record from which a contract could be drafted."""
+
+    def __init__(self, topic: str) -> None:
+        self.reason = f"Topic {topic} holds no committed record to look at."
+        super().__init__(f"{self.reason} Fill it first.")
 
 
 class RecordTooLarge(TopicError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,22 +67,34 @@ class YamlFields(dict[str, Any]):
         return None
 
 
-def read_yaml(path: Path) -> YamlFields:
-    """Read the fields of a plan file. Raises UsageError naming the line if it is not a YAML
-    mapping."""
+@dataclass(frozen=True)
+class Subject:
+    """What a file holds, in the words of its errors."""
+
+    name: str
+    """As in "The plan squares.yaml is not UTF-8 text."."""
+    mapping: str
+    """What its fields are, with an example."""
+
+
+PLAN_FIELDS = Subject("plan", "plan fields, for example `scenario: squares`")
+
+
+def read_yaml(path: Path, what: Subject) -> YamlFields:
+    """Read the fields of a file. Raises UsageError naming the line if it is not a YAML mapping."""
     try:
         with path.open("rb") as file:
             read = file.read(BYTES_MAX + 1)
         _require_small(path, len(read))
         text = read.decode()
     except OSError as error:
-        raise UsageError(f"The plan {path} cannot be read: {error.strerror}.") from error
+        raise UsageError(f"The {what.name} {path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"The plan {path} is not UTF-8 text.") from error
-    return parse_yaml(text, path)
+        raise UsageError(f"The {what.name} {path} is not UTF-8 text.") from error
+    return parse_yaml(text, path, what)
 
 
-def parse_yaml(text: str, path: Path) -> YamlFields:
+def parse_yaml(text: str, path: Path, what: Subject) -> YamlFields:
     """Parse the fields of a text. `path` names it in messages. Raises UsageError naming the line if
     it is not a YAML mapping, or too large."""
     _require_small(path, len(text.encode()))
@@ -107,9 +120,7 @@ def parse_yaml(text: str, path: Path) -> YamlFields:
         # A day or a number in YAML's notation that does not exist, such as 2026-02-31.
         raise UsageError(f"{path}: not YAML ({str(error).splitlines()[0]}).") from error
     if root is None or not isinstance(document, dict):
-        raise UsageError(
-            f"{path}: expected a mapping of plan fields, for example `scenario: squares`."
-        )
+        raise UsageError(f"{path}: expected a mapping of {what.mapping}.")
     return YamlFields(path, document, dict(_lines(path, root)))
 
 

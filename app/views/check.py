@@ -31,7 +31,7 @@ from topicproof.app.session.connection import page_settings, topic_names
 from topicproof.app.session.errors import show_errors
 from topicproof.app.session.masking import shown_error
 from topicproof.app.session.runs import newest_runs
-from topicproof.backend.errors import ContractError, Mistake, TopicproofError
+from topicproof.backend.errors import ContractError, Mistake, NothingToSample, TopicproofError
 from topicproof.backend.history.contracts import contracts, keep, versions
 from topicproof.backend.history.store import Run
 from topicproof.backend.judging.contract import (
@@ -53,8 +53,6 @@ SIDES = "source", "sink"
 SAME = "same"
 SHOWN_CHARACTERS = 26
 """Of a topic's name, as a narrow window shows it in the box where it is chosen."""
-FILE_WORDS = "expect: one_to_one without a count", "choose “exactly one”"
-"""The draft's advice to somebody who edits a file, and the same for this form."""
 
 settings = page_settings()
 
@@ -308,7 +306,7 @@ def sampled(kafka: Services, sides: SideSettings, state: CheckState) -> TopicSam
     try:
         return checking.drafted(sides, kafka, state.source, state.sink)
     except TopicproofError as error:
-        reason = str(error).removesuffix(" Fill it first.")
+        reason = error.reason if isinstance(error, NothingToSample) else str(error)
         st.warning(
             wording.plain(
                 f"{reason} Without a sample of both topics, no contract can be drafted or"
@@ -405,7 +403,7 @@ def draft_note(samples: TopicSamples) -> None:
     """Shows what the draft was made from."""
     if not samples.draft.found:
         st.warning(
-            wording.plain(samples.draft.why).replace(", so no contract was written", ""),
+            wording.plain(samples.draft.why),
             title="Choose the identity yourself",
             icon=":material/fingerprint:",
         )
@@ -414,7 +412,7 @@ def draft_note(samples: TopicSamples) -> None:
     st.markdown(f"Drafted from the newest {inputs:,} inputs and {outputs:,} outputs. Review it.")
     st.caption("  \n".join(wording.plain(note) for note in samples.draft.notes))
     if samples.draft.question is not None:
-        question = samples.draft.question.replace(*FILE_WORDS)
+        question = samples.draft.question.text("choose “exactly one”")
         st.warning(
             wording.plain(f"{question[:1].upper()}{question[1:]}."),
             title="To fill in first",

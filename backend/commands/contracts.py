@@ -35,6 +35,7 @@ from topicproof.backend.judging.contract import make_contract, read_contract, re
 from topicproof.backend.judging.contract_draft import draft
 from topicproof.backend.judging.contract_lint import lint
 from topicproof.backend.judging.contract_preview import preview
+from topicproof.backend.judging.expectation_seen import ONE_OUTPUT
 from topicproof.backend.judging.sample import samples
 from topicproof.backend.kafka.browse.records import as_text
 from topicproof.backend.runs.sides import SideSettings, settings_of_sides
@@ -153,7 +154,7 @@ def _init(
             {"contract": None, "why": first_draft.why, "tried": first_draft.text, "file": None},
         )
         out.document(first_draft.text)
-        raise UsageError(first_draft.why)
+        raise UsageError(f"{first_draft.why} No contract was written.")
     if file is not None:
         try:
             file.write_text(first_draft.text, encoding="utf-8")
@@ -178,7 +179,8 @@ def _init(
                 say(f"  {line}")
         if first_draft.question is not None:
             where = "the contract" if file is None else str(file)
-            say(f"Fill in FILL_IN in {where} before a check: {first_draft.question}.")
+            question = first_draft.question.text(ONE_OUTPUT)
+            say(f"Fill in FILL_IN in {where} before a check: {question}.")
 
 
 def _preview(file: Path, settings: Settings, source: Settings | None, json_: str | None) -> None:

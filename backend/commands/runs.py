@@ -68,7 +68,7 @@ from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.trust.identity import Action
 from topicproof.backend.waiting import ask_until
-from topicproof.backend.yaml_fields import read_yaml
+from topicproof.backend.yaml_fields import PLAN_FIELDS, read_yaml
 from topicproof.validators.report import Report
 
 STOP_WAIT_S = 60.0
@@ -146,7 +146,7 @@ def run(
     --seed 1`
     """
     named = plan_file is not None and str(plan_file) in SCENARIOS and not plan_file.exists()
-    fields: dict[str, Any] = read_yaml(plan_file) if plan_file and not named else {}
+    fields: dict[str, Any] = read_yaml(plan_file, PLAN_FIELDS) if plan_file and not named else {}
     fields |= given(
         scenario=scenario or (str(plan_file) if named else None),
         guarantee=guarantee,

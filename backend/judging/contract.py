@@ -29,7 +29,14 @@ from topicproof.backend.judging.expressions import check_expression
 from topicproof.backend.judging.fields import FUNCTIONS, each_in_sql, fields_of, in_sql
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.origin import fetch_origin, fetch_origins
-from topicproof.backend.yaml_fields import Place, TopicName, YamlFields, parse_yaml, read_yaml
+from topicproof.backend.yaml_fields import (
+    Place,
+    Subject,
+    TopicName,
+    YamlFields,
+    parse_yaml,
+    read_yaml,
+)
 from topicproof.validators.contract_terms import ContractTerms, Thresholds
 from topicproof.validators.decoded import VALUE_FIELD, parse_field
 from topicproof.validators.expectation import REQUIRED
@@ -44,6 +51,7 @@ from topicproof.validators.merged_topics import join
 LINEAGE = "lineage"
 KINDS = tuple(validator.NAME for validator in VALIDATORS)
 PLACEHOLDER = "FILL_IN"
+CONTRACT_FIELDS = Subject("contract", "fields, for example `source: {topic: orders}`")
 """Written by `contract init` for values that only a person knows. Invalid in a contract."""
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
@@ -366,26 +374,20 @@ def read_contract(path: Path, across: bool = False) -> tuple[Contract, YamlField
 def read_fields(path: Path) -> YamlFields:
     """Read a contract's fields unchecked. Raises ContractError if the file is not a YAML
     mapping."""
-    return _translated(lambda: read_yaml(path))
+    return _translated(lambda: read_yaml(path, CONTRACT_FIELDS))
 
 
 def parse_fields(text: str, name: str = "contract.yaml") -> YamlFields:
     """Parse a contract's fields unchecked. `name` stands for the file in messages. Raises
     ContractError if the text is not a YAML mapping."""
-    return _translated(lambda: parse_yaml(text, Path(name)))
+    return _translated(lambda: parse_yaml(text, Path(name), CONTRACT_FIELDS))
 
 
 def _translated(read: Callable[[], YamlFields]) -> YamlFields:
     try:
         return read()
     except UsageError as error:
-        why = (
-            str(error)
-            .replace("The plan", "The contract")
-            .replace("plan fields", "fields")
-            .replace("`scenario: squares`", "`source: {topic: orders}`")
-            .rstrip(".")
-        )
+        why = str(error).rstrip(".")
         line = re.search(r", line (\d+): ", why)
         raise ContractError(Mistake("", int(line[1]) if line else None, "", why)) from error
 

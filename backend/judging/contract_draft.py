@@ -11,7 +11,13 @@ from topicproof.backend.address import Sides
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.judging.candidates import SCORE_MIN, Fit, contradiction, fits
 from topicproof.backend.judging.contract import PLACEHOLDER
-from topicproof.backend.judging.expectation_seen import Observation, Side, observe
+from topicproof.backend.judging.expectation_seen import (
+    ONE_OUTPUT,
+    Observation,
+    OpenQuestion,
+    Side,
+    observe,
+)
 from topicproof.backend.judging.sample import (
     Sample,
     named_input,
@@ -41,7 +47,7 @@ class Draft:
     found: bool
     notes: tuple[str, ...] = ()
     """What was seen of identity, outputs and order: a sentence each."""
-    question: str | None = None
+    question: OpenQuestion | None = None
     """What a person must fill in before a check: the identity, else the count."""
     repeated: tuple[str, ...] = ()
     """Two outputs of one input with key and value, a line each. For eyes that may see payloads; the
@@ -174,17 +180,19 @@ def _contract(
         ),
         *(f"# {note}" for note in notes),
     ]
-    choice = (
-        ""
-        if rival is None
-        else f"which one identifies an input? {best.spelled} and {rival.spelled} both fit, and"
-        " match the outputs with other inputs"
-    )
+    choice = None
+    if rival is not None:
+        choice = OpenQuestion(
+            f"which one identifies an input? {best.spelled} and {rival.spelled} both fit, and"
+            " match the outputs with other inputs"
+        )
     fields = [
         "guarantee: exactly_once",
         f"source: {source}",
         f"sink: {sink}",
-        f"identity: {best.spelled}" if rival is None else f"identity: {PLACEHOLDER} # {choice}",
+        f"identity: {best.spelled}"
+        if choice is None
+        else f"identity: {PLACEHOLDER} # {choice.ask}",
         (
             f"expect: {observation.expect} # one_to_one, zero_or_one, or one_to_many with a count"
             " in Spark SQL over the input"
@@ -222,7 +230,8 @@ def _count_lines(observation: Observation) -> list[str]:
     if observation.count is None:
         return []
     line = f"count: {_text(observation.count)}"
-    return [line if observation.question is None else f"{line} # {observation.question}"]
+    question = observation.question
+    return [line if question is None else f"{line} # {question.text(ONE_OUTPUT)}"]
 
 
 def _excerpt(content: bytes | None) -> str:
@@ -239,8 +248,8 @@ def _nothing(source: str, sink: str, tried: Sequence[Fit]) -> Draft:
     if not tried:
         lines.append("#   none: no field is in half of the records on both sides")
     why = (
-        f"No identity was found between {source} and {sink}, so no contract was written. Let the"
-        " program copy a unique id of each input to its outputs, as key, header or JSON field."
+        f"No identity was found between {source} and {sink}. Let the program"
+        " copy a unique id of each input to its outputs, as key, header or JSON field."
     )
     return Draft("\n".join(lines) + "\n", why, found=False)
 

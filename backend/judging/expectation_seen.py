@@ -36,6 +36,8 @@ FILTERED_MIN = 0.5
 lost."""
 EXPLAINED_MIN = 30
 """Fewer inputs do not prove that a field gives their counts."""
+ONE_OUTPUT = "expect: one_to_one without a count"
+"""How a contract's file asks for exactly one output."""
 NUMBERS = {2: "two", 3: "three", 4: "four"}
 
 Place = tuple[int, int]
@@ -58,6 +60,24 @@ class Side:
 
 
 @dataclass(frozen=True)
+class OpenQuestion:
+    """What a person must fill in, because the samples cannot tell."""
+
+    ask: str
+    """On one line, without a full stop."""
+    one_output: str | None = None
+    """When exactly one output is the answer, as the end of a clause; empty: wherever one is
+    promised. None: it is no answer."""
+
+    def text(self, one_output: str) -> str:
+        """Return the whole question. `one_output`: how exactly one output is asked for, where the
+        reader is."""
+        return (
+            self.ask if self.one_output is None else f"{self.ask}; or {one_output}{self.one_output}"
+        )
+
+
+@dataclass(frozen=True)
 class Observation:
     """What the matched records show."""
 
@@ -69,8 +89,8 @@ class Observation:
     order: Order
     ordered: str
     """The order, in words."""
-    question: str | None = None
-    """What a person must answer where `count` is the placeholder, on one line."""
+    question: OpenQuestion | None = None
+    """What a person must answer where `count` is the placeholder."""
     repeated: tuple[Row, ...] = ()
     """Two outputs of one input, if some input has several."""
 
@@ -189,7 +209,7 @@ def _expectation(
     fields: bool,
     *,
     has_own_keys: bool,
-) -> tuple[Expect, str | None, str, str | None]:
+) -> tuple[Expect, str | None, str, OpenQuestion | None]:
     """Return what to expect, the count, the figures in words, and the question to a person."""
     if not judged:
         words = "they could not be counted in these samples, so one_to_one is a guess"
@@ -212,11 +232,12 @@ def _expectation(
             words += ". A second output is a repetition, unless the pipeline promises it"
         return Expect.ONE_TO_ONE, None, words, None
     if not several:
-        question = (
+        which = OpenQuestion(
             "which inputs have an output? Write 1 for these and 0 for the others, in Spark SQL over"
-            " the input; or expect: one_to_one without a count, if none may be missing"
+            " the input",
+            one_output=", if none may be missing",
         )
-        return Expect.ZERO_OR_ONE, PLACEHOLDER, words, question
+        return Expect.ZERO_OR_ONE, PLACEHOLDER, words, which
     explained = list(_counts(judged, documents, fields))
     sure = [expression for expression, is_length in explained if is_length]
     if sure and has_own_keys and len(judged) >= EXPLAINED_MIN:
@@ -230,10 +251,8 @@ def _expectation(
     hint = ""
     if explained:
         hint = f", such as {explained[0][0]}, which fits the sample"
-    question += (
-        f" Write the count in Spark SQL over the input{hint}; or expect: one_to_one without a count"
-    )
-    return Expect.ONE_TO_MANY, PLACEHOLDER, words, question
+    ask = f"{question} Write the count in Spark SQL over the input{hint}"
+    return Expect.ONE_TO_MANY, PLACEHOLDER, words, OpenQuestion(ask, one_output="")
 
 
 def _counts(

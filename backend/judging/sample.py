@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from topicproof.backend.address import Address, Sides
-from topicproof.backend.errors import TopicError
+from topicproof.backend.errors import NothingToSample
 from topicproof.backend.formats.decoded import DecodedValue, Format
 from topicproof.backend.formats.fields import text_at
 from topicproof.backend.formats.formats import Formats
@@ -82,7 +82,7 @@ def newest(address: Address, topic: str, count: int, formats: Formats) -> Sample
     ranges = fates.fate_ranges(rawlog.scan(address, topic, bounds), bounds)
     rows = latest(address, bounds, ranges, READ_COMMITTED, count, KEPT_BYTES, SECONDS_MAX)
     if not rows:
-        raise TopicError(f"Topic {topic} holds no committed record to look at. Fill it first.")
+        raise NothingToSample(topic)
     whole = len(rows) < count and all(partition.start == 0 for partition in bounds.partitions)
     return _sample(topic, rows, formats, whole=whole)
 

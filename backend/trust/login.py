@@ -37,9 +37,10 @@ from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import How, Identity, Role, cleaned
 from topicproof.backend.trust.keys import read_secret, require_own
 from topicproof.backend.trust.masking import Field, Mask, parse_field
-from topicproof.backend.yaml_fields import YamlFields, read_yaml
+from topicproof.backend.yaml_fields import Subject, YamlFields, read_yaml
 
 HOURS = 12.0
+LOGIN_FIELDS = Subject("login", "fields, for example `openid: {issuer: https://login.example}`")
 """How long a login lasts, unless the file says otherwise."""
 CLOCKS_DIFFER_S = 60
 """How far a provider's clock may be ahead of ours."""
@@ -183,10 +184,7 @@ def dashboard_provider(login: Login) -> Provider:
 
 def read_login(path: Path) -> Login:
     """Read a login from its file. Raises UsageError as `configured_login`."""
-    try:
-        fields = read_yaml(path)
-    except UsageError as error:
-        raise UsageError(str(error).replace("The plan", "The login")) from error
+    fields = read_yaml(path, LOGIN_FIELDS)
     try:
         model = _LoginFields.model_validate(fields)
     except ValidationError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.yaml_fields import read_yaml
+from topicproof.backend.yaml_fields import PLAN_FIELDS, read_yaml
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
@@ -38,20 +38,20 @@ def test_hostile_yaml_is_refused_in_a_sentence(text: str | bytes, why: str, tmp_
     path = tmp_path / "plan.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UsageError, match=why):
-        read_yaml(path)
+        read_yaml(path, PLAN_FIELDS)
 
 
 def test_an_anchor_may_be_used(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text("a: &a {x: 1}\nb: {<<: *a, y: 2}\n")
-    assert read_yaml(path) == {"a": {"x": 1}, "b": {"x": 1, "y": 2}}
+    assert read_yaml(path, PLAN_FIELDS) == {"a": {"x": 1}, "b": {"x": 1, "y": 2}}
 
 
 def test_a_character_may_be_written_as_in_json(tmp_path: Path) -> None:
     """Story: a program writes its contract as JSON, which is YAML, and escapes all but ASCII."""
     path = tmp_path / "plan.yaml"
     path.write_text(json.dumps({"😀": ["ü😀"]}))
-    fields = read_yaml(path)
+    fields = read_yaml(path, PLAN_FIELDS)
     assert fields == {"😀": ["ü😀"]} and fields.line(("😀", 0)) == 1
 
 
@@ -59,6 +59,6 @@ def test_a_number_in_base_60_is_the_text_that_people_mean(tmp_path: Path) -> Non
     """Story: YAML 1.1 reads 12:30 as 750, and takes hours for a long one."""
     path = tmp_path / "plan.yaml"
     path.write_text(f"at: 12:30\nb: &b 1:30.5\nc: [*b, {'1:' * 80_000}1]\nd: 1_000\n")
-    fields = read_yaml(path)
+    fields = read_yaml(path, PLAN_FIELDS)
     assert (fields["at"], fields["b"], fields["d"]) == ("12:30", "1:30.5", 1000)
     assert fields["c"] == ["1:30.5", "1:" * 80_000 + "1"]

@@ -57,7 +57,7 @@ from topicproof.backend.properties.reading import read_properties
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.sink.entries import decode
 from topicproof.backend.verifying.verify import unchanged
-from topicproof.backend.yaml_fields import read_yaml
+from topicproof.backend.yaml_fields import PLAN_FIELDS, read_yaml
 from topicproof.validators.finding import Bounds, PartitionBounds
 from topicproof.validators.json_path import parse_path
 from topicproof.validators.lineage.headers import (
@@ -296,7 +296,7 @@ TARGETS: dict[str, Target] = {
     "lineage header": ((b"numbers/0/7/0",), lambda data: _round(parse_lineage, data)),
     "transaction header": ((b"id/1/1/t/3",), lambda data: _round(parse_transaction, data)),
     "pack": ((bytes(30),), lambda data: _told(parse_pack, data)),
-    "plan": ((PLAN,), _in_file(lambda path: make_plan(read_yaml(path)))),
+    "plan": ((PLAN,), _in_file(lambda path: make_plan(read_yaml(path, PLAN_FIELDS)))),
     "contract": (tuple(CONTRACTS), _in_file(read_contract)),
     "expression": (
         (

@@ -113,7 +113,7 @@ def test_a_session_that_has_ended_is_asked_nothing(settings: Settings, tmp_path:
     def verdict() -> Report:
         with services(settings, kafka=False) as running:
             ended = connect(running.spark_remote)
-            ended.client.release_session()  # type: ignore[attr-defined]
+            ended.client.release_session()
             with spark_session(running.spark_remote) as spark:
                 keys = {(0, offset): b"%d" % offset for offset in range(10)}
                 pair = history(

@@ -189,6 +189,6 @@ def test_two_counters_are_no_identity() -> None:
     ]
     draft = draft_of(inputs, outputs)
     assert fields_of(draft)["identity"] == PLACEHOLDER
-    assert draft.question is not None and "which one identifies an input?" in draft.question
+    assert draft.question is not None and "which one identifies an input?" in draft.question.ask
     with pytest.raises(ContractError, match=r"identity.*choose what identifies an input"):
         make_contract(parse_fields(draft.text))

@@ -12,7 +12,7 @@ from topicproof.backend.faults.fault import Kind
 from topicproof.backend.faults.kinds import KINDS, choices, parse_fault
 from topicproof.backend.runs.plan import RunPlan, make_plan
 from topicproof.backend.sink.hooks import Step
-from topicproof.backend.yaml_fields import read_yaml
+from topicproof.backend.yaml_fields import PLAN_FIELDS, read_yaml
 
 
 def test_a_plan_round_trips_through_json() -> None:
@@ -185,7 +185,7 @@ def test_a_plan_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, sa
     path = tmp_path / "plan.yaml"
     path.write_text(text)
     with pytest.raises(UsageError, match=says):
-        read_yaml(path)
+        read_yaml(path, PLAN_FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_bad_plan_file_is_refused_with_the_line(
     path = tmp_path / "plan.yaml"
     path.write_text(text)
     with pytest.raises(UsageError) as refused:
-        make_plan(read_yaml(path))
+        make_plan(read_yaml(path, PLAN_FIELDS))
     assert str(refused.value).startswith(f"{path}, line {line}: ") and says in str(refused.value)
     assert refused.value.exit_code == 64
 
@@ -245,7 +245,7 @@ def test_a_field_that_an_option_changed_is_in_no_line(tmp_path: Path) -> None:
     is blamed."""
     path = tmp_path / "plan.yaml"
     path.write_text("records: 10\n")
-    fields = read_yaml(path)
+    fields = read_yaml(path, PLAN_FIELDS)
     fields["records"] = -1
     with pytest.raises(UsageError) as refused:
         make_plan(fields)
@@ -255,4 +255,4 @@ def test_a_field_that_an_option_changed_is_in_no_line(tmp_path: Path) -> None:
 def test_a_missing_plan_file_is_named(tmp_path: Path) -> None:
     """Story: the plan file is not there. The error says which."""
     with pytest.raises(UsageError, match=r"plan\.yaml cannot be read"):
-        read_yaml(tmp_path / "plan.yaml")
+        read_yaml(tmp_path / "plan.yaml", PLAN_FIELDS)

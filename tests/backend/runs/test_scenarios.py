@@ -31,7 +31,7 @@ from topicproof.backend.runs.stage_verdicts import RunVerdicts, Until, carried_t
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.verifying.verify import unchanged, verify
-from topicproof.backend.yaml_fields import read_yaml
+from topicproof.backend.yaml_fields import PLAN_FIELDS, read_yaml
 from topicproof.validators.finding import Outcome
 
 
@@ -99,7 +99,7 @@ def test_an_expression_that_spark_does_not_take_is_refused_by_line(
     path.write_text(f'scenario: yours\nsource: {{topic: letters}}\n{other}\n{field}: "{text}"\n')
     before = kafka.topics()
     with pytest.raises(UsageError, match=r"plan\.yaml, line 4: ") as refused:
-        create(settings, cluster, History(settings), make_plan(read_yaml(path)))
+        create(settings, cluster, History(settings), make_plan(read_yaml(path, PLAN_FIELDS)))
     assert says in str(refused.value) and "SQLSTATE" not in str(refused.value)
     assert kafka.topics() == before and refused.value.exit_code == 64
 
