@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from topicproof.backend.matrix.cells import Result
+from topicproof.backend.matrix.matrix_table import TABLE
 from topicproof.backend.matrix.promises import PROMISES
-from topicproof.backend.matrix.table import TABLE
 
 EXACT, DAMAGED, REFUSED, SURPRISE = "exact", "damaged", "refused", "surprise"
 SYMBOLS: Mapping[str, str] = {EXACT: "✓", DAMAGED: "▲", REFUSED: "■", SURPRISE: "‼"}

@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import streamlit as st
+
+from topicproof.app import wording
+from topicproof.app.session.access import open_history
 from topicproof.app.url_state import example_position
 from topicproof.backend.history.store import ENDED, Run, State
+from topicproof.backend.runs.launch import start_run
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 
@@ -255,3 +262,18 @@ _HARM: Mapping[str, str] = {
     "duplicate": "A record that came twice",
     "gap": "An input whose output is missing",
 }
+
+
+def start_story(settings: Settings, story: Story) -> dict[str, str]:
+    """Starts the story's runs, each in a process of its own. Returns the parameters of the page
+    Demos that open it. Raises TopicproofError."""
+    with st.status("Starting…") as status:
+        runs = [
+            start_run(
+                open_history(settings),
+                make_plan(dict(part.plan)),
+                lambda line: status.update(label=wording.plain(line)),
+            )
+            for part in story.parts
+        ]
+    return {"story": story.name, "runs": ",".join(runs)}

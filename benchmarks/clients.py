@@ -45,7 +45,7 @@ from topicproof.backend.kafka.client_configs import (
 )
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.rawlog import Connection, connect
-from topicproof.backend.kafka.plain import PlainProducer
+from topicproof.backend.kafka.plain_producer import PlainProducer
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.services.jars import BROKER, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka

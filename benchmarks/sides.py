@@ -44,8 +44,8 @@ from topicproof.backend.runs.create import create
 from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.jars import BROKER, STREAMS, jar_files
-from topicproof.backend.services.java import java
 from topicproof.backend.services.keeper import Services, services
+from topicproof.backend.services.processes import java
 from topicproof.backend.services.spark import spark_session, without_token
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.entries import Declared, TaskStarted, TransactionEnded, decode

@@ -22,8 +22,7 @@ import httpx
 from tests.registry import unpack
 from topicproof.backend.errors import SetupError, TopicproofError
 from topicproof.backend.services.jars import fetch
-from topicproof.backend.services.java import java
-from topicproof.backend.services.processes import await_start, end_process, free_ports
+from topicproof.backend.services.processes import await_start, end_process, free_ports, java
 from topicproof.backend.settings import Settings, read_settings
 
 VERSION = "26.5.6"

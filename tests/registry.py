@@ -14,8 +14,7 @@ from threading import Thread
 import httpx
 
 from topicproof.backend.services.jars import registry_archive
-from topicproof.backend.services.java import java
-from topicproof.backend.services.processes import await_start, end_process, free_ports
+from topicproof.backend.services.processes import await_start, end_process, free_ports, java
 from topicproof.backend.settings import Settings
 
 START_TIMEOUT_S = 120

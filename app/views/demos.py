@@ -12,8 +12,7 @@ from topicproof.app.session.connection import page_settings
 from topicproof.app.session.errors import show_errors
 from topicproof.app.session.reports import kept_report
 from topicproof.app.session.runs import newest_runs
-from topicproof.app.start_story import start_story
-from topicproof.app.stories import STORIES, Story
+from topicproof.app.stories import STORIES, Story, start_story
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.context import stop

@@ -16,8 +16,7 @@ from topicproof.app.session.cluster import cluster_overview
 from topicproof.app.session.connection import page_settings, running_kafka
 from topicproof.app.session.errors import show_error, show_errors
 from topicproof.app.session.runs import newest_runs
-from topicproof.app.start_story import start_story
-from topicproof.app.stories import STORIES
+from topicproof.app.stories import STORIES, start_story
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.evidence.folder import evidence_hash
 from topicproof.backend.history import trend

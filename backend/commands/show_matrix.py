@@ -7,8 +7,8 @@ from html import escape
 
 from topicproof.backend.evidence.annotations import as_markdown
 from topicproof.backend.matrix.cells import Result
+from topicproof.backend.matrix.matrix_table import TABLE, Trouble
 from topicproof.backend.matrix.promises import PROMISES
-from topicproof.backend.matrix.table import TABLE, Trouble
 
 _COLOURS = {"exact": "#0072B2", "damaged": "#E69F00", "surprise": "#D55E00"}
 """The palette of Okabe and Ito. The words in each cell repeat the colour."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from topicproof.backend.characters import visible
-from topicproof.backend.matrix.table import TABLE
+from topicproof.backend.matrix.matrix_table import TABLE
 from topicproof.backend.torture.run import TriedSchedule
 from topicproof.backend.torture.schedule import Schedule
 from topicproof.validators.sentences import counted

@@ -12,9 +12,8 @@ import psutil
 from topicproof.backend.doctor.diagnosis import Diagnosis, Health, failed, ok, warning
 from topicproof.backend.errors import SetupError
 from topicproof.backend.services.jars import changed_jars, jars_present
-from topicproof.backend.services.java import java, java_version
 from topicproof.backend.services.kafka import require_disk_space
-from topicproof.backend.services.processes import free_ports, listens
+from topicproof.backend.services.processes import free_ports, java, java_version, listens
 from topicproof.backend.settings import DASHBOARD_PORT, Settings, nearest
 
 PACKAGES = {

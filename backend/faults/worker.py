@@ -6,21 +6,31 @@ next task finds the claim whatever happens to this one.
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Never
 
-from topicproof.backend.errors import TransactionAborted
-from topicproof.backend.faults import crash, hijack, offsets, refused, zombie
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+
+from topicproof.backend.address import Address
+from topicproof.backend.errors import ClusterError, InjectedError, TransactionAborted
+from topicproof.backend.faults import zombie
 from topicproof.backend.faults.by_hand import Presence
+from topicproof.backend.faults.cluster_faults import move_offset
 from topicproof.backend.faults.fault import Fault, Side
 from topicproof.backend.faults.kinds import CRASH, ERROR, HIJACK, NETWORK, OFFSETS, REFUSED, ZOMBIE
-from topicproof.backend.faults.rendezvous import wait_for_the_run
+from topicproof.backend.faults.other_process import hijack
+from topicproof.backend.kafka.client_configs import REQUEST_TIMEOUT_MS, admin_config
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.sink.entries import Entry, FaultFired, last_attempt
+from topicproof.backend.sink.entries import Entry, FaultFired, FaultPhase, FaultReport, last_attempt
 from topicproof.backend.sink.hooks import Step
-from topicproof.backend.sink.journal import JournalWriter, read_journal
+from topicproof.backend.sink.journal import JournalReader, JournalWriter, read_journal
 from topicproof.backend.sink.options import SinkOptions
 
 
@@ -57,7 +67,7 @@ class Injector:
 
     def client_settings(self) -> Mapping[str, int]:
         if any(fault.kind == REFUSED for fault in self.faults):
-            return {"message_max_bytes": refused.CLIENT_TAKES_BYTES}
+            return {"message_max_bytes": CLIENT_TAKES_BYTES}
         return {}
 
     def defended(self) -> bool:
@@ -118,15 +128,15 @@ class Injector:
     def _fire(self, fault: Fault, first: int, following: int) -> None:
         sink = self.sink
         if fault.kind == CRASH:
-            crash.crash()
+            crash()
         elif fault.kind == ERROR:
-            crash.error(fault, self._where)
+            raise_error(fault, self._where)
         elif fault.kind == ZOMBIE and sink.journal is not None:
             zombie.stop_until_succeeded(sink.address, sink.journal, self.name, self.task)
         elif fault.kind == HIJACK:
-            hijack.hijack(sink.address, self.name)
+            hijack(sink.address, self.name)
         elif fault.kind == REFUSED and sink.topic is not None:
-            self.padding = refused.oversized(sink.address, sink.topic)
+            self.padding = oversized(sink.address, sink.topic)
             # Attempts of earlier tasks count.
             self.paddings = max(
                 0,
@@ -135,7 +145,7 @@ class Injector:
         elif fault.kind.side is Side.RUN and sink.journal is not None:
             wait_for_the_run(sink.address, sink.journal, str(fault))
         elif fault.kind == OFFSETS:
-            offsets.move(
+            move_offset(
                 fault,
                 Cluster(sink.address),
                 sink.group,
@@ -144,7 +154,7 @@ class Injector:
                 following,
             )
             if fault.word("replay") == "yes":
-                crash.error(fault, self._where)
+                raise_error(fault, self._where)
 
     def _fired(self, fault: Fault, claim: FaultFired) -> bool:
         return any(
@@ -158,3 +168,50 @@ class Injector:
     @property
     def _where(self) -> str:
         return f"{self.source[0]}-{self.source[1]}"
+
+
+def crash() -> None:
+    """End this process without flushing or closing anything."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def raise_error(fault: Fault, where: str) -> Never:
+    raise InjectedError(f"{where}: raised on purpose ({fault}).")
+
+
+CLIENT_TAKES_BYTES = 1_000_000_000
+"""The client's own limit, raised so that the broker refuses the record."""
+
+
+def oversized(address: Address, topic: str) -> bytes:
+    """Return a random value that is larger than the topic allows, even compressed."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    admin = AdminClient(admin_config(address))
+    settings = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_MS / 1000)[
+        resource
+    ].result()
+    return os.urandom(int(settings["max.message.bytes"].value) + 1)
+
+
+DONE_WITHIN_S = 120.0
+LOOK_S = 0.05
+
+
+def wait_for_the_run(address: Address, journal: str, fault: str) -> None:
+    """Wait until the fault is under way. Raises InjectedError when the run's process cannot do
+    it."""
+    reader = JournalReader(address, journal)
+    deadline = time.monotonic() + DONE_WITHIN_S
+    try:
+        while time.monotonic() < deadline:
+            # The fault may strike the brokers.
+            with suppress(ClusterError):
+                for entry in reader.news():
+                    if isinstance(entry, FaultReport) and entry.fault == fault:
+                        if entry.what is FaultPhase.FAILED:
+                            raise InjectedError(f"{fault}: {entry.said}")
+                        return
+            time.sleep(LOOK_S)
+    finally:
+        reader.close()
+    raise InjectedError(f"{fault}: the run's process did not answer within {DONE_WITHIN_S:.0f} s.")

@@ -20,7 +20,7 @@ from itertools import dropwhile
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, InjectedError
-from topicproof.backend.faults.other import read_arguments, start
+from topicproof.backend.faults.other_process import read_arguments, start
 from topicproof.backend.sink.entries import Entry, GenerationBegun, TaskStarted
 from topicproof.backend.sink.journal import JournalReader
 

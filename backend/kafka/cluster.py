@@ -24,13 +24,12 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_expone
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.admission import open_admin, require_admitted
-from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
+from topicproof.backend.kafka.bounded import RESOURCES, TIMEOUT_S, bounded, require_group
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     TRANSACTION_TIMEOUT_MS,
     consumer_config,
 )
-from topicproof.backend.kafka.rights import RESOURCES, require_group
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.waiting import ask_until
 from topicproof.validators.finding import Bounds, PartitionBounds

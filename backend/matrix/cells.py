@@ -1,8 +1,9 @@
 """The matrix: every guarantee against every fault. Each cell is a small real run.
 
-backend/matrix/table.py has the expectation of each cell. A cell is a surprise when its sink shows
-unexpected damage or lacks expected damage; when its verdict does not follow from the damage; when a
-plain consumer counts other damage than the verdict; or when nothing proves that its fault fired.
+backend/matrix/matrix_table.py has the expectation of each cell. A cell is a surprise when its sink
+shows unexpected damage or lacks expected damage; when its verdict does not follow from the damage;
+when a plain consumer counts other damage than the verdict; or when nothing proves that its fault
+fired.
 
 `matrix/results.json` in the home keeps the last result of every cell: a list of objects with the
 fields of `Result`. Only surprises keep their run.
@@ -21,8 +22,7 @@ from functools import partial
 from typing import Any
 
 from topicproof.backend.errors import EvidenceError, TopicproofError, UsageError
-from topicproof.backend.faults.attempts import fill_with_attempts
-from topicproof.backend.faults.brokers import how_many
+from topicproof.backend.faults.cluster_faults import fill_with_attempts, how_many
 from topicproof.backend.faults.kinds import ZOMBIE
 from topicproof.backend.history.store import History, State
 from topicproof.backend.kafka.cluster import Cluster

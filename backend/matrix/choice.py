@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from topicproof.backend.errors import UsageError
+from topicproof.backend.matrix.matrix_table import BROKERS, RESTARTED, TABLE, Trouble
 from topicproof.backend.matrix.promises import PROMISES, Damage, Promise
-from topicproof.backend.matrix.table import BROKERS, RESTARTED, TABLE, Trouble
 
 SIZE: Mapping[str, Any] = {"records": 600, "partitions": 2, "per_transaction": 100, "seed": 3}
 """The plan of every cell: at least three transactions in each of two partitions, so that one

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.judging.capture_store import read_capture
-from topicproof.backend.judging.table import REQUIRED
+from topicproof.backend.judging.table_check import REQUIRED
 from topicproof.backend.services.spark import spark_session
 from topicproof.validators.finding import Guarantee
 from topicproof.validators.judge import judge

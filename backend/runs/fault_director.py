@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import Self
 
 from topicproof.backend.errors import ClusterError, TopicproofError, UsageError
-from topicproof.backend.faults.brokers import leader
 from topicproof.backend.faults.by_hand import (
     Freeze,
     Kill,
@@ -29,6 +28,7 @@ from topicproof.backend.faults.by_hand import (
     stopped,
     strikes,
 )
+from topicproof.backend.faults.cluster_faults import allow_again, deny, leader
 from topicproof.backend.faults.fault import Fault, Side
 from topicproof.backend.faults.hanging import LONGEST_TIMEOUT_MS, leave_open
 from topicproof.backend.faults.kinds import (
@@ -46,7 +46,6 @@ from topicproof.backend.faults.kinds import (
 from topicproof.backend.faults.member import join
 from topicproof.backend.faults.proxy import How, Proxy, Rule
 from topicproof.backend.faults.requests import Api
-from topicproof.backend.faults.rights import allow_again, deny
 from topicproof.backend.faults.unclean import lose_the_follower
 from topicproof.backend.history.run_state import Names
 from topicproof.backend.kafka.cluster import Cluster

@@ -28,7 +28,7 @@ from topicproof.backend.judging.capture_store import (
 )
 from topicproof.backend.judging.judge import conclude, judge_topics, with_headers
 from topicproof.backend.judging.log_scan import scan_log, source_options
-from topicproof.backend.judging.table import judge_table
+from topicproof.backend.judging.table_check import judge_table
 from topicproof.backend.kafka.origin import topic_names
 from topicproof.backend.runs.context import Context
 from topicproof.backend.runs.query import committed_of

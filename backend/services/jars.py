@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from topicproof.backend.errors import SetupError, TopicproofError
-from topicproof.backend.services.java import java
+from topicproof.backend.services.processes import java
 from topicproof.backend.settings import ROOT, Settings, read_settings
 
 BROKER = "broker"

@@ -23,7 +23,6 @@ from confluent_kafka.admin import AdminClient
 from topicproof.backend.address import Address
 from topicproof.backend.errors import SetupError
 from topicproof.backend.kafka.client_configs import admin_config
-from topicproof.backend.services.java import java
 from topicproof.backend.services.peer_proxy import Links
 from topicproof.backend.services.processes import (
     await_start,
@@ -32,6 +31,7 @@ from topicproof.backend.services.processes import (
     end_process,
     free_ports,
     giving_way,
+    java,
     java_temporary,
 )
 from topicproof.backend.settings import BROKER_START_TIMEOUT_S, DISK_FREE_BYTES_MIN

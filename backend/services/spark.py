@@ -33,7 +33,6 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from topicproof.backend.errors import SetupError, ShellFailed, SparkError, UsageError
 from topicproof.backend.interpreter import python_environment
-from topicproof.backend.services.java import java
 from topicproof.backend.services.kafka import require_disk_space
 from topicproof.backend.services.prefork_server import write_executable
 from topicproof.backend.services.processes import (
@@ -41,6 +40,7 @@ from topicproof.backend.services.processes import (
     emptied,
     end_process,
     free_ports,
+    java,
     java_temporary,
     listens,
 )

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.sink.delivery.database import DatabaseDelivery, DatabasePosition
+from topicproof.backend.sink.delivery.into_database import DatabaseDelivery, DatabasePosition
 from topicproof.backend.sink.exactly_once import KafkaTransactionalWriter
 from topicproof.backend.sink.hooks import MakeHooks, NoHooks
 from topicproof.backend.sink.options import SinkOptions

@@ -24,10 +24,9 @@ from topicproof.backend.errors import (
     TransactionAborted,
 )
 from topicproof.backend.sink.batcher import Batcher, Contents
-from topicproof.backend.sink.delivery.at_least_once import AtLeastOnce
-from topicproof.backend.sink.delivery.at_most_once import AtMostOnce
-from topicproof.backend.sink.delivery.exactly_once import ExactlyOnce
 from topicproof.backend.sink.delivery.protocol import Delivery
+from topicproof.backend.sink.delivery.transactional import ExactlyOnce
+from topicproof.backend.sink.delivery.without_transactions import AtLeastOnce, AtMostOnce
 from topicproof.backend.sink.entries import Declared, aborts, last_attempt
 from topicproof.backend.sink.group import GroupPosition
 from topicproof.backend.sink.hooks import MakeHooks, Step

@@ -9,13 +9,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from topicproof.backend.errors import TopicproofError, UsageError
-from topicproof.backend.faults.brokers import how_many
+from topicproof.backend.faults.cluster_faults import how_many
 from topicproof.backend.history.store import History
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.matrix.cells import Result, run_cell
 from topicproof.backend.matrix.choice import Cell
+from topicproof.backend.matrix.matrix_table import Trouble
 from topicproof.backend.matrix.proofs import Trial
-from topicproof.backend.matrix.table import Trouble
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.entries import FaultFired, FaultReport

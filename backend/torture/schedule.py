@@ -4,7 +4,7 @@ A schedule is text, so that failures can be replayed and shrunk by hand:
 
     exactly_once records=240 partitions=2 per_transaction=40 lineage=record: open@2 zombie@4
 
-The troubles are rows of the matrix (backend/matrix/table.py); the number after `@` is the
+The troubles are rows of the matrix (backend/matrix/matrix_table.py); the number after `@` is the
 transaction that each strikes. `trigger=real_time` before the colon: the run is in real time. A
 guarantee may show the union of what theory expects of it under each trouble. So exactly-once must
 stay exact under any combination, and the others may break only as their table says.
@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from topicproof.backend.errors import UsageError
+from topicproof.backend.matrix.matrix_table import RESTARTED, TABLE, Trouble
 from topicproof.backend.matrix.promises import PROMISES, Damage, Promise
-from topicproof.backend.matrix.table import RESTARTED, TABLE, Trouble
 from topicproof.validators.finding import Guarantee
 
 _ALONE = frozenset({"none", "produce-overtaken"})

@@ -16,9 +16,8 @@ from pathlib import Path
 
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.services.jars import fetch
-from topicproof.backend.services.java import java
 from topicproof.backend.services.kafka import LOG4J
-from topicproof.backend.services.processes import end_process
+from topicproof.backend.services.processes import end_process, java
 from topicproof.backend.settings import Settings, read_settings
 
 VERSION = "4.3.1"

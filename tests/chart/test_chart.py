@@ -34,7 +34,7 @@ from tests.chart.chart import (
 )
 from topicproof.backend.kafka.acls import Resource, Right, Task, rights_for
 from topicproof.backend.properties.facts import facts_of
-from topicproof.backend.services.java import java
+from topicproof.backend.services.processes import java
 from topicproof.backend.services.spark import given_remote
 from topicproof.backend.settings import ROOT, Settings
 from topicproof.backend.trust.keys import make_key, read_private

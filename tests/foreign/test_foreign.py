@@ -28,8 +28,8 @@ from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.transactions import cluster_transactions
 from topicproof.backend.services.jars import BROKER, STREAMS, jar_files
-from topicproof.backend.services.java import java
 from topicproof.backend.services.keeper import Services
+from topicproof.backend.services.processes import java
 from topicproof.backend.settings import ROOT, Settings
 
 HERE = Path(__file__).parent

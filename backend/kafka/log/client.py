@@ -23,13 +23,14 @@ from kafka.errors import (
 )
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
+from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, UsageError
 from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.admission import require_admitted
-from topicproof.backend.kafka.log.token_provider import TokenProvider
-from topicproof.backend.properties.facts import facts_of
+from topicproof.backend.kafka.tokens import Token, fetch_token
+from topicproof.backend.properties.facts import Tokens, facts_of
 
 _RIGHTS = {
     "abort_transaction": "Alter on the cluster",
@@ -244,3 +245,21 @@ def cluster_error(address: Address, error: KafkaError) -> ClusterError:
         )
     message = shorten(str(error), DETAILS_CHARACTERS)
     return ClusterError(f"Kafka at {address} refused the request ({name}: {message}).")
+
+
+class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
+    """Keeps a token until most of its lifetime has passed. Raises ClusterError if none can be
+    fetched."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.kept: Token | None = None
+
+    def token(self) -> str:
+        if self.kept is None or not self.kept.is_fresh:
+            self.kept = fetch_token(self.tokens)
+        return self.kept.text
+
+    def extensions(self) -> dict[str, str]:
+        return dict(self.tokens.extensions)

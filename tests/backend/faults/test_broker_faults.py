@@ -23,7 +23,7 @@ from tests.runs import Finished, read_all
 from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.folder import REPORT
-from topicproof.backend.faults.brokers import OWN_TOPICS, leader, own_partition
+from topicproof.backend.faults.cluster_faults import OWN_TOPICS, leader, own_partition
 from topicproof.backend.history.store import ENDED, History
 from topicproof.backend.interpreter import python_path
 from topicproof.backend.judging.contract import make_contract, question_of

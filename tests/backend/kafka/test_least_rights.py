@@ -43,9 +43,9 @@ from topicproof.backend.runs.create import create
 from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.jars import BROKER, TOOLS, jar_files
-from topicproof.backend.services.java import java
 from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.services.keeper import Services
+from topicproof.backend.services.processes import java
 from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Outcome, Witness
 from topicproof.validators.report import Report

@@ -36,7 +36,7 @@ from topicproof.backend.kafka.log.fates import (
 from topicproof.backend.kafka.log.over_partitions import over_partitions
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
 from topicproof.backend.services.jars import BROKER, TOOLS, jar_files
-from topicproof.backend.services.java import java
+from topicproof.backend.services.processes import java
 from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 

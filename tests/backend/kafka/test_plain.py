@@ -8,7 +8,7 @@ from typing import cast
 
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
-from topicproof.backend.kafka.plain import PlainProducer
+from topicproof.backend.kafka.plain_producer import PlainProducer
 
 PRODUCERS = 80
 """Of those that ask for metadata only once, one in five to seventeen is late."""

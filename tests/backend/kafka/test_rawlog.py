@@ -26,7 +26,7 @@ from tests.conftest import wait_until
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError, UsageError
 from topicproof.backend.kafka.browse.records import read_window
-from topicproof.backend.kafka.log import rawlog, spans
+from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.log.batches import (
     COMPRESSIONS,
     DECOMPRESSED_BYTES_MAX,
@@ -163,7 +163,7 @@ def test_only_what_is_new_is_read_again(
     writer.write("A1 A+", partition=1)
     bounds = fetch_bounds(Address(bootstrap), topic)
     asked: list[dict[int, list[tuple[int, int]]]] = []
-    original = spans.missing_spans
+    original = rawlog.missing_spans
 
     def listen(
         bounds: Bounds, since: pa.Table | None

@@ -35,7 +35,7 @@ from topicproof.backend.kafka.client_configs import spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds
-from topicproof.backend.kafka.plain import PlainProducer
+from topicproof.backend.kafka.plain_producer import PlainProducer
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.properties.reading import read_properties
 from topicproof.backend.services.keeper import Services

@@ -10,7 +10,7 @@ import pytest
 from tests.backend.kafka.tokens import CLIENT_ID, CLIENT_SECRET, token_endpoint
 from tests.backend.properties.stores import Authority
 from topicproof.backend.errors import ClusterError
-from topicproof.backend.kafka.log.token_provider import TokenProvider
+from topicproof.backend.kafka.log.client import TokenProvider
 from topicproof.backend.kafka.tokens import fetch_token
 from topicproof.backend.properties.facts import Tokens
 

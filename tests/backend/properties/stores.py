@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from topicproof.backend.services.java import java
+from topicproof.backend.services.processes import java
 
 STORE_PASSWORD, KEY_PASSWORD = "store-hidden", "key-hidden"
 

@@ -15,8 +15,8 @@ from topicproof.backend.properties.reading import read_properties
 from topicproof.backend.services import kafka as broker
 from topicproof.backend.services.dashboard import require_port
 from topicproof.backend.services.jars import BROKER, _put, jar_files, require_known
-from topicproof.backend.services.java import java
 from topicproof.backend.services.kafka import EmbeddedKafka
+from topicproof.backend.services.processes import java
 from topicproof.backend.settings import read_settings
 
 pytestmark = pytest.mark.services

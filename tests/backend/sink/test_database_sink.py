@@ -26,7 +26,7 @@ from topicproof.backend.errors import SinkError, UsageError
 from topicproof.backend.evidence.folder import evidence_in
 from topicproof.backend.faults.injecting_table import InjectingDatabaseSink
 from topicproof.backend.history.store import History, State
-from topicproof.backend.judging.table import judge_table
+from topicproof.backend.judging.table_check import judge_table
 from topicproof.backend.kafka.client_configs import idempotent_producer_config, spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.clean import clean

@@ -22,7 +22,7 @@ from topicproof.backend.errors import (
     SinkError,
     SourceGap,
 )
-from topicproof.backend.faults.attempts import fill_with_attempts
+from topicproof.backend.faults.cluster_faults import fill_with_attempts
 from topicproof.backend.faults.injecting import OPTIONS, Faults
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster

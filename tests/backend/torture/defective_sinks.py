@@ -17,7 +17,7 @@ from topicproof.backend.faults.injecting import InjectingSink
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.transaction import TransactionalProducer, enqueue
 from topicproof.backend.sink.batcher import Contents
-from topicproof.backend.sink.delivery.exactly_once import ExactlyOnce
+from topicproof.backend.sink.delivery.transactional import ExactlyOnce
 from topicproof.backend.sink.exactly_once import KafkaTransactionalWriter
 from topicproof.backend.sink.group import GroupPosition
 from topicproof.backend.sink.hooks import Step

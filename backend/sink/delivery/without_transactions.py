@@ -1,11 +1,16 @@
-"""Common parts of at-least-once and at-most-once: a producer outside any transaction."""
+"""At-least-once and at-most-once: a producer outside any transaction.
+
+- At-least-once: produce, then commit the offset. Work that dies between the two is produced again.
+- At-most-once: commit the offset, then produce. Work that dies between the two is lost.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, islice
 
-from topicproof.backend.kafka.plain import PlainProducer
+from topicproof.backend.errors import SinkError
+from topicproof.backend.kafka.plain_producer import PlainProducer
 from topicproof.backend.sink.batcher import Contents
 from topicproof.backend.sink.delivery.protocol import padding
 from topicproof.backend.sink.group import GroupPosition
@@ -48,3 +53,25 @@ class PlainDelivery:
     def _commit_offset(self, contents: Contents) -> None:
         self.group.commit(contents)
         self.task.step(Step.OFFSET_SENT, contents, self.flush)
+
+
+class AtLeastOnce(PlainDelivery):
+    def attempt(self, contents: Contents, attempt: int) -> None:
+        self.task.step(Step.BEGUN, contents, self.flush)
+        self._produce(contents)
+        self.task.hooks.before_commit(contents.sequence, attempt, self.flush)
+        self._commit_offset(contents)
+
+    def after_failure(self, contents: Contents, error: SinkError) -> Contents:  # noqa: ARG002
+        return contents
+
+
+class AtMostOnce(PlainDelivery):
+    def attempt(self, contents: Contents, attempt: int) -> None:
+        self.task.step(Step.BEGUN, contents, self.flush)
+        self._commit_offset(contents)
+        self.task.hooks.before_commit(contents.sequence, attempt, self.flush)
+        self._produce(contents)
+
+    def after_failure(self, contents: Contents, error: SinkError) -> None:
+        """Retry nothing: the offset may be committed already."""
