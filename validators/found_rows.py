@@ -177,7 +177,8 @@ def _with_writers(every: Sequence[tuple[str, DataFrame]], ledger: Ledger) -> Dat
     others = together([rows for name, rows in every if name not in (*OF_RECORDS, *OF_LOST_OUTPUTS)])
     nobody = {"writer": F.lit(None).cast("string"), "written_ms": F.lit(None).cast("long")}
     if records is not None:
-        records = with_writers(records, ledger.raw_log).drop("writer_name")
+        records = with_writers(records, ledger.raw_log)
+        records = records.drop("writer_name", "writer_id", "writer_began", "writer_ended")
         is_foreign = F.col("transaction").isNull() & F.col("writer").isNotNull()
         records = records.withColumns(
             {

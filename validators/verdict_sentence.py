@@ -291,7 +291,7 @@ def writers_clause(kind: str, count: int, writers: Sequence[WriterRows]) -> str:
     is_alone = writers[0].count == count
     who = f"by {_writer(writers[0])}" if is_alone else ", ".join(by)
     if kind == zombie_write.NAME:
-        return f", {who}"
+        return f": {who.removeprefix('by ')}"
     if kind not in OF_LOST_OUTPUTS:
         return f", written {who}"
     if not is_alone:
@@ -304,7 +304,7 @@ def _writer(rows: WriterRows) -> str:
     if rows.first_ms is None or rows.last_ms is None:
         return rows.writer
     first, last = time_of(rows.first_ms), time_of(rows.last_ms)
-    return f"{rows.writer} {first if first == last else f'{first} to {last}'}".rstrip()
+    return f"{rows.writer} {first if first == last else f'{first} to {last}'}".rstrip(", ")
 
 
 def _clause(finding: Finding) -> str:

@@ -16,6 +16,7 @@ from topicproof.validators.report import Report
 
 BEGAN = "1970-01-01 00:00:00 UTC"
 LOST, TWICE, HANDED_OVER, DIVIDED, TAKEN_OVER = range(5)
+ABORTED, TOGETHER, IN_TURN, PLAIN, SHARED = range(5)
 """Partitions, each with a story."""
 
 
@@ -115,9 +116,76 @@ def test_two_ids_that_repeat_each_other_are_found(report: Report) -> None:
             TWICE,
             3,
             f"Both a-of-{TWICE} and b-of-{TWICE} committed outputs of 1 input of one source"
-            " partition, offsets 1 to 1.",
+            " partition, offsets 1 to 1, in transactions one after the other.",
         )
     ]
+
+
+@pytest.fixture(scope="module")
+def unnamed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Every story, each in its own partition, where no coordinator names a transactional id."""
+    stories = {
+        ABORTED: "a:0@ a:C b:1@ b:A",
+        # Both transactions are open at the same time, and hold input 1.
+        TOGETHER: "a:0@ a:1@ b:1@ a:C b:C",
+        # A job starts again from an old offset. Its transactional id may have a new producer id.
+        IN_TURN: "a:0@ a:1@ a:C b:1@ b:C",
+        PLAIN: "0! 1! 1!",
+        # Two sinks of one job share the inputs, in transactions that are open at the same time.
+        SHARED: "a:0@ b:1@ a:2@ a:C b:3@ b:C",
+    }
+    log = side_by_side(
+        history(
+            line,
+            inputs=4 if partition == SHARED else 2,
+            first=partition,
+            keys={(0, offset): f"{partition}.{offset}".encode() for offset in range(4)},
+        )
+        for partition, line in stories.items()
+    )
+    folder = tmp_path_factory.mktemp("unnamed")
+    return judge(log.ledger(spark, folder, identity=Identity.KEY), Guarantee.EXACTLY_ONCE)
+
+
+def test_producers_are_named_where_no_coordinator_names_a_transactional_id(
+    unnamed: Report,
+) -> None:
+    """Story: a client may not read the coordinators' log. Gaps and duplicates name the producer id,
+    the epoch and the time; a batch outside transactions names a producer that has none."""
+    gap = finding_of(unnamed, "gap")
+    aborted = f"producer id {producer(ABORTED, 'b')}, epoch 0, aborted {BEGAN}"
+    assert gap.why == f"1 of 12 expected outputs is missing: its output was written by {aborted}."
+    assert [example.transaction for example in gap.examples] == [aborted]
+    plain = f"a producer without idempotence, outside transactions, {BEGAN}"
+    writers = [
+        *(f"producer id {producer(p, 'b')}, epoch 0, committed {BEGAN}" for p in (1, 2)),
+        plain,
+    ]
+    duplicate = finding_of(unnamed, "duplicate")
+    assert [example.transaction for example in duplicate.examples] == writers
+    assert duplicate.examples[-1].why.endswith(
+        f"; the first is at {PLAIN}/1. That one is of {plain}."
+    )
+
+
+def test_two_open_transactions_are_two_ids_whatever_their_names(unnamed: Report) -> None:
+    """Story: two producers without names repeat an output. In one partition both transactions are
+    open at the same time: these are two transactional ids, each unaware of the other. In another
+    one follows the other, and may be its successor. In a third they overlap and repeat nothing."""
+    zombie = finding_of(unnamed, "zombie_write")
+    assert (zombie.outcome, [example.why for example in zombie.examples]) == (
+        Outcome.VIOLATED,
+        [
+            f"Both producer id {producer(TOGETHER, 'a')} and producer id {producer(TOGETHER, 'b')}"
+            " committed outputs of 1 input of one source partition, offsets 1 to 1, in transactions"
+            " that were open at the same time."
+        ],
+    )
+    writer = f"producer id {producer(TOGETHER, 'b')}, epoch 0, committed {BEGAN}"
+    assert zombie.why == (
+        "1 of 10 batches is of a fenced producer, or of one of two that process the same inputs:"
+        f" {writer}."
+    )
 
 
 def test_coordinators_name_who_changed_identity_and_why_records_are_aborted(report: Report) -> None:

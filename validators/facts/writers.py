@@ -26,6 +26,11 @@ ABORTED_BY = {
 """Words for the reasons of `Attribution`."""
 NAME_MAX = 100
 """Characters shown of a transactional id."""
+RECORD_WRITER_COLUMNS = (
+    "writer string, writer_name string, writer_id long, writer_began long, writer_ended long,"
+    " written_ms long"
+)
+"""What `with_writers` adds."""
 TIME_MAX_MS = 253_402_300_799_000
 """The end of the year 9999. A producer may write any time, and Spark formats none beyond."""
 
@@ -36,16 +41,21 @@ def with_writers(
     partition: str = "partition",
     offset: str = "offset",
 ) -> DataFrame:
-    """Adds `writer`, `writer_name` and `written_ms` of the record at each row's place; null without
-    a place, or if no coordinator named a transactional id.
+    """Adds `RECORD_WRITER_COLUMNS` for the record at each row's place; null without a place, or if
+    the raw log was not read.
 
-    `writer`: `m5-b, producer id 2, epoch 0, committed`. `writer_name`: the transactional id, if it
-    is known. `written_ms`: the time of the transaction's marker; if it has none, or for a record
-    outside transactions, the batch's own time.
+    `writer`: `m5-b, producer id 2, epoch 0, committed`. `writer_name`: the transactional id, if a
+    coordinator named it. `writer_id`: the producer id, if its batch is in a transaction; that
+    began at the offset `writer_began` of the partition and ended at the marker `writer_ended`.
+    `written_ms`: the time of the marker; if there is none, or for a record outside transactions,
+    the batch's own time.
     """
-    if log is None or not log.attribution.transactional_ids:
+    if log is None:
         return rows.withColumns(
-            {name: F.lit(None).cast(kind) for name, kind in map(str.split, _ADDED)}
+            {
+                name: F.lit(None).cast(kind)
+                for name, kind in map(str.split, RECORD_WRITER_COLUMNS.split(", "))
+            }
         )
     places = _places(log)
     in_batch = (F.col(partition) == F.col("batch_partition")) & (
@@ -56,7 +66,7 @@ def with_writers(
     producer = F.when(
         F.col("batch_producer") >= 0,
         F.format_string("producer id %d, epoch %d", "batch_producer", "batch_epoch"),
-    ).otherwise("a producer without an id")
+    ).otherwise("a producer without idempotence")
     writer = F.concat_ws(", ", name, producer, "batch_end")
     has_batch = F.col("batch_partition").isNotNull()
     return (
@@ -65,6 +75,9 @@ def with_writers(
             {
                 "writer": F.when(has_batch, writer),
                 "writer_name": name,
+                "writer_id": F.when(F.col("batch_began").isNotNull(), F.col("batch_producer")),
+                "writer_began": F.col("batch_began"),
+                "writer_ended": F.col("batch_ended"),
                 "written_ms": F.col("batch_ms"),
             }
         )
@@ -72,21 +85,36 @@ def with_writers(
     )
 
 
-_ADDED = ("writer string", "writer_name string", "written_ms long")
-_BATCH = ("partition", "word", "first", "last", "producer", "epoch", "name", "end", "ms")
+_BATCH = (
+    "partition",
+    "word",
+    "first",
+    "last",
+    "producer",
+    "epoch",
+    "name",
+    "end",
+    "began",
+    "ended",
+    "ms",
+)
 
 
 def _places(log: RawLog) -> DataFrame:
     """Returns the data batches, one row for each word of offsets that they reach into."""
     data = log.batches.where(F.col("control").isNull())
     ends = log.transactions.select(
-        "partition", "producer_id", F.col("first_offset").alias("began"), "marker_timestamp"
+        "partition",
+        "producer_id",
+        F.col("first_offset").alias("began"),
+        "marker_offset",
+        "marker_timestamp",
     )
     data = data.join(ends, ["partition", "producer_id", "began"], "left")
     data = data.join(names(log), "producer_id", "left")
     data = data.join(reasons(log), ["partition", "began"], "left")
     end = (
-        F.when(~F.col("transactional"), F.lit("outside transactions"))
+        F.when(~F.col("transactional"), F.lit("outside transactions,"))
         .when(F.col("outcome") == COMMITTED, F.lit("committed"))
         .when(F.col("outcome") == ABORTED, F.coalesce("aborted_by", F.lit("aborted")))
         .when(F.col("outcome") == OPEN, F.lit("open, last written"))
@@ -102,6 +130,8 @@ def _places(log: RawLog) -> DataFrame:
         F.col("producer_epoch").alias("batch_epoch"),
         F.col("transactional_id").alias("batch_name"),
         end.alias("batch_end"),
+        F.col("began").alias("batch_began"),
+        F.col("marker_offset").alias("batch_ended"),
         F.coalesce("marker_timestamp", "max_timestamp").alias("batch_ms"),
     )
 
@@ -142,4 +172,6 @@ def time_of(ms: int) -> str:
 
 def written() -> Column:
     """Formats `writer` with `written_ms`, for one row."""
-    return F.concat_ws(" ", "writer", F.when(F.col("writer").isNotNull(), time_text("written_ms")))
+    time = F.when(F.col("writer").isNotNull(), time_text("written_ms"))
+    # A time that no calendar has is left out, with the comma before it.
+    return F.regexp_replace(F.concat_ws(" ", "writer", time), ",$", "")

@@ -159,8 +159,7 @@ def find(ledger: Ledger) -> DataFrame | None:
 def _with_aborted(rows: DataFrame, ledger: Ledger) -> DataFrame:
     """Adds the last aborted record that was the output of each input: aborted_partition,
     aborted_offset and its writer, by the logs. What its header says may be masked."""
-    log = ledger.raw_log
-    if log is None or not log.attribution.transactional_ids:
+    if ledger.raw_log is None:
         nothing = {"aborted_partition": "int", "aborted_offset": "long"}
         rows = rows.withColumns({name: F.lit(None).cast(kind) for name, kind in nothing.items()})
         return with_writers(rows, None)

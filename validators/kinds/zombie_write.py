@@ -6,8 +6,13 @@ also has one writer at a time. If committed inputs of two transactional ids over
 them, each unaware of the other.
 
 Headers tell which transactional id processed an input. If no header does, the coordinators' log
-names the writers of both copies of a repeated output. Two ids that share a source partition without
-repeating an output of each other are no finding: other programs may divide its inputs.
+names the writers of both copies of a repeated output. If that names nobody, two producer ids are
+two transactional ids if their transactions were open at the same time: a transactional id has one
+transaction at a time. That is judged by offsets of one partition, for clocks may differ.
+
+Two ids that share a source partition without repeating an output of each other are no finding,
+although their transactions overlap: other programs may divide its inputs, as the parallel sinks of
+one Flink job do.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from pyspark.sql import functions as F
 from topicproof.validators.evidence import evidence, of_log, records, together
 from topicproof.validators.facts.header_transactions import TransactionalId
 from topicproof.validators.facts.raw_log import RawLog, settled
-from topicproof.validators.facts.writers import with_writers
+from topicproof.validators.facts.writers import RECORD_WRITER_COLUMNS, with_writers
 from topicproof.validators.finding import Order, Witness
 from topicproof.validators.kinds import duplicate
 from topicproof.validators.ledger.ledger import Ledger
@@ -31,7 +36,10 @@ UNIT = "batches"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 WORDS = Words(
     noun=Forms("batch", "batches"),
-    bad=Forms("was written by a replaced producer", "were written by replaced producers"),
+    bad=Forms(
+        "is of a fenced producer, or of one of two that process the same inputs",
+        "are of fenced producers, or of two that process the same inputs",
+    ),
 )
 
 
@@ -40,7 +48,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     if ledger.raw_log is not None and ledger.marks("stale"):
         stale = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("stale"))
         why = F.format_string(
-            "%s of producer id %d at epoch %d after its epoch %d: it was fenced.",
+            "%s of producer id %d written at epoch %d after its epoch %d: it had been fenced.",
             records("count"),
             "producer_id",
             "producer_epoch",
@@ -97,8 +105,9 @@ def _first_of(ledger: Ledger, earlier: TransactionalId, later: TransactionalId) 
         Window.partitionBy("transactional_id").orderBy("first_input", "partition", "offset")
     )
     why = F.lit(
-        f"It commits inputs from {later.first_input} on; {earlier.transactional_id} commits inputs "
-        f"{earlier.first_input} to {earlier.last_input} of the same partition."
+        f"{later.transactional_id} commits outputs of the inputs from offset {later.first_input}"
+        f" on, and {earlier.transactional_id} of the offsets {earlier.first_input} to"
+        f" {earlier.last_input} of the same source partition: neither knows of the other."
     )
     return evidence(rows.withColumn("turn", turn).where(F.col("turn") == 1), F.lit(0), why)
 
@@ -108,7 +117,7 @@ def _may_repeat_each_other(ledger: Ledger) -> bool:
         ledger.order is Order.PER_SOURCE_PARTITION
         and ledger.repeats_count > 0
         and ledger.raw_log is not None
-        and len({*ledger.raw_log.attribution.transactional_ids.values()}) > 1
+        and ledger.raw_log.facts.transactions["producer_id"].nunique() > 1
     )
 
 
@@ -120,25 +129,45 @@ def _repeated_by_another(ledger: Ledger, log: RawLog | None) -> DataFrame:
     rows = rows.withColumn("cause", duplicate.cause_of(ledger))
     for side, place in zip(sides, ("first_", ""), strict=True):
         rows = with_writers(rows, log, f"{place}partition", f"{place}offset")
-        rows = rows.withColumn(f"{side}_name", F.col("writer_name"))
-        rows = rows.drop("writer", "writer_name", "written_ms")
-    rows = rows.where(F.col("first_name") != F.col("later_name"))
+        unnamed = F.format_string("producer id %d", "writer_id")
+        rows = rows.withColumns(
+            {
+                f"{side}_name": F.coalesce("writer_name", unnamed),
+                f"{side}_is_named": F.col("writer_name").isNotNull(),
+                f"{side}_began": F.col("writer_began"),
+                f"{side}_ended": F.col("writer_ended"),
+            }
+        )
+        rows = rows.drop(*(name for name, _ in map(str.split, RECORD_WRITER_COLUMNS.split(", "))))
+    in_one_log = F.col("first_partition") == F.col("partition")
+    overlap = in_one_log & (F.col("first_began") < F.col("later_ended"))
+    overlap = F.coalesce(overlap & (F.col("later_began") < F.col("first_ended")), F.lit(False))
+    are_named = F.col("first_is_named") & F.col("later_is_named")
+    rows = rows.where((F.col("first_name") != F.col("later_name")) & (are_named | overlap))
     pair = Window.partitionBy("source_partition", "first_name", "later_name")
     rows = rows.withColumns(
         {
             "turn": F.row_number().over(pair.orderBy("source_offset", "partition", "offset")),
             "shared": F.count("*").over(pair),
             "last_input": F.max("source_offset").over(pair),
+            "overlaps": F.max(overlap).over(pair),
+            "is_one_log": F.min(in_one_log).over(pair),
         }
     )
     inputs = F.when(F.col("shared") == 1, "input").otherwise("inputs")
+    times = (
+        F.when(F.col("overlaps"), ", in transactions that were open at the same time")
+        .when(F.col("is_one_log"), ", in transactions one after the other")
+        .otherwise("")
+    )
     why = F.format_string(
-        "Both %s and %s committed outputs of %s of one source partition, offsets %d to %d.",
+        "Both %s and %s committed outputs of %s of one source partition, offsets %d to %d%s.",
         "first_name",
         "later_name",
         F.format_string("%,d %s", "shared", inputs),
         "source_offset",
         "last_input",
+        times,
     )
     return evidence(rows.where(F.col("turn") == 1), F.col("shared"), why, F.col("cause"))
 
