@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+
+_OF_HEADER = re.compile(r"(.+)/(\d+)/(\d+)", re.DOTALL)
+"""The transaction of a row of evidence, where the record's header names it."""
 
 
 class Forms(NamedTuple):
@@ -59,3 +63,13 @@ def counted(count: int, noun: str, nouns: str | None = None) -> str:
 def plural(count: int, noun: str) -> str:
     """Returns the noun, with an s unless there is one."""
     return noun if count == 1 else f"{noun}s"
+
+
+def transaction_text(transaction: str) -> str:
+    """Labels the parts of a row's transaction: `a-0/2/1` -> `transactional id a-0, transaction 2 of
+    it, attempt 1`. What the logs tell of a transaction has its labels already."""
+    parts = _OF_HEADER.fullmatch(transaction)
+    if parts is None:
+        return transaction
+    transactional_id, sequence, attempt = parts.groups()
+    return f"transactional id {transactional_id}, transaction {sequence} of it, attempt {attempt}"

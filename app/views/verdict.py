@@ -21,6 +21,7 @@ from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.store import Run
 from topicproof.validators.finding import Check, Example, Finding, Outcome
 from topicproof.validators.kinds.catalogue import VALIDATORS
+from topicproof.validators.next_steps import next_step
 from topicproof.validators.report import Report
 
 EXAMPLES_OPEN = 5
@@ -396,6 +397,8 @@ def head(report: Report, finding: Finding) -> None:
     left, right = st.columns([1.1, 2], vertical_alignment="center")
     left.markdown(wording.finding_title(finding, check))
     right.markdown(wording.plain(finding.why))
+    if step := next_step(finding):
+        right.markdown(wording.plain(f"Next: {step}"))
     right.caption(f"{wording.plain(QUESTIONS.get(finding.kind, ''))} {basis(check)}")
 
 

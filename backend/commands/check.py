@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from topicproof.backend.commands.options import (
+    AllKinds,
     Bootstrap,
     Brokers,
     ClusterName,
@@ -136,6 +137,7 @@ def check(
             metavar="URL",
         ),
     ] = None,
+    all_kinds: AllKinds = False,
     json_: Json = None,
 ) -> None:
     """Judge any two topics of any cluster, written by any program.
@@ -224,7 +226,7 @@ def check(
         write_file(ctrf, json.dumps(as_ctrf(reports, round(time.time() * 1000)), indent=2) + "\n")
     if openlineage is not None:
         codes.append(_told_catalogue(openlineage, reports, servers))
-    conclude_check(reports, json_, worst(codes))
+    conclude_check(reports, json_, worst(codes), all_kinds)
 
 
 def _told_catalogue(url: str, reports: Sequence[Report], servers: Sequence[tuple[str, str]]) -> int:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from topicproof.backend.commands.options import (
+    AllKinds,
     ClusterName,
     Config,
     Json,
@@ -132,6 +133,7 @@ def verify(
     source_bootstrap: SourceBootstrap = None,
     source_config: SourceConfig = None,
     source_cluster: SourceCluster = None,
+    all_kinds: AllKinds = False,
     json_: Json = None,
 ) -> None:
     """Compare evidence with its hashes and its signature, judge it again, and derive every other
@@ -186,7 +188,7 @@ def verify(
             if len(verifications) > 1:
                 # Ours comes first: a folder may be called like a line of ours.
                 out.line(f"Folder {verification.folder.relative_to(place)}:")
-            _print_verified(verification, judged)
+            _print_verified(verification, judged, all_kinds)
         _print_whole(verifications)
     code = worst(
         verification.exit_code if judged else verification.trust_code
@@ -281,7 +283,7 @@ def _verified_json(verification: Verification) -> dict[str, Any]:
     }
 
 
-def _print_verified(verification: Verification, judged: bool) -> None:
+def _print_verified(verification: Verification, judged: bool, all_kinds: bool) -> None:
     if verification.differences:
         out.line(Styled("Changed since it was written", "bold red"), f" {verification.folder}")
         for difference in verification.differences:
@@ -310,7 +312,7 @@ def _print_verified(verification: Verification, judged: bool) -> None:
     if verification.judged is not None:
         doubted = verification.contradictions or verification.forged or verification.unsettled
         out.line("Judged again:" if doubted else "Judged again, with the same result:")
-        print_report(verification.judged)
+        print_report(verification.judged, all_kinds)
 
 
 def _print_whole(verifications: Sequence[Verification]) -> None:

@@ -50,6 +50,12 @@ Json = Annotated[
         help="Write the result as JSON to FILE. Without FILE, put it last: to the terminal.",
     ),
 ]
+AllKinds = Annotated[
+    bool,
+    typer.Option(
+        "--all", help="Also list each kind that holds, and why others were not looked for."
+    ),
+]
 RunId = Annotated[
     str, typer.Argument(help="Name of the run, as `topicproof runs` lists it.", metavar="RUN")
 ]

@@ -20,9 +20,12 @@ from topicproof.validators.report import Report
 from topicproof.validators.report import exit_code as exit_code_of
 
 
-def print_report(report: Report) -> None:
-    """Print a report; without the values of records if the output is kept for the dashboard."""
-    out.lines(report_lines(without_values(report) if os.environ.get(DETACHED) else report))
+def print_report(report: Report, all_kinds: bool = False) -> None:
+    """Print a report; without the values of records if the output is kept for the dashboard.
+    `all_kinds`: also each kind that holds, or was not looked for."""
+    if os.environ.get(DETACHED):
+        report = without_values(report)
+    out.lines(report_lines(report, all_kinds))
 
 
 def conclude_run(history: History, run_id: str, report: Report | None, json_: str | None) -> None:
@@ -45,13 +48,15 @@ def conclude_run(history: History, run_id: str, report: Report | None, json_: st
     raise typer.Exit(exit_code(run, report))
 
 
-def conclude_check(reports: Sequence[Report], json_: str | None, code: int) -> NoReturn:
+def conclude_check(
+    reports: Sequence[Report], json_: str | None, code: int, all_kinds: bool = False
+) -> NoReturn:
     """End with the verdicts of a check of one or several sinks."""
     verdicts = [json.loads(report.to_json()) for report in reports]
     emit(json_, verdicts[0] if len(verdicts) == 1 else verdicts)
     if json_ != "-":
         for report in reports:
-            print_report(report)
+            print_report(report, all_kinds)
             if report.run is not None:
                 _print_closer(report.run)
     raise typer.Exit(code)

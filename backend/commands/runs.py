@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from topicproof.backend.commands.options import (
+    AllKinds,
     Bootstrap,
     Brokers,
     ClusterName,
@@ -348,7 +349,7 @@ def list_runs(json_: Json = None) -> None:
     out.table(table)
 
 
-def show(run_id: RunId, json_: Json = None) -> None:
+def show(run_id: RunId, all_kinds: AllKinds = False, json_: Json = None) -> None:
     """Show a run's report, or its progress.
 
     Example: `topicproof show squares-k3f9a2`
@@ -374,7 +375,10 @@ def show(run_id: RunId, json_: Json = None) -> None:
     if json_ is not None:
         return
     out.line(f"{run_.id}: {run_.state}" + (f". {run_.error}" if run_.error else ""))
-    out.line(progress_line(run_.progress)) if report is None else print_report(report)
+    if report is None:
+        out.line(progress_line(run_.progress))
+    else:
+        print_report(report, all_kinds)
     print_stages(run_)
     if counted := side_effects(run_.progress):
         out.line(counted)

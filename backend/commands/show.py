@@ -6,8 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from topicproof.backend.commands.terminal import Line, Style, Styled
 from topicproof.backend.history.run_state import Facts, Progress
+from topicproof.validators.expectation import PREMISES
 from topicproof.validators.finding import Bounds, Example, Finding, Origin, Outcome, Witness
+from topicproof.validators.next_steps import next_step
 from topicproof.validators.report import Report
+from topicproof.validators.sentences import counted, transaction_text
 
 RANGES_MAX = 8
 """Maximum partitions whose ranges are listed."""
@@ -82,8 +85,9 @@ def balances(facts: Facts) -> str:
     )
 
 
-def report_lines(report: Report) -> Iterator[Line]:
-    """Yield a report as lines."""
+def report_lines(report: Report, all_kinds: bool = False) -> Iterator[Line]:
+    """Yield a report as lines. `all_kinds`: also a line for each kind that holds, and the reason
+    for each kind that was not looked for."""
     yield (
         Styled(report.verdict, _bold(COLOURS[report.verdict])),
         f" {report.scope}: {report.why}",
@@ -97,12 +101,15 @@ def report_lines(report: Report) -> Iterator[Line]:
         f"judged: {report.source_records:,} inputs of {report.source.topic},"
         f" {judged_range(report.source)}",
     )
-    terms = " + ".join(f"{count:,} {name}" for name, count in fates.items())
+    terms = " + ".join(
+        f"{count:,} {'marker' if (name, count) == ('markers', 1) else name}"
+        for name, count in fates.items()
+    )
     for warning in report.warnings:
         yield Styled("Warning", "yellow"), f": {warning}"
     yield (f"balance of {report.sink.topic}: {report.sink.offsets:,} offsets = {terms}",)
     moved = report.transactions
-    counted = " (each counted once a partition)" if moved.told_by == Witness.RAW_LOG else ""
+    per_partition = " (each counted once a partition)" if moved.told_by == Witness.RAW_LOG else ""
     ends = (
         f"{moved.committed or 0:,} committed, {moved.aborted or 0:,} aborted, {moved.open or 0:,}"
         " open"
@@ -113,19 +120,50 @@ def report_lines(report: Report) -> Iterator[Line]:
         yield (f"source: {origin_line(report.source_origin)}",)
     for note in report.notes:
         yield (f"note: {note}",)
-    yield (f"transactions: {ends}{counted}",)
-    uncounted = {entry.kind: entry.why for entry in report.not_checked}
-    aside = {finding.kind: finding for finding in report.aside}
-    for finding in report.findings:
-        if finding.kind not in aside:
-            yield from _finding_lines(report, finding, finding.kind in uncounted)
-    yield from _aside_lines(aside.values())
-    looked_for = {finding.kind for finding in report.findings}
-    for kind, why in uncounted.items():
-        if kind not in looked_for:
-            yield (f"  not checked {kind}: {why}",)
+    yield (f"transactions: {ends}{per_partition}",)
+    yield from _kind_lines(report, all_kinds)
     for doubt in report.doubts:
         yield "  ", Styled("doubt", "yellow"), f" {doubt}"
+
+
+def _kind_lines(report: Report, all_kinds: bool) -> Iterator[Line]:
+    """Yield the findings, and then what holds and what was not looked for: in one line each, or in
+    one for each kind."""
+    uncounted = {entry.kind: entry.why for entry in report.not_checked}
+    aside = {finding.kind: finding for finding in report.aside}
+    holding, silent, steps = [], [], set()
+    for finding in report.findings:
+        if finding.kind in aside:
+            continue
+        # A kind that holds although it found something has more to say than its name.
+        if finding.outcome is Outcome.HOLDS and not finding.count and not all_kinds:
+            holding.append(finding.kind)
+        else:
+            yield from _finding_lines(report, finding, finding.kind in uncounted)
+            if (step := next_step(finding)) and step not in steps:
+                steps.add(step)
+                yield (f"           Next: {step}",)
+    if all_kinds:
+        yield from _aside_lines(aside.values())
+    else:
+        for finding in aside.values():
+            if finding.outcome is Outcome.HOLDS:
+                name = f"{finding.kind} ({finding.count:,})" if finding.count else finding.kind
+                holding.append(name)
+            else:
+                silent.append(finding.kind)
+    looked_for = {finding.kind for finding in report.findings}
+    not_looked_for = {kind: why for kind, why in uncounted.items() if kind not in looked_for}
+    if all_kinds:
+        for kind, why in not_looked_for.items():
+            yield (f"  not checked {kind}: {why}",)
+        return
+    if holding:
+        yield (f"  {counted(len(holding), 'kind holds', 'kinds hold')}: {', '.join(holding)}",)
+    silent += not_looked_for
+    if silent:
+        kinds = counted(len(silent), "kind was", "kinds were")
+        yield (f"  {kinds} not looked for (--all tells why): {', '.join(silent)}",)
 
 
 def _bold(colour: Style) -> Style:
@@ -156,7 +194,9 @@ def origin_line(origin: Origin) -> str:
 
 
 def _finding_lines(report: Report, finding: Finding, uncounted: bool) -> Iterator[Line]:
-    notes = [f"explained by {finding.explained_by}"] if finding.explained_by else []
+    # The sentence names the kind that explains the rows, unless that is a broken premise.
+    premise = finding.explained_by if finding.explained_by in PREMISES else None
+    notes = [f"explained by {premise}"] if premise else []
     notes += ["not counted"] if uncounted else []
     note = f" ({', '.join(notes)})" if notes else ""
     outcome = Styled(f"{finding.outcome:8}", COLOURS[finding.outcome])
@@ -166,6 +206,8 @@ def _finding_lines(report: Report, finding: Finding, uncounted: bool) -> Iterato
         yield (
             f"           {place + ': ' if place else ''}{example.why}{_writer(finding, example)}",
         )
+    if (more := finding.count - EXAMPLES_SHOWN) > 0 and finding.examples:
+        yield (f"           and {more:,} more",)
 
 
 def _place(report: Report, example: Example) -> str:
@@ -187,7 +229,7 @@ def _writer(finding: Finding, example: Example) -> str:
     transaction = example.transaction
     if transaction is None or transaction in finding.why or transaction in example.why:
         return ""
-    return f" Transaction: {transaction}."
+    return f" Transaction: {transaction_text(transaction)}."
 
 
 def _aside_lines(findings: Iterable[Finding]) -> Iterator[Line]:

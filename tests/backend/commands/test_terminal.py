@@ -38,7 +38,10 @@ from topicproof.backend.kafka.coordination.transactions import (
     TransactionalId,
     TransactionsOfCluster,
 )
-from topicproof.validators.finding import Example
+from topicproof.validators.expectation import NORMAL, PREMISES
+from topicproof.validators.finding import Example, Finding, Outcome
+from topicproof.validators.kinds.catalogue import VALIDATORS
+from topicproof.validators.next_steps import OF_VIOLATIONS
 
 pytestmark = pytest.mark.quick
 
@@ -202,9 +205,35 @@ def test_each_row_of_a_finding_names_its_place_and_its_writer() -> None:
     report = replace(TWICE, findings=(finding,))
     sink = TWICE.sink.topic
     shown = [plain_text(line).strip() for line in report_lines(report)]
-    assert f"{sink}-0@7 (input numbers-1@3): It is there twice. Transaction: a-1/2/1." in shown
+    writer = "Transaction: transactional id a-1, transaction 2 of it, attempt 1."
+    assert f"{sink}-0@7 (input numbers-1@3): It is there twice. {writer}" in shown
     assert "input numbers-0@5: b, producer id 2 lost it." in shown
     assert "Nothing is known." in shown
+
+
+def test_a_report_lists_what_does_not_hold_and_what_to_do() -> None:
+    """Story: an output was committed twice, and everything else holds or was not looked for. The
+    finding has its rows and one next step; the rest has a line each, or all with `--all`."""
+    gap = Finding("gap", Outcome.HOLDS, 0, 0, None, (), "All 100 expected outputs are committed.")
+    behind = replace(TWICE.findings[0], kind="order", primary=0, explained_by="duplicate")
+    report = replace(TWICE, findings=(*TWICE.findings, behind, gap))
+    lines = list(map(plain_text, report_lines(report)))
+    assert sum(line.strip() == f"Next: {OF_VIOLATIONS['duplicate']}" for line in lines) == 1
+    assert sum(line.strip().startswith("Next: ") for line in lines) == 1
+    assert lines[-2:] == [
+        "  1 kind holds: gap",
+        "  1 kind was not looked for (--all tells why): intruder",
+    ]
+    lines = list(map(plain_text, report_lines(report, all_kinds=True)))
+    assert "  HOLDS    gap: All 100 expected outputs are committed." in lines
+    assert lines[-1] == "  not checked intruder: Not counted: for its owner to say."
+
+
+def test_each_kind_that_can_be_violated_has_a_next_step() -> None:
+    """Story: a person reads a verdict that is violated and asks what to do. Premises are never
+    violated, and what is normal asks for nothing."""
+    kinds = {validator.NAME for validator in VALIDATORS} - PREMISES.keys() - NORMAL
+    assert OF_VIOLATIONS.keys() == kinds
 
 
 def test_markup_of_a_name_ends_no_command(capsys: pytest.CaptureFixture[str]) -> None:
