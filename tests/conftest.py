@@ -76,6 +76,9 @@ def _user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     write into the home of the person who runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("user")))
+        # Brokers and Sparks of tests live for seconds or minutes. Java's second compiler takes more
+        # processor time in them than the better code gives back.
+        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
         yield
 
 

@@ -15,14 +15,17 @@ from tests.test_cli import call
 from topicproof.backend.doctor import machine
 from topicproof.backend.doctor.diagnosis import Health, exit_code
 from topicproof.backend.doctor.services import spark
+from topicproof.backend.kafka.log import client
 from topicproof.backend.services.jars import SPARK
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings
 
 
 @pytest.fixture
-def mute() -> Iterator[int]:
-    """The port of a server that accepts connections and never answers."""
+def mute(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The port of a server that accepts connections and never answers. Nobody waits long for it."""
+    questions = [(question, 0.1) for question, _ in client._QUESTIONS]
+    monkeypatch.setattr(client, "_QUESTIONS", questions)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 

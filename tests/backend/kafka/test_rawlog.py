@@ -26,7 +26,7 @@ from tests.conftest import wait_until
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError, UsageError
 from topicproof.backend.kafka.browse.records import read_window
-from topicproof.backend.kafka.log import rawlog
+from topicproof.backend.kafka.log import client, rawlog
 from topicproof.backend.kafka.log.batches import (
     COMPRESSIONS,
     DECOMPRESSED_BYTES_MAX,
@@ -230,8 +230,9 @@ def test_one_dead_address_among_several_does_no_harm(bootstrap: str, new_topic: 
     gc.collect()
 
 
-def test_what_listens_but_is_no_broker_is_an_error() -> None:
+def test_what_listens_but_is_no_broker_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Something else listens at the address and says nothing in TLS. It is given up on in time."""
+    monkeypatch.setattr(client, "CONNECT_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = Address(f"127.0.0.1:{silent.getsockname()[1]}", {"security.protocol": "SSL"})
         with pytest.raises(ClusterError, match=f"{address}: it accepts .* answers nothing"):

@@ -21,6 +21,7 @@ from tests.test_cli import call
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.log import client
 from topicproof.backend.kafka.log.client import cluster_error
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.validators.finding import PartitionBounds
@@ -50,9 +51,11 @@ def serving(server: TCPServer) -> Iterator[int]:
 
 @contextmanager
 def listening() -> Iterator[int]:
-    """A port that accepts connections and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield listener.getsockname()[1]
+    """A port that accepts connections and never answers. Nobody waits long for its answers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client, "_QUESTIONS", [(question, 0.1) for question, _ in client._QUESTIONS])
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            yield listener.getsockname()[1]
 
 
 @contextmanager
