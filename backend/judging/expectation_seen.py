@@ -3,8 +3,8 @@
 Whoever drafts from a topic that has lost or repeated records must not make that the rule. So
 nothing weaker than one output per input follows from the data alone:
 
-- An input without an output is looked up in all of the sink. It may still be lost, so `one_to_one`
-  is proposed, and a filter only as a question.
+- An input without an output is looked up in all of the sink. It may still be lost, so a filter is
+  only a question. Few of many such inputs are taken for lost, and `one_to_one` is proposed.
 - An input with several outputs may have been processed several times. A count is proposed only if
   the length of an array in the input explains many different counts and each output has a key of
   its own. Otherwise it is a question, too.
@@ -30,12 +30,10 @@ from topicproof.validators.json_path import parse_path, spell_path
 EDGE = 0.1
 """Share of the oldest matched inputs to ignore: some of their outputs are older than the sample."""
 FEW = 0.1
-"""Up to this share of inputs with several outputs, these are taken for repetitions."""
-FILTERED_MIN = 0.5
-"""From this share of inputs without outputs on, a filter is a question. Fewer are taken for
-lost."""
-EXPLAINED_MIN = 30
-"""Fewer inputs do not prove that a field gives their counts."""
+"""Up to this share of inputs without outputs, these are taken for lost; with several, for
+repetitions. More may be what the pipeline does, and are a question."""
+MANY_MIN = 30
+"""Fewer inputs do not prove that a field gives their counts, nor that few lack an output."""
 ONE_OUTPUT = "expect: one_to_one without a count"
 """How a contract's file asks for exactly one output."""
 NUMBERS = {2: "two", 3: "three", 4: "four"}
@@ -225,13 +223,13 @@ def _expectation(
         words = f"all {len(judged):,} inputs have {next(iter(kinds)):,}"
     none = kinds[0] / len(judged)
     several = sum(inputs for count, inputs in kinds.items() if count > 1) / len(judged)
-    if several <= FEW and none < FILTERED_MIN:
+    if several <= FEW and (not none or (none <= FEW and len(judged) >= MANY_MIN)):
         if none:
             words += ". Without an output an input is lost, unless the pipeline filters it"
         if several:
             words += ". A second output is a repetition, unless the pipeline promises it"
         return Expect.ONE_TO_ONE, None, words, None
-    if not several:
+    if several <= FEW:
         which = OpenQuestion(
             "which inputs have an output? Write 1 for these and 0 for the others, in Spark SQL over"
             " the input",
@@ -240,7 +238,7 @@ def _expectation(
         return Expect.ZERO_OR_ONE, PLACEHOLDER, words, which
     explained = list(_counts(judged, documents, fields))
     sure = [expression for expression, is_length in explained if is_length]
-    if sure and has_own_keys and len(judged) >= EXPLAINED_MIN:
+    if sure and has_own_keys and len(judged) >= MANY_MIN:
         return Expect.ONE_TO_MANY, sure[0], f"{words}, which is {sure[0]}", None
     if len(kinds) == 1:
         number = next(iter(kinds))

@@ -80,7 +80,7 @@ def in_another_order(inputs: Sequence[Written]) -> list[Written]:
     return copies
 
 
-@pytest.mark.parametrize("lost", [0, 25, 300])
+@pytest.mark.parametrize("lost", [0, 25, 250])
 def test_outputs_beyond_the_sample_are_looked_up_and_a_lost_one_is_no_filtered_one(
     lost: int,
 ) -> None:
@@ -167,11 +167,20 @@ def test_a_few_repetitions_are_no_rule_and_no_question() -> None:
     assert "A second output is a repetition, unless the pipeline promises it" in draft.text
 
 
-def test_a_filter_is_a_question() -> None:
-    """Story: nine of ten inputs have no output. That may be a filter, so the draft asks which ones
-    have one."""
-    inputs = orders(100, partitions=1)
-    draft = draft_of(inputs, inputs[::10])
+@pytest.mark.parametrize(
+    ("count", "without"),
+    [
+        (100, {n for n in range(100) if n % 10}),
+        (100, {n for n in range(100) if n % 5 == 1}),
+        (12, {5}),
+    ],
+    ids=["nine of ten", "one of five", "one of twelve"],
+)
+def test_a_filter_is_a_question(count: int, without: set[int]) -> None:
+    """Story: inputs have no output. They may be filtered, so the draft asks which ones have one.
+    One of a dozen may be filtered, too: only few of many are taken for lost."""
+    inputs = orders(count, partitions=1)
+    draft = draft_of(inputs, [record for n, record in enumerate(inputs) if n not in without])
     fields = fields_of(draft)
     assert (fields["expect"], fields["count"]) == (Expect.ZERO_OR_ONE, PLACEHOLDER)
     assert "which inputs have an output?" in draft.text
