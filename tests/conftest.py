@@ -27,10 +27,22 @@ hypothesis.settings.load_profile("patient")
 SLOWER = 4
 """How much slower a busy machine may be before a wait fails. It costs a green test nothing."""
 
+LONGEST = (
+    "test_tidy.py",
+    "test_torture.py",
+    "test_broker_faults.py",
+    "test_dashboard.py",
+    "test_login.py",
+    "test_stories.py",
+    "test_accessibility.py",
+)
+"""Files that take a minute or more. If one process began such a file last, the other would wait."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first: those that use no process, then Spark, then Kafka, then the browser."""
-    items.sort(key=_cost)
+    """Quick tests first: those that use no process, then Spark, then Kafka, then the browser. The
+    longest files of each begin before the others."""
+    items.sort(key=lambda item: (_cost(item), item.path.name not in LONGEST))
     for item in items:
         if not _cost(item):
             item.add_marker("quick")
