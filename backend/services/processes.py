@@ -11,6 +11,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -168,9 +169,10 @@ def java() -> str:
     return command
 
 
+@cache
 def java_version(command: str) -> int:
-    """Return the feature version of a java command: 8, 17, 21. Raises SetupError if it prints
-    none."""
+    """Return the feature version of a java command: 8, 17, 21. Only the first call starts it.
+    Raises SetupError if it prints none."""
     answer = subprocess.run(
         [command, "-version"], capture_output=True, text=True, check=False, cwd="/"
     )
