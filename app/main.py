@@ -7,13 +7,10 @@ from pathlib import Path
 
 import streamlit as st
 
-from topicproof.app import tables  # noqa: F401  imported before the freeze
-from topicproof.app.charts import matrix, strip, timeline, trend, withheld  # noqa: F401
-from topicproof.app.clusters import choose_cluster, keep_in_url
-from topicproof.app.pages import PAGES
-from topicproof.app.person import show_person
-from topicproof.app.session import cluster, coordination, records, reports, snapshots  # noqa: F401
-from topicproof.app.session.errors import show_errors
+from topicproof.app.session.shown_errors import show_errors
+from topicproof.app.shell.cluster_selector import choose_cluster, keep_in_url
+from topicproof.app.shell.pages import PAGES
+from topicproof.app.shell.person import show_person
 
 
 @st.cache_resource(show_spinner=False)

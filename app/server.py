@@ -16,9 +16,9 @@ from contextlib import asynccontextmanager
 import streamlit as st
 from starlette.middleware import Middleware
 
-from topicproof.app.doors import Doors
-from topicproof.app.entrance import Entrance, secrets_of
-from topicproof.app.stored_files import use_own_storage
+from topicproof.app.shell.doors import Doors
+from topicproof.app.shell.entrance import Entrance, secrets_of
+from topicproof.app.shell.stored_files import use_own_storage
 from topicproof.backend.services.dashboard import (
     STDIN_HELD,
     host_names,

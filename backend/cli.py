@@ -34,28 +34,28 @@ USAGE = 64
 
 COMMANDS: Mapping[str, str] = {
     "up": "up",
-    "fill": "topics",
-    "floor": "topics",
-    "run": "runs",
-    "process": "runs",
+    "fill": "topic",
+    "floor": "topic",
+    "run": "run",
+    "process": "run",
     "check": "check",
-    "contract": "contracts",
-    "inspect": "inspecting",
-    "transactions": "inspecting",
-    "abort": "inspecting",
+    "contract": "contract",
+    "inspect": "inspect",
+    "transactions": "inspect",
+    "abort": "inspect",
     "rights": "rights",
-    "stop": "runs",
-    "release": "runs",
-    "strike": "runs",
-    "resume": "runs",
-    "runs": "runs:list_runs",
-    "show": "runs",
+    "stop": "run",
+    "release": "run",
+    "strike": "run",
+    "resume": "run",
+    "runs": "run:list_runs",
+    "show": "run",
     "totals": "totals",
-    "clean": "runs",
+    "clean": "run",
     "evidence": "evidence",
     "verify": "evidence",
     "signoff": "evidence",
-    "keys": "keys",
+    "keys": "key",
     "login": "login",
     "logout": "login",
     "whoami": "login",
@@ -66,9 +66,9 @@ COMMANDS: Mapping[str, str] = {
     "torture": "torture",
     "doctor": "doctor",
 }
-"""The module in backend/commands of each command, in the order of the help. The function has the
-command's name, or the one after the colon. Modules are imported when they are needed, because some
-of them take a second to load."""
+"""The module in backend/commands of each command, without `_commands`, in the order of the help.
+The function has the command's name, or the one after the colon. Modules are imported when they are
+needed, because some of them take a second to load."""
 
 
 def _print_version(is_set: bool) -> None:
@@ -100,7 +100,7 @@ def command_line(names: Iterable[str]) -> typer.Typer:
     )
     for name in names:
         module, _, function = COMMANDS[name].partition(":")
-        command_module = import_module(f"topicproof.backend.commands.{module}")
+        command_module = import_module(f"topicproof.backend.commands.{module}_commands")
         app.command(name)(getattr(command_module, function or name))
     return app
 

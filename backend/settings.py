@@ -24,8 +24,8 @@ from topicproof.backend.errors import SetupError, UsageError
 from topicproof.backend.interpreter import CHECKOUT
 from topicproof.backend.interpreter import ROOT as ROOT
 from topicproof.backend.properties.facts import facts_of
-from topicproof.backend.properties.reading import Properties, read_properties
-from topicproof.backend.properties.registry import RegistryFacts, take_registry
+from topicproof.backend.properties.properties_file import Properties, read_properties
+from topicproof.backend.properties.registry_properties import RegistryFacts, take_registry
 from topicproof.backend.properties.spelling import for_librdkafka, tls_context
 from topicproof.backend.properties.spring import in_kafkas_words
 

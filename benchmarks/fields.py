@@ -33,7 +33,7 @@ from topicproof.backend.judging.contract import make_contract, question_of
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.properties.registry import RegistryFacts
+from topicproof.backend.properties.registry_properties import RegistryFacts
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import read_settings

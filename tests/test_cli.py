@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from topicproof.backend import cli
-from topicproof.backend.commands import runs, terminal
+from topicproof.backend.commands import run_commands, terminal
 from topicproof.backend.history.store import History, State
 from topicproof.backend.settings import read_settings
 
@@ -207,8 +207,8 @@ def test_stop_waits_for_the_judgement_but_not_for_a_run_that_hangs(
         said.append(text)
         history.end(run.id, State.STOPPED, "HOLDS", None)
 
-    monkeypatch.setattr(runs, "STOP_WAIT_S", 0.0)
-    monkeypatch.setattr(runs, "say", end)
+    monkeypatch.setattr(run_commands, "STOP_WAIT_S", 0.0)
+    monkeypatch.setattr(run_commands, "say", end)
     code = call("stop", run.id)
     told = capsys.readouterr()
     assert history.get(run.id).stop_requested is (state is not State.JUDGING)

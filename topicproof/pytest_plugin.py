@@ -22,10 +22,10 @@ import pytest
 
 if TYPE_CHECKING:
     from topicproof.backend.faults.proxy import Proxy
+    from topicproof.backend.harness.assertion import Terms
     from topicproof.backend.harness.broker import Broker
     from topicproof.backend.harness.program import Program
-    from topicproof.backend.harness.topics import Topic
-    from topicproof.backend.harness.verdict import Terms
+    from topicproof.backend.harness.scratch_topics import Topic
     from topicproof.validators.report import Report
 
 NEEDED = "The fixtures of topicproof need more packages; {} is missing. Run: pip install '{}'"
@@ -131,7 +131,7 @@ def assert_exactly_once(
     `broker`: the one that has the topics, if it is not `topicproof_broker`. Returns the report.
     """
     with _packages():
-        from topicproof.backend.harness.verdict import require_exactly_once
+        from topicproof.backend.harness.assertion import require_exactly_once
     # Spark starts while the program under test runs.
     topicproof_broker.prepare_spark()
 

@@ -13,6 +13,6 @@ with warnings.catch_warnings():
     from topicproof.backend.faults.requests import Api
     from topicproof.backend.harness.broker import Broker
     from topicproof.backend.harness.program import Program
-    from topicproof.backend.harness.topics import Topic
+    from topicproof.backend.harness.scratch_topics import Topic
 
 __all__ = ["Api", "Broker", "How", "Program", "Proxy", "Rule", "Topic"]

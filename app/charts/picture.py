@@ -3,7 +3,7 @@
 Everything in it comes from the journal and from the raw log of the sink; nothing is invented. The
 log gives each transaction's boxes, its markers and the last stable offset (LSO). The journal gives
 the workers, their progress and the faults. Pure: facts in, a picture out, which the browser plays
-(app/picture/picture.js).
+(app/run/picture.js).
 """
 
 from __future__ import annotations

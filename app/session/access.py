@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from topicproof.app.entrance import current_identity
 from topicproof.app.session.connection import page_settings
+from topicproof.app.shell.entrance import current_identity
 from topicproof.backend.errors import NotPermitted
 from topicproof.backend.history.audit import allow
 from topicproof.backend.history.store import History

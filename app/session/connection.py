@@ -13,7 +13,7 @@ from topicproof.backend.errors import TopicproofError
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.client import require_reachable
-from topicproof.backend.properties.registry import RegistryFacts
+from topicproof.backend.properties.registry_properties import RegistryFacts
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.settings import Settings, read_settings
 

@@ -10,7 +10,7 @@ from datetime import datetime
 import pandas as pd
 import streamlit as st
 
-from topicproof.app.snapshot import Snapshot
+from topicproof.app.topic.snapshot import Snapshot
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.coordination.coordinator import (

@@ -9,9 +9,9 @@ import streamlit as st
 from pyarrow import ArrowInvalid
 
 from topicproof.app.session.byte_budget import byte_budget
-from topicproof.app.session.masking import hidden_fields, hides_parts
-from topicproof.app.session.runs import newest_runs
-from topicproof.app.topic_findings import TopicFindings, read_topic_findings
+from topicproof.app.session.page_masks import hidden_fields, hides_parts
+from topicproof.app.session.run_reads import newest_runs
+from topicproof.app.topic.topic_findings import TopicFindings, read_topic_findings
 from topicproof.app.wording import plain
 from topicproof.backend.errors import NotPermitted, TopicproofError, UsageError
 from topicproof.backend.evidence.copy import without_transactions, without_values

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import streamlit as st
 
-from topicproof.app.snapshot import Snapshot, Watch
+from topicproof.app.topic.snapshot import Snapshot, Watch
 from topicproof.app.wording import plain
 from topicproof.backend.address import Address
 from topicproof.backend.services.keeper import Services

@@ -9,9 +9,11 @@ from typing import Any
 
 import streamlit as st
 
-from topicproof.app import checking, topic, wording
-from topicproof.app.check_outcome import progress
-from topicproof.app.check_state import (
+from topicproof.app import wording
+from topicproof.app.check import check_reads
+from topicproof.app.check.check_outcome import progress
+from topicproof.app.check.check_reads import Origin, TopicSamples
+from topicproof.app.check.check_state import (
     CheckState,
     at_cluster,
     cluster_of,
@@ -21,18 +23,18 @@ from topicproof.app.check_state import (
     topic_of,
     write_check,
 )
-from topicproof.app.checking import Origin, TopicSamples
-from topicproof.app.contract_form import form
-from topicproof.app.contract_import import import_contract
-from topicproof.app.contract_matches import show_preview
-from topicproof.app.payload import verbatim
+from topicproof.app.check.contract_form import form
+from topicproof.app.check.contract_import import import_contract
+from topicproof.app.check.contract_matches import show_preview
 from topicproof.app.session.access import may, open_history
 from topicproof.app.session.connection import page_settings, topic_names
-from topicproof.app.session.errors import show_errors
-from topicproof.app.session.masking import shown_error
-from topicproof.app.session.runs import newest_runs
+from topicproof.app.session.page_masks import shown_error
+from topicproof.app.session.run_reads import newest_runs
+from topicproof.app.session.shown_errors import show_errors
+from topicproof.app.topic import topic_header
+from topicproof.app.topic.payload import verbatim
 from topicproof.backend.errors import ContractError, Mistake, NothingToSample, TopicproofError
-from topicproof.backend.history.contracts import contracts, keep, versions
+from topicproof.backend.history.kept_contracts import contracts, keep, versions
 from topicproof.backend.history.store import Run
 from topicproof.backend.judging.contract import (
     PLACEHOLDER,
@@ -69,8 +71,8 @@ def page() -> None:
     state = with_topics(state, fields)
     with show_errors():
         sides = clusters_of(state, fields or {})
-        kafka = topic.connected(sides.sink)
-        source_kafka = kafka if sides.source is None else topic.connected(sides.source)
+        kafka = topic_header.connected(sides.sink)
+        source_kafka = kafka if sides.source is None else topic_header.connected(sides.source)
         if kafka is None or source_kafka is None:
             st.stop()
         names = {
@@ -133,8 +135,8 @@ def origin_of(state: CheckState, run: Run | None) -> Origin | None:
     """Returns the contract in the URL; None if it is to be drafted."""
     try:
         if state.contract is not None:
-            return checking.kept(settings, state.contract)
-        return None if run is None else checking.of_run(settings, run)
+            return check_reads.kept(settings, state.contract)
+        return None if run is None else check_reads.of_run(settings, run)
     except TopicproofError as error:
         st.warning(
             wording.plain(str(error)),
@@ -304,7 +306,7 @@ def sampled(kafka: Services, sides: SideSettings, state: CheckState) -> TopicSam
     if state.source == state.sink and sides.source is None:
         return None
     try:
-        return checking.drafted(sides, kafka, state.source, state.sink)
+        return check_reads.drafted(sides, kafka, state.source, state.sink)
     except TopicproofError as error:
         reason = error.reason if isinstance(error, NothingToSample) else str(error)
         st.warning(
@@ -349,7 +351,7 @@ def edit(
         start_slot = st.container()
         preview_slot = st.container()
     text = as_kept(state, origin, fields)
-    mistakes = checking.mistakes(fields)
+    mistakes = check_reads.mistakes(fields)
     with start_slot:
         starting(kafka, name, text, fields, mistakes, run)
         lint_slot = st.empty()
@@ -451,7 +453,7 @@ def starting(
 def begin(kafka: Services, name: str, text: str, fields: Mapping[str, Any]) -> None:
     """Keeps the contract, starts the check in its own process, and opens it."""
     try:
-        wrong = checking.spark_mistakes(settings, fields)
+        wrong = check_reads.spark_mistakes(settings, fields)
         if wrong:
             raise ContractError(*wrong)
         terms = parse_fields(text)
@@ -477,7 +479,7 @@ def begin(kafka: Services, name: str, text: str, fields: Mapping[str, Any]) -> N
 def spark_lint(fields: Mapping[str, Any]) -> None:
     """Shows the mistakes of expressions, which only Spark knows."""
     try:
-        wrong = checking.spark_mistakes(settings, fields)
+        wrong = check_reads.spark_mistakes(settings, fields)
     except TopicproofError as error:
         st.warning(
             wording.plain(f"{error} The check itself will look at the expressions."),

@@ -9,7 +9,7 @@ from dataclasses import replace
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from topicproof.app import export, tables, topic, wording
+from topicproof.app import wording
 from topicproof.app.charts.marks import Mark
 from topicproof.app.charts.strip import (
     STRIP_PARTITIONS_MAX,
@@ -18,15 +18,13 @@ from topicproof.app.charts.strip import (
     strip_pointer,
     strip_with_pointer,
 )
-from topicproof.app.clickable import clickable
-from topicproof.app.payload import decoded, payload, verbatim
 from topicproof.app.session.connection import decoders, page_settings
-from topicproof.app.session.errors import show_errors
-from topicproof.app.session.records import committed_retry, records_in_window
+from topicproof.app.session.record_reads import committed_retry, records_in_window
 from topicproof.app.session.reports import newest_findings
-from topicproof.app.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
-from topicproof.app.topic_findings import TopicFindings, first_copy, marks_legend, marks_sentence
-from topicproof.app.url_state import (
+from topicproof.app.session.shown_errors import show_errors
+from topicproof.app.shell import downloads
+from topicproof.app.shell.clickable import clickable
+from topicproof.app.shell.url_state import (
     BOTH,
     COMMITTED,
     LEVELS,
@@ -37,6 +35,15 @@ from topicproof.app.url_state import (
     read_compare,
     write_compare,
     write_transactions,
+)
+from topicproof.app.topic import tables, topic_header
+from topicproof.app.topic.payload import decoded, payload, verbatim
+from topicproof.app.topic.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
+from topicproof.app.topic.topic_findings import (
+    TopicFindings,
+    first_copy,
+    marks_legend,
+    marks_sentence,
 )
 from topicproof.backend.characters import visible
 from topicproof.backend.kafka.browse.records import Record
@@ -66,7 +73,7 @@ def body(kafka: Services, snapshot: Snapshot, live: bool) -> None:
     facts_slot = st.container()
     if not snapshot.bounds.offsets:
         facts(kafka, snapshot, facts_slot)
-        topic.empty(snapshot)
+        topic_header.empty(snapshot)
         return
     selection, notices = read_compare(
         st.query_params, snapshot.bounds, next_of(snapshot.ranges, -1, -1, Fate.ABORTED)
@@ -122,7 +129,7 @@ def facts(kafka: Services, snapshot: Snapshot, slot: DeltaGenerator) -> None:
 
 def overview(
     snapshot: Snapshot, selection: CompareState, topic_findings: TopicFindings | None, live: bool
-) -> export.Chart:
+) -> downloads.Chart:
     """Draws the strip: every partition on one axis of offsets, with what the topic's verdict found.
     Returns the chart, for export."""
     bounds = around(snapshot.bounds, selection.partition)
@@ -295,7 +302,7 @@ def jumps(snapshot: Snapshot, selection: CompareState) -> None:
         )
 
 
-def listing(selection: CompareState, records: Sequence[Record], strip: export.Chart) -> None:
+def listing(selection: CompareState, records: Sequence[Record], strip: downloads.Chart) -> None:
     """Lists both levels, offset by offset."""
     visible = [
         record for record in records if not selection.fates or record.fate in selection.fates
@@ -339,7 +346,7 @@ def listing(selection: CompareState, records: Sequence[Record], strip: export.Ch
     )
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(f"{window}: {filtered}. Click a row to see the whole record.")
-        export.offer(
+        downloads.offer(
             selection.topic,
             f"{selection.topic}-{selection.partition}-{first}",
             visible,
@@ -451,4 +458,4 @@ def findings(
             )
 
 
-topic.page(settings, "Compare", body)
+topic_header.page(settings, "Compare", body)

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import streamlit as st
 
-from topicproof.app import live, stories, wording
-from topicproof.app.picture import explain_picture, show_picture
+from topicproof.app import wording
+from topicproof.app.run import run_progress, stories
+from topicproof.app.run.picture_player import explain_picture, show_picture
+from topicproof.app.run.stories import STORIES, Story, start_story
 from topicproof.app.session.access import open_history
 from topicproof.app.session.connection import page_settings
-from topicproof.app.session.errors import show_errors
 from topicproof.app.session.reports import kept_report
-from topicproof.app.session.runs import newest_runs
-from topicproof.app.stories import STORIES, Story, start_story
+from topicproof.app.session.run_reads import newest_runs
+from topicproof.app.session.shown_errors import show_errors
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.context import stop
@@ -28,7 +29,7 @@ def start(story: Story) -> None:
     with show_errors():
         ids = st.query_params.get("runs", "").split(",")
         for run in newest_runs(settings):
-            if run.id in ids and live.is_endless(run):
+            if run.id in ids and run_progress.is_endless(run):
                 stop(open_history(settings), run.id)
         params = start_story(settings, story)
     st.query_params.from_dict(params)
@@ -74,16 +75,16 @@ def scene(title: str, run: Run) -> None:
     ended."""
     st.markdown(f"#### {title[0].upper()}{title[1:]}")
     with st.container():
-        live.ending(settings, run)
-        live.striking(settings, run)
+        run_progress.ending(settings, run)
+        run_progress.striking(settings, run)
     # Before all that changes with the run's end, so that the browser goes on playing it then.
     show_picture(settings, run)
     if run.alive:
-        live.bar(run)
+        run_progress.bar(run)
         tally(run)
-        live.sink(run, at_once=True)
+        run_progress.sink(run, at_once=True)
     else:
-        live.conclusion(settings, run)
+        run_progress.conclusion(settings, run)
         tally(run)
         with show_errors():
             report = kept_report(settings, run)

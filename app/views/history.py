@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import streamlit as st
 
-from topicproof.app import export, wording
-from topicproof.app.charts.trend import trend_figure
+from topicproof.app import wording
+from topicproof.app.charts.trend_chart import trend_figure
 from topicproof.app.session.connection import page_settings
-from topicproof.app.session.errors import show_errors
-from topicproof.app.session.masking import shown_error
+from topicproof.app.session.page_masks import shown_error
 from topicproof.app.session.reports import kept_report
-from topicproof.app.session.runs import RUNS_SHOWN, newest_runs, signoff_standings
+from topicproof.app.session.run_reads import RUNS_SHOWN, newest_runs, signoff_standings
+from topicproof.app.session.shown_errors import show_errors
+from topicproof.app.shell import downloads
 from topicproof.backend.history import trend
-from topicproof.backend.history.compare import Comparison, compare
+from topicproof.backend.history.comparison import Comparison, compare
 from topicproof.backend.history.store import Run
 
 EVERY = "every"
@@ -142,7 +143,7 @@ def over_time(runs: Sequence[Run]) -> None:
         figure = trend_figure(frame, measure)
         st.plotly_chart(
             figure,
-            config=export.PICTURE_ONLY,
+            config=downloads.PICTURE_ONLY,
             alt=f"{measure} of {of} over time; the table below has the same figures",
         )
     else:
@@ -159,7 +160,7 @@ def over_time(runs: Sequence[Run]) -> None:
             alt="Every figure of every report",
         )
         caption = wording.plain(f"{measure} of {of}. Times are UTC.")
-        export.offer_table(
+        downloads.offer_table(
             "over-time", lambda: frame, caption, None if figure is None else lambda: figure
         )
 

@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 import streamlit as st
 
 from topicproof.app import wording
-from topicproof.app.picture import POLL_S as PICTURE_S
-from topicproof.app.picture import show_picture
-from topicproof.app.picture_facts import drawable
+from topicproof.app.run.picture_facts import drawable
+from topicproof.app.run.picture_player import POLL_S as PICTURE_S
+from topicproof.app.run.picture_player import show_picture
+from topicproof.app.run.stories import STORIES, start_story
 from topicproof.app.session.access import open_history
-from topicproof.app.session.cluster import cluster_overview
+from topicproof.app.session.cluster_reads import cluster_overview
 from topicproof.app.session.connection import page_settings, running_kafka
-from topicproof.app.session.errors import show_error, show_errors
-from topicproof.app.session.runs import newest_runs
-from topicproof.app.stories import STORIES, start_story
+from topicproof.app.session.run_reads import newest_runs
+from topicproof.app.session.shown_errors import show_error, show_errors
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.evidence.folder import evidence_hash
 from topicproof.backend.history import trend

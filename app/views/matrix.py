@@ -8,13 +8,15 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from topicproof.app import cells, export, wording
-from topicproof.app.charts.matrix import CELL_COLOURS, matrix_figure, matrix_pointer
-from topicproof.app.clickable import clickable
-from topicproof.app.payload import verbatim
+from topicproof.app import wording
+from topicproof.app.charts.matrix_chart import CELL_COLOURS, matrix_figure, matrix_pointer
+from topicproof.app.run import matrix_cells
 from topicproof.app.session.access import open_history
 from topicproof.app.session.connection import page_settings
-from topicproof.app.session.errors import show_errors
+from topicproof.app.session.shown_errors import show_errors
+from topicproof.app.shell import downloads
+from topicproof.app.shell.clickable import clickable
+from topicproof.app.topic.payload import verbatim
 from topicproof.backend.commands.show_matrix import summary
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.matrix.cells import RESULTS, Result, read_results
@@ -50,7 +52,7 @@ settings = page_settings()
 def body() -> None:
     """Shows the last result of every cell."""
     with show_errors():
-        results = cells.ordered(read_results(settings))
+        results = matrix_cells.ordered(read_results(settings))
     if not results:
         empty()
         return
@@ -91,7 +93,7 @@ def go(guarantee: str, fault: str) -> None:
 
 
 def heat_map(results: Sequence[Result], chosen: Result | None) -> None:
-    guarantees = cells.guarantees(results)
+    guarantees = matrix_cells.guarantees(results)
 
     def clicked() -> None:
         points = st.session_state["matrix"].selection.points
@@ -99,7 +101,7 @@ def heat_map(results: Sequence[Result], chosen: Result | None) -> None:
             guarantee, fault = list(points[0]["customdata"])[:2]
             go(str(guarantee), str(fault))
 
-    frame = cells.frame(results)
+    frame = matrix_cells.frame(results)
     figure = matrix_figure(frame, guarantees)
     pointer = (
         matrix_pointer(frame, guarantees, (chosen.guarantee, chosen.fault))
@@ -113,7 +115,9 @@ def heat_map(results: Sequence[Result], chosen: Result | None) -> None:
         clicked,
         "Every guarantee under every fault; the table below has the same results.",
     )
-    legend = " · ".join(f"{cells.SYMBOLS[kind]} {cells.MEANINGS[kind]}" for kind in CELL_COLOURS)
+    legend = " · ".join(
+        f"{matrix_cells.SYMBOLS[kind]} {matrix_cells.MEANINGS[kind]}" for kind in CELL_COLOURS
+    )
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(
             f"{legend} · ◇ shown beside it. *hidden*: records of aborted transactions, which no"
@@ -122,22 +126,24 @@ def heat_map(results: Sequence[Result], chosen: Result | None) -> None:
         caption = (
             f"{wording.count(len(results), 'cell')}: expected, found, and what proves each fault."
         )
-        export.offer_table("matrix", lambda: cells.table(results), caption, lambda: figure)
+        downloads.offer_table(
+            "matrix", lambda: matrix_cells.table(results), caption, lambda: figure
+        )
 
 
 def detail(cell: Result) -> None:
     """Shows one cell, with a link to its run."""
-    kind = cells.kind(cell)
+    kind = matrix_cells.kind(cell)
     with st.container(border=True, gap="small"):
         colour = {
-            cells.EXACT: "blue",
-            cells.DAMAGED: "yellow",
-            cells.REFUSED: "gray",
-            cells.SURPRISE: "orange",
+            matrix_cells.EXACT: "blue",
+            matrix_cells.DAMAGED: "yellow",
+            matrix_cells.REFUSED: "gray",
+            matrix_cells.SURPRISE: "orange",
         }[kind]
         st.markdown(f"#### {wording.plain(cell.guarantee)} under {wording.plain(cell.fault)}")
-        st.markdown(f":{colour}-badge[{cells.SYMBOLS[kind]} {cells.MEANINGS[kind]}]")
-        st.markdown(f"{wording.plain(cells.TITLES[cell.fault].capitalize())}.")
+        st.markdown(f":{colour}-badge[{matrix_cells.SYMBOLS[kind]} {matrix_cells.MEANINGS[kind]}]")
+        st.markdown(f"{wording.plain(matrix_cells.TITLES[cell.fault].capitalize())}.")
         for surprise in cell.surprises:
             st.error(wording.plain(surprise), icon=":material/priority_high:")
         st.markdown(
@@ -170,7 +176,7 @@ def detail(cell: Result) -> None:
 
 def listing(results: Sequence[Result]) -> None:
     """Lists the cells of the chart."""
-    table = cells.table(results)
+    table = matrix_cells.table(results)
 
     def picked() -> None:
         selected = st.session_state["cells"].selection.cells

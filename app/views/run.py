@@ -10,16 +10,17 @@ from typing import Any, get_args
 import pandas as pd
 import streamlit as st
 
-from topicproof.app import balances, live, wording
-from topicproof.app.payload import verbatim
-from topicproof.app.picture import POLL_S as PICTURE_S
-from topicproof.app.picture import explain_picture, show_picture
-from topicproof.app.picture_facts import drawable
+from topicproof.app import wording
+from topicproof.app.run import balances, run_progress
+from topicproof.app.run.picture_facts import drawable
+from topicproof.app.run.picture_player import POLL_S as PICTURE_S
+from topicproof.app.run.picture_player import explain_picture, show_picture
 from topicproof.app.session.access import open_history
 from topicproof.app.session.connection import page_settings
-from topicproof.app.session.errors import show_error, show_errors
-from topicproof.app.session.masking import hides_parts, shown_error
-from topicproof.app.session.runs import newest_runs, run_of_url
+from topicproof.app.session.page_masks import hides_parts, shown_error
+from topicproof.app.session.run_reads import newest_runs, run_of_url
+from topicproof.app.session.shown_errors import show_error, show_errors
+from topicproof.app.topic.payload import verbatim
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.faults.kinds import KINDS, choices
 from topicproof.backend.history.store import Run
@@ -213,15 +214,15 @@ def state(run_id: str) -> None:
         run = open_history(settings).get(run_id)
     head(run)
     if run.kind == "run":
-        live.progress(run)
+        run_progress.progress(run)
         if run.progress.trouble and run.alive:
             st.warning(
                 wording.plain(run.progress.trouble),
                 title="The last look was incomplete",
             )
-    live.ending(settings, run)
-    live.conclusion(settings, run)
-    live.ways(run)
+    run_progress.ending(settings, run)
+    run_progress.conclusion(settings, run)
+    run_progress.ways(run)
 
 
 def pictured(run_id: str) -> None:
@@ -229,7 +230,7 @@ def pictured(run_id: str) -> None:
     with show_errors():
         run = open_history(settings).get(run_id)
     with st.container():
-        live.striking(settings, run, always=True)
+        run_progress.striking(settings, run, always=True)
     show_picture(settings, run)
 
 
@@ -247,10 +248,10 @@ def details(run_id: str) -> None:
     with show_errors():
         run = open_history(settings).get(run_id)
     if run.kind == "run":
-        live.figures(run)
-        live.sink(run)
+        run_progress.figures(run)
+        run_progress.sink(run)
         balances.totals(settings, run)
-    if not live.young(run) and (text := said(settings, run.id)):
+    if not run_progress.young(run) and (text := said(settings, run.id)):
         with st.expander("Output of its process", icon=":material/terminal:"):
             if hides_parts(settings, run):
                 st.caption("It may quote payloads that are masked for your role.")

@@ -10,15 +10,12 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from topicproof.app import tables, topic, topic_list, wording
-from topicproof.app.record_browser import ROW_PX, go, records
-from topicproof.app.session.cluster import topic_view
+from topicproof.app import wording
+from topicproof.app.session.cluster_reads import topic_view
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.coordination import mirrored_offsets, topic_lags, topic_share_groups
-from topicproof.app.session.errors import show_errors
-from topicproof.app.snapshot import Snapshot
-from topicproof.app.tail import tail
-from topicproof.app.url_state import (
+from topicproof.app.session.shown_errors import show_errors
+from topicproof.app.shell.url_state import (
     CLUSTER,
     GROUPS,
     PARTITIONS,
@@ -29,6 +26,10 @@ from topicproof.app.url_state import (
     TopicsState,
     read_topics,
 )
+from topicproof.app.topic import tables, topic_header, topic_list
+from topicproof.app.topic.record_browser import ROW_PX, go, records
+from topicproof.app.topic.snapshot import Snapshot
+from topicproof.app.topic.tail import tail
 from topicproof.backend.kafka.browse.describe import VERDICT_SETTINGS
 from topicproof.backend.kafka.coordination.lag import GroupLag
 from topicproof.backend.kafka.coordination.share import ShareGroup
@@ -243,4 +244,4 @@ if st.query_params.get("view") == CLUSTER:
     # Without a snapshot of one topic, which may take a while.
     topic_list.page(settings)
 else:
-    topic.page(settings, "Topics", body, follow=False)
+    topic_header.page(settings, "Topics", body, follow=False)

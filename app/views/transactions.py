@@ -13,15 +13,17 @@ import streamlit as st
 from plotly.graph_objects import Figure
 from streamlit.delta_generator import DeltaGenerator
 
-from topicproof.app import export, topic, transactions, wording
+from topicproof.app import wording
 from topicproof.app.charts.timeline import timeline_figure, timeline_pointer
-from topicproof.app.clickable import clickable
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.coordination import Coordination, topic_coordination
-from topicproof.app.session.errors import show_errors
-from topicproof.app.session.records import records_in_window
-from topicproof.app.snapshot import Snapshot
-from topicproof.app.url_state import TransactionsState, read_transactions, write_transactions
+from topicproof.app.session.record_reads import records_in_window
+from topicproof.app.session.shown_errors import show_errors
+from topicproof.app.shell import downloads
+from topicproof.app.shell.clickable import clickable
+from topicproof.app.shell.url_state import TransactionsState, read_transactions, write_transactions
+from topicproof.app.topic import topic_header, transaction_rows
+from topicproof.app.topic.snapshot import Snapshot
 from topicproof.backend.kafka.log.over_partitions import SPLIT
 from topicproof.backend.services.keeper import Services
 from topicproof.validators.coordinator import OpenTransaction
@@ -45,7 +47,7 @@ def body(kafka: Services, snapshot: Snapshot, live: bool) -> None:
     head = st.empty()
     with head.container():
         facts(snapshot, snapshot.transactions)
-    if topic.empty(snapshot):
+    if topic_header.empty(snapshot):
         return
     open_slot, controls_slot = st.container(), st.container()
     # What is drawn at first is replaced. Later an empty place would flicker.
@@ -55,7 +57,7 @@ def body(kafka: Services, snapshot: Snapshot, live: bool) -> None:
         chart_at_first(snapshot, chart_slot)
     with open_slot:
         coordination = standing(kafka, snapshot)
-    rows = transactions.with_hanging(snapshot.transactions, coordination.opened)
+    rows = transaction_rows.with_hanging(snapshot.transactions, coordination.opened)
     if (rows["outcome"] == wording.HANGING).any():
         with head.container():
             facts(snapshot, rows)
@@ -73,7 +75,7 @@ def body(kafka: Services, snapshot: Snapshot, live: bool) -> None:
         for notice in notices:
             st.warning(notice, icon=":material/info:")
         controls(snapshot, rows, selection)
-    fitting = transactions.matching(rows, selection)
+    fitting = transaction_rows.matching(rows, selection)
     if fitting.empty:
         chart_slot.info(
             f"None of the {wording.count(len(rows), 'transaction')} matches. Remove some filters."
@@ -94,8 +96,8 @@ def body(kafka: Services, snapshot: Snapshot, live: bool) -> None:
 def page_of(fitting: pd.DataFrame, selection: TransactionsState) -> tuple[int, pd.DataFrame]:
     """Returns how many are skipped, and the transactions to draw and to list."""
     skip = selection.skip if selection.skip < len(fitting) else 0
-    page = fitting.iloc[skip : skip + transactions.PAGE]
-    return skip, transactions.timed(page, int(time.time() * 1000))
+    page = fitting.iloc[skip : skip + transaction_rows.PAGE]
+    return skip, transaction_rows.timed(page, int(time.time() * 1000))
 
 
 def chart_at_first(snapshot: Snapshot, slot: DeltaGenerator) -> None:
@@ -104,7 +106,7 @@ def chart_at_first(snapshot: Snapshot, slot: DeltaGenerator) -> None:
     st.session_state["coordinators_of"] = snapshot.bounds.topic
     rows = snapshot.transactions
     selection, _ = read_transactions(st.query_params, snapshot.bounds, rows)
-    fitting = transactions.matching(rows, selection)
+    fitting = transaction_rows.matching(rows, selection)
     if fitting.empty:
         return
     _, listed = page_of(fitting, selection)
@@ -112,7 +114,7 @@ def chart_at_first(snapshot: Snapshot, slot: DeltaGenerator) -> None:
     slot.plotly_chart(
         timeline_figure(drawn[drawn["lane"].isin(order)], order),
         key="timeline at first",
-        config=export.PICTURE_ONLY,
+        config=downloads.PICTURE_ONLY,
         alt=f"When the transactions of {snapshot.bounds.topic} were open, by outcome.",
     )
 
@@ -121,10 +123,10 @@ def in_lanes(
     snapshot: Snapshot, names: Mapping[int, str], selection: TransactionsState, rows: pd.DataFrame
 ) -> tuple[pd.DataFrame, list[str]]:
     """Returns the bars, and their lanes in order. `names`: transactional ids by producer id."""
-    drawn = rows.assign(lane=transactions.lanes(rows, names))
-    if not transactions.by_partition(rows):
-        drawn = transactions.whole_ones(drawn, snapshot.numbers, selection.chosen)
-    return drawn, transactions.lane_order(drawn["lane"])
+    drawn = rows.assign(lane=transaction_rows.lanes(rows, names))
+    if not transaction_rows.by_partition(rows):
+        drawn = transaction_rows.whole_ones(drawn, snapshot.numbers, selection.chosen)
+    return drawn, transaction_rows.lane_order(drawn["lane"])
 
 
 def facts(snapshot: Snapshot, rows: pd.DataFrame) -> None:
@@ -253,12 +255,12 @@ def controls(snapshot: Snapshot, rows: pd.DataFrame, selection: TransactionsStat
     )
     columns[1].selectbox(
         "Producer id",
-        transactions.producer_ids(rows, selection.producer),
+        transaction_rows.producer_ids(rows, selection.producer),
         index=None,
         placeholder="all",
         key="producer_of",
         on_change=changed,
-        help=f"The {transactions.PRODUCERS_MAX:,} whose transactions began last, at most.",
+        help=f"The {transaction_rows.PRODUCERS_MAX:,} whose transactions began last, at most.",
     )
     present = set(rows["outcome"]) | set(selection.outcomes)
     columns[2].pills(
@@ -283,7 +285,7 @@ def timeline(
 ) -> Figure:
     """Draws the period of each transaction. Returns the chart."""
     drawn, lanes = in_lanes(snapshot, coordination.names, selection, listed)
-    by_partition = transactions.by_partition(listed)
+    by_partition = transaction_rows.by_partition(listed)
     hidden = int((~drawn["lane"].isin(lanes)).sum())
     drawn = drawn[drawn["lane"].isin(lanes)]
 
@@ -340,7 +342,7 @@ def timeline(
             icon=":material/chevron_left:",
             disabled=skip == 0,
             on_click=go,
-            args=(replace(selection, skip=max(0, skip - transactions.PAGE)),),
+            args=(replace(selection, skip=max(0, skip - transaction_rows.PAGE)),),
         )
         st.button(
             "Earlier ones",
@@ -348,7 +350,7 @@ def timeline(
             icon=":material/chevron_right:",
             disabled=skip + len(listed) >= fitting,
             on_click=go,
-            args=(replace(selection, skip=skip + transactions.PAGE),),
+            args=(replace(selection, skip=skip + transaction_rows.PAGE),),
         )
     return figure
 
@@ -362,9 +364,9 @@ def detail(
 ) -> None:
     """Shows one transaction: its place, its outcome, why it ended so, and links to its records."""
     of = (rows["partition"] == chosen[0]) & (rows["first_offset"] == chosen[1])
-    row: dict[Any, Any] = transactions.timed(rows[of], int(time.time() * 1000)).to_dict("records")[
-        0
-    ]
+    row: dict[Any, Any] = transaction_rows.timed(rows[of], int(time.time() * 1000)).to_dict(
+        "records"
+    )[0]
     word = wording.TRANSACTION_WORDS[row["outcome"]]
     marker = None if pd.isna(row["marker_offset"]) else int(row["marker_offset"])
     with st.container(border=True, gap="small"):
@@ -403,7 +405,7 @@ def explain(
         ),
         None,
     )
-    reason = transactions.why(row["outcome"], opened, coordination.reasons.get(chosen))
+    reason = transaction_rows.why(row["outcome"], opened, coordination.reasons.get(chosen))
     if reason:
         st.markdown(wording.plain(reason[0].upper() + reason[1:]) + ".")
     transactional_id = coordination.names.get(row["producer_id"])
@@ -455,11 +457,11 @@ def listing(
         if cells and cells[0][0] < len(places):
             go(replace(selection, chosen=places[cells[0][0]]))
 
-    listed = transactions.table(
+    listed = transaction_rows.table(
         rows, snapshot.parts, coordination.names, coordination.opened, coordination.reasons
     )
     st.dataframe(
-        transactions.tinted(listed, rows, selection.chosen),
+        transaction_rows.tinted(listed, rows, selection.chosen),
         hide_index=True,
         height=min(TABLE_PX, ROW_PX * (len(rows) + 1) + 10),
         row_height=ROW_PX,
@@ -492,7 +494,7 @@ def listing(
         caption = (
             f"{wording.count(len(listed), 'transaction')}, one row per partition. Times are UTC."
         )
-        export.offer_table(
+        downloads.offer_table(
             f"{snapshot.bounds.topic}-transactions", lambda: listed, caption, lambda: figure
         )
 
@@ -537,4 +539,4 @@ def producers(coordination: Coordination) -> None:
         )
 
 
-topic.page(settings, "Transactions", body)
+topic_header.page(settings, "Transactions", body)

@@ -8,15 +8,18 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from topicproof.app import export, signing, tables, wording
+from topicproof.app import wording
 from topicproof.app.charts.where import where_figure
 from topicproof.app.session.connection import page_settings
-from topicproof.app.session.errors import show_errors
-from topicproof.app.session.masking import shown_error
+from topicproof.app.session.page_masks import shown_error
 from topicproof.app.session.reports import findings_of, parsed_report, report_text, shown_report
-from topicproof.app.session.runs import newest_runs, run_of_url
-from topicproof.app.topic_findings import marks_sentence
-from topicproof.app.url_state import example_position
+from topicproof.app.session.run_reads import newest_runs, run_of_url
+from topicproof.app.session.shown_errors import show_errors
+from topicproof.app.shell import downloads
+from topicproof.app.shell.url_state import example_position
+from topicproof.app.topic import tables
+from topicproof.app.topic.topic_findings import marks_sentence
+from topicproof.app.verdict import signoff_form
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.store import Run
 from topicproof.validators.finding import Check, Example, Finding, Outcome
@@ -85,9 +88,9 @@ def page() -> None:
         findings(run, report)
         uncounted(report)
         rest(run, report, text)
-    with right, signing.in_sight(), show_errors():
-        signing.signing(settings, run)
-        signing.evidence(settings, run)
+    with right, signoff_form.in_sight(), show_errors():
+        signoff_form.signing(settings, run)
+        signoff_form.evidence(settings, run)
 
 
 def findings(run: Run, report: Report) -> None:
@@ -148,7 +151,7 @@ def where(run: Run, report: Report) -> None:
             st.plotly_chart(
                 where_figure(marks, bounds.partitions),
                 key=f"where {topic}",
-                config=export.PICTURE_ONLY,
+                config=downloads.PICTURE_ONLY,
                 alt=f"Findings on the offsets of {topic}: {marks_sentence(marks)} The examples"
                 " below name the worst ones.",
             )

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from topicproof.backend.characters import visible
 from topicproof.backend.matrix.matrix_table import TABLE
-from topicproof.backend.torture.run import TriedSchedule
 from topicproof.backend.torture.schedule import Schedule
+from topicproof.backend.torture.torture_run import TriedSchedule
 from topicproof.validators.sentences import counted
 
 

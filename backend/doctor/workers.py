@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from topicproof.backend.address import Address
-from topicproof.backend.doctor import facts
+from topicproof.backend.doctor import python_facts
 from topicproof.backend.errors import SparkError
 from topicproof.backend.kafka.client_configs import READ_COMMITTED, spark_source_options
 from topicproof.backend.storage import discard, fetch, spark_url
@@ -41,7 +41,7 @@ FIRST_OF_ITS_TASK = "monotonically_increasing_id() % 8589934592 = 0"
 """The lower 33 bits count the rows of a task."""
 SHOWN_MAX = 3
 
-register_pickle_by_value(facts)  # type: ignore[no-untyped-call]
+register_pickle_by_value(python_facts)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ def require_versions(spark: SparkSession) -> None:
 def places(spark: SparkSession) -> list[Place]:
     """Ask the Pythons beside Spark's driver and workers. Raises SparkError if one cannot run."""
     # A type, not text: PySpark parses text with its default session, which may be another one.
-    ask = F.udf(facts.facts, StringType(), useArrow=False)
+    ask = F.udf(python_facts.facts, StringType(), useArrow=False)
     rows = spark.range(ROWS).where(F.expr(FIRST_OF_ITS_TASK)).select(ask("id").alias("facts"))
     try:
-        spark.dataSource.register(facts.DriverFacts)
-        (driver,) = spark.read.format(facts.FORMAT).load().columns
+        spark.dataSource.register(python_facts.DriverFacts)
+        (driver,) = spark.read.format(python_facts.FORMAT).load().columns
         worker_facts = sorted({row["facts"] for row in rows.collect()})
     except PySparkException as error:
         raise unasked(error) from error

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from topicproof.backend.evidence.limits import read_table
+from topicproof.backend.evidence.read_limits import read_table
 from topicproof.validators.folded.fold import Folded
 from topicproof.validators.folded.offset_runs import PIECES, WORDS, Words, as_words
 

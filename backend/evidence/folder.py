@@ -26,7 +26,6 @@ from topicproof.backend.characters import visible
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.findings import Place, gather
 from topicproof.backend.evidence.junit import JUNIT, write_junit
-from topicproof.backend.evidence.limits import read_bytes
 from topicproof.backend.evidence.manifest import (
     MANIFEST,
     Payloads,
@@ -35,6 +34,7 @@ from topicproof.backend.evidence.manifest import (
     write_manifest,
 )
 from topicproof.backend.evidence.page import PAGE, write_page
+from topicproof.backend.evidence.read_limits import read_bytes
 from topicproof.validators.report import Report
 
 REPORT = "report.json"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pydantic import TypeAdapter
 
 from topicproof.backend.errors import EvidenceError
-from topicproof.backend.evidence.limits import plain_file, plain_name, read_bytes, read_json
+from topicproof.backend.evidence.read_limits import plain_file, plain_name, read_bytes, read_json
 
 MANIFEST = "manifest.json"
 ATTESTATION = "attestation.intoto.json"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from topicproof.backend.errors import EvidenceError
-from topicproof.backend.evidence.limits import read_json
+from topicproof.backend.evidence.read_limits import read_json
 from topicproof.backend.trust.dsse import (
     PAYLOAD_TYPE,
     STATEMENT,

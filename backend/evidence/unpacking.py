@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from topicproof.backend.errors import EvidenceError
-from topicproof.backend.evidence.limits import FILES_MAX, UNPACKED_BYTES_MAX, plain_name
 from topicproof.backend.evidence.manifest import MANIFEST
+from topicproof.backend.evidence.read_limits import FILES_MAX, UNPACKED_BYTES_MAX, plain_name
 from topicproof.backend.settings import DISK_FREE_BYTES_MIN
 
 CHUNK_BYTES = 1 << 20

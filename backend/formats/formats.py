@@ -41,7 +41,7 @@ from topicproof.backend.formats.registered import (
     RegisteredSchema,
     RegistryFailure,
 )
-from topicproof.backend.properties.registry import RegistryFacts
+from topicproof.backend.properties.registry_properties import RegistryFacts
 
 if TYPE_CHECKING:
     from topicproof.backend.formats.avro import AvroSchema

@@ -11,7 +11,7 @@ import socket
 import ssl
 from urllib.parse import urlsplit
 
-from topicproof.backend.properties.registry import RegistryFacts
+from topicproof.backend.properties.registry_properties import RegistryFacts
 from topicproof.backend.properties.spelling import tls_context
 
 HANDSHAKE_S = 1.0

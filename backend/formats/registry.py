@@ -28,7 +28,7 @@ from topicproof.backend.formats.limits import (
 )
 from topicproof.backend.formats.refused import tls_refusal
 from topicproof.backend.formats.registered import AVRO, RegisteredSchema, RegistryFailure
-from topicproof.backend.properties.registry import RegistryFacts, registry_config
+from topicproof.backend.properties.registry_properties import RegistryFacts, registry_config
 
 ASKED_AGAIN_S = 30.0
 _NOT_FOUND = 404

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from topicproof.backend.harness.topics import Record, Topic
+from topicproof.backend.harness.scratch_topics import Record, Topic
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import Services, brokers, services
 from topicproof.backend.settings import Settings, read_settings

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from topicproof.backend.characters import visible
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.folded import keep_folded, read_folded
-from topicproof.backend.evidence.limits import (
+from topicproof.backend.evidence.read_limits import (
     OFFSETS_MAX,
     read_json,
     read_json_text,
@@ -29,7 +29,7 @@ from topicproof.backend.evidence.limits import (
 )
 from topicproof.backend.formats.fields import KnownSchemas
 from topicproof.backend.judging.expressions import stored_sql
-from topicproof.backend.judging.fields import is_of_fields
+from topicproof.backend.judging.named_fields import is_of_fields
 from topicproof.backend.judging.plan_lock import plan_fault, planned_frame
 from topicproof.backend.judging.sql_tree import parse
 from topicproof.backend.kafka.origin import Origins

@@ -26,7 +26,7 @@ from topicproof.backend.errors import ContractError, Mistake, TopicError, UsageE
 from topicproof.backend.judging.capture import committed_offsets
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.expressions import check_expression
-from topicproof.backend.judging.fields import FUNCTIONS, each_in_sql, fields_of, in_sql
+from topicproof.backend.judging.named_fields import FUNCTIONS, each_in_sql, fields_of, in_sql
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.origin import fetch_origin, fetch_origins
 from topicproof.backend.yaml_fields import (

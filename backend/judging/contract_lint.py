@@ -17,7 +17,7 @@ from pyspark.sql.types import NullType, NumericType
 from topicproof.backend.errors import ContractError, Mistake
 from topicproof.backend.judging.contract import in_order, make_contract, mistake
 from topicproof.backend.judging.expressions import parse_expression, patterns_of, with_columns
-from topicproof.backend.judging.fields import fields_of, in_sql
+from topicproof.backend.judging.named_fields import fields_of, in_sql
 from topicproof.backend.judging.plan_lock import plan_fault, planned_frame
 from topicproof.backend.yaml_fields import Place, YamlFields
 from topicproof.validators.json_path import exact_text, parse_path

@@ -27,9 +27,9 @@ from topicproof.backend.faults.kinds import ZOMBIE
 from topicproof.backend.history.store import History, State
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.matrix.choice import Cell
+from topicproof.backend.matrix.first_copy_reader import judge_deduplicated
 from topicproof.backend.matrix.promises import KINDS, Damage
 from topicproof.backend.matrix.proofs import Trial
-from topicproof.backend.matrix.reader import judge_deduplicated
 from topicproof.backend.matrix.recount import disagreements, recount
 from topicproof.backend.runs.clean import clean
 from topicproof.backend.runs.context import Context, make_context

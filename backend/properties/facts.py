@@ -22,7 +22,7 @@ from topicproof.backend.properties.jaas import (
     parse_login,
 )
 from topicproof.backend.properties.names import MSK_IAM, others
-from topicproof.backend.properties.reading import place_of, read_text
+from topicproof.backend.properties.properties_file import place_of, read_text
 from topicproof.backend.properties.stores import (
     Identity,
     authorities,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.properties.reading import place_of
+from topicproof.backend.properties.properties_file import place_of
 
 KNOWN = frozenset(
     {

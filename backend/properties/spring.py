@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.properties.reading import Properties, place_of
+from topicproof.backend.properties.properties_file import Properties, place_of
 
 _SPRING = "spring.kafka."
 _CLIENTS = ("producer.", "streams.", "admin.", "consumer.")

@@ -25,7 +25,6 @@ from topicproof.backend.evidence.folder import evidence_in
 from topicproof.backend.history.run_state import StageVerdict
 from topicproof.backend.history.store import State
 from topicproof.backend.log_file import RUN_LOG, logged_to
-from topicproof.backend.runs.by_hand import FOLDER as STRIKES
 from topicproof.backend.runs.context import Context
 from topicproof.backend.runs.fault_director import Director, StrikeTarget
 from topicproof.backend.runs.file_server import serving
@@ -40,6 +39,7 @@ from topicproof.backend.runs.query import PreparedStage, explained, prepare, pro
 from topicproof.backend.runs.reader import FOLDER, reading
 from topicproof.backend.runs.real_time import look_at_brokers, require_slots, start_again
 from topicproof.backend.runs.stage_verdicts import RunVerdicts, Until, judge_run
+from topicproof.backend.runs.strikes import FOLDER as STRIKES
 from topicproof.backend.runs.totals import current_totals, wrong_by
 from topicproof.backend.services.spark import session_id, spark_session
 from topicproof.backend.storage import publish, spark_url

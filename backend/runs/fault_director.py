@@ -30,7 +30,7 @@ from topicproof.backend.faults.by_hand import (
 )
 from topicproof.backend.faults.cluster_faults import allow_again, deny, leader
 from topicproof.backend.faults.fault import Fault, Side
-from topicproof.backend.faults.hanging import LONGEST_TIMEOUT_MS, leave_open
+from topicproof.backend.faults.hanging_transaction import LONGEST_TIMEOUT_MS, leave_open
 from topicproof.backend.faults.kinds import (
     BROKER,
     ISOLATED,
@@ -49,7 +49,7 @@ from topicproof.backend.faults.requests import Api
 from topicproof.backend.faults.unclean import lose_the_follower
 from topicproof.backend.history.run_state import Names
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.runs.by_hand import requests
+from topicproof.backend.runs.strikes import requests
 from topicproof.backend.services.keeper import brokers
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.entries import EVERY_PARTITION, FaultFired, FaultPhase, FaultReport

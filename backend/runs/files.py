@@ -28,7 +28,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from topicproof.backend.runs.limits import Limits
+from topicproof.backend.runs.download_limits import Limits
 
 REASON_HEADER = "topicproof-reason"
 """Header of a dead letter with its reason."""

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, json
 
-from topicproof.backend.runs.limits import Limits
+from topicproof.backend.runs.download_limits import Limits
 
 AT_ONCE = 16
 AGENT = "topicproof-judge"

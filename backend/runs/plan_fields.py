@@ -17,8 +17,8 @@ from pydantic import (
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.faults.kinds import parse_fault
 from topicproof.backend.kafka.client_configs import TRANSACTION_TIMEOUT_MS
+from topicproof.backend.runs.download_limits import Limits
 from topicproof.backend.runs.duplicates import Cause
-from topicproof.backend.runs.limits import Limits
 from topicproof.backend.runs.scenarios import SCENARIOS, scenario
 from topicproof.backend.sink.options import BATCH_LEAST_S, BATCH_S, COMMIT_INTERVAL_MS
 from topicproof.backend.yaml_fields import TopicName

@@ -19,7 +19,7 @@ from topicproof.backend.history.run_state import DEAD_LETTERS, StageVerdict
 from topicproof.backend.judging.expressions import DECIMAL_TEXT, spark_sql
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs import totals, windows
-from topicproof.backend.runs.limits import Limits
+from topicproof.backend.runs.download_limits import Limits
 from topicproof.backend.sink.options import FORMAT
 from topicproof.backend.sink.stateful import STATEFUL_FORMAT
 from topicproof.backend.sink.table import DATABASE_FORMAT

@@ -40,9 +40,9 @@ MODULES = (
     "pyspark.worker",
     "pyspark.daemon",
     "topicproof.backend.faults.injecting",
-    "topicproof.backend.commands.runs",
-    "topicproof.backend.commands.topics",
-    "topicproof.backend.commands.up",
+    "topicproof.backend.commands.run_commands",
+    "topicproof.backend.commands.topic_commands",
+    "topicproof.backend.commands.up_commands",
 )
 BACKLOG = 64
 IDLE_TICK_S = 30.0

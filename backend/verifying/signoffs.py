@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from topicproof.backend.evidence.attestation import Trust, Vouching
-from topicproof.backend.evidence.limits import read_bytes
 from topicproof.backend.evidence.manifest import (
     Manifest,
     Payloads,
@@ -15,6 +14,7 @@ from topicproof.backend.evidence.manifest import (
     parse_manifest,
 )
 from topicproof.backend.evidence.page import PAGE
+from topicproof.backend.evidence.read_limits import read_bytes
 from topicproof.backend.evidence.signed import ORIGINAL, SIGNOFFS, read_signoffs
 from topicproof.backend.evidence.signoff_trust import (
     Proof,

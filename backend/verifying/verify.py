@@ -17,7 +17,6 @@ from topicproof.backend.evidence.attestation import Trust, Vouching, vouching
 from topicproof.backend.evidence.copy import without_identities
 from topicproof.backend.evidence.findings import gather
 from topicproof.backend.evidence.folder import REPORT, evidence_in, original_hash, read_report
-from topicproof.backend.evidence.limits import read_bytes, require_readable, require_size
 from topicproof.backend.evidence.manifest import (
     Difference,
     Manifest,
@@ -26,6 +25,7 @@ from topicproof.backend.evidence.manifest import (
     manifest_hash,
     read_manifest,
 )
+from topicproof.backend.evidence.read_limits import read_bytes, require_readable, require_size
 from topicproof.backend.evidence.signed import read_signoffs, signoff_contradictions
 from topicproof.backend.evidence.signoff_trust import Proof, SignoffTrust, SignoffVouching
 from topicproof.backend.exit_codes import FORGED, UNJUDGED, code_of, worst

@@ -11,7 +11,7 @@ import yaml
 
 from tests.app.conftest import OpenPage, boxes, texts
 from tests.backend.kafka.topics import Writer
-from topicproof.backend.history.contracts import keep
+from topicproof.backend.history.kept_contracts import keep
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import History, State
 from topicproof.backend.settings import Settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topicproof.app.check_state import (
+from topicproof.app.check.check_state import (
     CheckState,
     at_cluster,
     cluster_of,

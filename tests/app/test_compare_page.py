@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from tests.app.conftest import OpenPage, boxes, texts
 from tests.backend.kafka.topics import Writer
 from tests.runs import Finished
-from topicproof.app.tables import FATE, OFFSET, READ_COMMITTED_GETS, READ_UNCOMMITTED_GETS
-from topicproof.app.url_state import WINDOW
+from topicproof.app.shell.url_state import WINDOW
+from topicproof.app.topic.tables import FATE, OFFSET, READ_COMMITTED_GETS, READ_UNCOMMITTED_GETS
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 
 from tests.app.conftest import OpenPage, texts
 from tests.runs import Finished
-from topicproof.app.stories import STORIES, find_story, steps, ways
+from topicproof.app.run.stories import STORIES, find_story, steps, ways
 from topicproof.backend.history.store import History, State
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.settings import Settings

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from topicproof.app.doors import HEADERS, Doors, refusal
+from topicproof.app.shell.doors import HEADERS, Doors, refusal
 from topicproof.backend.cli import main
 from topicproof.backend.errors import UsageError
 from topicproof.backend.services.dashboard import host_names, is_loopback, require_closed

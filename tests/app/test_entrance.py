@@ -19,8 +19,8 @@ from streamlit.web.server.starlette.starlette_app import create_streamlit_routes
 from streamlit.web.server.starlette.starlette_app_utils import create_signed_value
 
 from tests.backend.trust.people import ISSUER
-from topicproof.app import entrance
-from topicproof.app.entrance import COOKIE, OPEN, START, WANTED, Entrance, secrets_of
+from topicproof.app.shell import entrance
+from topicproof.app.shell.entrance import COOKIE, OPEN, START, WANTED, Entrance, secrets_of
 from topicproof.backend.errors import UsageError
 from topicproof.backend.services.dashboard import (
     dashboard,

@@ -12,7 +12,7 @@ import pytest
 
 from tests.app.conftest import OpenPage
 from tests.runs import Finished
-from topicproof.app import export
+from topicproof.app.shell import downloads
 from topicproof.backend.kafka.browse.records import Record
 from topicproof.backend.kafka.browse.search import Row
 from topicproof.validators.finding import Fate
@@ -43,16 +43,16 @@ def test_a_record_whose_time_is_no_date_is_exported(timestamp_ms: int) -> None:
     """Story: a producer writes a timestamp before the year 1 or after 9999, which brokers accept.
     The window around it is exported all the same."""
     row = Row(1, 7, timestamp_ms, None, b"a", (), 1, Fate.COMMITTED, 42)
-    frame = export.record_frame("numbers", [row, RECORDS[0]])
+    frame = downloads.record_frame("numbers", [row, RECORDS[0]])
     assert frame["timestamp"].tolist()[0] == f"{timestamp_ms} ms, which is not a date"
-    for write in (export.as_csv, export.as_json, export.as_parquet):
+    for write in (downloads.as_csv, downloads.as_json, downloads.as_parquet):
         assert str(timestamp_ms).encode() in write(frame)
 
 
 def test_each_kind_of_file_reads_back_as_it_was_written() -> None:
     """Story: bytes that are not text, a comma, a line break, a marker: nothing is lost in any of
     the three."""
-    frame = export.record_frame("numbers", RECORDS)
+    frame = downloads.record_frame("numbers", RECORDS)
     assert frame["offset"].tolist() == [5, 6, 7] and frame["fate"].tolist() == [
         "ABORTED",
         "MARKER",
@@ -68,9 +68,9 @@ def test_each_kind_of_file_reads_back_as_it_was_written() -> None:
     assert frame["size"].tolist() == [4 + 10 + 1 + 1 + 4, 0, 7]
     assert frame["transaction"].tolist() == ["t/1", "t/1", "producer 42"]
     wanted = frame.to_dict("records")
-    lines = [json.loads(line) for line in export.as_json(frame).decode().splitlines()]
-    parquet = pd.read_parquet(io.BytesIO(export.as_parquet(frame)))
-    csv = pd.read_csv(io.BytesIO(export.as_csv(frame)), keep_default_na=False)
+    lines = [json.loads(line) for line in downloads.as_json(frame).decode().splitlines()]
+    parquet = pd.read_parquet(io.BytesIO(downloads.as_parquet(frame)))
+    csv = pd.read_csv(io.BytesIO(downloads.as_csv(frame)), keep_default_na=False)
     assert lines == wanted
     assert parquet.to_dict("records") == wanted
     assert csv.to_dict("records") == frame.fillna("").to_dict("records")
@@ -78,7 +78,7 @@ def test_each_kind_of_file_reads_back_as_it_was_written() -> None:
 
 def test_a_chart_is_a_page_that_needs_no_network() -> None:
     """Story: somebody mails a chart. The page holds its script and fetches nothing."""
-    page = export.as_page(go.Figure(go.Bar(y=[1]))).decode()
+    page = downloads.as_page(go.Figure(go.Bar(y=[1]))).decode()
     assert "Plotly.newPlot" in page and 'src="http' not in page
 
 
@@ -95,6 +95,6 @@ def test_the_pages_offer_it_unless_it_is_switched_off(
         assert {"CSV", "JSON lines", "Parquet"} <= {
             one.proto.label for one in app.get("download_button")
         }, name
-    monkeypatch.setattr(export, "allowed", lambda: False)
+    monkeypatch.setattr(downloads, "allowed", lambda: False)
     app = open_page("compare", topic=sink)
     assert not app.exception and not app.get("download_button")

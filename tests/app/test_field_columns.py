@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from tests.app.test_url_state import BOUNDS
-from topicproof.app.field_columns import (
+from topicproof.app.shell.url_state import TopicsState, read_topics, write_topics
+from topicproof.app.topic.field_columns import (
     COLUMNS_MAX,
     as_path,
     field_columns,
@@ -15,7 +16,6 @@ from topicproof.app.field_columns import (
     offered,
     with_fields,
 )
-from topicproof.app.url_state import TopicsState, read_topics, write_topics
 from topicproof.validators.json_path import parse_path
 
 VALUES = [

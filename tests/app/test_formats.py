@@ -15,15 +15,15 @@ from confluent_kafka.serialization import MessageField
 
 from tests.app.conftest import OpenPage, boxes, texts
 from tests.backend.formats import records
-from topicproof.app import export
-from topicproof.app.snapshot import take
+from topicproof.app.shell import downloads
+from topicproof.app.topic.snapshot import take
 from topicproof.backend.address import Address
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.kafka.browse import search as browse
 from topicproof.backend.kafka.browse.records import read_window
 from topicproof.backend.kafka.browse.search import RecordQuery, Stop, search
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
-from topicproof.backend.properties.registry import RegistryFacts
+from topicproof.backend.properties.registry_properties import RegistryFacts
 
 ORDER = {"id": 1700000000, "to": {"city": "Genève"}}
 KINDS = ("avro", "newer", "protobuf", "text", "schema", "json", "messagepack")
@@ -93,10 +93,10 @@ def test_every_record_is_exported_with_and_without_a_decoded_value(
     found = search(address, seen.bounds, seen.ranges, 0, 0, RecordQuery()).rows
     window = read_window(address, mixed, 0, 0, 100, seen.bounds, seen.ranges)
     for rows in (found, window):
-        frame = export.record_frame(mixed, rows, formats)
-        back = pd.read_parquet(io.BytesIO(export.as_parquet(frame)))
+        frame = downloads.record_frame(mixed, rows, formats)
+        back = pd.read_parquet(io.BytesIO(downloads.as_parquet(frame)))
         assert back.to_dict("records") == frame.to_dict("records")
-        lines = [json.loads(line) for line in export.as_json(frame).decode().splitlines()]
+        lines = [json.loads(line) for line in downloads.as_json(frame).decode().splitlines()]
         assert len(lines) == count and [line["offset"] for line in lines] == [*range(count)]
         known = {line["key"]: json.loads(line["decoded"]) for line in lines if line["decoded"]}
         assert {*known} == {*KINDS}

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from tests.app.conftest import OpenPage, texts
 from tests.backend.trust.people import ADA, GRACE
 from topicproof.app.session import access
-from topicproof.app.session.runs import zipped_evidence
+from topicproof.app.session.run_reads import zipped_evidence
 from topicproof.backend.errors import NotPermitted
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete, evidence_hash
 from topicproof.backend.evidence.manifest import Payloads, manifest_hash

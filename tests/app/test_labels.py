@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from tests.app.test_url_state import BOUNDS, RANGES
-from topicproof.app import transactions
 from topicproof.app.charts.layout import label
 from topicproof.app.charts.marks import Mark
-from topicproof.app.charts.matrix import matrix_figure
+from topicproof.app.charts.matrix_chart import matrix_figure
 from topicproof.app.charts.strip import strip_columns, strip_figure, strip_with_pointer
 from topicproof.app.charts.timeline import timeline_figure
-from topicproof.app.charts.trend import trend_figure
+from topicproof.app.charts.trend_chart import trend_figure
 from topicproof.app.charts.where import where_figure
 from topicproof.app.charts.withheld import withheld_figure
+from topicproof.app.topic import transaction_rows
 from topicproof.backend.characters import visible
 from topicproof.backend.kafka.log.fates import bins
 from topicproof.backend.settings import ROOT
@@ -47,9 +47,9 @@ def timeline(text: str) -> go.Figure:
             "marker_timestamp": [1_000_500, 2_000_500],
         }
     )
-    rows = transactions.timed(rows, 3_000_000)
-    lanes = transactions.lanes(rows, {1: f"1{text}", 2: f"2{text}"})
-    return timeline_figure(rows.assign(lane=lanes), transactions.lane_order(lanes))
+    rows = transaction_rows.timed(rows, 3_000_000)
+    lanes = transaction_rows.lanes(rows, {1: f"1{text}", 2: f"2{text}"})
+    return timeline_figure(rows.assign(lane=lanes), transaction_rows.lane_order(lanes))
 
 
 def trend(text: str) -> go.Figure:

@@ -14,10 +14,10 @@ from confluent_kafka import Producer
 from tests.app.conftest import OpenPage, texts
 from tests.app.test_history_page import HELD
 from tests.backend.trust.people import ADA, EMMY, GRACE, ISSUER
-from topicproof.app.session import access, records
-from topicproof.app.session.masking import mask_records, shown_error
+from topicproof.app.session import access, record_reads
+from topicproof.app.session.page_masks import mask_records, shown_error
 from topicproof.app.session.reports import kept_report, shown_report
-from topicproof.app.session.runs import zipped_evidence
+from topicproof.app.session.run_reads import zipped_evidence
 from topicproof.backend.address import Address
 from topicproof.backend.commands.outcome import print_report
 from topicproof.backend.errors import NotPermitted
@@ -237,7 +237,7 @@ def test_masked_lineage_is_nobodys(at_home: Settings, monkeypatch: pytest.Monkey
     record = Record(0, 5, 0, None, b"v", headers, Fate.ABORTED, False, "t/1, attempt 1", "")
     (masked,) = mask_records((Field("headers"),), (record,))
     assert masked.lineage == "(masked)" and masked.transaction == "(masked)"
-    monkeypatch.setattr(records, "hidden_fields", lambda *_: (Field("headers"),))
+    monkeypatch.setattr(record_reads, "hidden_fields", lambda *_: (Field("headers"),))
     snapshot: Any = SimpleNamespace(bounds=SimpleNamespace(topic="payments"))
     kafka: Any = None
-    assert records.committed_retry(at_home, kafka, snapshot, masked) is None
+    assert record_reads.committed_retry(at_home, kafka, snapshot, masked) is None

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.app.conftest import OpenPage, texts
-from topicproof.app import cells
-from topicproof.app.charts.matrix import CELL_COLOURS, matrix_figure, matrix_pointer
+from topicproof.app.charts.matrix_chart import CELL_COLOURS, matrix_figure, matrix_pointer
+from topicproof.app.run import matrix_cells
 from topicproof.backend.history.store import History, State
 from topicproof.backend.matrix.cells import RESULTS, Result
 from topicproof.backend.settings import read_settings
@@ -78,21 +78,21 @@ def keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[
 def test_a_cell_is_told_by_symbol_word_and_colour() -> None:
     """Story: hidden records are not damage, expected damage is not a surprise, and no two look
     alike."""
-    assert [cells.kind(one) for one in EVERY] == ["exact", "exact", "damaged", "surprise"]
-    assert set(cells.SYMBOLS) == set(cells.MEANINGS) == set(CELL_COLOURS)
-    assert len(set(cells.SYMBOLS.values())) == len(set(CELL_COLOURS.values())) == 4
-    assert cells.kind(replace(DAMAGED, expected="refused, perhaps gaps")) == "refused"
+    assert [matrix_cells.kind(one) for one in EVERY] == ["exact", "exact", "damaged", "surprise"]
+    assert set(matrix_cells.SYMBOLS) == set(matrix_cells.MEANINGS) == set(CELL_COLOURS)
+    assert len(set(matrix_cells.SYMBOLS.values())) == len(set(CELL_COLOURS.values())) == 4
+    assert matrix_cells.kind(replace(DAMAGED, expected="refused, perhaps gaps")) == "refused"
     assert replace(EXACT, expected="refused").says == "refused"
     went_on = replace(EXACT, expected="refused", surprises=("the sink continued",))
     assert went_on.says == "exact"
-    frame = cells.frame(cells.ordered(reversed(EVERY)))  # type: ignore[arg-type]
+    frame = matrix_cells.frame(matrix_cells.ordered(reversed(EVERY)))  # type: ignore[arg-type]
     assert frame["label"].tolist() == [
         "✓ exact",
         "✓ 200 hidden",
         "▲ 200 duplicates",
         "‼ 1 phantoms",
     ]
-    columns = cells.guarantees(EVERY)
+    columns = matrix_cells.guarantees(EVERY)
     figure = matrix_figure(frame, columns)
     heat, *inks = figure.data
     places = [tuple(one[:2]) for points in inks for one in points.customdata]

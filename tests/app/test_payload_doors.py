@@ -34,7 +34,7 @@ from topicproof.backend.errors import NotPermitted
 from topicproof.backend.evidence.findings import SCHEMA
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete
 from topicproof.backend.evidence.manifest import Payloads
-from topicproof.backend.history.export import export_folder, export_zip
+from topicproof.backend.history.evidence_export import export_folder, export_zip
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
@@ -338,18 +338,18 @@ def test_every_reader_of_payloads_is_behind_a_door() -> None:
         if alias.name in READERS
     }
     assert readers == {
-        ("app/balances.py", "current_totals"),
-        ("app/checking.py", "samples"),
-        ("app/record_browser.py", "search"),
-        ("app/record_browser.py", "search_results"),
-        ("app/record_browser.py", "unmasked_records"),
-        ("app/session/records.py", "read_window"),
-        ("app/session/records.py", "search"),
-        ("app/session/records.py", "search_all"),
-        ("app/session/runs.py", "export_zip"),
-        ("app/signing.py", "read_report"),
-        ("app/signing.py", "zipped_evidence"),
-        ("app/tail.py", "search"),
+        ("app/run/balances.py", "current_totals"),
+        ("app/check/check_reads.py", "samples"),
+        ("app/topic/record_browser.py", "search"),
+        ("app/topic/record_browser.py", "search_results"),
+        ("app/topic/record_browser.py", "unmasked_records"),
+        ("app/session/record_reads.py", "read_window"),
+        ("app/session/record_reads.py", "search"),
+        ("app/session/record_reads.py", "search_all"),
+        ("app/session/run_reads.py", "export_zip"),
+        ("app/verdict/signoff_form.py", "read_report"),
+        ("app/verdict/signoff_form.py", "zipped_evidence"),
+        ("app/topic/tail.py", "search"),
         ("app/views/compare.py", "records_in_window"),
         ("app/views/transactions.py", "records_in_window"),
         ("app/views/run.py", "said"),

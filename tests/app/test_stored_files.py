@@ -12,7 +12,7 @@ from streamlit.runtime.media_file_storage import MediaFileKind
 from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
 from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 
-from topicproof.app.stored_files import (
+from topicproof.app.shell.stored_files import (
     UPLOADED_BYTES_MAX,
     UPLOADS_PER_SESSION,
     BoundedUploads,

@@ -17,7 +17,7 @@ from tests.app.conftest import TIMEOUT_S, OpenPage, texts
 from tests.app.test_url_state import RANGES
 from tests.backend.kafka.topics import Writer
 from tests.conftest import wait_until
-from topicproof.app.tail import merged
+from topicproof.app.topic.tail import merged
 from topicproof.backend.kafka.browse.search import Row
 from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Fate
@@ -66,8 +66,8 @@ def forwarded(bootstrap: str, port: int = 0) -> Iterator[int]:
 
 
 def script(topic: str) -> None:
-    from topicproof.app.tail import newest
-    from topicproof.app.url_state import TopicsState
+    from topicproof.app.shell.url_state import TopicsState
+    from topicproof.app.topic.tail import newest
 
     newest(TopicsState(topic), False)
 

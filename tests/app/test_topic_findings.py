@@ -10,7 +10,7 @@ import pandas as pd
 from tests.app.test_history_page import TWICE
 from tests.app.test_url_state import BOUNDS, RANGES
 from topicproof.app.charts.strip import strip_columns, strip_figure
-from topicproof.app.topic_findings import READ, located, marks, marks_sentence, read_rows
+from topicproof.app.topic.topic_findings import READ, located, marks, marks_sentence, read_rows
 from topicproof.backend.kafka.log.fates import bins
 
 COPY = "The output of this input is committed 2 times; the first is at {}/{}."

@@ -19,7 +19,7 @@ from tests.backend.kafka.topics import Writer
 from tests.conftest import wait_until
 from tests.runs import Finished
 from tests.test_cli import call
-from topicproof.app.url_state import (
+from topicproof.app.shell.url_state import (
     COMMITTED,
     UNCOMMITTED,
     VIEWS,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.app.conftest import OpenPage, texts
 from tests.backend.kafka.topics import Writer
 from tests.runs import Finished
-from topicproof.app import transactions
-from topicproof.app.url_state import TransactionsState, read_transactions, write_transactions
+from topicproof.app.shell.url_state import TransactionsState, read_transactions, write_transactions
+from topicproof.app.topic import transaction_rows
 from topicproof.app.wording import TRANSACTION_WORDS, abort_command, open_advice, open_word
 from topicproof.backend.settings import Settings
 from topicproof.validators.coordinator import OpenTransaction
@@ -67,34 +67,38 @@ def test_any_address_is_some_selection(params: dict[str, str]) -> None:
 
 def test_the_latest_come_first_and_conditions_add_up() -> None:
     """Story: somebody looks for what was aborted on partition 0. An open one lasts until now."""
-    assert transactions.matching(FOUND, TransactionsState("squares"))["first_offset"].tolist() == [
+    assert transaction_rows.matching(FOUND, TransactionsState("squares"))[
+        "first_offset"
+    ].tolist() == [
         8,
         6,
         0,
     ]
-    aborted = transactions.matching(
+    aborted = transaction_rows.matching(
         FOUND, TransactionsState("squares", partition=0, outcomes=("ABORTED",))
     )
     assert aborted["first_offset"].tolist() == [6]
-    assert transactions.matching(FOUND, TransactionsState("squares", partition=1, producer=7)).empty
-    assert transactions.timed(FOUND, 10_000)["duration_ms"].tolist() == [10, 50, 7_000]
-    assert transactions.producer_ids(FOUND, 9) == [7, 8, 9]
+    assert transaction_rows.matching(
+        FOUND, TransactionsState("squares", partition=1, producer=7)
+    ).empty
+    assert transaction_rows.timed(FOUND, 10_000)["duration_ms"].tolist() == [10, 50, 7_000]
+    assert transaction_rows.producer_ids(FOUND, 9) == [7, 8, 9]
 
 
 def test_a_lane_is_a_transactional_id_and_a_bar_a_whole_transaction() -> None:
     """Story: two producers wrote to several partitions, and one id is forgotten. Lanes are in the
     order of their numbers; too many of them become partitions."""
     names = {7: "run-numbers-10", 8: "run-numbers-9"}
-    assert transactions.lanes(FOUND, {7: "a" * 40}).tolist() == ["…" + "a" * 26] * 2 + [
+    assert transaction_rows.lanes(FOUND, {7: "a" * 40}).tolist() == ["…" + "a" * 26] * 2 + [
         "producer 8"
     ]
-    lanes = transactions.lanes(FOUND, names)
-    assert transactions.lane_order(lanes) == ["run-numbers-9", "run-numbers-10"]
+    lanes = transaction_rows.lanes(FOUND, names)
+    assert transaction_rows.lane_order(lanes) == ["run-numbers-9", "run-numbers-10"]
     same = {7: "x" * 30, 8: "y" + "x" * 29}
-    assert set(transactions.lanes(FOUND, same)) == set(same.values()), "no two ids share a lane"
+    assert set(transaction_rows.lanes(FOUND, same)) == set(same.values()), "no two ids share a lane"
     many = pd.concat([FOUND.assign(producer_id=FOUND["producer_id"] + n) for n in range(0, 90, 3)])
-    assert set(transactions.lanes(many, names)) == {"p0", "p1"}
-    assert transactions.by_partition(many) and not transactions.by_partition(FOUND)
+    assert set(transaction_rows.lanes(many, names)) == {"p0", "p1"}
+    assert transaction_rows.by_partition(many) and not transaction_rows.by_partition(FOUND)
 
 
 def test_no_transactional_id_takes_the_lane_of_another() -> None:
@@ -103,30 +107,32 @@ def test_no_transactional_id_takes_the_lane_of_another() -> None:
     rows = pd.DataFrame({"producer_id": [1, 2, 5, 7, 8, 9], "partition": 0})
     names = {1: "pay\u200bments", 2: "pay\\u200bments", 7: "producer 5"}
     names |= {8: "a" + "s" * 20_000, 9: "b" + "s" * 20_000}
-    lanes = transactions.lanes(rows, names).tolist()
+    lanes = transaction_rows.lanes(rows, names).tolist()
     assert len(set(lanes)) == 6 and max(map(len, lanes)) <= 110
     assert all(lane.isprintable() for lane in lanes)
     alike = rows.assign(producer_id=[1, 2] * 3)
-    assert not transactions.by_partition(alike)
-    assert transactions.lanes(alike, {1: "p0", 2: "p1"}).tolist() == ["p0", "p1"] * 3
+    assert not transaction_rows.by_partition(alike)
+    assert transaction_rows.lanes(alike, {1: "p0", 2: "p1"}).tolist() == ["p0", "p1"] * 3
     numbers = {(0, 0): 0, (0, 6): 1, (1, 8): 1}
     parts = FOUND.assign(outcome="ABORTED")
-    assert transactions.whole_ones(parts, numbers, None)["first_offset"].tolist() == [0, 6]
-    assert transactions.whole_ones(parts, numbers, (1, 8))["first_offset"].tolist() == [0, 8]
-    assert len(transactions.whole_ones(FOUND, numbers, None)) == 3, "a split one has both outcomes"
+    assert transaction_rows.whole_ones(parts, numbers, None)["first_offset"].tolist() == [0, 6]
+    assert transaction_rows.whole_ones(parts, numbers, (1, 8))["first_offset"].tolist() == [0, 8]
+    assert len(transaction_rows.whole_ones(FOUND, numbers, None)) == 3, (
+        "a split one has both outcomes"
+    )
 
 
 def test_a_hanging_transaction_is_an_outcome() -> None:
     """Story: the log calls two transactions open, and no coordinator knows of one. A filter for
     open ones shows both."""
     hangs = OpenTransaction(1, 8, 2, -1, 8, None, None, 5_000, None, 4, 4, True)
-    found = transactions.with_hanging(FOUND, [hangs])
+    found = transaction_rows.with_hanging(FOUND, [hangs])
     assert found["outcome"].tolist() == ["COMMITTED", "ABORTED", "HANGING"]
-    assert transactions.with_hanging(FOUND, [])["outcome"].tolist()[-1] == "OPEN"
+    assert transaction_rows.with_hanging(FOUND, [])["outcome"].tolist()[-1] == "OPEN"
     for wanted in ("OPEN", "HANGING"):
-        shown = transactions.matching(found, TransactionsState("squares", outcomes=(wanted,)))
+        shown = transaction_rows.matching(found, TransactionsState("squares", outcomes=(wanted,)))
         assert shown["first_offset"].tolist() == [8]
-    assert "hanging" in transactions.why("HANGING", hangs, None)
+    assert "hanging" in transaction_rows.why("HANGING", hangs, None)
 
 
 @pytest.mark.parametrize(

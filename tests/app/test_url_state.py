@@ -6,8 +6,14 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topicproof.app import snapshot
-from topicproof.app.url_state import COMMITTED, LEVELS, CompareState, read_compare, write_compare
+from topicproof.app.shell.url_state import (
+    COMMITTED,
+    LEVELS,
+    CompareState,
+    read_compare,
+    write_compare,
+)
+from topicproof.app.topic import snapshot
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 BOUNDS = Bounds(

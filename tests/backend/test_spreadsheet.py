@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from topicproof.app.export import as_csv, as_raw_csv
+from topicproof.app.shell.downloads import as_csv, as_raw_csv
 from topicproof.backend.evidence.findings import CSV, PARQUET, SCHEMA, gather, write_csv
 from topicproof.backend.spreadsheet import defused, is_formula
 

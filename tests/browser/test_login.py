@@ -21,7 +21,7 @@ from tests.conftest import wait_until
 from tests.files import files_with
 from tests.keycloak import CLIENT_SECRET, PASSWORD, Keycloak, keycloak, subject
 from tests.test_cli import call
-from topicproof.app.entrance import COOKIE
+from topicproof.app.shell.entrance import COOKIE
 from topicproof.backend.errors import NotPermitted
 from topicproof.backend.history.audit import audit_entries, broken_audit
 from topicproof.backend.history.signoff import signoffs

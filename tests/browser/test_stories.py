@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import settled
-from topicproof.app.stories import STORIES, Story
+from topicproof.app.run.stories import STORIES, Story
 
 STORY_MS = 600_000
 ABORTS = next(story for story in STORIES if story.name == "aborts")

@@ -17,7 +17,7 @@ from tests.app.conftest import OpenPage, open_page  # noqa: F401  a fixture
 from tests.field.conftest import BrokerWith
 from tests.field.test_recreated_source import Pair
 from tests.test_cli import call
-from topicproof.app.pages import PAGES
+from topicproof.app.shell.pages import PAGES
 from topicproof.backend.address import Address
 from topicproof.backend.cli import COMMANDS
 from topicproof.backend.evidence.manifest import Payloads

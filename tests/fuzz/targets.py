@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from tests.app.test_history_page import TWICE
 from tests.backend.formats import hostile
-from topicproof.app.check_state import read_check, write_check
-from topicproof.app.url_state import (
+from topicproof.app.check.check_state import read_check, write_check
+from topicproof.app.shell.url_state import (
     read_compare,
     read_topics,
     read_transactions,
@@ -32,13 +32,13 @@ from topicproof.backend.clusters import read_clusters
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.evidence.attestation import vouching
 from topicproof.backend.evidence.folder import read_report
-from topicproof.backend.evidence.limits import require_readable
 from topicproof.backend.evidence.manifest import (
     ATTESTATION,
     MANIFEST,
     read_manifest,
     write_manifest,
 )
+from topicproof.backend.evidence.read_limits import require_readable
 from topicproof.backend.evidence.signed import read_signoffs
 from topicproof.backend.evidence.unpacking import unpack
 from topicproof.backend.faults.kinds import parse_fault
@@ -53,7 +53,7 @@ from topicproof.backend.kafka.log.batches import (
     require_crc,
 )
 from topicproof.backend.properties.facts import facts_of
-from topicproof.backend.properties.reading import read_properties
+from topicproof.backend.properties.properties_file import read_properties
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.sink.entries import decode
 from topicproof.backend.verifying.verify import unchanged

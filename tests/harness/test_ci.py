@@ -17,7 +17,7 @@ from junitparser import JUnitXml
 
 from topicproof.backend.evidence.ctrf import COUNTED
 from topicproof.backend.harness.broker import Broker
-from topicproof.backend.harness.topics import Topic
+from topicproof.backend.harness.scratch_topics import Topic
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import ROOT, Settings
 

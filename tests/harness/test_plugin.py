@@ -16,7 +16,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.harness.broker import Broker
 from topicproof.backend.harness.program import Program
-from topicproof.backend.harness.topics import Topic
+from topicproof.backend.harness.scratch_topics import Topic
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import ROOT, Settings

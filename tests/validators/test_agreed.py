@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from tests.validators.history import History, history, side_by_side
 from tests.validators.test_kinds import rows_of
-from topicproof.backend.judging.fields import each_in_sql
+from topicproof.backend.judging.named_fields import each_in_sql
 from topicproof.backend.runs.query import explained
 from topicproof.validators.circumstances import Circumstances
 from topicproof.validators.contract_terms import ContractTerms

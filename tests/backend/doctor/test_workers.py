@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from pyspark.errors import PySparkException
 
-from topicproof.backend.doctor.facts import ASKED
+from topicproof.backend.doctor.python_facts import ASKED
 from topicproof.backend.doctor.workers import OLDEST, Place, mismatches, unasked, unread, unwritten
 from topicproof.backend.settings import ROOT
 

@@ -15,8 +15,8 @@ import pytest
 from tests.backend.evidence.evidence import mend
 from tests.backend.evidence.test_attestation import made
 from topicproof.backend.errors import EvidenceError
-from topicproof.backend.evidence import limits
-from topicproof.backend.evidence.limits import (
+from topicproof.backend.evidence import read_limits
+from topicproof.backend.evidence.read_limits import (
     Budget,
     decoded_bytes,
     parse_json,
@@ -144,7 +144,7 @@ HARM: Mapping[str, tuple[Callable[[Path], object], str]] = {
         "101 columns; 100 are allowed",
     ),
     "schemas without end": (
-        lambda at: _text(at / "schemas.json", "x" * (limits.TEXT_BYTES_MAX + 1)),
+        lambda at: _text(at / "schemas.json", "x" * (read_limits.TEXT_BYTES_MAX + 1)),
         "50,000,001 bytes; 50,000,000 are allowed",
     ),
     "a sparse file": (lambda at: _sparse(at / "journal.jsonl"), "100,000,000,000 are allowed"),
@@ -214,7 +214,7 @@ def test_one_budget_is_spent_by_all_files(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(EvidenceError, match="as decoded, with b"):
         budget.spend(tmp_path / "b", 6)
     folder = made(tmp_path / "evidence")
-    monkeypatch.setattr(limits, "FILES_MAX", 2)
+    monkeypatch.setattr(read_limits, "FILES_MAX", 2)
     with pytest.raises(EvidenceError, match="more than 2 files"):
         require_readable(folder)
 
@@ -236,7 +236,7 @@ def test_json_that_no_two_readers_agree_on_is_refused(text: str, says: str) -> N
 def test_the_values_of_a_document_are_counted_before_it_is_parsed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "JSON_VALUES_MAX", 9)
+    monkeypatch.setattr(read_limits, "JSON_VALUES_MAX", 9)
     assert parse_json(json.dumps([0] * 9)) == [0] * 9
     with pytest.raises(ValueError, match="10 values; 9 are allowed"):
         parse_json(json.dumps([0] * 10).encode())
@@ -246,7 +246,7 @@ def test_a_journal_is_read_line_by_line(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "journal.jsonl"
     path.write_bytes(b"a\n\nb")
     assert list(read_lines(path)) == [b"a", b"", b"b"]
-    monkeypatch.setattr(limits, "JOURNAL_LINES_MAX", 2)
+    monkeypatch.setattr(read_limits, "JOURNAL_LINES_MAX", 2)
     with pytest.raises(EvidenceError, match="more than 2 lines"):
         list(read_lines(path))
 

@@ -42,7 +42,7 @@ from topicproof.backend.evidence.signed import (
     write_signoffs,
 )
 from topicproof.backend.evidence.signoff_trust import SignoffTrust
-from topicproof.backend.history.export import export_folder
+from topicproof.backend.history.evidence_export import export_folder
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.signoff import (
     Decision,

@@ -33,11 +33,11 @@ from topicproof.backend.faults.by_hand import (
 from topicproof.backend.history.audit import audit_entries
 from topicproof.backend.history.run_state import Facts, Progress
 from topicproof.backend.history.store import History, Run, State
-from topicproof.backend.runs.by_hand import FOLDER, requests, strike, why_no_freeze, why_no_kill
 from topicproof.backend.runs.context import finish, make_context
 from topicproof.backend.runs.create import create
 from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.runs.strikes import FOLDER, requests, strike, why_no_freeze, why_no_kill
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.sink.entries import (

@@ -42,7 +42,7 @@ from topicproof.backend.formats.limits import (
 from topicproof.backend.formats.protobuf import ProtobufSchema, portable
 from topicproof.backend.formats.registered import AVRO, JSON, PROTOBUF, RegisteredSchema
 from topicproof.backend.judging.capture_store import SCHEMAS, TAKEN, read_capture
-from topicproof.backend.properties.registry import RegistryFacts
+from topicproof.backend.properties.registry_properties import RegistryFacts
 from topicproof.validators.decoded import parse_field
 
 TOO_LARGE = f"the value would take more than {VALUE_BYTES_MAX:,} bytes of memory"

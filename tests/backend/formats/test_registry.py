@@ -15,7 +15,7 @@ from tests.registry import door
 from topicproof.backend.formats import registry as asking
 from topicproof.backend.formats.decoded import Format
 from topicproof.backend.formats.formats import Formats
-from topicproof.backend.properties.registry import RegistryFacts
+from topicproof.backend.properties.registry_properties import RegistryFacts
 from topicproof.backend.settings import read_settings
 
 ORDER = {"id": 7, "to": {"city": "Bern"}}

@@ -15,7 +15,7 @@ from tests.backend.trust.people import ADA, EMMY, GRACE, KURT, person
 from topicproof.backend.errors import NotPermitted, UsageError
 from topicproof.backend.evidence.signed import entry_hash, signoff_contradictions, signoff_rows
 from topicproof.backend.history.audit import allow, audit_entries, broken_audit, note
-from topicproof.backend.history.contracts import NAMELESS, keep
+from topicproof.backend.history.kept_contracts import NAMELESS, keep
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.signoff import Decision, broken, sign, signoffs
 from topicproof.backend.history.store import History

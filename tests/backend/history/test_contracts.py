@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from topicproof.backend.errors import ContractError, UsageError
-from topicproof.backend.history.contracts import contracts, find, keep, versions
+from topicproof.backend.history.kept_contracts import contracts, find, keep, versions
 from topicproof.backend.history.store import History
 
 TEXT = "source: {topic: orders}\nsink: {topic: lines}\nidentity: key # reviewed\n"

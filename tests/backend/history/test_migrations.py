@@ -18,7 +18,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from topicproof.backend.errors import EvidenceError
-from topicproof.backend.history import contracts, signoff
+from topicproof.backend.history import kept_contracts, signoff
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import MIGRATIONS, REVISION, Base, History, State
 from topicproof.backend.settings import read_settings
@@ -76,7 +76,7 @@ def test_a_history_of_before_keeps_all_its_runs(
     assert kept.plan == {"records": 7} and kept.facts == Facts(sink="squares")
     assert kept.state is State.DONE and kept.why == "all of it"
     assert history.create("run", "squares", {}).id in {run.id for run in history.list()}
-    assert signoff.signoffs(history) == [] and contracts.contracts(history) == []
+    assert signoff.signoffs(history) == [] and kept_contracts.contracts(history) == []
 
 
 def test_many_processes_may_open_a_new_history_at_once(open_history: Callable[[], History]) -> None:

@@ -24,7 +24,7 @@ from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.judging.selftest import self_test
 from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.properties.registry import RegistryFacts
+from topicproof.backend.properties.registry_properties import RegistryFacts
 from topicproof.backend.verifying.verify import verify
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report

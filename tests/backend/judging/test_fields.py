@@ -9,7 +9,7 @@ import pytest
 from topicproof.backend.errors import ContractError
 from topicproof.backend.judging.contract import Contract, make_contract
 from topicproof.backend.judging.expressions import check_expression
-from topicproof.backend.judging.fields import in_sql
+from topicproof.backend.judging.named_fields import in_sql
 from topicproof.validators.decoded import parse_field, spell_field
 from topicproof.validators.lineage.identity import Identity, Match
 

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.backend.kafka.topics import Writer, delete_below, write_headers
-from topicproof.app.snapshot import take
+from topicproof.app.topic.snapshot import take
 from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.browse import search as browse

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tests.backend.kafka.hanging import GHOST, hang
 from tests.backend.kafka.test_lag import commit, lags
 from tests.backend.kafka.topics import Writer, ask
-from topicproof.app.snapshot import take
+from topicproof.app.topic.snapshot import take
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.browse.overview import newest_records, overview
 from topicproof.backend.kafka.cluster import COUNTER, Cluster

@@ -37,7 +37,7 @@ from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds
 from topicproof.backend.kafka.plain_producer import PlainProducer
 from topicproof.backend.kafka.transaction import TransactionalProducer
-from topicproof.backend.properties.reading import read_properties
+from topicproof.backend.properties.properties_file import read_properties
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.sink.options import SinkOptions

@@ -28,10 +28,10 @@ from topicproof.backend.matrix.cells import (
     surprises,
 )
 from topicproof.backend.matrix.choice import Cell, cells, in_real_time
+from topicproof.backend.matrix.first_copy_reader import first_of_each
 from topicproof.backend.matrix.matrix_table import BROKERS, TABLE
 from topicproof.backend.matrix.promises import PROMISES, Damage
 from topicproof.backend.matrix.proofs import Trial
-from topicproof.backend.matrix.reader import first_of_each
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings

@@ -14,7 +14,7 @@ from tests.backend.properties.stores import (
 )
 from topicproof.backend.kafka.client_configs import address_of_spark_options, admin_config
 from topicproof.backend.properties.facts import ClientFacts, facts_of
-from topicproof.backend.properties.reading import Properties
+from topicproof.backend.properties.properties_file import Properties
 from topicproof.backend.properties.spelling import (
     for_java,
     for_kafka_python,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from topicproof.backend.errors import UsageError
 from topicproof.backend.properties.jaas import PLAIN, login_line, parse_login
-from topicproof.backend.properties.reading import read_properties
+from topicproof.backend.properties.properties_file import read_properties
 
 
 def _file(folder: Path, text: str) -> Path:

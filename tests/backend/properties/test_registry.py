@@ -15,8 +15,8 @@ from tests.backend.properties.stores import Authority
 from tests.registry import Door, door
 from topicproof.backend.errors import UsageError
 from topicproof.backend.formats.formats import Formats
-from topicproof.backend.properties.reading import Properties
-from topicproof.backend.properties.registry import (
+from topicproof.backend.properties.properties_file import Properties
+from topicproof.backend.properties.registry_properties import (
     RegistryFacts,
     registry_config,
     take_registry,

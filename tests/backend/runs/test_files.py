@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from topicproof.backend.runs import files_again
+from topicproof.backend.runs.download_limits import Limits
 from topicproof.backend.runs.file_server import HOST, bad, name, payments, requests, serving
 from topicproof.backend.runs.files import BadFile, download, outputs, parse
-from topicproof.backend.runs.limits import Limits
 
 HEAD = b"id,account,amount\n"
 

@@ -12,7 +12,7 @@ from tests.backend.services.test_prefork_server import forking
 from tests.backend.trust.people import ADA
 from topicproof.backend.errors import EvidenceError, NotPermitted, SetupError
 from topicproof.backend.history.audit import audit_entries
-from topicproof.backend.history.contracts import keep
+from topicproof.backend.history.kept_contracts import keep
 from topicproof.backend.history.store import History
 from topicproof.backend.runs.context import stop
 from topicproof.backend.runs.launch import start_check, start_matrix, start_resume, start_run

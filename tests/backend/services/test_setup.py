@@ -11,7 +11,7 @@ import pytest
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, SetupError, UsageError
 from topicproof.backend.kafka.cluster import TXN_OFFSET_COMMIT, Cluster, require_transactions
-from topicproof.backend.properties.reading import read_properties
+from topicproof.backend.properties.properties_file import read_properties
 from topicproof.backend.services import kafka as broker
 from topicproof.backend.services.dashboard import require_port
 from topicproof.backend.services.jars import BROKER, _put, jar_files, require_known

@@ -18,8 +18,8 @@ from topicproof.backend.runs import lifeline
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings
-from topicproof.backend.torture.run import Torture, TriedSchedule, drawn
 from topicproof.backend.torture.schedule import Schedule
+from topicproof.backend.torture.torture_run import Torture, TriedSchedule, drawn
 
 SEED, RUNS, MINUTES = 1, 70, 3
 """A slow machine tries fewer schedules, but the same."""

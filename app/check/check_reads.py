@@ -1,0 +1,149 @@
+"""What the Check page reads: samples of two topics with the draft, Spark's opinion of expressions,
+and the contract of an earlier check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+from pyspark.sql import SparkSession
+
+from topicproof.app.session.access import open_history
+from topicproof.app.session.connection import decoders
+from topicproof.app.session.page_masks import require_unmasked
+from topicproof.backend.address import Address, Sides
+from topicproof.backend.errors import ContractError, Mistake, TopicproofError
+from topicproof.backend.evidence.folder import EVIDENCE
+from topicproof.backend.formats.formats import Formats
+from topicproof.backend.history.kept_contracts import find
+from topicproof.backend.history.store import Run
+from topicproof.backend.judging.contract import make_contract, parse_fields
+from topicproof.backend.judging.contract_draft import Draft, draft_from
+from topicproof.backend.judging.contract_lint import lint, needs_spark
+from topicproof.backend.judging.contract_text import LABELS, side_label, spell
+from topicproof.backend.judging.sample import Sample, older_outputs, samples
+from topicproof.backend.runs.sides import SideSettings
+from topicproof.backend.services.keeper import Services, services
+from topicproof.backend.services.spark import spark_session
+from topicproof.backend.settings import Settings
+
+CONTRACT = "contract.yaml"
+
+
+@dataclass(frozen=True)
+class TopicSamples:
+    """Samples of two topics, and what they propose."""
+
+    inputs: Sample
+    outputs: Sample
+    draft: Draft
+    labels: Mapping[str, tuple[str, ...]]
+    """What can identify a record on each side, as labels, by `source` and `sink`."""
+
+
+def drafted(clusters: SideSettings, kafka: Services, source: str, sink: str) -> TopicSamples:
+    """Returns samples and draft of two topics. `kafka` is the sink's. Raises ClusterError,
+    TopicError; UsageError, if the source's cluster has no address."""
+    require_unmasked(clusters.sink, sink)
+    require_unmasked(clusters.source or clusters.sink, source)
+    address = Address(kafka.bootstrap, clusters.sink.client, clusters.sink.cluster or "")
+    others = None if clusters.source is None else decoders(clusters.source)
+    sides = clusters.at(address)
+    return _drafted(
+        sides.sink.bootstrap,
+        sides.source.bootstrap,
+        source,
+        sink,
+        sides,
+        decoders(clusters.sink),
+        others,
+    )
+
+
+@st.cache_resource(
+    ttl="2m", max_entries=4, show_spinner="Reading the newest records of both topics…"
+)
+def _drafted(
+    bootstrap: str,  # noqa: ARG001 - part of the key, as is the next one
+    source_bootstrap: str,  # noqa: ARG001
+    source: str,
+    sink: str,
+    _sides: Sides,
+    _formats: Formats,
+    _source_formats: Formats | None,
+) -> TopicSamples:
+    pair = samples(_sides, source, sink, _formats, _source_formats)
+    older = older_outputs(_sides.sink, pair[1], _formats)
+    labels = {side: _labels(sample) for side, sample in zip(("source", "sink"), pair, strict=True)}
+    return TopicSamples(*pair, draft_from(*pair, _sides, older), labels)
+
+
+def _labels(sample: Sample) -> tuple[str, ...]:
+    spelled = (parse_fields(f"identity: {name}")["identity"] for name in sample.candidates)
+    labels = (side_label(identity) for identity in spelled)
+    return tuple(dict.fromkeys([*(label for label in labels if label), *LABELS]))
+
+
+def mistakes(fields: Mapping[str, Any]) -> tuple[Mistake, ...]:
+    """Returns the mistakes that show without Spark: at once, while somebody types."""
+    try:
+        make_contract(parse_fields(spell(fields)))
+    except ContractError as error:
+        return error.mistakes
+    return ()
+
+
+def spark_mistakes(settings: Settings, fields: Mapping[str, Any]) -> tuple[Mistake, ...]:
+    """Returns all mistakes, Spark's included. Raises SparkError, SetupError."""
+    if not needs_spark(dict(fields)):
+        return mistakes(fields)
+    return _spark_mistakes(spell(fields), settings)
+
+
+@st.cache_data(ttl="1h", max_entries=200, show_spinner="Spark checks the expressions…")
+def _spark_mistakes(text: str, _found: Settings) -> tuple[Mistake, ...]:
+    @contextmanager
+    def spark() -> Iterator[SparkSession]:
+        with services(_found, kafka=False) as up, spark_session(up.spark_remote) as session_:
+            yield session_
+
+    return lint(parse_fields(text), spark)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the fields of a contract come from, before somebody changes them."""
+
+    fields: Mapping[str, Any]
+    name: str | None = None
+    version: int | None = None
+    text: str | None = None
+    """The text as kept, with its comments."""
+
+
+def kept(settings: Settings, label: str) -> Origin:
+    """Returns a kept contract. Raises UsageError, ContractError."""
+    contract = find(open_history(settings), label)
+    return Origin(parse_fields(contract.text), contract.name, contract.version, contract.text)
+
+
+def of_run(settings: Settings, run: Run) -> Origin:
+    """Returns the contract of a check: as kept, from its evidence, or from its options. Raises
+    ContractError."""
+    name, version = run.plan.get("contract"), run.plan.get("contract_version")
+    if name and version:
+        try:
+            return kept(settings, f"{name}@{version}")
+        except TopicproofError:
+            pass  # Checked on another machine, whose history kept it. The evidence has a copy.
+    path = run.folder(settings) / EVIDENCE / CONTRACT
+    if path.is_file():
+        return Origin(parse_fields(path.read_text(encoding="utf-8")), name)
+    fields: dict[str, Any] = {side: {"topic": run.plan.get(side)} for side in ("source", "sink")}
+    terms: dict[str, Any] = {
+        option: run.plan[option] for option in ("guarantee", "identity") if option in run.plan
+    }
+    return Origin(fields | terms, name)

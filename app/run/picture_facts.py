@@ -1,0 +1,173 @@
+"""What the picture of a run is made of, read from Kafka: the journal, the raw log of the sink, and
+the headers that name each producer's source partition."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pandas as pd
+import pyarrow.compute as pc
+import streamlit as st
+
+from topicproof.app.charts.picture import RunFacts, picture
+from topicproof.app.charts.picture_words import Place
+from topicproof.app.session.connection import running_kafka
+from topicproof.app.session.snapshots import fresh_snapshot
+from topicproof.app.topic.snapshot import Snapshot
+from topicproof.backend.address import Address
+from topicproof.backend.history.run_state import Names
+from topicproof.backend.history.store import Run
+from topicproof.backend.kafka.browse.writers import Writer, writers_at
+from topicproof.backend.kafka.log.rawlog import fetch_bounds
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
+from topicproof.backend.sink.entries import StampedEntry, TaskStarted
+from topicproof.backend.sink.journal import JournalReader
+
+OFFSETS_MAX = 1_000_000
+"""A sink with more offsets is not drawn: reading its log again and again takes time from the
+run."""
+PRODUCERS_READ_MAX = 12
+"""Producers whose headers are read in one look; the next look reads further ones."""
+AGE_MAX_S = 0.5
+
+
+@dataclass
+class RunFollower:
+    """The journal and the producers of one run, kept from look to look."""
+
+    reader: JournalReader
+    entries: list[StampedEntry] = field(default_factory=list)
+    writers: dict[int, Writer] = field(default_factory=dict)
+    """What the records of each producer id say."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def close(self) -> None:
+        self.reader.close()
+
+
+@st.cache_resource(
+    max_entries=4, ttl="10m", show_spinner=False, on_release=lambda follower: follower.close()
+)
+def _follower(run_id: str, bootstrap: str, journal: str, _client: Mapping[str, str]) -> RunFollower:  # noqa: ARG001 - the run is part of the key
+    return RunFollower(JournalReader(Address(bootstrap, _client), journal))
+
+
+def drawable(run: Run) -> Names | None:
+    """Returns the stage of the run that is drawn, its last one; None if there is nothing to draw: a
+    check, a table as sink, a run without topics yet, or a sink that is too large."""
+    if run.kind != "run" or run.facts.initial_offsets is None or not run.facts.stages:
+        return None
+    names = run.facts.stages[-1]
+    offsets = sum(p.hw - p.start for p in run.progress.sink)
+    return None if names.database or offsets > OFFSETS_MAX else names
+
+
+def picture_of(settings: Settings, run: Run, names: Names) -> dict[str, Any]:
+    """Returns the run's picture for the browser: a current one of a live run, the kept one of a run
+    that has ended. Raises ClusterError; TopicError, if its topics were deleted."""
+    kafka = running_kafka(settings)
+    if run.alive:
+        return picture(look(settings, kafka, run, names)).as_json()
+    moment = run.ended_at or run.renewed_at
+    return _ended(run.id, str(run.state), moment, kafka.bootstrap, settings, kafka, run, names)
+
+
+@st.cache_data(ttl="1h", max_entries=16, show_spinner="Reading the log of the run…")
+def _ended(
+    run_id: str,  # noqa: ARG001 - part of the key, as are the next two
+    state: str,  # noqa: ARG001
+    ended_at: datetime | None,  # noqa: ARG001
+    bootstrap: str,  # noqa: ARG001
+    _found: Settings,
+    _kafka: Services,
+    _run: Run,
+    _names: Names,
+) -> dict[str, Any]:
+    return picture(look(_found, _kafka, _run, _names)).as_json()
+
+
+def look(settings: Settings, kafka: Services, run: Run, names: Names) -> RunFacts:
+    """Returns what is known of the run now. Raises ClusterError, TopicError."""
+    address = Address(kafka.bootstrap, settings.client)
+    sources = _sources(address, run, names)
+    snapshot = fresh_snapshot(settings, kafka, names.sink, AGE_MAX_S)
+    follower = _follower(run.id, kafka.bootstrap, names.journal, settings.client)
+    plain = _plain(snapshot)
+    with follower.lock:
+        follower.entries += follower.reader.stamped_news()
+        entries = tuple(follower.entries)
+        _learn(address, names.sink, snapshot, plain, follower)
+        by_producer = dict(follower.writers)
+    places = {
+        stamped.entry.transactional_id: (stamped.entry.source_topic, stamped.entry.source_partition)
+        for stamped in entries
+        if isinstance(stamped.entry, TaskStarted)
+    }
+    writers: dict[int, Place | None] = {
+        producer: writer.source or places.get(writer.transactional_id or "")
+        for producer, writer in by_producer.items()
+    }
+    before = {int(p): end for p, end in run.facts.sink_from.get(names.sink, {}).items()}
+    return RunFacts(
+        sources,
+        entries,
+        snapshot.bounds,
+        snapshot.transactions,
+        plain,
+        writers,
+        _period(run, snapshot),
+        before,
+    )
+
+
+def _sources(address: Address, run: Run, names: Names) -> dict[Place, tuple[int, int]]:
+    sources = {}
+    for topic, began in run.facts.of_stage(names.stage).items():
+        for p in fetch_bounds(address, topic).partitions:
+            first = began.get(str(p.partition), 0)
+            sources[topic, p.partition] = (first, max(first, p.hw))
+    return sources
+
+
+def _plain(snapshot: Snapshot) -> pd.DataFrame:
+    """Returns the batches outside of transactions."""
+    batches = snapshot.batches
+    is_plain = pc.and_(pc.invert(batches["transactional"]), pc.is_null(batches["control"]))
+    rows: pd.DataFrame = batches.filter(is_plain).to_pandas()
+    return rows
+
+
+def _learn(
+    address: Address, topic: str, snapshot: Snapshot, plain: pd.DataFrame, follower: RunFollower
+) -> None:
+    """Reads the headers of producers that are new."""
+    transactions = snapshot.transactions[["producer_id", "partition", "first_offset"]]
+    batches = plain[["producer_id", "partition", "base_offset"]].rename(
+        columns={"base_offset": "first_offset"}
+    )
+    # One of its last records: the first ones are deleted first.
+    newest = pd.concat([transactions, batches]).drop_duplicates("producer_id", keep="last")
+    unknown = newest[~newest["producer_id"].isin(list(follower.writers))].tail(PRODUCERS_READ_MAX)
+    if unknown.empty:
+        return
+    places = list(zip(unknown["partition"], unknown["first_offset"], strict=True))
+    named = writers_at(address, topic, places)
+    for producer, place in zip(unknown["producer_id"], places, strict=True):
+        follower.writers[int(producer)] = named[place]
+
+
+def _period(run: Run, snapshot: Snapshot) -> tuple[int, int]:
+    """Returns when the run began, and when it ended or the snapshot was taken."""
+    end = snapshot.taken_at
+    if not run.alive and run.ended_at is not None:
+        end = min(end, run.ended_at.replace(tzinfo=UTC))
+    return _ms(run.created_at.replace(tzinfo=UTC)), _ms(end)
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)

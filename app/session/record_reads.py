@@ -1,0 +1,172 @@
+"""Records of a topic as this person may see them: a window, a search, a retry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import streamlit as st
+
+from topicproof.app.session.access import note_look, page_identity
+from topicproof.app.session.byte_budget import byte_budget
+from topicproof.app.session.connection import decoders
+from topicproof.app.session.page_masks import (
+    hidden_fields,
+    hides_our_headers,
+    mask_records,
+    require_unmasked,
+)
+from topicproof.app.shell.url_state import TopicsState
+from topicproof.app.topic.snapshot import Snapshot, fingerprint, same_place
+from topicproof.backend.address import Address
+from topicproof.backend.kafka.browse.records import Record, read_window
+from topicproof.backend.kafka.browse.search import Row, Search, offsets_at, search, search_all
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
+
+ATTEMPTS_FOLLOWED = 3
+RECORD_BYTES, HEADER_BYTES = 1_000, 200
+"""What Python needs for one besides its payload, roughly."""
+
+
+def records_in_window(
+    settings: Settings, kafka: Services, snapshot: Snapshot, partition: int, first: int, count: int
+) -> tuple[Record, ...]:
+    """Returns the records of a window, as this person may see them."""
+    topic, last = snapshot.bounds.topic, first + count - 1
+    note_look(settings, f"{topic}-{partition}, offsets {first} to {last}")
+    return mask_records(
+        hidden_fields(settings, topic),
+        unmasked_records(settings, kafka, snapshot, partition, first, count),
+    )
+
+
+def unmasked_records(
+    settings: Settings, kafka: Services, snapshot: Snapshot, partition: int, first: int, count: int
+) -> tuple[Record, ...]:
+    """Reads the records of a window once, and again when the fates of its offsets change. Nothing
+    is masked."""
+    mark = fingerprint(snapshot, partition, first, first + count)
+    topic, address = snapshot.bounds.topic, Address(kafka.bootstrap, settings.client)
+
+    def read() -> tuple[Record, ...]:
+        facts = snapshot.bounds, snapshot.ranges, snapshot.batches
+        with st.spinner("Reading the records at both levels…"):
+            return tuple(read_window(address, topic, partition, first, count, *facts))
+
+    key = ("window", kafka.bootstrap, topic, partition, first, count, mark)
+    return byte_budget().get(key, read, size_of)
+
+
+def size_of(records: Sequence[Record | Row]) -> int:
+    """Returns the bytes of records, of which the payloads are counted exactly."""
+    return sum(
+        RECORD_BYTES
+        + len(record.key or b"")
+        + len(record.value or b"")
+        + sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
+        for record in records
+    )
+
+
+def search_results(
+    settings: Settings,
+    kafka: Services,
+    snapshot: Snapshot,
+    selection: TopicsState,
+    on_progress: Callable[[int, int], None],
+) -> dict[int, Search]:
+    """Returns the result of the URL's search by partition. It is kept for the same person and
+    search, as long as they see the same parts of records."""
+    hidden, by = hidden_fields(settings, selection.topic), page_identity(settings)
+    key = (
+        "search",
+        (by.issuer, by.subject, by.name),
+        hidden,
+        kafka.bootstrap,
+        selection.topic,
+        selection.partition,
+        selection.offset,
+        selection.time_ms,
+        selection.until_ms,
+        selection.wanted,
+        selection.newest,
+        snapshot.taken_at,
+    )
+    if selection.key or selection.value or selection.header:
+        # Whether a record is found would tell what is masked in it.
+        require_unmasked(settings, selection.topic)
+    where = "all partitions" if selection.partition is None else f"partition {selection.partition}"
+    note_look(settings, f"{selection.topic}, a search of {where}")
+
+    def masked_results() -> dict[int, Search]:
+        return {
+            number: replace(result, rows=mask_records(hidden, result.rows))
+            for number, result in _search(settings, kafka, snapshot, selection, on_progress).items()
+        }
+
+    def size(results: dict[int, Search]) -> int:
+        return sum(size_of(result.rows) for result in results.values())
+
+    results = byte_budget().get(key, masked_results, size)
+    return dict(results)
+
+
+def _search(
+    settings: Settings,
+    kafka: Services,
+    snapshot: Snapshot,
+    selection: TopicsState,
+    on_progress: Callable[[int, int], None],
+) -> dict[int, Search]:
+    """Searches one partition, or all of them. Nothing is masked."""
+    address = Address(kafka.bootstrap, settings.client)
+    bounds, ranges, criteria = snapshot.bounds, snapshot.ranges, selection.wanted
+    formats = decoders(settings)
+
+    def decode(value: bytes) -> str | None:
+        return formats.decode(value, bounds.topic).text
+
+    text = decode if formats.configured else None
+    partition = selection.partition
+    partitions = [p.partition for p in bounds.partitions] if partition is None else [partition]
+    first, end = (
+        None if at is None else offsets_at(address, bounds, partitions, at)
+        for at in (selection.time_ms, selection.until_ms)
+    )
+    if partition is None:
+        return search_all(
+            address, bounds, ranges, criteria, on_progress, selection.newest, text, first, end
+        )
+    p, begin = snapshot.partition(partition), selection.offset
+    if begin is None:
+        begin = first[partition] if first is not None else p.hw if selection.newest else p.start
+    last = None if end is None else end[partition]
+    result = search(
+        address,
+        bounds,
+        ranges,
+        partition,
+        begin,
+        criteria,
+        on_progress,
+        selection.newest,
+        text=text,
+        end=last,
+    )
+    return {partition: result}
+
+
+def committed_retry(
+    settings: Settings, kafka: Services, snapshot: Snapshot, aborted: Record
+) -> int | None:
+    """Finds the offset where the same output of the same input was committed after all, if one of
+    the next transactions holds it."""
+    if aborted.lineage is None or hides_our_headers(hidden_fields(settings, snapshot.bounds.topic)):
+        # Masked lineage is the same for all records.
+        return None
+    for offset in same_place(snapshot.ranges, aborted.partition, aborted.offset, ATTEMPTS_FOLLOWED):
+        for record in records_in_window(settings, kafka, snapshot, aborted.partition, offset, 1):
+            if record.delivered and record.lineage == aborted.lineage:
+                return offset
+    return None

@@ -1,0 +1,207 @@
+"""The part of the Verdict page that downloads the evidence and asks for a decision."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from topicproof.app import wording
+from topicproof.app.session.access import may, open_history, page_identity
+from topicproof.app.session.page_masks import hides_parts
+from topicproof.app.session.run_reads import zipped_evidence
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.evidence.folder import evidence_hash, evidence_in, read_report
+from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.history.signoff import (
+    Decision,
+    Signoff,
+    breaking,
+    broken,
+    require_signer,
+    sign,
+    signable,
+    signoffs,
+    standing,
+    standing_text,
+    unanchored,
+)
+from topicproof.backend.history.store import Run
+from topicproof.backend.judging.selftest import before_signoff
+from topicproof.backend.settings import Settings
+from topicproof.backend.trust.identity import Action, Identity
+from topicproof.backend.trust.keyring import read_keyring
+from topicproof.validators.finding import Outcome
+
+PAYLOAD_WORDS = {
+    Payloads.ALL: "as they were read",
+    Payloads.MASKED: "as digests: can still be judged",
+    Payloads.NONE: "none: can be judged by lineage only",
+}
+DECISION_WORDS = {
+    Decision.ACCEPT: "Accept",
+    Decision.REJECT: "Reject",
+    Decision.WAIVE: "Waive findings",
+}
+WAIVED_DAYS = 90
+
+
+def in_sight() -> DeltaGenerator:
+    """Returns a container that stays in sight while the page scrolls. What is higher than the
+    window scrolls by itself."""
+    st.html(
+        "<style>div:has(> .st-key-in_sight) {position: sticky; top: 4rem}"
+        " .st-key-in_sight {max-height: calc(100vh - 5rem); overflow-y: auto}</style>"
+    )
+    return st.container(key="in_sight")
+
+
+def evidence(settings: Settings, run: Run) -> None:
+    """Offers the evidence as a zip file."""
+    with st.container(border=True):
+        st.markdown("**Evidence**")
+        digest = evidence_hash(run.folder(settings))
+        if digest is None:
+            st.caption("It was judged by an older version, which kept only report.json.")
+            return
+        st.markdown(
+            "Report, page, JUnit, findings, readings, plan and sign-offs, each with its hash. "
+            f"`topicproof verify` judges it again without Kafka. Manifest `{digest}`"
+        )
+        history = open_history(settings)
+        if not may(Action.EXPORT):
+            st.caption("Your role does not allow you to download it.")
+            return
+        masked = hides_parts(settings, run)
+        payloads = st.selectbox(
+            "Keys and values",
+            [Payloads.NONE] if masked else list(Payloads),
+            format_func=lambda choice: PAYLOAD_WORDS[choice],
+        )
+        st.download_button(
+            "Download evidence",
+            partial(zipped_evidence, history, run, payloads or Payloads.NONE),
+            file_name=f"{run.id}-evidence.zip",
+            mime="application/zip",
+            icon=":material/folder_zip:",
+            on_click="ignore",
+        )
+
+
+def signing(settings: Settings, run: Run) -> None:
+    """Shows the report's standing, earlier decisions, and the form for a new one."""
+    history = open_history(settings)
+    entries = signoffs(history)
+    run_entries = [entry for entry in entries if entry.run == run.id]
+    digest = evidence_hash(run.folder(settings))
+    with st.container(border=True):
+        today = datetime.now(UTC).date()
+        word = wording.STANDING_WORDS[standing(run_entries, digest, today)]
+        status = standing_text(run_entries, digest, today)
+        st.markdown(f"**Sign-off** {wording.badge(word, status)} {word.meaning}")
+        damaged = broken(entries)
+        if damaged is not None:
+            st.error(
+                f"Entry {damaged} of the sign-offs was changed, or an entry before it was removed."
+                " This decision and all later ones prove nothing.",
+                title="The chain of sign-offs is broken",
+                icon=":material/link_off:",
+            )
+        doubts = {entry.number: entry.says for entry in unanchored(history, read_keyring(settings))}
+        for entry in reversed(run_entries):
+            st.markdown(f"- {_entry(entry, digest)}{_doubt(doubts.get(entry.number))}")
+        if run.alive or digest is None:
+            st.caption("It can be signed once the run has ended and its evidence exists.")
+            return
+        if not may(Action.SIGN):
+            st.caption("Your role does not allow you to sign.")
+            return
+        with st.expander("Decide", icon=":material/draw:", expanded=not run_entries):
+            _form(settings, run)
+
+
+def _entry(signoff: Signoff, digest: str | None) -> str:
+    older = (
+        ""
+        if signoff.evidence == digest
+        else f" :orange-badge[on other evidence: {signoff.evidence[:12]}…]"
+    )
+    return f"{wording.plain(signoff.said)}{older}"
+
+
+def _doubt(says: str | None) -> str:
+    return "" if says is None else f" :orange-badge[not trusted] {wording.plain(says)}"
+
+
+def _name(by: Identity) -> str | None:
+    """Asks for the name of somebody who has not signed in."""
+    if by.authenticated:
+        st.caption(f"You sign as {wording.plain(by.name)}.")
+        return None
+    return st.text_input(
+        "Your name",
+        help="There is no login: the name is taken as you enter it, and the sign-off says that you"
+        " are unauthenticated.",
+    )
+
+
+def _form(settings: Settings, run: Run) -> None:
+    try:
+        reports = [read_report(folder) for folder in evidence_in(run.folder(settings))]
+    except TopicproofError as error:
+        st.error(wording.plain(str(error)), title="It cannot be signed", icon=":material/error:")
+        return
+    kinds = list(dict.fromkeys(finding.kind for finding in breaking(*reports)))
+    if kinds:
+        named = ", ".join(wording.KIND_TITLES.get(kind, kind) for kind in kinds)
+        st.caption(f"To accept this verdict, first waive what breaks it: {wording.plain(named)}.")
+    elif any(report.verdict is Outcome.UNKNOWN for report in reports):
+        st.caption("To accept a verdict that is UNKNOWN, say why in the comment.")
+    elif any(report.covered_share is not None for report in reports):
+        st.caption(
+            "The run did not reach all its inputs. To accept its verdict for the part that it"
+            " covers, say why in the comment. The sign-off names the part."
+        )
+    choices = [choice for choice in Decision if choice is not Decision.WAIVE or kinds]
+    # Outside the form, because the form's fields depend on it.
+    decision = st.radio(
+        "Decision",
+        choices,
+        format_func=lambda choice: DECISION_WORDS[choice],
+        horizontal=True,
+        key=f"decision_{run.id}",
+    )
+    with st.form(f"sign_{run.id}", border=False):
+        name = _name(page_identity(settings))
+        comment = st.text_area("Comment", height=80)
+        waived: list[str | None] = [None]
+        until = None
+        if decision is Decision.WAIVE:
+            waived = st.multiselect(
+                "Findings",
+                kinds,
+                default=kinds,
+                format_func=lambda kind: wording.KIND_TITLES.get(kind, kind),
+            )
+            today = datetime.now(UTC).date()
+            until = st.date_input("Until", today + timedelta(days=WAIVED_DAYS), min_value=today)
+        if st.form_submit_button("Sign", type="primary", icon=":material/draw:"):
+            try:
+                # Only now is every file checked against its hash: that takes a while.
+                signed, digest = signable(settings, run)
+                history = open_history(settings)
+                require_signer(history, run.id, digest, decision, name)
+                if decision is Decision.ACCEPT:
+                    with st.spinner(
+                        "The judge tests itself: faults are injected into copies of the readings"
+                        " and must be caught."
+                    ):
+                        before_signoff(settings, run.folder(settings), comment)
+                for kind in waived or [None]:
+                    sign(history, run.id, signed, digest, decision, name, comment, kind, until)
+            except TopicproofError as error:
+                st.error(wording.plain(str(error)), title="Not signed", icon=":material/error:")
+            else:
+                st.rerun()

@@ -1,0 +1,143 @@
+"""Look into a cluster: a topic, its transactions; abort a hanging one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from topicproof.backend.commands.shared_options import (
+    Bootstrap,
+    Brokers,
+    ClusterName,
+    Config,
+    Json,
+    kafka_settings,
+)
+from topicproof.backend.commands.show_topic import print_topic, print_transactions
+from topicproof.backend.commands.terminal import Styled, emit, out, say
+from topicproof.backend.history.audit import allow
+from topicproof.backend.history.store import History
+from topicproof.backend.kafka.browse.inspect import inspect_topic
+from topicproof.backend.kafka.coordination.abort import abort as abort_transaction
+from topicproof.backend.kafka.coordination.abort import plan_abort
+from topicproof.backend.kafka.coordination.transactions import cluster_transactions
+from topicproof.backend.services.keeper import require_topics, services
+from topicproof.backend.trust.identity import Action
+
+
+def inspect(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    check_crc: Annotated[
+        bool,
+        typer.Option("--check-crc", help="Also verify the checksum of every record batch."),
+    ] = False,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+    cluster: ClusterName = None,
+    brokers: Brokers = None,
+    json_: Json = None,
+) -> None:
+    """Show a topic's fates, LSO and HW, transactions, producers, and groups with their lag.
+
+    Example: `topicproof inspect squares --bootstrap localhost:9092`
+    """
+    settings = kafka_settings(bootstrap, config, brokers, cluster)
+    require_topics(settings)
+    with services(settings, spark=False, say=say) as running:
+        view = inspect_topic(running.address, topic, check_crc)
+    emit(json_, view.to_json())
+    if json_ is None:
+        print_topic(out, view, settings.cluster_options)
+
+
+def transactions(
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+    cluster: ClusterName = None,
+    brokers: Brokers = None,
+    json_: Json = None,
+) -> None:
+    """List open and hanging transactions on all topics, and every transactional id that the
+    coordinators know.
+
+    Example: `topicproof transactions --bootstrap broker:9092`
+    """
+    settings = kafka_settings(bootstrap, config, brokers, cluster)
+    require_topics(settings)
+    with services(settings, spark=False, say=say) as running:
+        view = cluster_transactions(running.address)
+    emit(json_, view.to_json())
+    if json_ is None:
+        print_transactions(out, view, settings.cluster_options)
+
+
+def abort(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partition: Annotated[int, typer.Argument(metavar="PARTITION")],
+    offset: Annotated[
+        int | None,
+        typer.Argument(
+            help="First offset of the transaction, as `topicproof inspect` shows it.",
+            metavar="[OFFSET]",
+        ),
+    ] = None,
+    producer_id: Annotated[
+        int | None, typer.Option(help="Or the id of its producer.", metavar="N")
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Abort it. Without --yes, only show what would be lost.")
+    ] = False,
+    open_too: Annotated[
+        bool,
+        typer.Option(
+            "--open-too", help="Also abort one that is not hanging; this fences its producer."
+        ),
+    ] = False,
+    two_phase_too: Annotated[
+        bool,
+        typer.Option(
+            "--two-phase-too",
+            help="With --open-too: also abort one of a two-phase commit, whose other side may have"
+            " committed.",
+        ),
+    ] = False,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+    cluster: ClusterName = None,
+    brokers: Brokers = None,
+    json_: Json = None,
+) -> None:
+    """Abort a hanging transaction, which would withhold all later records for good. A dry run
+    unless `--yes` is given.
+
+    Example: `topicproof abort invoices 0 12345 --bootstrap broker:9092`
+    """
+    settings = kafka_settings(bootstrap, config, brokers, cluster)
+    require_topics(settings)
+    with services(settings, spark=False, say=say) as running:
+        plan = plan_abort(
+            running.address,
+            topic,
+            partition,
+            offset=offset,
+            producer_id=producer_id,
+            open_too=open_too,
+            two_phase_too=two_phase_too,
+        )
+        if yes:
+            allow(History(settings), Action.ABORT, f"of {topic}-{partition}")
+        after = abort_transaction(running.address, plan) if yes else None
+    emit(json_, plan.to_json() | {"done": yes, "after": asdict(after) if after else None})
+    for sentence in (plan.found.why, plan.lost, plan.gained, plan.means):
+        out.line(sentence)
+    if after is None:
+        out.line(
+            Styled("Nothing was done.", "bold"), " To abort it, repeat the command with --yes."
+        )
+    else:
+        where = (
+            f"{topic}-{partition}: last stable offset {after.lso:,}, high watermark {after.hw:,}"
+        )
+        out.line(Styled("Done.", "bold"), f" {where}.")

@@ -1,0 +1,75 @@
+"""Start Kafka, Spark, a demo and the dashboard; stop them on Ctrl-C."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from topicproof.backend.commands.run_commands import execute, stop_all
+from topicproof.backend.commands.shared_options import (
+    Bootstrap,
+    Brokers,
+    ClusterName,
+    Config,
+    Json,
+    settings_of,
+)
+from topicproof.backend.commands.terminal import Styled, emit, out, say, stopping
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.services.dashboard import dashboard, require_closed, require_port
+from topicproof.backend.services.keeper import services
+from topicproof.backend.services.spark import without_token
+from topicproof.backend.settings import DASHBOARD_PORT
+
+
+def up(
+    brokers: Brokers = None,
+    port: Annotated[int, typer.Option(help="Port of the dashboard.")] = DASHBOARD_PORT,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+    cluster: ClusterName = None,
+    demo: Annotated[
+        bool, typer.Option("--demo/--no-demo", help="Run one small demo first.")
+    ] = True,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Let a dashboard without a login listen beyond loopback.",
+        ),
+    ] = False,
+    json_: Json = None,
+) -> None:
+    """Start Kafka, Spark and the dashboard, unless they exist already, until Ctrl-C.
+
+    Example: `topicproof up --brokers 3`
+    """
+    settings = settings_of(bootstrap, config, brokers, cluster)
+    if insecure:
+        settings = settings.model_copy(update={"insecure": True})
+    require_closed(settings, settings.dashboard_address)
+    require_port(port)
+    with (
+        stopping() as stop,
+        services(settings, say=say) as running,
+        dashboard(settings, port) as address,
+    ):
+        spark = without_token(running.spark_remote)
+        say(f"Kafka {running.bootstrap}, Spark {spark}")
+        if demo and not stop.is_set():
+            plan = make_plan(
+                {"abort_probability": 0.2, "faults": ["crash@transaction=2"], "seed": 1}
+            )
+            say(
+                "one small demo: 10,000 numbers are squared, a fifth of the transactions abort, and"
+                " every worker is killed once"
+            )
+            execute(settings, running, plan, stop)
+        emit(json_, {"address": address, "bootstrap": running.bootstrap, "spark": spark})
+        out.blank()
+        out.line(Styled(f"The dashboard is at {address}", "bold"))
+        out.line("Ctrl-C stops everything.")
+        stop.wait()
+        say("stopping")
+        stop_all(settings)
