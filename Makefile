@@ -15,7 +15,7 @@ test:
 # Every test that needs no Kafka, Spark or browser: a minute.
 test-fast:
 	@scripts/setup --dev
-	@.venv/bin/python -P -m pytest -m quick --numprocesses $(JOBS) --dist loadfile
+	@.venv/bin/python -P -m pytest -m quick --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # Only the house rules, without a broker: a minute instead of the whole of `make test`.
 check:
