@@ -1,4 +1,4 @@
-"""Texts from elsewhere: characters that nobody sees, and halves of surrogate pairs.
+"""Texts from elsewhere: characters that nobody sees, halves of surrogate pairs, and formulas.
 
 A terminal obeys control characters, and a browser reorders text at others. So whatever people read
 shows them spelled out, `\\x1b` for an escape: `visible` for a name or one line, `visible_lines` for
@@ -13,6 +13,7 @@ setting, a group or a topic to subscribe to.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 
 from topicproof.backend.errors import UsageError
@@ -87,3 +88,32 @@ def require_text(places: Iterable[tuple[str, str]]) -> None:
                 text.encode()
             except UnicodeEncodeError as error:
                 raise UsageError(f"{place} is not valid UTF-8.") from error
+
+
+# A spreadsheet runs a cell that begins with `=`, `+`, `-` or `@`, and trims what it does not show
+# before that. An apostrophe in front makes such a cell a text (OWASP, "CSV Injection").
+BEGINS = frozenset("=+-@\u2212")
+"""First characters of a formula. U+2212 is a minus sign, which LibreOffice accepts."""
+_QUOTES = frozenset("'\"`\u00b4\u2032\u2033\u201a\u201e")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+
+def defused(text: str) -> str:
+    """Return a cell that no spreadsheet runs. A number stays as it is."""
+    return f"'{text}" if is_formula(text) else text
+
+
+def is_formula(text: str) -> bool:
+    """Whether a spreadsheet may run the cell. Spaces, quotes and characters without a shape in
+    front do not count, and a wide or small form of a character counts as the character."""
+    if text[:1] in ("\t", "\r", "\n"):
+        return True
+    for character in text:
+        plain = unicodedata.normalize("NFKC", character)
+        if plain[:1] in BEGINS:
+            return _NUMBER.fullmatch(text) is None
+        category = unicodedata.category(character)
+        quotes = plain in _QUOTES or character in _QUOTES or category in ("Pi", "Pf")
+        if not quotes and category[0] not in "ZC" and not plain.isspace():
+            return False
+    return False

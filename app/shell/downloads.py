@@ -22,11 +22,11 @@ import streamlit as st
 from topicproof.app.session.access import may, open_history
 from topicproof.app.session.connection import page_settings
 from topicproof.app.topic.payload import decoded_part
+from topicproof.backend.characters import defused
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.history.audit import allow
 from topicproof.backend.kafka.browse.records import Record
 from topicproof.backend.kafka.browse.search import Row
-from topicproof.backend.spreadsheet import defused
 from topicproof.backend.trust.identity import Action
 
 Chart = Callable[[], go.Figure]

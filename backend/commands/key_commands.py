@@ -21,9 +21,9 @@ from topicproof.backend.trust.keyring import (
     own_key,
     read_keyring,
     revoke,
+    signing_key,
 )
 from topicproof.backend.trust.keys import key_path, public_pem
-from topicproof.backend.trust.signing import signing_key
 
 
 class Action(StrEnum):

@@ -38,9 +38,8 @@ from topicproof.backend.trust.dsse import (
     payload_fields,
 )
 from topicproof.backend.trust.identity import read_identity
-from topicproof.backend.trust.keyring import Keyring, KnownKey, read_keyring
+from topicproof.backend.trust.keyring import Keyring, KnownKey, read_keyring, signing_key
 from topicproof.backend.trust.keys import SigningKey
-from topicproof.backend.trust.signing import signing_key
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from topicproof.backend.spreadsheet import defused
+from topicproof.backend.characters import defused
 from topicproof.validators.evidence import COLUMNS
 
 PARQUET, CSV = "findings.parquet", "findings.csv"

@@ -33,8 +33,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.client_configs import READER_FETCH_BYTES, fetch_settings
 from topicproof.backend.kafka.log.inflation import fetch_bytes
-from topicproof.backend.kafka.message_headers import NotText, headers_in
-from topicproof.backend.kafka.reading import open_consumer, read_range
+from topicproof.backend.kafka.reading import NotText, headers_in, open_consumer, read_range
 from topicproof.validators.finding import Bounds, Witness
 from topicproof.validators.merged_topics import split
 from topicproof.validators.readings import COLUMNS, end_of

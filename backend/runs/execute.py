@@ -29,7 +29,6 @@ from topicproof.backend.runs.context import Context
 from topicproof.backend.runs.fault_director import Director, StrikeTarget
 from topicproof.backend.runs.file_server import serving
 from topicproof.backend.runs.fill_sources import raise_failure, start_fill
-from topicproof.backend.runs.finish import Finish
 from topicproof.backend.runs.initial_offsets import extend
 from topicproof.backend.runs.lifeline import lifeline
 from topicproof.backend.runs.monitor import watched
@@ -37,7 +36,12 @@ from topicproof.backend.runs.pacing import Pacing, load
 from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.runs.query import PreparedStage, explained, prepare, process, progress
 from topicproof.backend.runs.reader import FOLDER, reading
-from topicproof.backend.runs.real_time import look_at_brokers, require_slots, start_again
+from topicproof.backend.runs.real_time import (
+    SourceEnds,
+    look_at_brokers,
+    require_slots,
+    start_again,
+)
 from topicproof.backend.runs.stage_verdicts import RunVerdicts, Until, judge_run
 from topicproof.backend.runs.strikes import FOLDER as STRIKES
 from topicproof.backend.runs.totals import current_totals, wrong_by
@@ -269,3 +273,31 @@ def _until(context: Context, failure: TopicproofError | None, stopped: bool) -> 
         return Until.JOURNALLED
     refused = isinstance(failure, NotAllowed)
     return Until.COMMITTED if stopped or refused else Until.END
+
+
+class Finish:
+    """Watches whether the request to finish has been carried out."""
+
+    def __init__(self, context: Context, filling: Future[None] | None) -> None:
+        self.context, self.filling = context, filling
+        self.ends: SourceEnds | None = None
+
+    def reached(self) -> bool:
+        """Return whether a run that was asked to finish has processed its source."""
+        context = self.context
+        if context.stop.is_set() or not context.plan.until_stopped or not context.fill_over:
+            return False
+        if self.filling is not None and not self.filling.done():
+            return False
+        context.finished = context.finished or look_at_brokers(self._processed)
+        return context.finished
+
+    def close(self) -> None:
+        if self.ends is not None:
+            self.ends.close()
+
+    def _processed(self) -> bool:
+        context = self.context
+        if self.ends is None:
+            self.ends = SourceEnds(context.cluster, context.names, context.plan.source.isolation)
+        return self.ends.reached()

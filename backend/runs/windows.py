@@ -39,7 +39,7 @@ from topicproof.backend.kafka.client_configs import (
     consumer_config,
 )
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.message_headers import headers_in
+from topicproof.backend.kafka.reading import headers_in
 from topicproof.backend.runs.totals import PAYMENT, PLACE
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.headers import LINEAGE_HEADER

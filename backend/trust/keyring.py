@@ -18,16 +18,20 @@ from pathlib import Path
 
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.settings import Settings
+from topicproof.backend.trust.key_service import key_of_service, public_of_service
 from topicproof.backend.trust.keys import (
     PublicKey,
+    SigningKey,
+    from_private,
     key_id,
     key_path,
+    make_key,
     parse_public,
     public_pem,
+    read_private,
     read_public,
     trust_folder,
 )
-from topicproof.backend.trust.signing import own_public
 
 TRUSTED, REVOKED = "trusted", "revoked.json"
 OWN, OWN_BEFORE = "this installation", "an earlier key of this installation"
@@ -181,3 +185,25 @@ def _write(path: Path, text: str) -> None:
         fresh.replace(path)
     except OSError as error:
         raise EvidenceError(f"{path} cannot be written: {error.strerror}.") from error
+
+
+def signing_key(settings: Settings) -> SigningKey:
+    """Return the key of this installation; make it at its first use. Raises UsageError for an
+    unusable key, EvidenceError if none can be made."""
+    if settings.signing_uri is not None:
+        return key_of_service(settings)
+    path = key_path(settings)
+    if settings.signing_key is None and not path.exists():
+        make_key(path)
+    return from_private(read_private(path))
+
+
+def own_public(settings: Settings) -> PublicKey | None:
+    """Return the public key of this installation without asking a device or a service; None before
+    its first use. Raises UsageError."""
+    if settings.signing_uri is not None:
+        return public_of_service(settings)
+    path = key_path(settings)
+    if settings.signing_key is None and not path.exists():
+        return None
+    return read_private(path).public_key()

@@ -19,9 +19,8 @@ from topicproof.backend.evidence.attestation import attest
 from topicproof.backend.interpreter import python_path
 from topicproof.backend.settings import Settings, close_to_others, read_settings
 from topicproof.backend.storage import Storage, publish
-from topicproof.backend.trust.keyring import read_keyring
+from topicproof.backend.trust.keyring import read_keyring, signing_key
 from topicproof.backend.trust.keys import public_pem
-from topicproof.backend.trust.signing import signing_key
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from topicproof.app.shell.downloads import as_csv, as_raw_csv
+from topicproof.backend.characters import defused, is_formula
 from topicproof.backend.evidence.findings import CSV, PARQUET, SCHEMA, gather, write_csv
-from topicproof.backend.spreadsheet import defused, is_formula
 
 FORMULAS = (
     "=cmd|'/C calc'!A0",

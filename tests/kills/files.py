@@ -26,8 +26,7 @@ from topicproof.backend.evidence.manifest import Payloads, require_unchanged
 from topicproof.backend.history.signoff import Decision, broken, sign, signoffs, unanchored
 from topicproof.backend.history.store import History
 from topicproof.backend.settings import Settings, read_settings
-from topicproof.backend.trust.keyring import read_keyring
-from topicproof.backend.trust.signing import signing_key
+from topicproof.backend.trust.keyring import read_keyring, signing_key
 
 ROW = (
     "insert into runs values ('old', 'run', '2026-01-01 10:00:00', '2026-01-01 10:01:00', 'done',"

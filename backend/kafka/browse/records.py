@@ -24,8 +24,13 @@ from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.browse.explain import Account, Transaction, fate_of, why
 from topicproof.backend.kafka.browse.readable import reader_settings, require_readable_spans
 from topicproof.backend.kafka.browse.unpack import Head, Named, name_packed
-from topicproof.backend.kafka.message_headers import NotText, headers_in
-from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
+from topicproof.backend.kafka.reading import (
+    NotText,
+    as_bytes,
+    headers_in,
+    open_consumer,
+    read_range,
+)
 from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.lineage.headers import (
     LINEAGE_HEADER,

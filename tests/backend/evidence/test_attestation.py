@@ -31,9 +31,8 @@ from topicproof.backend.evidence.manifest import ATTESTATION, MANIFEST, Payloads
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.dsse import STATEMENT
 from topicproof.backend.trust.identity import How, Identity, Role
-from topicproof.backend.trust.keyring import OWN, import_key, read_keyring, revoke
+from topicproof.backend.trust.keyring import OWN, import_key, read_keyring, revoke, signing_key
 from topicproof.backend.trust.keys import from_private, key_id, public_pem
-from topicproof.backend.trust.signing import signing_key
 from topicproof.backend.verifying.verify import Verification, unchanged
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report

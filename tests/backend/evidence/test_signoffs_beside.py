@@ -56,9 +56,8 @@ from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.dsse import format_envelope, parse_envelope
 from topicproof.backend.trust.identity import How, Identity, Role
-from topicproof.backend.trust.keyring import OWN, import_key, read_keyring, revoke
+from topicproof.backend.trust.keyring import OWN, import_key, read_keyring, revoke, signing_key
 from topicproof.backend.trust.keys import from_private, public_pem
-from topicproof.backend.trust.signing import signing_key
 from topicproof.backend.verifying.verify import Verification, unchanged, unchanged_parts
 
 ISSUER = "https://sso.example/realms/team"

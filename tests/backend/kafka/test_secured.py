@@ -41,8 +41,8 @@ from topicproof.backend.properties.properties_file import read_properties
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.sink.options import SinkOptions
+from topicproof.backend.trust.keyring import signing_key
 from topicproof.backend.trust.keys import key_path
-from topicproof.backend.trust.signing import signing_key
 from topicproof.validators.finding import Outcome, Witness
 from topicproof.validators.report import Report
 

@@ -21,9 +21,8 @@ from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.attestation import Trust, attest
 from topicproof.backend.evidence.manifest import ATTESTATION
 from topicproof.backend.settings import ROOT, Settings
-from topicproof.backend.trust.keyring import OWN, revoke
+from topicproof.backend.trust.keyring import OWN, revoke, signing_key
 from topicproof.backend.trust.keys import key_id, public_pem, read_public
-from topicproof.backend.trust.signing import signing_key
 
 MODULE = "/usr/lib/softhsm/libsofthsm2.so"
 PIN = "4711-hidden"

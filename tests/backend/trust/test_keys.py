@@ -19,7 +19,14 @@ from cryptography.hazmat.primitives.serialization import (
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.attestation import usable_key
 from topicproof.backend.settings import Settings
-from topicproof.backend.trust.keyring import OWN, import_key, own_key, read_keyring, revoke
+from topicproof.backend.trust.keyring import (
+    OWN,
+    import_key,
+    own_key,
+    read_keyring,
+    revoke,
+    signing_key,
+)
 from topicproof.backend.trust.keys import (
     Private,
     key_id,
@@ -27,7 +34,6 @@ from topicproof.backend.trust.keys import (
     public_pem,
     read_private,
 )
-from topicproof.backend.trust.signing import signing_key
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
-"""The selector of named clusters, on every page if there is more than one cluster.
+"""What stands above every page: the selector of named clusters, if there is more than one, and who
+has signed in, with the way out.
 
-The URL has the choice as `?cluster=`. Without it, a run's page shows the run's own cluster, and any
-other page the last choice of this browser tab. The empty name is the cluster that has none: the
-given address, or the embedded Kafka.
+The URL has the choice of the cluster as `?cluster=`. Without it, a run's page shows the run's own
+cluster, and any other page the last choice of this browser tab. The empty name is the cluster that
+has none: the given address, or the embedded Kafka. Without a login nobody is shown.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from topicproof.app.session.connection import CLUSTER_PARAMETER
+from topicproof.app.session.access import page_identity
+from topicproof.app.session.connection import CLUSTER_PARAMETER, page_settings
 from topicproof.app.session.run_reads import run_of_url
 from topicproof.app.wording import plain
 from topicproof.backend.errors import UsageError
 from topicproof.backend.settings import Settings, read_settings
+from topicproof.backend.trust.identity import How
 
 PARAM = CLUSTER_PARAMETER
 SELECTOR_PX = 240
@@ -79,3 +82,16 @@ def _of_run(base: Settings) -> str | None:
     except UsageError:
         return None
     return None if run is None else run.facts.cluster.name or ""
+
+
+def show_person() -> None:
+    """Shows the person's name and roles. Raises NotPermitted if the login has ended."""
+    by = page_identity(page_settings())
+    if not by.authenticated:
+        return
+    with st.container(
+        horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"
+    ):
+        st.caption(f"{plain(by.name)}: {by.roles_shown}", width="content")
+        if by.how is How.OPENID:
+            st.button("Sign out", type="tertiary", icon=":material/logout:", on_click=st.logout)
