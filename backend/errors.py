@@ -8,6 +8,7 @@ TopicproofError            exit code 3: an operation or a judgement failed
 ├── UsageError             64: an invalid request (a bad plan, an unknown run)
 ├── NotPermitted           nobody signed in, or none of the person's roles may do this
 ├── EvidenceError          4: evidence or history could not be read or written
+│   └── PackedLineage      3: evidence that only an earlier version can judge
 ├── SetupError             the machine lacks Java, Python, a port, disk space, a writable home
 ├── ClusterError           Kafka is unreachable, too old, or refused the request
 │   └── TopicError         a topic that is missing, empty or unusable
@@ -35,6 +36,7 @@ TopicproofError            exit code 3: an operation or a judgement failed
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 class TopicproofError(Exception):
@@ -91,6 +93,20 @@ class NotPermitted(TopicproofError):
 
 class EvidenceError(TopicproofError):
     exit_code = 4
+
+
+class PackedLineage(EvidenceError):
+    """Evidence of topics with packed lineage, which was removed. It may be genuine, so it is not
+    judged instead of refused."""
+
+    exit_code = 3
+
+    def __init__(self, evidence: Path) -> None:
+        super().__init__(
+            f"The evidence in {evidence} cannot be judged: its records have packed lineage, which"
+            " this version no longer reads. Verify it with Topicproof 0.3.0, the last release that"
+            " does."
+        )
 
 
 class SetupError(TopicproofError):

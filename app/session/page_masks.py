@@ -81,9 +81,8 @@ def _masked(row: Shown, fields: Sequence[Field]) -> Shown:
         "headers": masked_headers(row.headers, fields),
     }
     if isinstance(row, Record) and hides_our_headers(fields):
-        # Read from headers: of this record, of its pack, or of its transaction.
+        # Read from headers of this record or of its transaction.
         parts["transaction"] = None if row.transaction is None else MASKED.decode()
-        parts["packed"] = None
     return replace(row, **parts)
 
 

@@ -50,7 +50,7 @@ def unmasked_records(
     topic, address = snapshot.bounds.topic, Address(kafka.bootstrap, settings.client)
 
     def read() -> tuple[Record, ...]:
-        facts = snapshot.bounds, snapshot.ranges, snapshot.batches
+        facts = snapshot.bounds, snapshot.ranges
         with st.spinner("Reading the records at both levels…"):
             return tuple(read_window(address, topic, partition, first, count, *facts))
 

@@ -33,10 +33,7 @@ PerTransaction = Annotated[int | None, typer.Option(help="Records per transactio
 Lineage = Annotated[
     str | None,
     typer.Option(
-        help=(
-            "record: each sink record names its input in a header. packed: one header for many"
-            " records. off: judged by key."
-        ),
+        help="record: each sink record names its input in a header. off: judged by key.",
         metavar="HOW",
     ),
 ]

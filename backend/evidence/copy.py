@@ -42,11 +42,10 @@ from topicproof.validators.kinds import identity_missing
 from topicproof.validators.kinds.undecodable import NAME as UNDECODABLE
 from topicproof.validators.kinds.wrong_value import without_values as sentence_without
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
-from topicproof.validators.lineage.packs import PACKED_HEADER
 from topicproof.validators.report import Report
 
 DIGEST_BYTES = 16
-OURS = (LINEAGE_HEADER, TRANSACTION_HEADER, PACKED_HEADER)
+OURS = (LINEAGE_HEADER, TRANSACTION_HEADER)
 """Headers of our own pipelines: they name places and transactions, not content."""
 CONTENT = ("content", "seen_content", "key_hash", "value_hash", "undecoded", DECODED)
 """Columns with hashes of content, decoded fields, or why they cannot be decoded, which only judging

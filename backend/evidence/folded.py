@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from topicproof.backend.errors import PackedLineage
 from topicproof.backend.evidence.read_limits import read_table
 from topicproof.validators.folded.fold import Folded
 from topicproof.validators.folded.offset_runs import PIECES, WORDS, Words, as_words
@@ -21,6 +22,8 @@ SEEN, PIECES_SEEN, INPUTS = (
     "source-read_committed-words.parquet",
 )
 CONTENT = "content"
+PACKED = "packed"
+"""A column of earlier versions, filled if the lineage was packed."""
 
 
 def keep_folded(folded: Folded, evidence: Path) -> None:
@@ -31,12 +34,16 @@ def keep_folded(folded: Folded, evidence: Path) -> None:
 
 
 def read_folded(evidence: Path) -> Folded:
-    """Read the files. Raises OSError, and ValueError or KeyError for files of another kind."""
-    words, pieces, inputs = (
-        _with_content(read_table(evidence / name), schema)
-        for name, schema in ((SEEN, WORDS), (PIECES_SEEN, PIECES), (INPUTS, WORDS))
+    """Read the files. Raises OSError, and ValueError or KeyError for files of another kind;
+    PackedLineage."""
+    words, pieces, inputs = (read_table(evidence / name) for name in (SEEN, PIECES_SEEN, INPUTS))
+    if PACKED in pieces.column_names and pieces[PACKED].null_count < pieces.num_rows:
+        raise PackedLineage(evidence)
+    return Folded(
+        as_words(_with_content(words, WORDS)),
+        _with_content(pieces, PIECES),
+        as_words(_with_content(inputs, WORDS)),
     )
-    return Folded(as_words(words), pieces, as_words(inputs))
 
 
 def _table(words: Words) -> pa.Table:

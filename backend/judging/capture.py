@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -24,9 +23,7 @@ from topicproof.backend.judging.capture_store import (
     ABORTED,
     COMMITTED,
     INPUTS,
-    PACKS,
     PENDING,
-    SOURCE_PACKS,
     UNCOMMITTED,
     Capture,
     Question,
@@ -56,12 +53,19 @@ from topicproof.validators.folded.offset_runs import folded_pieces, words_of
 from topicproof.validators.folded.regular_log import regular_log
 from topicproof.validators.ledger.ledger import ReadingsNeeded
 from topicproof.validators.ledger.rows import content
-from topicproof.validators.lineage.identity import Identity
-from topicproof.validators.lineage.packed import keep_packs, packs_in
+from topicproof.validators.lineage.identity import (
+    Identity,
+    has_packed_lineage,
+    names_packed_lineage,
+)
 from topicproof.validators.merged_topics import join, split
 from topicproof.validators.readings import COLUMNS, read
 
 SETTLE_S = 3.0
+PACKED = (
+    "the lineage of some records is packed in headers of others, which this version no longer"
+    " reads. Topicproof 0.3.0 is the last release that does."
+)
 
 Reader = Callable[[Bounds, Witness], DataFrame]
 """Reads the records within bounds at one isolation level."""
@@ -176,9 +180,8 @@ def _capture(
         fetch(spark, evidence)
         try:
             if sides.across:
-                # Packs that another cluster's log began say nothing about this one's batches.
                 return replace(capture, notes=capture.notes + mirror_notes(sides, capture))
-            return _with_packs(capture, evidence)
+            return replace(capture, doubts=_packed_doubt(capture, evidence))
         except OSError as error:
             raise EvidenceError(
                 f"The evidence in {evidence} cannot be written: {error.strerror}."
@@ -461,17 +464,12 @@ def _has_aborted(batches: pa.Table, bounds: Bounds) -> bool:
     return bool((fates.transactions(batches, bounds)["outcome"] == "ABORTED").any())
 
 
-def _with_packs(capture: Capture, evidence: Path) -> Capture:
-    """Return the capture; for packed lineage, with the folders of pack positions."""
-
-    def packs(reading: DataFrame, name: str, batches: pa.Table | None, folder: str) -> Path | None:
-        # Packs are written in transactions, so other topics can be skipped.
-        if batches is None or not pc.any(batches["transactional"]).as_py():
-            return None
-        has_packs = packs_in(evidence / name) and keep_packs(reading, batches, evidence / folder)
-        return evidence / folder if has_packs else None
-
-    with ThreadPoolExecutor(2) as pool:
-        sink = pool.submit(packs, capture.uncommitted, UNCOMMITTED, capture.batches, PACKS)
-        source = pool.submit(packs, capture.inputs, INPUTS, capture.source_batches, SOURCE_PACKS)
-    return replace(capture, packs=sink.result(), source_packs=source.result())
+def _packed_doubt(capture: Capture, evidence: Path) -> tuple[str, ...]:
+    """Return a clause if inputs are known by lineage, and that of some records is packed."""
+    by_lineage = capture.question.identity is Identity.LINEAGE
+    is_packed = (
+        by_lineage
+        and names_packed_lineage(evidence / UNCOMMITTED)
+        and has_packed_lineage(capture.uncommitted)
+    )
+    return (PACKED,) if is_packed else ()

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from pyspark.sql import DataFrame, SparkSession
 
 from topicproof.backend.characters import visible
-from topicproof.backend.errors import EvidenceError
+from topicproof.backend.errors import EvidenceError, PackedLineage
 from topicproof.backend.evidence.folded import keep_folded, read_folded
 from topicproof.backend.evidence.read_limits import (
     OFFSETS_MAX,
@@ -60,7 +60,8 @@ BATCHES, JOURNAL, COUNTS, TAKEN = (
     "expected-counts",
     "taken.json",
 )
-PACKS, SOURCE_PACKS = "sink-packs", "source-packs"
+PACKS = "sink-packs", "source-packs"
+"""Folders of earlier versions, written if the lineage was packed."""
 SOURCE_BATCHES, ABORTED, POLLED = "source-raw_log.parquet", "source-aborted", "sink-polled.parquet"
 PENDING = "source-pending"
 SCHEMAS = "schemas.json"
@@ -143,11 +144,6 @@ class Capture:
     circumstances: Circumstances = NO_CIRCUMSTANCES
     pending: DataFrame | None = None
     """The pending records of the source, if records are matched by key; None without any."""
-    packs: Path | None = None
-    """Folder with the positions of the sink's packs, if lineage is packed
-    (validators/lineage/packed.py)."""
-    source_packs: Path | None = None
-    """The same for the source, if its records are outputs themselves."""
     origin: Origin | None = None
     """Kafka's ids of the cluster and the topics."""
     notes: tuple[str, ...] = ()
@@ -241,12 +237,14 @@ def keep_capture(capture: Capture, evidence: Path) -> None:
 
 def read_capture(spark: SparkSession, evidence: Path) -> Capture:
     """Read the capture in a folder of evidence, which may be hostile (evidence/limits.py). Raises
-    EvidenceError if it cannot be read or is refused."""
+    EvidenceError if it cannot be read or is refused; PackedLineage."""
 
     def reading(name: str, bounds: Bounds) -> DataFrame:
         require_rows(evidence / name, bounds.offsets)
         return _kept(spark, evidence / name, offsets)
 
+    if any((evidence / folder).exists() for folder in PACKS):
+        raise PackedLineage(evidence)
     try:
         require_inside(evidence)
         document = read_json(evidence / TAKEN)
@@ -299,8 +297,6 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             tuple(document.get("doubts", ())),
             TypeAdapter(Circumstances).validate_python(document.get("circumstances", {})),
             reading(PENDING, question.source) if (evidence / PENDING).exists() else None,
-            evidence / PACKS if (evidence / PACKS).exists() else None,
-            evidence / SOURCE_PACKS if (evidence / SOURCE_PACKS).exists() else None,
             # Evidence of earlier versions has none of these.
             origin=origins[0],
             notes=tuple(document.get("notes", ())),

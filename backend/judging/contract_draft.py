@@ -23,7 +23,6 @@ from topicproof.backend.judging.sample import (
     named_input,
     older_outputs,
     outputs_of_lineage,
-    packs_of,
     part_of,
     samples,
     texts_at,
@@ -125,23 +124,6 @@ def _sides_of(older: Iterable[Sample], spelled: str | None, source: str) -> Iter
 
 def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
     """Return how well our sink's headers identify inputs; None if no output has one."""
-    packed = packs_of(outputs)
-    if packed:
-        overlap = sum(pack is None or pack.topic == inputs.topic for _, pack in packed) / len(
-            packed
-        )
-        named = sum(pack.offsets.size for _, pack in packed if pack is not None)
-        return Fit(
-            "lineage",
-            "lineage",
-            len(inputs.rows),
-            named,
-            in_inputs=1.0,
-            in_outputs=1.0,
-            unique=1.0,
-            overlap=overlap,
-            shared=named,
-        )
     headers = [dict(row.headers).get(LINEAGE_HEADER) for row in outputs.rows]
     has = [value for value in headers if value is not None]
     if not has:

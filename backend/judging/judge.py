@@ -26,12 +26,8 @@ from topicproof.backend.faults.by_hand import strike_notes
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.judging.capture import capture_folded, capture_topics, identified
 from topicproof.backend.judging.capture_store import (
-    COMMITTED,
-    INPUTS,
-    UNCOMMITTED,
     Capture,
     Question,
-    Readings,
     empty,
     keep_capture,
     write_text,
@@ -53,12 +49,15 @@ from topicproof.validators.kinds import gap
 from topicproof.validators.ledger.build import build_ledger, proved_ledger
 from topicproof.validators.ledger.ledger import Accounts, Ledger, ReadingsNeeded
 from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared
-from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
-from topicproof.validators.lineage.identity import Identity
-from topicproof.validators.lineage.packed import unpacked
+from topicproof.validators.lineage.headers import (
+    LINEAGE_HEADER,
+    PACKED_HEADER,
+    TRANSACTION_HEADER,
+)
+from topicproof.validators.lineage.identity import Identity, has_header
 from topicproof.validators.merged_topics import split
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
-from topicproof.validators.readings import COLUMNS, frame_of
+from topicproof.validators.readings import frame_of
 from topicproof.validators.report import Report
 from topicproof.validators.source_log import SourceLog
 
@@ -253,7 +252,6 @@ def _of_sink_alone(capture: Capture, evidence: Path) -> Capture:
         source_batches=None,
         aborted=None,
         pending=None,
-        source_packs=None,
         circumstances=replace(capture.circumstances, source_removed={}, source_lso={}),
     )
 
@@ -308,15 +306,7 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
         )
     tune(spark, capture.offsets)
     limit_rows(spark, capture.kept)
-    inputs = capture.inputs
-    if capture.source_packs is not None:
-        # The judge needs each input's own origin.
-        inputs = keep_in(
-            unpacked(inputs, capture.source_packs),
-            evidence / "ledger" / "inputs",
-            capture.offsets,
-        )
-    committed, uncommitted = capture.committed, capture.uncommitted
+    committed, uncommitted, inputs = capture.kept
     if question.across:
         committed, uncommitted, inputs = map(_unnamed, (committed, uncommitted, inputs))
     elif question.identity is not Identity.LINEAGE:
@@ -336,7 +326,6 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
         order=question.order,
         agreed=agreed,
         doubts=capture.doubts,
-        packs=capture.packs,
         circumstances=capture.circumstances,
     )
 
@@ -352,13 +341,15 @@ def _without_names() -> Column:
 
 def _unnamed_copies(reading: DataFrame, source: Bounds) -> DataFrame:
     """Remove the names of transactions from records whose lineage names another topic than the
-    source: a program has handed on the headers of its input."""
+    source: a program has handed on the headers of its input. Also from records with packed lineage,
+    which had the name of their transaction for others too."""
     lineage = F.filter("headers", lambda one: one["key"] == LINEAGE_HEADER)
     value = F.try_element_at(lineage, F.lit(-1))["value"].cast("string")
     topics = [topic_bounds.topic for topic_bounds, _ in split(source)]
     copied = ~F.substring_index(value, "/", 1).isin(topics)
     return reading.withColumn(
-        "headers", F.when(copied, _without_names()).otherwise(F.col("headers"))
+        "headers",
+        F.when(copied | has_header(PACKED_HEADER), _without_names()).otherwise(F.col("headers")),
     )
 
 
@@ -405,22 +396,3 @@ def _polled(spark: SparkSession, table: pa.Table) -> Polled:
     widths = pc.subtract(table["last_offset"], table["first_offset"])
     records = (pc.sum(widths).as_py() or 0) + table.num_rows
     return Polled(frame_of(spark, table, POLLED_COLUMNS), records)
-
-
-def with_headers(capture: Capture, folder: Path) -> Capture:
-    """Return the capture with lineage headers on every record, kept in the folder. Unchanged if no
-    lineage is packed."""
-    limit_rows(capture.inputs.sparkSession, capture.kept)
-
-    def whole(reading: DataFrame, packs: Path | None, name: str) -> DataFrame:
-        if packs is None:
-            return reading
-        path = folder / f"{name}-unpacked"
-        return keep_in(unpacked(reading, packs), path, capture.offsets, COLUMNS)
-
-    readings = Readings(
-        whole(capture.committed, capture.packs, COMMITTED),
-        whole(capture.uncommitted, capture.packs, UNCOMMITTED),
-        whole(capture.inputs, capture.source_packs, INPUTS),
-    )
-    return replace(capture, readings=readings, packs=None, source_packs=None)

@@ -20,7 +20,6 @@ from topicproof.backend.kafka.log import fates, rawlog
 from topicproof.validators.decoded import KEY_FIELD, VALUE_FIELD, parse_field
 from topicproof.validators.json_path import parse_path
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, parse_lineage
-from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, parse_pack
 
 INPUTS, OUTPUTS = 10_000, 1_000
 """Number of newest records read from each topic. An output's input may be much older than the
@@ -32,9 +31,8 @@ KEPT_BYTES = 20_000
 """Maximum size of one key, value or header."""
 SECONDS_MAX = 30.0
 VALUES_MAX = 500_000
-"""Maximum number of values in all documents of a sample together, and of inputs that its headers
-name: some 100 MB as Python objects, and four seconds. A record of some kilobytes may hold ten
-thousand values, and a header name 65,536 inputs."""
+"""Maximum number of values in all documents of a sample together: some 100 MB as Python objects,
+and four seconds. A record of some kilobytes may hold ten thousand values."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,7 @@ def _sample(topic: str, rows: Sequence[Row], formats: Formats, *, whole: bool) -
     budget = VALUES_MAX
     for row in rows:
         # Before it is decoded: as Python objects, JSON takes fifty times its bytes.
-        budget -= _spelled_values(row.value) + _spelled_values(row.key) + _named_inputs(row)
+        budget -= _spelled_values(row.value) + _spelled_values(row.key)
         if values and budget < 0:
             break
         values.append(formats.decode(row.value or b"", topic))
@@ -135,12 +133,6 @@ def _sample(topic: str, rows: Sequence[Row], formats: Formats, *, whole: bool) -
 def _spelled_values(data: bytes | None) -> int:
     """Return an upper bound of the values in a JSON text: each but the first follows a mark."""
     return 1 + sum((data or b"").count(mark) for mark in (b",", b"[", b"{"))
-
-
-def _named_inputs(row: Row) -> int:
-    """Return how many inputs the headers of a record name for the records that follow it."""
-    packs = [parse_pack(value) for name, value in row.headers if name == PACKED_HEADER]
-    return sum(pack.offsets.size for pack in packs if pack is not None)
 
 
 def _count_values(value: Any, most: int) -> int:
@@ -177,26 +169,11 @@ def texts_at(sample: Sample, part: str) -> list[bytes | None]:
     return [row.key if how == "key" else row.value for row in sample.rows]
 
 
-def packs_of(outputs: Sample) -> list[tuple[Row, Pack | None]]:
-    """Return headers that name the inputs of many outputs; None for one too long to be kept
-    whole."""
-    headers = [
-        (row, value) for row in outputs.rows for name, value in row.headers if name == PACKED_HEADER
-    ]
-    return [(row, parse_pack(value)) for row, value in headers]
-
-
 def outputs_of_lineage(
     outputs: Sample, source: str
 ) -> tuple[list[Row], list[tuple[int, int] | None]]:
-    """Return outputs, and the partition and offset of the input that each names in its header. A
-    header that names many counts as many outputs."""
-    packed = packs_of(outputs)
-    if not packed:
-        return list(outputs.rows), [named_input(row, source) for row in outputs.rows]
-    of_source = [(row, pack) for row, pack in packed if pack is not None and pack.topic == source]
-    rows = [row for row, pack in of_source for _ in range(pack.offsets.size)]
-    return rows, [(pack.partition, int(offset)) for _, pack in of_source for offset in pack.offsets]
+    """Return outputs, and the partition and offset of the input that each names in its header."""
+    return list(outputs.rows), [named_input(row, source) for row in outputs.rows]
 
 
 def named_input(row: Row, source: str) -> tuple[int, int] | None:

@@ -21,7 +21,7 @@ from topicproof.backend.errors import SelfTestError, UsageError
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, evidence_hash, evidence_in
 from topicproof.backend.judging.capture_store import Capture, read_capture
 from topicproof.backend.judging.decoding import decoded_sink
-from topicproof.backend.judging.judge import judge_capture, ledger_of, with_headers
+from topicproof.backend.judging.judge import judge_capture, ledger_of
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import failed, spark_session
 from topicproof.backend.settings import Settings
@@ -60,7 +60,6 @@ def self_test(spark: SparkSession, folder: Path) -> SelfTest:
         capture = read_capture(spark, evidence)
         if isinstance(capture.readings, Folded):
             return SelfTest(reason=WITHOUT_RECORDS)
-        capture = with_headers(capture, scratch)
         ledger = ledger_of(spark, capture, scratch / "before")
         sink = _told_apart(ledger.sink, capture)
         question, after = capture.question, judged_after(ledger)

@@ -85,9 +85,6 @@ Delivered = Callable[[KafkaError | None, Message], None]
 Record = tuple[str, bytes | None, bytes | None, Sequence[tuple[str, Any]]]
 """topic, key, value, headers"""
 
-Placed = tuple[str, bytes | None, bytes | None, Sequence[tuple[str, Any]], int]
-"""the same, plus the partition"""
-
 
 class ConnectionLog:
     """Receives a client's log, and notes whether a connection to a broker has failed.
@@ -213,24 +210,6 @@ class TransactionalProducer:
             enqueue(self.producer, records, delivered)
         except KafkaException as error:
             raise self._refused(error) from error
-
-    def produce_placed(self, records: Iterable[Placed]) -> None:
-        """Like `produce`, for records that name their partition."""
-        try:
-            enqueue_placed(self.producer, records)
-        except KafkaException as error:
-            raise self._refused(error) from error
-
-    def partitions(self, topic: str) -> int:
-        """Return the number of partitions of the topic; 0 if it is unknown. Raises
-        KafkaException."""
-        counts: list[int] = []
-        self._retrying(
-            lambda: counts.append(
-                len(self.producer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
-            )
-        )
-        return counts[-1]
 
     def heard(self, error: KafkaError | None, _message: Message) -> None:
         """Receives delivery reports."""
@@ -419,21 +398,6 @@ def enqueue(
                     produce(topic, value, key, headers=headers)  # type: ignore[arg-type]
                 else:
                     produce(topic, value, key)
-                break
-            except BufferError:
-                producer.poll(0.05)
-
-
-def enqueue_placed(producer: Producer, records: Iterable[Placed]) -> None:
-    """Like `enqueue`, for records that name their partition."""
-    produce = producer.produce
-    for topic, key, value, headers, partition in records:
-        while True:
-            try:
-                if headers:
-                    produce(topic, value, key, partition, headers=headers)  # type: ignore[arg-type]
-                else:
-                    produce(topic, value, key, partition)
                 break
             except BufferError:
                 producer.poll(0.05)

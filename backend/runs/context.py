@@ -14,7 +14,7 @@ from topicproof.backend.history.audit import allow
 from topicproof.backend.history.run_state import Names
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.runs.plan import RunPlan
+from topicproof.backend.runs.plan import RunPlan, make_plan
 from topicproof.backend.runs.scenarios import Stage, Work, scenario
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
@@ -145,7 +145,7 @@ def make_context(
     give_up: Callable[[TopicproofError], None] | None = None,
 ) -> Context:
     cluster = Cluster(services.address)
-    plan = RunPlan.model_validate(run.plan)
+    plan = make_plan(run.plan)
     return Context(
         settings=settings,
         services=services,

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     model_validator,
@@ -20,7 +21,13 @@ from topicproof.backend.kafka.client_configs import TRANSACTION_TIMEOUT_MS
 from topicproof.backend.runs.download_limits import Limits
 from topicproof.backend.runs.duplicates import Cause
 from topicproof.backend.runs.scenarios import SCENARIOS, scenario
-from topicproof.backend.sink.options import BATCH_LEAST_S, BATCH_S, COMMIT_INTERVAL_MS
+from topicproof.backend.sink.options import (
+    BATCH_LEAST_S,
+    BATCH_S,
+    COMMIT_INTERVAL_MS,
+    PACKED,
+    PACKED_REMOVED,
+)
 from topicproof.backend.yaml_fields import TopicName
 
 SOURCE_OPTIONS = frozenset(
@@ -129,6 +136,12 @@ def _expression(text: str | None) -> str | None:
     return None if text is None else check_expression(text)
 
 
+def _lineage(how: Any) -> Any:
+    if how == PACKED:
+        raise ValueError(PACKED_REMOVED)
+    return how
+
+
 def _as_value_error(call: Any) -> None:
     try:
         call()
@@ -209,10 +222,9 @@ class PlanFields(BaseModel):
     stopped."""
     partitions: Annotated[int, Field(ge=1, le=10_000)] = 3
     per_transaction: Annotated[int, Field(ge=1)] = 1000
-    lineage: Literal["record", "packed", "off"] = "record"
-    """Whether each sink record names its input and transaction in headers. packed: the first of
-    many records names them for all, which is faster. off is faster still, but the run is judged by
-    key."""
+    lineage: Annotated[Literal["record", "off"], BeforeValidator(_lineage)] = "record"
+    """Whether each sink record names its input and transaction in headers. off is faster, but the
+    run is judged by key."""
     abort_probability: Annotated[float, Field(ge=0, le=1)] = 0.0
     attempts_max: Annotated[int, Field(ge=1, le=1000)] = 10
     faults: tuple[Annotated[str, AfterValidator(_fault)], ...] = ()

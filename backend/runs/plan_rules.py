@@ -128,9 +128,6 @@ def _agree_on_lineage(plan: PlanFields, chosen: Scenario) -> None:
     """Check what needs lineage headers, or a judge that has them."""
     if plan.lineage == "record":
         return
-    if plan.lineage == "packed":
-        _agree_on_packs(plan, chosen)
-        return
     needy = {
         "faults": plan.faults,
         "by_hand": plan.by_hand,
@@ -149,23 +146,6 @@ def _agree_on_lineage(plan: PlanFields, chosen: Scenario) -> None:
             " say judged: false.",
             "lineage",
         )
-
-
-def _agree_on_packs(plan: PlanFields, chosen: Scenario) -> None:
-    """Check what cannot share one header among many records."""
-    if plan.guarantee != "exactly_once":
-        raise _disagree(
-            f"packed lineage needs transactions, but {plan.guarantee} has none. Choose record, or"
-            " exactly_once.",
-            "lineage",
-        )
-    if chosen.tables or any(stage.stateful for stage in chosen.stages):
-        obstacle = (
-            "a table has a column for it in every row"
-            if chosen.tables
-            else "a stateful stage cannot pack it"
-        )
-        raise _disagree(f"{obstacle}. Choose record, or another scenario.", "lineage")
 
 
 def _agree_on_tables(plan: PlanFields, chosen: Scenario) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +25,7 @@ from topicproof.backend.judging.capture_store import (
     empty,
     read_capture,
 )
-from topicproof.backend.judging.judge import conclude, judge_topics, with_headers
+from topicproof.backend.judging.judge import conclude, judge_topics
 from topicproof.backend.judging.log_scan import scan_log, source_options
 from topicproof.backend.judging.table_check import judge_table
 from topicproof.backend.kafka.origin import topic_names
@@ -35,7 +34,7 @@ from topicproof.backend.runs.query import committed_of
 from topicproof.backend.runs.reader import FOLDER, read_account
 from topicproof.backend.runs.scenarios import Stage, scenario
 from topicproof.backend.sink.journal import read_journal
-from topicproof.backend.sink.options import OFF, PACKED
+from topicproof.backend.sink.options import OFF
 from topicproof.backend.sink.position import journalled
 from topicproof.backend.storage import keep_in
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
@@ -44,9 +43,7 @@ from topicproof.validators.expected import Expected
 from topicproof.validators.finding import Bounds, Guarantee, Origin, Outcome, Witness
 from topicproof.validators.lineage.chain import through
 from topicproof.validators.lineage.identity import Identity, with_lineage
-from topicproof.validators.lineage.packed import keep_packs, unpacked
 from topicproof.validators.merged_topics import join, split
-from topicproof.validators.offsets import bound
 from topicproof.validators.readings import read
 from topicproof.validators.report import Report
 
@@ -133,19 +130,15 @@ def _judge_end_to_end(context: Context, spark: SparkSession, until: Until) -> Re
     """Judge the last sink against the first source. The stages' readings are reused, so nothing is
     read twice."""
     empty(spark, context.folder / EVIDENCE)
-    with TemporaryDirectory(prefix="packs-", dir=context.folder) as scratch:
-        whole = _joined(context, spark, until, Path(scratch))
+    whole = _joined(context, spark, until)
     return conclude(spark, whole, context.folder, _attachments(context))
 
 
-def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) -> Capture:
+def _joined(context: Context, spark: SparkSession, until: Until) -> Capture:
     """Combine the readings of the last sink and the first source, kept in the run's evidence."""
     evidence = context.folder / EVIDENCE
     captures = [
-        with_headers(
-            read_capture(spark, stage_folder(context.folder, names.stage) / EVIDENCE),
-            scratch / names.stage,
-        )
+        read_capture(spark, stage_folder(context.folder, names.stage) / EVIDENCE)
         for _, names in context.stages
     ]
     first, last = captures[0], captures[-1]
@@ -213,29 +206,22 @@ def carried_through(
     """Return the inputs of the first source that every stage has processed. They end before the
     first input with an unprocessed record in a topic between two stages."""
     ends = {p.partition: p.lso for p in source.partitions}
-    with TemporaryDirectory(prefix="packs-", dir=context.folder) as scratch:
-        for number, (_, names) in enumerate(context.stages[1:], 1):
-            bounds = context.cluster.bounds(names.source)
-            reached = _reached(context, names, bounds, until)
-            begins = tuple(
-                replace(p, start=max(p.start, reached[p.partition])) for p in bounds.partitions
-            )
-            reading = _with_lineage(
-                context, spark, bounds, Path(scratch), replace(bounds, partitions=begins)
-            )
-            for _, upper in reversed(context.stages[1:number]):
-                whole = _with_lineage(
-                    context, spark, context.cluster.bounds(upper.source), Path(scratch)
-                )
-                reading = through(reading, whole, upper.source)
-            named = with_lineage(reading).where(F.col("source_topic") == source.topic)
-            firsts = (
-                named.groupBy("source_partition")
-                .agg(F.min("source_offset").alias("first"))
-                .collect()
-            )
-            for row in firsts:
-                ends[row["source_partition"]] = min(ends[row["source_partition"]], row["first"])
+    for number, (_, names) in enumerate(context.stages[1:], 1):
+        bounds = context.cluster.bounds(names.source)
+        reached = _reached(context, names, bounds, until)
+        begins = tuple(
+            replace(p, start=max(p.start, reached[p.partition])) for p in bounds.partitions
+        )
+        reading = _read_committed(context, spark, replace(bounds, partitions=begins))
+        for _, upper in reversed(context.stages[1:number]):
+            whole = _read_committed(context, spark, context.cluster.bounds(upper.source))
+            reading = through(reading, whole, upper.source)
+        named = with_lineage(reading).where(F.col("source_topic") == source.topic)
+        firsts = (
+            named.groupBy("source_partition").agg(F.min("source_offset").alias("first")).collect()
+        )
+        for row in firsts:
+            ends[row["source_partition"]] = min(ends[row["source_partition"]], row["first"])
     return replace(
         source,
         partitions=tuple(
@@ -244,20 +230,11 @@ def carried_through(
     )
 
 
-def _with_lineage(
-    context: Context, spark: SparkSession, bounds: Bounds, scratch: Path, part: Bounds | None = None
-) -> DataFrame:
-    """Read a topic between two stages as read_committed, or a `part` of it, which may begin inside
-    a pack."""
+def _read_committed(context: Context, spark: SparkSession, bounds: Bounds) -> DataFrame:
+    """Read a topic of the run within bounds, as read_committed."""
     address = context.cluster.address
-    batches = scan_log(spark, address, bounds)
-    options = source_options(address, batches)
-    if context.plan.lineage != PACKED:
-        return read(spark, options, part or bounds, Witness.READ_COMMITTED)
-    whole, folder = read(spark, options, bounds, Witness.READ_COMMITTED), scratch / bounds.topic
-    if keep_packs(whole, batches, folder):
-        whole = unpacked(whole, folder)
-    return whole.where(F.col("offset") >= bound("partition", part or bounds, "start"))
+    options = source_options(address, scan_log(spark, address, bounds))
+    return read(spark, options, bounds, Witness.READ_COMMITTED)
 
 
 def _attachments(context: Context) -> dict[str, Any]:
@@ -375,8 +352,5 @@ def _reached(context: Context, names: Names, source: Bounds, until: Until) -> Ma
 def _expected(context: Context, spark: SparkSession, stage: Stage, source: Bounds) -> Expected:
     if stage.count is None or isinstance(stage.count, str):
         return Expected(stage.expect, stage.count)
-    address = context.cluster.address
-    options = source_options(address, scan_log(spark, address, source))
-    reading = read(spark, options, source, Witness.READ_COMMITTED)
-    counted = stage.count(reading, context.work)
+    counted = stage.count(_read_committed(context, spark, source), context.work)
     return Expected() if counted is None else Expected(stage.expect, counted)

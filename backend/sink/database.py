@@ -56,7 +56,6 @@ class DatabaseSink(DataSource):
             raise UsageError(f"{DATABASE_FORMAT}: the option url is required.")
         connect_database(url)
         sink = SinkOptions.parse(options)
-        sink.refuse_packed("a table has a column for it in every row")
         if sink.topic is None:
             raise UsageError(
                 f"{DATABASE_FORMAT}: the option topic is required: it names the table."

@@ -45,9 +45,6 @@ fences their zombies. `at_least_once` produces, flushes, then commits the source
 dies in between is produced again. `at_most_once` commits the source offset, then produces: work
 that dies in between is lost. Both skip committed inputs.
 
-Lineage may be packed for exactly_once (validators/lineage/packs.py), into a sink topic that is not
-compacted.
-
 Limits of exactly-once: the outputs of one Spark batch become visible partition by partition; the
 transformation must be deterministic; its side effects may happen more than once; duplicates in the
 source stay duplicates; input trimmed past the committed offset is lost, and SourceGap reports it.
@@ -73,8 +70,7 @@ Options, with their defaults:
 - `guarantee` (exactly_once): or at_least_once, or at_most_once.
 - `idempotence` (true): whether the producer of at_least_once is idempotent.
 - `acks` (all): of at_most_once; 0 for a producer that waits for no answer.
-- `lineage` (record): headers on each record name its input and transaction. packed: one record's
-  headers serve many. off: no headers.
+- `lineage` (record): headers on each record name its input and transaction. off: no headers.
 - `recordsPerTransaction` (1000), `bytesPerTransaction` (64000000): a transaction ends at the input
   that reaches either.
 - `commitIntervalMs` (20): only in real time (backend/sink/real_time.py): a transaction also ends

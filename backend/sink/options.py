@@ -22,7 +22,12 @@ LINGER_MS, REAL_TIME_LINGER_MS = 50, 1
 records/s latency is a sixth shorter, and at 20,000 records/s it is the same."""
 BATCH_S, BATCH_LEAST_S = 60, 5
 """Seconds of a real-time batch by default, and the least that Spark allows."""
-RECORD, PACKED, OFF = "record", "packed", "off"
+RECORD, OFF = "record", "off"
+PACKED = "packed"
+PACKED_REMOVED = (
+    "packed was removed. Write record, which names the input in headers of each record, or off"
+)
+"""What plans and sinks answer to an option of earlier versions."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,7 @@ class SinkOptions:
     idempotence: bool
     acks: str
     lineage: str
-    """RECORD: each record's headers name its input. PACKED: the first record of many names the
-    inputs of all (validators/lineage/packs.py). OFF: none of our headers."""
+    """RECORD: each record's headers name its input. OFF: none of our headers."""
     records_per_transaction: int
     bytes_per_transaction: int
     commit_interval_ms: int
@@ -58,11 +62,6 @@ class SinkOptions:
     @property
     def address(self) -> Address:
         return Address(self.bootstrap, self.client)
-
-    def refuse_packed(self, obstacle: str) -> None:
-        """Refuse packed lineage, for sinks that cannot write it. Raises UsageError."""
-        if self.lineage == PACKED:
-            raise UsageError(f"{FORMAT}: lineage is {PACKED}, and {obstacle}. Choose {RECORD}.")
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -87,12 +86,8 @@ class SinkOptions:
         guarantee = Guarantee(
             _one_of(by_name, "guarantee", list(Guarantee), Guarantee.EXACTLY_ONCE)
         )
-        lineage = _one_of(by_name, "lineage", [RECORD, PACKED, OFF], RECORD)
-        if lineage == PACKED and guarantee is not Guarantee.EXACTLY_ONCE:
-            raise UsageError(
-                f"{FORMAT}: lineage is {PACKED}, which needs transactions, but {guarantee} has"
-                f" none. Choose {RECORD}."
-            )
+        if by_name.get("lineage") == PACKED:
+            raise UsageError(f"{FORMAT}: lineage: {PACKED_REMOVED}.")
         if "/" in by_name.get("transactionalidprefix", ""):
             raise UsageError(
                 f"{FORMAT}: transactionalIdPrefix holds a slash, which separates the parts of a"
@@ -110,7 +105,7 @@ class SinkOptions:
             guarantee=guarantee,
             idempotence=_one_of(by_name, "idempotence", ["true", "false"], "true") == "true",
             acks=_one_of(by_name, "acks", ["all", "0"], "all"),
-            lineage=lineage,
+            lineage=_one_of(by_name, "lineage", [RECORD, OFF], RECORD),
             records_per_transaction=_whole(by_name, "recordsPerTransaction", 1000),
             bytes_per_transaction=_whole(by_name, "bytesPerTransaction", 64_000_000),
             commit_interval_ms=_whole(by_name, "commitIntervalMs", COMMIT_INTERVAL_MS),

@@ -97,10 +97,6 @@ class KafkaStatefulSink(DataSource):
             name: value for name, value in self.sink_options().items() if name.lower() != "batches"
         }
         sink = SinkOptions.parse(options)
-        sink.refuse_packed(
-            "a task behind a shuffle holds outputs of many source partitions, which no pack can"
-            " name"
-        )
         batches_option = next(
             (value for name, value in self.options.items() if name.lower() == "batches"), None
         )

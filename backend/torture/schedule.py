@@ -2,7 +2,7 @@
 
 A schedule is text, so that failures can be replayed and shrunk by hand:
 
-    exactly_once records=240 partitions=2 per_transaction=40 lineage=record: open@2 zombie@4
+    exactly_once records=240 partitions=2 per_transaction=40 seed=7: open@2 zombie@4
 
 The troubles are rows of the matrix (backend/matrix/matrix_table.py); the number after `@` is the
 transaction that each strikes. `trigger=real_time` before the colon: the run is in real time. A
@@ -21,6 +21,7 @@ from typing import Any
 from topicproof.backend.errors import UsageError
 from topicproof.backend.matrix.matrix_table import RESTARTED, TABLE, Trouble
 from topicproof.backend.matrix.promises import PROMISES, Damage, Promise
+from topicproof.backend.sink.options import PACKED, PACKED_REMOVED
 from topicproof.validators.finding import Guarantee
 
 _ALONE = frozenset({"none", "produce-overtaken"})
@@ -32,7 +33,7 @@ _STRIKES = re.compile(r"transaction=\d+")
 _SIZES = ("records", "partitions", "per_transaction")
 MICRO_BATCH, REAL_TIME = "micro_batch", "real_time"
 _FORM = (
-    "expected GUARANTEE records=N partitions=N per_transaction=N lineage=record|packed"
+    "expected GUARANTEE records=N partitions=N per_transaction=N seed=N"
     " trigger=micro_batch|real_time: TROUBLE@N TROUBLE@N"
 )
 
@@ -46,7 +47,6 @@ class Schedule:
     records: int
     partitions: int
     per_transaction: int
-    lineage: str
     strikes: tuple[tuple[str, int], ...]
     """Names of troubles, each with its transaction."""
     seed: int = 0
@@ -58,7 +58,7 @@ class Schedule:
         sizes = " ".join(f"{name}={getattr(self, name)}" for name in _SIZES)
         strikes = " ".join(f"{name}@{transaction}" for name, transaction in self.strikes)
         trigger = "" if self.trigger == MICRO_BATCH else f" trigger={self.trigger}"
-        head = f"{self.name} {sizes} lineage={self.lineage} seed={self.seed}{trigger}"
+        head = f"{self.name} {sizes} seed={self.seed}{trigger}"
         return f"{head}: {strikes}".rstrip()
 
     @property
@@ -98,7 +98,7 @@ class Schedule:
     def plan(self) -> dict[str, Any]:
         """Return the fields of a RunPlan (backend/runs/plan.py)."""
         plan: dict[str, Any] = {name: getattr(self, name) for name in _SIZES}
-        plan |= {"lineage": self.lineage, "seed": self.seed, "trigger": self.trigger}
+        plan |= {"seed": self.seed, "trigger": self.trigger}
         plan |= self.promise.plan
         faults = []
         for name, transaction in self.strikes:
@@ -146,13 +146,11 @@ def draw(seed: int, brokers: int = 1, trigger: str = MICRO_BATCH) -> Schedule:
     possible = [name for name in _TROUBLES if _possible(_PROMISES[promise], name, brokers)]
     count = chance.choice((0, 1, 1, 2, 2, 2, 3, 3))
     strikes = [(name, chance.randint(1, transactions)) for name in chance.sample(possible, count)]
-    packs = _PROMISES[promise].guarantee is Guarantee.EXACTLY_ONCE
     return Schedule(
         promise,
         per_transaction * partitions * transactions + chance.choice((0, 0, 1, 7)),
         partitions,
         per_transaction,
-        chance.choice(("record", "packed")) if packs else "record",
         tuple(sorted(strikes, key=lambda strike: (strike[1], strike[0]))),
         seed,
         trigger,
@@ -172,6 +170,8 @@ def parse(text: str) -> Schedule:
         seed = int(values.get("seed", "0"))
     except (KeyError, ValueError) as error:
         raise UsageError(f"Schedule {text!r}: {_FORM}.") from error
+    if values.get("lineage") == PACKED:
+        raise UsageError(f"Schedule {text!r}: lineage: {PACKED_REMOVED}.")
     trigger = values.get("trigger", MICRO_BATCH)
     if trigger not in (MICRO_BATCH, REAL_TIME):
         raise UsageError(
@@ -185,7 +185,6 @@ def parse(text: str) -> Schedule:
     return Schedule(
         promise,
         **sizes,
-        lineage=values.get("lineage", "record"),
         strikes=tuple(strikes),
         seed=seed,
         trigger=trigger,
@@ -194,7 +193,7 @@ def parse(text: str) -> Schedule:
 
 def smaller(schedule: Schedule) -> Iterator[Schedule]:
     """Yield schedules that are one step smaller, the largest steps first: without a trouble, with
-    one partition, with fewer transactions, with lineage on each record."""
+    one partition, with fewer transactions."""
     for number in range(len(schedule.strikes)):
         yield replace(schedule, strikes=schedule.strikes[:number] + schedule.strikes[number + 1 :])
     if schedule.partitions > 1:
@@ -203,8 +202,6 @@ def smaller(schedule: Schedule) -> Iterator[Schedule]:
     least = schedule.per_transaction * schedule.partitions * (last + 1)
     if schedule.records > least:
         yield replace(schedule, records=least)
-    if schedule.lineage != "record":
-        yield replace(schedule, lineage="record")
 
 
 def _possible(promise: Promise, name: str, brokers: int) -> bool:

@@ -17,30 +17,27 @@ LARGE_PARTITIONS = 16
 
 
 def row_verdict(bench: Bench, records: int, times: int) -> Iterator[Line]:
-    """The full verdict beside plain counts of the same readings, and beside the hand-written check;
-    of lineage packed and on every record, whose topics are of different sizes."""
-    for lineage in ("packed", "record"):
-        mine, counts, checks = [], [], []
-        with (
-            sides.kept(bench, bench.source(records), records, lineage=lineage) as (_, run),
-            tempfile.TemporaryDirectory(prefix="topicproof-bench-") as folder,
-        ):
-            # The first turn is not counted: a server compiles what it is told.
-            for turn in range(times + 1):
-                timed = (
-                    sides.verdict(bench, run, Path(folder) / str(turn)),
-                    sides.plain_counts(bench, run),
-                )
-                if turn:
-                    mine.append(timed[0])
-                    counts.append(timed[1])
-                    checks += [sides.duckdb_check(bench, run.facts.sink)] if bench.peers else []
-        what = f"full verdict, lineage {lineage}"
-        yield Line("verdict", what, "s", tuple(mine), "plain Spark counts", tuple(counts), "<= 2")
-        if checks:
-            yield Line(
-                "verdict", what, "s", tuple(mine), "duckdb_check.py", tuple(checks), "<= 0.6"
+    """The full verdict beside plain counts of the same readings, and beside the hand-written
+    check."""
+    mine, counts, checks = [], [], []
+    with (
+        sides.kept(bench, bench.source(records), records) as (_, run),
+        tempfile.TemporaryDirectory(prefix="topicproof-bench-") as folder,
+    ):
+        # The first turn is not counted: a server compiles what it is told.
+        for turn in range(times + 1):
+            timed = (
+                sides.verdict(bench, run, Path(folder) / str(turn)),
+                sides.plain_counts(bench, run),
             )
+            if turn:
+                mine.append(timed[0])
+                counts.append(timed[1])
+                checks += [sides.duckdb_check(bench, run.facts.sink)] if bench.peers else []
+    what = "full verdict, lineage on every record"
+    yield Line("verdict", what, "s", tuple(mine), "plain Spark counts", tuple(counts), "<= 2")
+    if checks:
+        yield Line("verdict", what, "s", tuple(mine), "duckdb_check.py", tuple(checks), "<= 0.6")
 
 
 def row_large(bench: Bench, _records: int, times: int) -> Iterator[Line]:
@@ -51,7 +48,7 @@ def row_large(bench: Bench, _records: int, times: int) -> Iterator[Line]:
         source = bench.source(records, partitions=LARGE_PARTITIONS)
         spent: list[float] = []
         with (
-            sides.kept(bench, source, records, lineage="packed") as (_, run),
+            sides.kept(bench, source, records) as (_, run),
             tempfile.TemporaryDirectory(prefix="topicproof-bench-") as folder,
         ):
             for turn in range(times):

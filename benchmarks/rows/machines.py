@@ -89,7 +89,7 @@ def row_executors(bench: Bench, records: int, times: int) -> Iterator[Line]:
                 # The first turn is not counted: each executor compiles what it is told.
                 found[count] += [timed] if turn else []
         with (
-            sides.kept(bench, source, records, lineage="packed") as (_, run),
+            sides.kept(bench, source, records) as (_, run),
             tempfile.TemporaryDirectory(prefix="topicproof-bench-") as folder,
         ):
             for turn in range(times + 1):

@@ -66,7 +66,6 @@ from topicproof.validators.lineage.headers import (
     parse_lineage,
     parse_transaction,
 )
-from topicproof.validators.lineage.packs import parse_pack
 
 TOKENS = (
     *(b"", b"\x00", b"\xff" * 8, b"9" * 5_000, b"-1", b"1e999", b"[" * 3_000, b"{", b'"', b"/"),
@@ -295,7 +294,6 @@ TARGETS: dict[str, Target] = {
     ),
     "lineage header": ((b"numbers/0/7/0",), lambda data: _round(parse_lineage, data)),
     "transaction header": ((b"id/1/1/t/3",), lambda data: _round(parse_transaction, data)),
-    "pack": ((bytes(30),), lambda data: _told(parse_pack, data)),
     "plan": ((PLAN,), _in_file(lambda path: make_plan(read_yaml(path, PLAN_FIELDS)))),
     "contract": (tuple(CONTRACTS), _in_file(read_contract)),
     "expression": (

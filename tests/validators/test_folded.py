@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from tests.packs import write_broken, write_healthy
-from tests.validators.test_packed import source as source
+from tests.written_sinks import write_broken, write_healthy
 from topicproof.backend.address import Address
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.copy import copy_evidence, without_payloads
@@ -28,6 +28,7 @@ from topicproof.backend.judging.capture_store import (
 )
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.judging.selftest import WITHOUT_RECORDS, self_test
+from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.verifying.verify import verify
 from topicproof.validators.finding import Outcome
@@ -36,6 +37,18 @@ from topicproof.validators.report import Report
 
 NewTopic = Callable[..., str]
 READINGS = {COMMITTED, UNCOMMITTED, INPUTS}
+
+
+@pytest.fixture
+def source(bootstrap: str, new_topic: NewTopic) -> str:
+    topic = new_topic(partitions=2)
+    producer = Producer(idempotent_producer_config(Address(bootstrap)))
+    for partition in (0, 1):
+        for offset in range(8):
+            producer.produce(topic, b"%d" % offset, partition=partition)
+    producer.flush()
+    producer.close()
+    return topic
 
 
 def judged(
@@ -61,7 +74,6 @@ def spelled(folder: Path, text: str) -> list[str]:
     return [path.name for path in files if text in said[path]]
 
 
-@pytest.mark.parametrize("packed", [True, False], ids=["packed", "on every record"])
 @pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
 def test_a_healthy_topic_is_proved_without_keeping_a_record(
     bootstrap: str,
@@ -70,7 +82,6 @@ def test_a_healthy_topic_is_proved_without_keeping_a_record(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    packed: bool,
     few: bool,
 ) -> None:
     """Story: a topic holds what nobody may copy. The verdict is the one of whole evidence, kind by
@@ -79,7 +90,7 @@ def test_a_healthy_topic_is_proved_without_keeping_a_record(
     if not few:
         monkeypatch.setattr(pieces, "FEW_OFFSETS_MAX", 0)
     sink = new_topic()
-    write_healthy(bootstrap, sink, source, packed)
+    write_healthy(bootstrap, sink, source)
     whole, bare = (
         judged(spark, bootstrap, source, sink, tmp_path / one, one)
         for one in (Payloads.ALL, Payloads.NONE)
@@ -105,7 +116,7 @@ def test_whatever_is_odd_is_looked_at_record_by_record(
     """Story: there are a duplicate, a gap and an inversion. Folded readings do not tell where, so
     the topics are read again, and what records said is taken out of the evidence in the end."""
     sink = new_topic()
-    write_broken(bootstrap, sink, source, packed=True)
+    write_broken(bootstrap, sink, source)
     whole, bare = (
         judged(spark, bootstrap, source, sink, tmp_path / one, one)
         for one in (Payloads.ALL, Payloads.NONE)
@@ -130,7 +141,7 @@ def test_what_needs_records_says_that_there_are_none(
     the report. What needs records refuses with a message, and the self-test has nothing to inject
     into."""
     sink = new_topic()
-    write_healthy(bootstrap, sink, source, packed=True)
+    write_healthy(bootstrap, sink, source)
     report = judged(spark, bootstrap, source, sink, tmp_path, Payloads.NONE)
     evidence = tmp_path / EVIDENCE
     with pytest.raises(EvidenceError, match="without payloads"):

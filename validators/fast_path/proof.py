@@ -12,7 +12,7 @@ tests/validators/test_sound.py compares the counts of both paths.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,6 @@ from topicproof.validators.facts.balance import Headers
 from topicproof.validators.facts.cell import Cell
 from topicproof.validators.facts.header_transactions import NAME, TransactionalId
 from topicproof.validators.facts.journal import Outcomes
-from topicproof.validators.fast_path.packed_runs import by_partition
 from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.folded.fold import Folded
 from topicproof.validators.folded.offset_runs import (
@@ -73,12 +72,11 @@ class Proof(NamedTuple):
 def prove(
     folded: Folded,
     log: RegularLog,
-    batches: pa.Table,
     sink_bounds: Bounds,
     source_bounds: Bounds,
     declared: Outcomes | None,
 ) -> Proof | None:
-    """Proves that nothing is odd, or returns None. `batches` is the sink's raw log."""
+    """Proves that nothing is odd, or returns None."""
     committed_words, inputs = whole_words(folded.seen), whole_words(folded.inputs)
     if not (
         _once(committed_words)
@@ -88,10 +86,10 @@ def prove(
         return None
     committed = produced = NO_INPUTS
     parts = []
-    for partition, table in by_partition(folded.pieces, batches):
+    for partition, table in _by_partition(folded.pieces):
         first, end = np.searchsorted(committed_words.partition, (partition, partition + 1))
         words = Words(*(column[first:end] for column in committed_words))
-        pieces = None if table is None else as_pieces(table)
+        pieces = as_pieces(table)
         partition_proof = (
             None if pieces is None else _part(pieces, words, log, sink_bounds, source_bounds)
         )
@@ -126,6 +124,14 @@ def prove(
         headed=int(inputs.headed.sum()),
         named=named,
     )
+
+
+def _by_partition(pieces: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """Yields one partition after the other, at least one, with its pieces: those of one partition
+    are expanded at a time."""
+    partitions = np.asarray(pieces["partition"], np.int64)
+    for number in np.unique(partitions).tolist() or [0]:
+        yield number, pieces.take(pa.array(np.flatnonzero(partitions == number)))
 
 
 class _Inputs(NamedTuple):

@@ -19,8 +19,8 @@ from topicproof.validators.in_parallel import in_parallel
 from topicproof.validators.offsets import WORD
 
 PIECES_MAX = 32_000_000
-"""So many pieces are proved in this process. With lineage on each record they take some 5 GB, with
-packed lineage far less. Beyond that Spark counts record by record, and nothing grows here."""
+"""So many pieces are proved in this process. They take some 5 GB. Beyond that Spark counts record
+by record, and nothing grows here."""
 
 
 class Folded(NamedTuple):

@@ -2,9 +2,7 @@
 
 A *piece* is a run of records within one word and one transaction of the log. Its records stem from
 one word of one source partition and name one transaction. Spark hands over only the columns that
-are needed. If there are many records, Spark's own tasks fold them, visiting each record once. If
-lineage is packed, a piece may first have any source; it is cut once all packs are known
-(validators/fast_path/packed_runs.py).
+are needed. If there are many records, Spark's own tasks fold them, visiting each record once.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from pyspark.sql.types import BinaryType, LongType, StructType
 
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 from topicproof.validators.lineage.identity import last_header
-from topicproof.validators.lineage.packs import PACKED_HEADER
 from topicproof.validators.offsets import WORD, bits, word
 from topicproof.validators.readings import FEW_OFFSETS_MAX
 
@@ -43,11 +40,9 @@ PIECES = pa.schema(
         *((name, pa.int64()) for name in ("transaction", "source_word", "source_bits", "ordered")),
         ("origin", pa.binary()),
         ("name", pa.binary()),
-        ("packed", pa.binary()),
     ]
 )
-"""`packed`: the pack header of the piece's first record. Without an `origin`, the source columns
-mean nothing."""
+"""Without an `origin`, the source columns mean nothing."""
 Spans = Mapping[int, tuple[Ints, Ints]]
 """For each partition of a raw log: the first offset of each batch, and the number of its
 transaction."""
@@ -117,18 +112,14 @@ def as_words(table: pa.Table) -> Words:
 
 
 def folded_pieces(reading: DataFrame, content: Column, offsets: int, spans: Spans) -> pa.Table:
-    """Folds a reading of `offsets` offsets into `PIECES`, in one job. If lineage is packed,
-    `origin` is null, and each piece lies within one transaction of `spans`."""
-    lineage, name, packed = (
-        last_header(name) for name in (LINEAGE_HEADER, TRANSACTION_HEADER, PACKED_HEADER)
-    )
+    """Folds a reading of `offsets` offsets into `PIECES`, in one job. Each
+    piece lies within one transaction of `spans`."""
     records = reading.select(
         "partition",
         "offset",
         content.alias("content"),
-        lineage.alias("lineage"),
-        name.alias("name"),
-        F.when(lineage.isNull(), packed).alias("packed"),
+        last_header(LINEAGE_HEADER).alias("lineage"),
+        last_header(TRANSACTION_HEADER).alias("name"),
     )
     fold = _folder(spans)
     if offsets <= FEW_OFFSETS_MAX:
@@ -150,7 +141,7 @@ def as_pieces(table: pa.Table) -> Pieces | None:
     transaction."""
     if table["origin"].null_count or table["name"].null_count:
         return None
-    columns = [np.asarray(table[name], np.int64) for name in PIECES.names[:-3]]
+    columns = [np.asarray(table[name], np.int64) for name in PIECES.names[:-2]]
     (origin, origins), (name, names) = _coded(table["origin"]), _coded(table["name"])
     return Pieces._make([*_sorted(table, [*columns, origin, name]), origins, names])
 
@@ -193,8 +184,8 @@ def _folder(spans: Spans) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 
 
 def fold_pieces(batch: pa.RecordBatch, spans: Spans) -> pa.RecordBatch:
-    """Folds records (partition, offset, content and the headers lineage, name and packed) into
-    `PIECES`. A header is null if the record lacks it."""
+    """Folds records (partition, offset, content and the headers lineage and name) into `PIECES`. A
+    header is null if the record lacks it."""
     partition, offset, content = (
         np.asarray(batch[name], np.int64) for name in ("partition", "offset", "content")
     )
@@ -204,11 +195,9 @@ def fold_pieces(batch: pa.RecordBatch, spans: Spans) -> pa.RecordBatch:
         np.asarray(pc.fill_null(coded.indices, -1), np.int64),
         coded.dictionary.to_pylist(),
     )
-    head = np.asarray(batch["packed"].is_valid(), np.int64)
     transaction = _transactions(partition, offset, spans)
     word, source_word = offset >> 6, at >> 6
-    # The records after the first one of a pack have no name.
-    begins = begins_of(partition, word, transaction, origin, source_word, name, np.cumsum(head))
+    begins = begins_of(partition, word, transaction, origin, source_word, name)
     rises = np.append(True, (offset[1:] > offset[:-1]) & ((at[1:] > at[:-1]) | (origin[1:] < 0)))
     columns = (
         *(partition[begins], word[begins], np.bitwise_or.reduceat(bit_of(offset), begins)),
@@ -219,11 +208,7 @@ def fold_pieces(batch: pa.RecordBatch, spans: Spans) -> pa.RecordBatch:
         ),
         *(source_word[begins], np.bitwise_or.reduceat(bit_of(at), begins), all_of(rises, begins)),
     )
-    texts = (
-        _spelled(origins, origin[begins]),
-        _spelled(names, name[begins]),
-        batch["packed"].take(pa.array(begins)),
-    )
+    texts = _spelled(origins, origin[begins]), _spelled(names, name[begins])
     return pa.RecordBatch.from_arrays(
         [*(pa.array(column) for column in columns), *texts], schema=PIECES
     )

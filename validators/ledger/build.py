@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from pyspark.sql import functions as F
 
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms, compared_value, digest
-from topicproof.validators.decoded import DECODED, undecoded
+from topicproof.validators.decoded import undecoded
 from topicproof.validators.expected import ONE_TO_ONE, Expect, Expected
 from topicproof.validators.facts.balance import (
     Headers,
@@ -89,20 +88,10 @@ from topicproof.validators.lineage.identity import (
     with_input,
     with_transaction,
 )
-from topicproof.validators.lineage.packed import count_lost, has_packs, unpacked
 from topicproof.validators.merged_topics import with_numbered_input
 from topicproof.validators.offsets import between
-from topicproof.validators.readings import COLUMNS, column_names, frame_of, keep, union
+from topicproof.validators.readings import column_names, frame_of, keep, union
 from topicproof.validators.source_log import NOTHING_LOGGED, SourceLog
-
-PACKED = (
-    "lineage is packed, and only the raw log, which is missing, shows which input a record belongs"
-    " to."
-)
-LOST = (
-    "records without lineage, because the first record of their pack, which has it for all, is no"
-    " longer in the topic or cannot be read"
-)
 
 
 def build_ledger(
@@ -118,7 +107,6 @@ def build_ledger(
     agreed: ContractTerms = NOTHING_MORE,
     order: Order = Order.PER_SOURCE_PARTITION,
     doubts: Sequence[str] = (),
-    packs: Path | None = None,
     circumstances: Circumstances = NO_CIRCUMSTANCES,
 ) -> Ledger:
     """Builds the ledger of a sink and its source.
@@ -127,9 +115,8 @@ def build_ledger(
     of the source. All three are read more than once, so keep them first. `source_bounds` is the
     judged range: inputs from `start` up to, but not including, `lso`. `evidence` is the URL of the
     folder for computed results; leftovers of an interrupted run are replaced. `doubts` are further
-    reasons, as clauses, not to trust the readings. `packs` is the folder with the pack positions,
-    if the sink's lineage is packed (validators/lineage/packed.py). `circumstances` is what is known
-    of the topics besides their records.
+    reasons, as clauses, not to trust the readings. `circumstances` is what is known of the topics
+    besides their records.
     """
     began = time.monotonic()
     ledger_input = _LedgerInput(
@@ -146,7 +133,6 @@ def build_ledger(
         agreed=agreed,
         order=order,
         source_log=accounts.source_log or NOTHING_LOGGED,
-        packs=packs,
         read=_read(source_bounds, circumstances),
     )
     counts = _shortly(ledger_input) or _at_length(ledger_input)
@@ -200,7 +186,7 @@ def proved_ledger(
     if raw_log is None or log is None:
         raise ReadingsNeeded
     outcomes = declared.outcomes if declared else None
-    sound = prove(folded, log, raw_log.table, sink_bounds, source_bounds, outcomes)
+    sound = prove(folded, log, sink_bounds, source_bounds, outcomes)
     # A header may name the transaction that wrote an input.
     if sound is None or sound.headed:
         raise ReadingsNeeded
@@ -291,7 +277,6 @@ def _ledger(
         balance=balance,
         transactions=_transactions(counts.ids, counts.ends),
         doubts=(
-            *counts.doubts,
             *doubts,
             *doubts_of(counts.doubted, counts.inputs, balance, judge_input.source_bounds),
         ),
@@ -316,7 +301,6 @@ class _LedgerInput(NamedTuple):
     agreed: ContractTerms
     order: Order
     source_log: SourceLog
-    packs: Path | None
     read: Bounds
     """The range that `source` was read from; the judged range may end earlier."""
 
@@ -364,7 +348,6 @@ class _LedgerCounts(NamedTuple):
     alike: int = 0
     keys: Keys = Keys()
     doubted: Mapping[Doubt, int] = MappingProxyType({})
-    doubts: tuple[str, ...] = ()
 
 
 def _shortly(ledger_input: _LedgerInput) -> _LedgerCounts | None:
@@ -403,7 +386,6 @@ def _shortly(ledger_input: _LedgerInput) -> _LedgerCounts | None:
     sound = prove(
         folded,
         log,
-        ledger_input.raw_log.table,
         ledger_input.sink_bounds,
         ledger_input.source_bounds,
         outcomes,
@@ -412,11 +394,10 @@ def _shortly(ledger_input: _LedgerInput) -> _LedgerCounts | None:
         return None
 
     def records() -> DataFrame:
-        whole, _ = _unpacked(ledger_input)
         inputs = count_inputs(
             ledger_input.source, ledger_input.source_bounds, ledger_input.read, None
         )
-        return _keep_sink(whole, _keep_words(whole), inputs.dense, None)
+        return _keep_sink(ledger_input, _keep_words(ledger_input), inputs.dense, None)
 
     counts = _proved(
         sound, ledger_input.source.sparkSession, ledger_input.source_bounds, expected.kind, records
@@ -461,21 +442,19 @@ def _proved(
 
 def _at_length(ledger_input: _LedgerInput) -> _LedgerCounts:
     """Counts any topic: examines each record together with everything known about it."""
-    ledger_input, lost = _unpacked(ledger_input)
-    _, uncommitted, source, sink_bounds, source_bounds, evidence, raw_log, *_ = ledger_input
+    _, _, source, sink_bounds, source_bounds, evidence, raw_log, *_ = ledger_input
     expected, aborted = ledger_input.expected, ledger_input.aborted
     # A record may be the output of an input that is not due, so those are counted too.
     counts = expected.counts(source, _whole(source_bounds))
     counts = (
         counts if counts is None else keep(counts, f"{evidence}/expected", ledger_input.offsets)
     )
-    words, inputs, headers, ends, aborted_inputs, still_packed, identities = in_parallel(
+    words, inputs, headers, ends, aborted_inputs, identities = in_parallel(
         lambda: _keep_words(ledger_input),
         lambda: count_inputs(source, source_bounds, ledger_input.read, counts),
         lambda: count_headers(raw_log.facts, sink_bounds) if raw_log else {},
         lambda: count_ends(raw_log, sink_bounds) if raw_log else {},
         lambda: aborted.count() if aborted is not None else 0,
-        lambda: raw_log is None and has_packs(uncommitted),
         lambda: (
             count_identities(*_identities(ledger_input, counts))
             if ledger_input.by_key
@@ -534,7 +513,6 @@ def _at_length(ledger_input: _LedgerInput) -> _LedgerCounts:
         alike=alike,
         keys=keys,
         doubted=compared[0],
-        doubts=(*lost, *(PACKED,) * still_packed),
     )
 
 
@@ -595,27 +573,6 @@ def _sink_keys(ledger_input: _LedgerInput) -> DataFrame:
     return ledger_input.uncommitted.select(
         "partition", "offset", ledger_input.agreed.match.of_sink().alias("source_key")
     )
-
-
-def _unpacked(ledger_input: _LedgerInput) -> tuple[_LedgerInput, tuple[str, ...]]:
-    """Returns the same input with each packed record's own headers, kept as Parquet; adds a doubt
-    if some headers are lost."""
-    if ledger_input.packs is None:
-        return ledger_input, ()
-    packs, evidence = ledger_input.packs, ledger_input.evidence
-
-    def whole(reading: DataFrame, name: str) -> DataFrame:
-        columns = None if DECODED in reading.columns else COLUMNS
-        return keep(unpacked(reading, packs), f"{evidence}/{name}", ledger_input.offsets, columns)
-
-    committed, uncommitted = in_parallel(
-        lambda: whole(ledger_input.committed, "committed"),
-        lambda: whole(ledger_input.uncommitted, "uncommitted"),
-    )
-    lost = count_lost(committed, packs)
-    return ledger_input._replace(committed=committed, uncommitted=uncommitted), (
-        f"{LOST}: {lost:,}.",
-    ) * bool(lost)
 
 
 def _keep_words(ledger_input: _LedgerInput) -> DataFrame:

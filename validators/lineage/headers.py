@@ -16,6 +16,9 @@ LINEAGE_HEADER = "topicproof-lineage"
 TRANSACTION_HEADER = "topicproof-transaction"
 REASON_HEADER = "topicproof-reason"
 """The reason, on a dead letter."""
+PACKED_HEADER = "topicproof-packed"
+"""The lineage of many records, on the first of them. Earlier versions wrote it. It is not read any
+more, only recognized: its records are not without lineage."""
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1

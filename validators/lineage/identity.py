@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import reduce
+from pathlib import Path
 
+import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -14,12 +16,18 @@ from topicproof.validators.decoded import text_of
 from topicproof.validators.expected import outputs_of
 from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.json_path import exact_text, parse_path
-from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
+from topicproof.validators.lineage.headers import (
+    LINEAGE_HEADER,
+    PACKED_HEADER,
+    TRANSACTION_HEADER,
+)
 from topicproof.validators.offsets import between
 from topicproof.validators.readings import union
 from topicproof.validators.source_log import NOTHING_LOGGED, SourceLog
 
 KEY = "key"
+_HEADER_NAMES = "headers.list.element.key"
+"""Spark's name for that column in Parquet."""
 
 
 class Identity(StrEnum):
@@ -109,6 +117,29 @@ def with_lineage(records: DataFrame) -> DataFrame:
         "output_index": "int",
     }
     return _with_header(records, LINEAGE_HEADER, types)
+
+
+def has_header(name: str) -> Column:
+    """Whether a record has a header of this name."""
+    return F.coalesce(F.array_contains("headers.key", name), F.lit(False))
+
+
+def names_packed_lineage(folder: Path) -> bool:
+    """Whether a header of a reading kept as Parquet has the name of packed lineage. Without Spark:
+    only the dictionaries of the names are looked through. Raises OSError."""
+    for part in sorted(folder.glob("*.parquet")):
+        names = pq.ParquetFile(part, read_dictionary=[_HEADER_NAMES])
+        for rows in names.iter_batches(columns=[_HEADER_NAMES]):
+            if PACKED_HEADER in rows.column(0).flatten().field("key").dictionary.to_pylist():
+                return True
+    return False
+
+
+def has_packed_lineage(reading: DataFrame) -> bool:
+    """Whether a record of a reading has packed lineage, and none of its own. A program may copy the
+    header of its input."""
+    packed = reading.where(has_header(PACKED_HEADER) & ~has_header(LINEAGE_HEADER))
+    return bool(packed.select("offset").limit(1).collect())
 
 
 def identified(source: DataFrame, match: Match) -> DataFrame:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import codecs
 import time
 import unicodedata
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 from confluent_kafka import Message
 
 from topicproof.backend.address import Address
@@ -23,7 +22,6 @@ from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.browse.explain import Account, Transaction, fate_of, why
 from topicproof.backend.kafka.browse.readable import reader_settings, require_readable_spans
-from topicproof.backend.kafka.browse.unpack import Head, Named, name_packed
 from topicproof.backend.kafka.reading import (
     NotText,
     as_bytes,
@@ -37,7 +35,6 @@ from topicproof.validators.lineage.headers import (
     TRANSACTION_HEADER,
     parse_transaction,
 )
-from topicproof.validators.lineage.packs import PACKED_HEADER
 
 GRACE_S = 1.0
 """How long to wait for unexpected records once all expected ones have arrived."""
@@ -71,15 +68,13 @@ class Record:
     transactions."""
     why: str
     """Why a read_committed consumer does or does not receive this offset."""
-    packed: bytes | None = None
-    """Its lineage, if another record's header holds it."""
     marker: bool = False
     """Whether it is a marker. Above the last stable offset its fate is PENDING nevertheless."""
 
     @property
     def lineage(self) -> str | None:
         """`topic/partition/offset/index` of the input of this record, if our sink wrote it."""
-        value = self.packed or _header(self.headers, LINEAGE_HEADER)
+        value = _header(self.headers, LINEAGE_HEADER)
         return None if value is None else as_text(value)
 
 
@@ -91,15 +86,14 @@ def read_window(
     count: int,
     bounds: Bounds,
     ranges: pd.DataFrame,
-    batches: pa.Table | None = None,
 ) -> list[Record]:
     """Return a `Record` for every offset of [first, first + count) that lies in the bounds, in
     offset order.
 
     `ranges` are the `fates.fate_ranges` of the same bounds. Each level has its own consumer, which
-    reads up to the LSO or the high watermark. `batches` come from the raw log; without them, packed
-    lineage is unknown. Raises TopicError when the partition is not in the bounds or its records
-    were deleted meanwhile, ClusterError when the records do not arrive in time.
+    reads up to the LSO or the high watermark. Raises TopicError when the partition is not in the
+    bounds or its records were deleted meanwhile, ClusterError when the records do not arrive in
+    time.
     """
     matches = [p for p in bounds.partitions if p.partition == partition]
     if not matches:
@@ -131,76 +125,9 @@ def read_window(
     transactions = _transactions(
         partition_ranges, {account.transaction for account in accounts.values()}
     )
-    named: dict[int, Named] = {}
-    if batches is not None:
-
-        def read_head(offset: int) -> Head | None:
-            level, span = client_configs.READ_UNCOMMITTED, (offset, offset + 1)
-            require_readable_spans(address, topic, ranges, {partition: span})
-            messages = _read(address, topic, level, partition, span, set(), settings)
-            return _head(headers_of(messages.get(offset)))
-
-        named = _named(
-            _of_window(batches, partition, transactions, low, end),
-            low,
-            accounts,
-            transactions,
-            uncommitted.result(),
-            read_head,
-        )
     return _records(
-        partition, p.lso, accounts, transactions, uncommitted.result(), committed.result(), named
+        partition, p.lso, accounts, transactions, uncommitted.result(), committed.result()
     )
-
-
-def _of_window(
-    batches: pa.Table, partition: int, transactions: Mapping[int, Transaction], low: int, end: int
-) -> pa.Table:
-    """Return the batches of the window and of the transactions that reach into it."""
-    first = min((transaction.first_offset for transaction in transactions.values()), default=low)
-    partition_batches = batches.filter(pc.equal(batches["partition"], partition))
-    return partition_batches.filter(
-        pc.and_(
-            pc.greater_equal(partition_batches["last_offset"], min(first, low)),
-            pc.less(partition_batches["base_offset"], end),
-        )
-    )
-
-
-def _named(
-    batches: pa.Table,
-    low: int,
-    accounts: Mapping[int, Account],
-    transactions: Mapping[int, Transaction],
-    messages: Mapping[int, Message],
-    read_head: Callable[[int], Head | None],
-) -> dict[int, Named]:
-    """Return the packed lineage of the window's records that have no lineage header."""
-    heads: dict[int, Head] = {}
-    unnamed: list[int] = []
-    early: dict[int, int] = {}
-    begun: set[int] = set()
-    """Transactions whose pack begins in the window."""
-    for offset, message in sorted(messages.items()):
-        account, headers = accounts.get(offset), headers_of(message)
-        transaction = account.transaction if account else None
-        if transaction is None:
-            continue
-        head = _head(headers)
-        if head is not None:
-            heads[offset] = head
-            begun.add(transaction)
-        elif _header(headers, LINEAGE_HEADER) is None:
-            unnamed.append(offset)
-            first = transactions[transaction].first_offset
-            if transaction not in begun and first < low:
-                early.setdefault(first, offset)
-    return name_packed(batches, heads, unnamed, early, read_head)
-
-
-def _head(headers: Headers) -> Head | None:
-    packed = _header(headers, PACKED_HEADER)
-    return None if packed is None else Head(packed, _header(headers, TRANSACTION_HEADER))
 
 
 def is_printable(text: str, also: str = "") -> bool:
@@ -310,11 +237,9 @@ def _records(
     transactions: Mapping[int, Transaction],
     uncommitted: Mapping[int, Message],
     committed: Mapping[int, Message],
-    named: Mapping[int, Named],
 ) -> list[Record]:
     def name_of(offset: int) -> str | None:
-        message, packed = uncommitted.get(offset) or committed.get(offset), named.get(offset)
-        return _name(headers_of(message), packed.transaction if packed else None)
+        return _name(headers_of(uncommitted.get(offset) or committed.get(offset)))
 
     # A marker has no headers, so it takes the name from the records of its transaction.
     names: dict[int | None, str] = {
@@ -341,16 +266,15 @@ def _records(
                 delivered=offset in committed,
                 transaction=name_of(offset) or names.get(account.transaction, producer),
                 why=why(account, fate, transaction, offset in committed, message is not None, lso),
-                packed=named[offset].lineage if offset in named else None,
                 marker=account.control is not None,
             )
         )
     return records
 
 
-def _name(headers: Headers, packed: bytes | None) -> str | None:
-    """Describe the transaction in our header, or in the header of the record's pack."""
-    transaction = parse_transaction(packed or _header(headers, TRANSACTION_HEADER))
+def _name(headers: Headers) -> str | None:
+    """Describe the transaction in our header."""
+    transaction = parse_transaction(_header(headers, TRANSACTION_HEADER))
     return (
         None
         if transaction is None

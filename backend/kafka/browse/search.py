@@ -28,7 +28,7 @@ from topicproof.backend.kafka.browse.readable import (
 )
 from topicproof.backend.kafka.browse.records import Headers, headers_of
 from topicproof.backend.kafka.log.fates import DATA_FATES
-from topicproof.backend.kafka.partitioner import partitions_of
+from topicproof.backend.kafka.partitioner import partition_of
 from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
@@ -233,7 +233,7 @@ def key_first(bounds: Bounds, key: bytes) -> list[int]:
     partitions = [p.partition for p in bounds.partitions]
     if not key or len(partitions) < 2:
         return partitions
-    home = int(partitions_of([key], len(partitions), 0)[0])
+    home = partition_of(key, len(partitions))
     return sorted(partitions, key=lambda partition: (partition != home, partition))
 
 

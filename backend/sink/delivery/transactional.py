@@ -14,8 +14,8 @@ from topicproof.backend.sink.batcher import Contents
 from topicproof.backend.sink.delivery.protocol import padding
 from topicproof.backend.sink.group import GroupPosition
 from topicproof.backend.sink.hooks import Step
-from topicproof.backend.sink.lineage import Headers, Packer, Place, by_topic, records_of
-from topicproof.backend.sink.options import OFF, PACKED
+from topicproof.backend.sink.lineage import Headers, Place, records_of
+from topicproof.backend.sink.options import OFF
 from topicproof.backend.sink.outputs import Output
 from topicproof.backend.sink.task import SinkTask
 from topicproof.validators.lineage.headers import (
@@ -43,9 +43,6 @@ class ExactlyOnce:
         """Inputs with a refused output."""
         self.sending = -1
         """The input of the output in production."""
-        self.packer = Packer(task.source)
-        self.partitions: dict[str, int] = {}
-        """Number of partitions, by topic that received packs."""
 
     def open(self) -> None:
         self.producer.__enter__()
@@ -163,14 +160,9 @@ class ExactlyOnce:
             self.producer.flush()
 
     def _send(self, contents: Contents, outputs: Sequence[Output], more: Headers) -> None:
-        lineage = self.task.sink.lineage
-        if lineage == OFF:
+        if self.task.sink.lineage == OFF:
             more = []
         extra = padding(self.task, contents, outputs, more)
-        if lineage == PACKED and not self.one_by_one:
-            self.producer.produce(extra)
-            self._send_packed(outputs, more)
-            return
         records = records_of(self.task, self.place, outputs, more)
         if extra:
             records = chain(islice(records, 1), extra, records)
@@ -182,17 +174,6 @@ class ExactlyOnce:
         for output, record in zip(outputs, records, strict=True):
             self.sending = output[0]
             self.producer.produce([record], self._report(output[0]))
-
-    def _send_packed(self, outputs: Sequence[Output], more: Headers) -> None:
-        for topic, of_topic in by_topic(outputs):
-            if topic not in self.partitions:
-                self.partitions[topic] = self.producer.partitions(topic)
-            count = self.partitions[topic]
-            if count == 0:
-                # Kafka does not know the topic. A pack needs the partition of each record before.
-                self.producer.produce(records_of(self.task, self.place, of_topic, more))
-            else:
-                self.producer.produce_placed(self.packer.pack(topic, count, of_topic, more))
 
     def _report(self, sending: int) -> Delivered:
         """Return a callback for the delivery report of one record of this input."""

@@ -87,10 +87,10 @@ def test_records_around_it_are_read_and_it_is_not(bootstrap: str, new_topic: New
     ranges = fate_ranges(batches, bounds)
     there = f"The record at {topic}-0, offset 20 takes more than"
     for first in (0, 21):
-        window = read_window(address, topic, 0, first, 20, bounds, ranges, batches)
+        window = read_window(address, topic, 0, first, 20, bounds, ranges)
         assert [record.offset for record in window] == list(range(first, first + 20))
     with pytest.raises(RecordTooLarge, match=there):
-        read_window(address, topic, 0, 10, 20, bounds, ranges, batches)
+        read_window(address, topic, 0, 10, 20, bounds, ranges)
     for down, first, rest in ((False, 0, 20), (True, 41, 21)):
         part = search(address, bounds, ranges, 0, first, RecordQuery(), newest=down)
         assert (len(part.rows), part.reached, part.stop) == (20, rest, Stop.OFFSETS)

@@ -113,16 +113,9 @@ def test_a_fault_is_written_in_its_shortest_form(kind: Kind) -> None:
         ),
         ({"lineage": "off", "scenario": "table"}, "lineage: table needs lineage"),
         (
-            {"lineage": "packed", "guarantee": "at_least_once"},
-            "packed lineage needs transactions, but at_least_once has none",
-        ),
-        (
-            {"lineage": "packed", "scenario": "table"},
-            "lineage: a table has a column for it in every row. Choose record",
-        ),
-        (
-            {"lineage": "packed", "scenario": "totals"},
-            "lineage: a stateful stage cannot pack it. Choose record",
+            {"lineage": "packed"},
+            "lineage: packed was removed. Write record, which names the input in headers of each"
+            " record, or off",
         ),
         ({"colour": "red"}, "colour: Extra inputs are not permitted"),
         (

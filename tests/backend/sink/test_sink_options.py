@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import StructType
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.sink.database import DatabaseSink
 from topicproof.backend.sink.options import SinkOptions
-from topicproof.backend.sink.stateful import KafkaStatefulSink
 
 GIVEN = {
     "kafka.bootstrap.servers": "broker:9092",
@@ -37,7 +33,13 @@ def test_what_is_needed_is_enough() -> None:
             "twice",
             "guarantee is 'twice'; it must be one of at_most_once, at_least_once, exactly_once.",
         ),
-        ("lineage", "none", "lineage is 'none'; it must be one of record, packed, off."),
+        ("lineage", "none", "lineage is 'none'; it must be one of record, off."),
+        (
+            "lineage",
+            "packed",
+            "lineage: packed was removed. Write record, which names the input in headers of each"
+            " record, or off.",
+        ),
         (
             "recordsPerTransaction",
             "0",
@@ -50,29 +52,3 @@ def test_a_bad_option_is_named(option: str, value: str, says: str) -> None:
     with pytest.raises(UsageError) as refused:
         SinkOptions.parse({**GIVEN, option: value})
     assert says in str(refused.value)
-
-
-@pytest.mark.parametrize("guarantee", ["at_least_once", "at_most_once"])
-def test_packs_lie_in_transactions(guarantee: str) -> None:
-    """Story: somebody packs the lineage of a sink without transactions. It is refused, with the
-    remedy."""
-    with pytest.raises(
-        UsageError, match=f"which needs transactions, but {guarantee} has none. Choose record."
-    ):
-        SinkOptions.parse({**GIVEN, "lineage": "packed", "guarantee": guarantee})
-
-
-@pytest.mark.parametrize("sink", [KafkaStatefulSink, DatabaseSink])
-def test_sinks_that_cannot_pack_say_so(sink: type[DataSource]) -> None:
-    """Story: the same for a stateful stage and for a table, of which a task writes outputs of many
-    partitions, or rows."""
-    schema = (
-        StructType()
-        .add("topic", "string")
-        .add("partition", "integer")
-        .add("offset", "long")
-        .add("outputs", "binary")
-    )
-    more = {"url": "sqlite://"} if sink is DatabaseSink else {}
-    with pytest.raises(UsageError, match=r"lineage is packed, and a ta.*Choose record\."):
-        sink({**GIVEN, "lineage": "packed", **more}).streamWriter(schema, overwrite=False)

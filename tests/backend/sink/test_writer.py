@@ -34,7 +34,6 @@ from topicproof.backend.sink.options import SinkOptions
 from topicproof.backend.sink.position import next_generation
 from topicproof.backend.sink.writer import PartitionWriter, Receipt, partition_writer
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, REASON_HEADER
-from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, parse_pack
 
 RECORDS, PER_TRANSACTION = 60, 10
 MANY = 4_000
@@ -271,95 +270,6 @@ def test_without_lineage_records_are_as_they_were_made(
             (one.key, one.value, list(one.headers)) for one in read_all(pipeline.bootstrap, topic)
         ]
         assert got == [(one["key"], one["value"], one["headers"] or []) for one in expected]
-
-
-KEYS = [
-    b"",
-    b"a",
-    b"ab",
-    b"abc",
-    b"abcd",
-    b"abcde",
-    b"\xff\x00\x80",
-    b"k" * 1_024,
-    b"k" * 1_027,
-    b"l" * 5_000,
-    None,
-]
-
-
-def test_packed_outputs_go_where_their_keys_always_go(
-    pipeline: Pipeline, new_topic: Callable[..., str]
-) -> None:
-    """Story: the same inputs are written with headers on every record and packed, into two topics,
-    with keys of all lengths and headers of their own. Every key is in the same partition, in the
-    same order, with its own headers, and the packs name each record's input."""
-    where = {
-        lineage: (new_topic(partitions=5), new_topic(partitions=3))
-        for lineage in ("record", "packed")
-    }
-    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
-    fields = {
-        "key": pa.binary(),
-        "value": pa.binary(),
-        "headers": pa.list_(header),
-        "topic": pa.string(),
-    }
-    got: dict[str, list[list[tuple[object, ...]]]] = {}
-    for lineage, (first, second) in where.items():
-        outputs = pa.array(
-            [
-                [
-                    {
-                        "key": KEYS[n % len(KEYS)],
-                        "value": b"%d" % n,
-                        "headers": [{"key": "colour", "value": b"red"}] if n % 5 == 0 else None,
-                        "topic": topic,
-                    }
-                    for topic in (None, second)
-                ][: n % 3]
-                for n in range(RECORDS)
-            ],
-            pa.list_(pa.struct(list(fields.items()))),
-        )
-        group = f"{pipeline.source}-{lineage}"
-        Cluster(Address(pipeline.bootstrap)).commit_offsets(group, pipeline.source, {0: 0})
-        numbered = rows(pipeline.source, 0, RECORDS, lambda n: b"%d" % n).select(
-            ["topic", "partition", "offset"]
-        )
-        with pipeline.writer(
-            lineage=lineage, topic=first, group=group, transactionalIdPrefix=group
-        ) as writer:
-            writer.accept(numbered.append_column("outputs", outputs))
-            assert writer.finish().inputs == RECORDS
-        got[lineage] = [_with_lineage(pipeline.bootstrap, topic) for topic in (first, second)]
-    assert got["record"] == got["packed"]
-    assert sum(map(len, got["packed"])) == RECORDS
-
-
-def _with_lineage(bootstrap: str, topic: str) -> list[tuple[object, ...]]:
-    """Partition, value, key, lineage and own headers of every record that has a key; of the others
-    their lineage, as they may go anywhere."""
-    packs: dict[int, tuple[Pack, int]] = {}
-    found: list[tuple[object, ...]] = []
-    keyless = []
-    for one in read_all(bootstrap, topic):
-        headers = dict(one.headers)
-        if PACKED_HEADER in headers:
-            pack = parse_pack(headers[PACKED_HEADER])
-            assert pack is not None
-            packs[one.partition] = pack, 0
-        lineage = headers.get(LINEAGE_HEADER)
-        if lineage is None:
-            pack, position = packs[one.partition]
-            packs[one.partition] = pack, position + 1
-            lineage = pack.lineage(position)
-        own = headers.get("colour")
-        if one.key is None:
-            keyless.append((lineage, one.value, own))
-        else:
-            found.append((one.partition, one.value, one.key, lineage, own))
-    return [*found, *sorted(keyless)]
 
 
 @pytest.mark.parametrize("headers", [[], [("colour", b"red")]], ids=["plain", "with headers"])

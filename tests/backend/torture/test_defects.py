@@ -54,7 +54,7 @@ SINKS = {
     "it commits what it calls aborted": Planted(planted.AbortCommittingSink, "wrong_attribution"),
     "it writes a record outside": Planted(planted.OutsideSink, "intruder"),
 }
-SCHEDULE = "exactly_once records=160 partitions=2 per_transaction=20 lineage=record seed=7: "
+SCHEDULE = "exactly_once records=160 partitions=2 per_transaction=20 seed=7: "
 
 
 @pytest.mark.parametrize("defect", SINKS)

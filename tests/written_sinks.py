@@ -1,11 +1,9 @@
-"""Sinks written by plain transactional producers, with lineage on every record or packed: two that
-must look alike."""
+"""Sinks written by plain transactional producers with lineage: a healthy one and a broken one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
 from confluent_kafka import Producer
 
 from topicproof.backend.address import Address
@@ -16,7 +14,6 @@ from topicproof.validators.lineage.headers import (
     Transaction,
     format_transaction,
 )
-from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, format_pack
 
 Place = tuple[int, int]
 """Partition and offset of an input."""
@@ -29,7 +26,6 @@ class Sink:
     bootstrap: str
     topic: str
     source: str
-    packed: bool
     producers: dict[str, Producer] = field(default_factory=dict)
     sequences: dict[str, int] = field(default_factory=dict)
 
@@ -43,19 +39,13 @@ class Sink:
         self.sequences[who] = self.sequences.get(who, 0) + 1
 
     def write(
-        self, who: str, pack: list[Place], first: int = 0, end: int | None = None, total: int = 4
+        self, who: str, places: list[Place], first: int = 0, end: int | None = None, total: int = 4
     ) -> None:
-        """The records of [first, end) of a pack, whose first one speaks for all of it."""
-        said = format_transaction(Transaction(who, self.sequences[who], 1, "task", total))
-        for n, (partition, offset) in list(enumerate(pack))[first:end]:
+        """The outputs of these inputs in [first, end)."""
+        transaction = format_transaction(Transaction(who, self.sequences[who], 1, "task", total))
+        for n, (partition, offset) in list(enumerate(places))[first:end]:
             lineage = f"{self.source}/{partition}/{offset}/0".encode()
-            headers = [(LINEAGE_HEADER, lineage), (TRANSACTION_HEADER, said)]
-            if self.packed:
-                offsets = np.array([one for _, one in pack], np.int64)
-                made = Pack(self.source, partition, offsets, np.zeros(offsets.size, np.int64))
-                headers = (
-                    [] if n else [(PACKED_HEADER, format_pack(made)), (TRANSACTION_HEADER, said)]
-                )
+            headers = [(LINEAGE_HEADER, lineage), (TRANSACTION_HEADER, transaction)]
             key, value = b"%d-%d" % (partition, offset), b"said-%d" % offset
             self.producers[who].produce(
                 self.topic, value, key, partition=0, headers=[*headers, ("own", b"%d" % n)]
@@ -70,10 +60,10 @@ class Sink:
         )(10)
 
 
-def write_healthy(bootstrap: str, topic: str, source: str, packed: bool) -> None:
+def write_healthy(bootstrap: str, topic: str, source: str) -> None:
     """From two partitions with inputs 0 to 7: each once and in order, by two producers who take
     turns; the second half of one is aborted once before."""
-    sink = Sink(bootstrap, topic, source, packed)
+    sink = Sink(bootstrap, topic, source)
     halves = [
         [(partition, offset) for offset in range(first, first + 4)]
         for first in (0, 4)
@@ -92,11 +82,11 @@ def write_healthy(bootstrap: str, topic: str, source: str, packed: bool) -> None
         producer.close()
 
 
-def write_broken(bootstrap: str, topic: str, source: str, packed: bool) -> None:
+def write_broken(bootstrap: str, topic: str, source: str) -> None:
     """From two partitions with inputs 0 to 7: a duplicate (5 of partition 0), a gap (6), an
-    inversion (5 of partition 1); in between the packs of two producers take turns, and one is
+    inversion (5 of partition 1); in between two producers take turns, and one transaction is
     aborted."""
-    sink = Sink(bootstrap, topic, source, packed)
+    sink = Sink(bootstrap, topic, source)
     firsts = {
         who: [(partition, offset) for offset in range(4)] for who, partition in (("a", 0), ("b", 1))
     }
