@@ -73,6 +73,7 @@ TABLES = frozenset(
         *("sink-read_uncommitted-pieces.parquet", "source-read_committed-words.parquet"),
     }
 )
+# Earlier versions kept the positions of packed lineage, too. Their files can still be hashed.
 _FOLDERS = "sink-read_(un)?committed|source-(read_committed|aborted|pending)|expected-counts"
 _PART = re.compile(r"part-[A-Za-z0-9._-]{1,200}\.parquet")
 _PARTS = re.compile(

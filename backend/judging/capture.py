@@ -178,9 +178,9 @@ def _capture(
             attribution=kafka.attribution,
         )
         fetch(spark, evidence)
+        if sides.across:
+            capture = replace(capture, notes=capture.notes + mirror_notes(sides, capture))
         try:
-            if sides.across:
-                return replace(capture, notes=capture.notes + mirror_notes(sides, capture))
             return replace(capture, doubts=_packed_doubt(capture, evidence))
         except OSError as error:
             raise EvidenceError(
