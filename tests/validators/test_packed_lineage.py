@@ -49,7 +49,7 @@ def write_packed(bootstrap: str, source: str, sink: str) -> None:
             key,
             key,
             partition=0,
-            headers=[] if number else headers,  # type: ignore[arg-type]
+            headers=None if number else [*headers],
         )
     producer.commit_transaction(10)
     producer.close()
