@@ -6,7 +6,7 @@ import com.fasterxml.jackson.databind.introspect.JacksonAnnotationIntrospector;
 
 /**
  * Reads manifests with the Kubernetes client that Spark brings, and fails at the first field that Kubernetes does not know
- * or that has another type. Input: a list of pairs of a class and a manifest, as JSON.
+ * or that has another type. Input: a list of pairs of a class and a manifest, as JSON. Output: how many were read.
  */
 public class Manifests {
   public static void main(String[] args) throws Exception {
@@ -20,10 +20,13 @@ public class Manifests {
           }
         });
     int read = 0;
-    for (JsonNode pair : mapper.readTree(System.in)) {
-      mapper.treeToValue(pair.get(1), Class.forName("io.fabric8.kubernetes.api.model." + pair.get(0).asText()));
-      read++;
+    try {
+      for (JsonNode pair : mapper.readTree(System.in)) {
+        mapper.treeToValue(pair.get(1), Class.forName("io.fabric8.kubernetes.api.model." + pair.get(0).asText()));
+        read++;
+      }
+    } finally {
+      System.out.println(read);
     }
-    System.out.println(read);
   }
 }

@@ -329,18 +329,17 @@ def test_kubernetes_knows_each_field(everything: list[Manifest]) -> None:
         ("PodTemplateSpec", spark["spec"][name]["template"]) for name in ("server", "executor")
     ]
 
-    def read(given: object) -> subprocess.CompletedProcess[str]:
-        jars = Path(pyspark.__file__).parent / "jars" / "*"
-        command = [java(), "-cp", str(jars), str(HERE / "Manifests.java")]
-        told = json.dumps(given)
-        return subprocess.run(command, input=told, capture_output=True, text=True, check=False)
-
-    answer = read(pairs)
-    assert answer.stdout == f"{len(pairs)}\n", answer.stderr
-    wrong = read(
-        [("PodTemplateSpec", {"spec": {"containers": [{"readOnlyRootFilesystem": True}]}})]
+    misspelt = ("PodTemplateSpec", {"spec": {"containers": [{"readOnlyRootFilesystem": True}]}})
+    jars = Path(pyspark.__file__).parent / "jars" / "*"
+    answer = subprocess.run(
+        [java(), "-cp", str(jars), str(HERE / "Manifests.java")],
+        input=json.dumps([*pairs, misspelt]),
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert 'Unrecognized field "readOnlyRootFilesystem"' in wrong.stderr
+    assert answer.stdout == f"{len(pairs)}\n", answer.stderr
+    assert 'Unrecognized field "readOnlyRootFilesystem"' in answer.stderr
 
 
 def test_wrong_values_are_refused() -> None:

@@ -118,6 +118,7 @@ def test_a_check_whose_kafka_is_gone_ends_with_what_to_do(
     """Story: the source's cluster dies while a check reads it. The history says so, and nobody owns
     the check any more."""
     monkeypatch.setattr(lifeline, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(lifeline, "KAFKA_ANSWER_S", 0.2)
     history = History(settings)
     entry = history.create("check", "check", {})
     there, said = f"127.0.0.1:{free_ports(1)[0]}", list[TopicproofError]()
