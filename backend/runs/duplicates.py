@@ -25,7 +25,7 @@ from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.fill import TIMEOUT_S, fill
 from topicproof.backend.runs.totals import account, payment
-from topicproof.backend.sink.table import connect_database, said, shown
+from topicproof.backend.sink.table import connect_database, require_own_file, said, shown
 
 HOST = "127.0.0.1"
 LOST_EVERY = 7
@@ -82,6 +82,7 @@ def _transfer(twice: Twice) -> None:
     numbered = [
         {"number": number, "body": payment(number).decode()} for number in range(twice.records)
     ]
+    require_own_file(engine, table.name)
     try:
         table.create(engine, checkfirst=True)
         with engine.begin() as connection:

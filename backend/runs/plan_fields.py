@@ -103,7 +103,7 @@ def _database(url: str | None) -> str | None:
     # Imported late: SQLAlchemy is slow to import, and most plans name no database.
     from sqlalchemy import make_url
 
-    from topicproof.backend.sink.table import connect_database
+    from topicproof.backend.sink.table import FILE_ENDINGS, connect_database
 
     _as_value_error(lambda: connect_database(url))
     address = make_url(url)
@@ -119,8 +119,15 @@ def _database(url: str | None) -> str | None:
         raise ValueError(
             f"the address may not set {more[0]}, only {', '.join(sorted(DATABASE_PARAMETERS))}"
         )
-    if address.get_backend_name() == "sqlite" and not Path(address.database or "").is_absolute():
+    file = Path(address.database or "")
+    if address.get_backend_name() == "sqlite" and not file.is_absolute():
         raise ValueError("give the absolute path of a SQLite file, such as sqlite:////var/out.db")
+    # A database holds keys and values as they are, and other programs read a file of any format
+    # line by line: ~/.ssh/authorized_keys, ~/.vimrc.
+    if address.get_backend_name() == "sqlite" and not (
+        str(file).isprintable() and file.name.endswith(FILE_ENDINGS)
+    ):
+        raise ValueError(f"the name of a SQLite file ends with {', '.join(FILE_ENDINGS)}")
     return url
 
 

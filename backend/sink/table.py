@@ -31,6 +31,7 @@ from topicproof.validators.finding import Guarantee
 DATABASE_FORMAT = "database-transactional"
 LOCK_TIMEOUT_S = 60
 """How long a writer waits for SQLite, which allows one write at a time."""
+FILE_ENDINGS = (".db", ".sqlite", ".sqlite3")
 LINEAGE = ("source_topic", "source_partition", "source_offset", "output_index")
 
 OFFSETS = Table(
@@ -118,11 +119,26 @@ def require_no_table(url: str, table: str) -> None:
     """Raises SinkError if the database does not answer, or has such a table. A verdict covers all
     rows of a table."""
     engine = connect_database(url)
+    require_own_file(engine, OFFSETS.name)
     with answering(engine):
         exists = inspect(engine).has_table(table)
     if exists:
         raise SinkError(
             f"{shown(engine)} has a table {table} already. Choose another name, or drop it."
+        )
+
+
+def require_own_file(engine: Engine, table: str) -> None:
+    """Raises SinkError if a SQLite file has tables, but not this one: it is another program's, and
+    the author of a plan may name any file."""
+    if engine.dialect.name != "sqlite":
+        return
+    with answering(engine):
+        tables = inspect(engine).get_table_names()
+    if tables and table not in tables:
+        raise SinkError(
+            f"{shown(engine)} is the database of another program: it has no table {table}. Choose"
+            " another file."
         )
 
 

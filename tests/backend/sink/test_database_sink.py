@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from sqlalchemy import inspect, select, update
+from sqlalchemy import inspect, select, text, update
 
 from tests.conftest import wait_until
 from tests.postgresql import new_database
@@ -47,6 +47,7 @@ from topicproof.backend.sink.table import (
     OFFSETS,
     connect_database,
     make_tables,
+    require_no_table,
     rows_of,
 )
 from topicproof.backend.verifying.verify import verify
@@ -242,6 +243,20 @@ def test_where_a_group_begins_is_said_once_and_a_bad_address_is_refused(tmp_path
         assert "secret" not in str(refused.value)
 
 
+def test_the_file_of_another_program_gets_no_table(tmp_path: Path) -> None:
+    """Story: the author of a plan names the history of this installation as the file of the sink.
+    An empty file and one of an earlier sink are accepted."""
+    url = f"sqlite:///{tmp_path / 'history.db'}"
+    require_no_table(url, TABLE)
+    make_tables(url, TABLE, "run", {("numbers", 0): 0})
+    require_no_table(url, "another")
+    others = f"sqlite:///{tmp_path / 'others.db'}"
+    with connect_database(others).begin() as connection:
+        connection.execute(text("create table runs (id integer)"))
+    with pytest.raises(SinkError, match="is the database of another program"):
+        require_no_table(others, TABLE)
+
+
 RUN = {
     "scenario": "table",
     "records": 1_500,
@@ -330,6 +345,18 @@ def test_a_run_of_upserts_into_postgresql(
         (
             {"sink": {"url": "sqlite:///here.db"}},
             "sink.url: give the absolute path of a SQLite file",
+        ),
+        (
+            {"sink": {"url": "sqlite:////root/.ssh/authorized_keys"}},
+            "sink.url: the name of a SQLite file ends with .db, .sqlite",
+        ),
+        (
+            {"sink": {"url": "sqlite:////root/.vimrc%00.db"}},
+            "sink.url: the name of a SQLite file ends with .db, .sqlite",
+        ),
+        (
+            {"sink": {"url": "sqlite:////out.db/../.vimrc"}},
+            "sink.url: the name of a SQLite file ends with .db, .sqlite",
         ),
         (
             {"sink": {"url": "postgresql+psycopg://me:secret@host/name"}},
