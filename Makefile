@@ -26,10 +26,11 @@ format:
 	@.venv/bin/ruff check --fix .
 	@.venv/bin/ruff format .
 
-# The table of kinds, made from the catalogue and its tests.
+# The tables of kinds and of public reports, made from the catalogue and the tests.
 docs:
 	@scripts/setup --dev
 	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m tests.validators.kinds_table
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m tests.field.reports
 
 # How fast runs and verdicts are: about an hour, or three minutes with ARGS=--quick. Beside other programs with
 # ARGS="--peers DIR".

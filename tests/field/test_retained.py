@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 from tests.backend.judging.test_check_premises import check, trim, write
+from tests.field.reports import require_sentence
 from tests.field.test_drafts import produce
 from topicproof.backend.address import Address
 from topicproof.backend.judging.selftest import self_test
@@ -85,10 +86,8 @@ def test_22248_retention_that_overtakes_a_mirror(
         spark, bootstrap, tmp_path / "retained", range="retained", **topics, **ALL_KINDS
     )
     assert report.verdict is Outcome.HOLDS
-    assert report.why == (
-        f"50 of 50 inputs committed exactly once, in order; judged from {sink}/0/21 on; 50 offsets"
-        " lost by the source and not judged, with 21 outputs left of their records."
-    )
+    assert f"judged from {sink}/0/21 on;" in report.why
+    require_sentence("apache/kafka#22248", report.why)
 
 
 @pytest.mark.parametrize(("lost", "verdict"), [(None, Outcome.HOLDS), (4, Outcome.VIOLATED)])
