@@ -36,6 +36,8 @@ class ContractTerms:
     offsets: Mapping[int, int] | None = None
     """The consumer group's committed offsets of the source, by partition; they must agree with the
     output."""
+    group: str | None = None
+    """The name of that group, if it is known."""
     require: tuple[str, ...] | None = None
     """The kinds that make the verdict; None: those of the guarantee."""
     warn: Thresholds = Thresholds()

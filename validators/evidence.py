@@ -19,7 +19,8 @@ COLUMNS = (
 )
 """One row of evidence.
 
-`partition`, `offset`: its place in the sink; null if the sink holds nothing (a gap).
+`partition`, `offset`: its place in the sink; null if the sink holds nothing (a gap). A row about a
+whole partition, of the sink or the source, has no offset.
 `transaction`: `<transactional id>/<sequence>/<attempt>`, if the record names it. Otherwise what
 the logs tell: transactional id, producer id and epoch, outcome and time (facts/writers.py).
 `explained_by`: the kind, or the circumstance, that caused this row; null for a primary row.
@@ -85,39 +86,42 @@ def together(frames: Sequence[DataFrame]) -> DataFrame | None:
 
 def removed(
     spark: SparkSession,
+    side: str,
     bounds: Bounds,
     lost: Mapping[int, Removed],
     policies: Mapping[str, str],
     accepted: bool,
 ) -> DataFrame | None:
-    """Returns one row of evidence for each partition that has lost records. `policies`: each
-    topic's `cleanup.policy`. `accepted`: the contract judges only what is still there, so nothing
-    depends on the loss."""
+    """Returns one row of evidence for each partition that has lost records. `side`: source or sink.
+    `policies`: each topic's `cleanup.policy`. `accepted`: the contract judges only what is still
+    there, so nothing depends on the loss."""
     rows = []
     for partition_bounds in bounds.partitions:
         gone = lost.get(partition_bounds.partition, Removed())
-        topic, partition = bounds.place(partition_bounds.partition)
+        topic, _ = bounds.place(partition_bounds.partition)
+        start = partition_bounds.start
         losses = []
         if gone.below:
             losses.append(
-                f"{counted(gone.below, 'offset')} below the log start {partition_bounds.start:,}"
+                f"retention or DeleteRecords removed {counted(gone.below, 'offset')} below its log"
+                f" start {start:,}"
             )
         if gone.inside:
-            losses.append(f"{gone.inside:,} at or above it that compaction removed")
+            losses.append(
+                f"compaction removed {counted(gone.inside, 'offset')} at or above its log start"
+                f" {start:,}"
+            )
         if losses:
             policy = (
                 f" The topic's cleanup.policy is {policies[topic]}." if policies.get(topic) else ""
             )
-            why = f"Partition {partition} of {topic} has lost {' and '.join(losses)}.{policy}"
-            place = (
-                partition_bounds.partition,
-                partition_bounds.start,
-                None,
-                None,
-                None,
-                None,
-                None,
-            )
+            why = " and ".join(losses)
+            why = f"{why[:1].upper()}{why[1:]}.{policy}"
+            # The whole partition is the place, and no offset of it.
+            number = partition_bounds.partition
+            of_sink = (number, None, None, None, None, None, None)
+            of_source = (None, None, bounds.topic, number, None, None, None)
+            place = of_sink if side == "sink" else of_source
             rows.append((*place, RANGE if accepted else None, gone.offsets, why))
     return spark.createDataFrame(rows, COLUMNS) if rows else None
 

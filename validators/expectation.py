@@ -116,7 +116,9 @@ class Premise:
     broken: str
     """Why rows of other kinds cannot be judged if it is broken, as a clause."""
     asked: str = ""
-    """The condition for asking it; empty: always."""
+    """Why it is not asked, as a clause; empty: it always is."""
+    remedy_of_sink: str = ""
+    """The remedy if the contract is about the sink alone; empty: the same one."""
 
 
 PREMISES: Mapping[str, Premise] = {
@@ -129,10 +131,10 @@ PREMISES: Mapping[str, Premise] = {
     ),
     "identity_missing": Premise(
         _MATCHED,
-        "Name what every record of both topics holds: `topicproof contract init` proposes an"
-        " identity.",
+        "Name what every record holds: `topicproof contract init` proposes an identity.",
         "some records hold no identity",
         "records are matched by lineage",
+        remedy_of_sink="Name what every record holds.",
     ),
     "identity_repeated": Premise(
         tuple(kind for kind in _MATCHED if kind not in ("phantom", "aborted_input")),
@@ -155,7 +157,7 @@ PREMISES: Mapping[str, Premise] = {
         ("order",),
         "Partition the sink by key, or promise another order.",
         "some keys lie in several partitions",
-        "order per key is promised only then",
+        "the contract promises no order per key",
     ),
     "source_removed": Premise(
         _MATCHED,
@@ -171,19 +173,19 @@ PREMISES: Mapping[str, Premise] = {
     ),
     "recreated": Premise(
         _MATCHED,
-        "Judge the present source with a sink of its own, or name an `identity:` that differs from"
-        " input to input of both.",
+        "Let the pipeline write the outputs of the present source to a new sink, and check that"
+        " one; or name an `identity:` that no two inputs share, old ones included.",
         "a topic was deleted and made again under its name",
-        "records are matched by key",
+        "records are matched by what they hold, whatever the topic",
     ),
 }
 """Conditions that are checked before any kind is judged. A broken premise is UNKNOWN, and so is
 every row of another kind that it explains. What is a violation regardless remains one."""
 
 BY_CONTRACT: Mapping[str, str] = {
-    "wrong_value": "no contract says what the values must be",
-    "offset_ahead": "no consumer group is named",
-    "offset_behind": "no consumer group is named",
+    "wrong_value": "the contract gives no `value:`",
+    "offset_ahead": "the contract names no `group:`",
+    "offset_behind": "the contract names no `group:`",
 }
 """Kinds that are required if a contract asks for them, each with the reason why it is otherwise not
 looked for."""
@@ -231,6 +233,13 @@ NOT_NAMED = "Not required: the contract does not name it."
 
 WORST_FIRST = (Outcome.VIOLATED, Outcome.UNKNOWN, Outcome.HOLDS)
 EXIT_CODES: Mapping[Outcome, int] = {Outcome.HOLDS: 0, Outcome.VIOLATED: 1, Outcome.UNKNOWN: 3}
+
+
+def remedy(premise: str, of_sink: bool) -> str:
+    """Returns what to do about a broken premise. `of_sink`: the contract is about the sink
+    alone."""
+    terms = PREMISES[premise]
+    return terms.remedy_of_sink if of_sink and terms.remedy_of_sink else terms.remedy
 
 
 def merge(outcomes: Iterable[Outcome]) -> Outcome:

@@ -179,11 +179,13 @@ class Transactions:
 
 @dataclass(frozen=True)
 class Example:
-    """A place where a finding shows. `lineage` is `topic/partition/offset/index` of the input."""
+    """A place where a finding shows. `lineage` is `topic/partition/offset/index` of the input; of a
+    whole partition of the source, `topic/partition`."""
 
     partition: int | None
     """Sink partition; None where the sink holds no record (a gap)."""
     offset: int | None
+    """None also where the finding is about the whole partition."""
     lineage: str | None
     transaction: str | None
     why: str

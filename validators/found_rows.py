@@ -244,6 +244,10 @@ def _example(row: Row, source: Bounds, identities: Mapping[Place, str]) -> Examp
             topic, partition = source.place(partition)
         places = (topic, partition, row["source_offset"], row["output_index"])
         lineage = "/".join(str(place) for place in places if place is not None)
+    elif row["source_partition"] is not None and row["partition"] is None:
+        # A row about a whole partition of the source.
+        topic, partition = source.place(row["source_partition"])
+        lineage = f"{topic}/{partition}"
     return Example(
         row["partition"], row["offset"], lineage, row["transaction"], row["why"], identity
     )

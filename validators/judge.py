@@ -18,11 +18,12 @@ from topicproof.validators.expectation import (
     looked_for,
     merge,
     reason_not_required,
+    remedy,
 )
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Check, Finding, Guarantee, NotChecked, Order, Outcome
 from topicproof.validators.found_rows import FoundRows, find_rows
-from topicproof.validators.kinds import order
+from topicproof.validators.kinds import duplicate, gap, order
 from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.report import Report
@@ -30,7 +31,6 @@ from topicproof.validators.sentences import counted
 from topicproof.validators.verdict_sentence import (
     finding_sentence,
     keeps_order,
-    of_sink_alone,
     threshold_warnings,
     unchecked_filter,
     verdict_sentence,
@@ -237,8 +237,10 @@ def _judge_kind(
     outcome = judge_rows(validator.NAME, rows.causes, guarantee)
     by_whom = writers_clause(validator.NAME, primary or count, rows.writers)
     why = finding_sentence(validator.NAME, validator.WORDS, rows.causes, covered, by_whom)
-    if validator.NAME in PREMISES and outcome is Outcome.UNKNOWN:
-        why += f" {PREMISES[validator.NAME].remedy}"
+    if validator.NAME in PREMISES and outcome is Outcome.UNKNOWN and primary:
+        why += f" {remedy(validator.NAME, ledger.agreed.unique)}"
+    if covered:
+        why += _left_out(validator.NAME, ledger)
     if outcome is Outcome.HOLDS and covered == 0:
         without_pairs = order.without_pairs(ledger) if validator.NAME == order.NAME else None
         if without_pairs is not None:
@@ -247,8 +249,6 @@ def _judge_kind(
             outcome, why = Outcome.UNKNOWN, f"Nothing to look at: {_nothing(validator, ledger)}."
     if primary and validator.NAME in EXEMPT[guarantee]:
         why += f" Allowed: {EXEMPT[guarantee][validator.NAME]}."
-    if ledger.agreed.unique:
-        why = of_sink_alone(why)
     return Finding(validator.NAME, outcome, count, primary, explained_by, rows.examples, why)
 
 
@@ -259,7 +259,27 @@ def _nothing(validator: Validator, ledger: Ledger) -> str:
     inside = (transactions.committed or 0) + (transactions.aborted or 0) + (transactions.open or 0)
     if validator.UNIT == "transactions" and inside and transactions.told_by == "raw_log":
         return f"the log holds {counted(inside, 'transaction')}, but no header or journal names one"
+    of_pairs = validator.NAME in (duplicate.NAME, order.NAME) and ledger.committed
+    if of_pairs and not duplicate.covered(ledger):
+        return "no committed record was matched with an input"
+    if of_pairs and ledger.order is Order.PER_KEY and not ledger.keys.all:
+        return "no committed output has a key"
+    if validator.NAME == gap.NAME and ledger.inputs_count:
+        has = " with an identity" if ledger.identified.missing else ""
+        return f"no output is expected of an input{has}"
     return f"there are no {validator.UNIT}"
+
+
+def _left_out(kind: str, ledger: Ledger) -> str:
+    """Formulates which inputs a kind's denominator leaves out: a sentence; empty if none."""
+    nameless = ledger.identified.missing
+    if kind not in (duplicate.NAME, gap.NAME) or not nameless or ledger.agreed.unique:
+        return ""
+    is_single = nameless == 1
+    return (
+        f" {counted(nameless, 'input')} {'has' if is_single else 'have'} no identity, so"
+        f" {'its' if is_single else 'their'} outputs could not be looked for."
+    )
 
 
 def _verdict(ledger: Ledger, counting: Iterable[Finding]) -> Outcome:

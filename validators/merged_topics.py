@@ -53,15 +53,24 @@ def split(bounds: Bounds) -> list[tuple[Bounds, int]]:
     return topics
 
 
-def own_place(bounds: Bounds, column: str = "partition") -> tuple[Column, Column]:
+def own_place(bounds: Bounds, column: str | Column = "partition") -> tuple[Column, Column]:
     """Returns a record's own topic, and its partition's number there. `column`: its partition's
     number in `bounds`."""
-    topic, partition = F.lit(bounds.topic), F.col(column)
+    joined = F.col(column) if isinstance(column, str) else column
+    topic, partition = F.lit(bounds.topic), joined
     for part in bounds.parts:
-        in_part = F.col(column) >= part.first
+        in_part = joined >= part.first
         topic = F.when(in_part, F.lit(part.topic)).otherwise(topic)
-        partition = F.when(in_part, F.col(column) - part.first).otherwise(partition)
+        partition = F.when(in_part, joined - part.first).otherwise(partition)
     return topic, partition
+
+
+def place_text(bounds: Bounds, partition: str | Column, offset: str | Column) -> Column:
+    """Formats a place as `squares-0@17`. `partition`: its number in `bounds`."""
+    if isinstance(partition, str):
+        partition = F.col(partition)
+    topic, number = own_place(bounds, partition)
+    return F.concat(topic, F.lit("-"), number.cast("string"), F.lit("@"), offset)
 
 
 def with_numbered_input(records: DataFrame, bounds: Bounds) -> DataFrame:

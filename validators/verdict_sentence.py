@@ -9,6 +9,7 @@ from topicproof.validators.expectation import (
     RANGE,
     UNDECIDED,
     is_undecided,
+    remedy,
 )
 from topicproof.validators.expected import Expect
 from topicproof.validators.facts.writers import time_of
@@ -92,8 +93,8 @@ def verdict_sentence(
         return f"{about}: {doubt}"
     if ledger.circumstances.replaced:
         vanished = ledger.circumstances.vanished
-        remedy = "Check again." if vanished else PREMISES["recreated"].remedy
-        return f"Could not be judged: {ledger.circumstances.replaced[0]}. {remedy}"
+        step = "Check again." if vanished else PREMISES["recreated"].remedy
+        return f"Could not be judged: {ledger.circumstances.replaced[0]}. {step}"
     rest = _rest(ledger, not_processed)
     bad = [finding for finding in counting if finding.outcome is verdict]
     if verdict is Outcome.VIOLATED:
@@ -113,9 +114,8 @@ def verdict_sentence(
         reasons = [f"{finding.kind}: {_clause(finding)}" for finding in (*broken, *causes)]
         if ledger.pending and not ledger.circumstances.moving:
             reasons.insert(0, f"{counted(ledger.pending, 'offset')} {_pending(ledger)}")
-        remedy = f" {PREMISES[broken[0].kind].remedy}" if broken else ""
-        unknown = f"Could not be judged: {'; '.join(reasons)}{rest}.{remedy}"
-        return of_sink_alone(unknown) if ledger.agreed.unique else unknown
+        step = f" {remedy(broken[0].kind, ledger.agreed.unique)}" if broken else ""
+        return f"Could not be judged: {'; '.join(reasons)}{rest}.{step}"
     praise = _praise(ledger, promise, counting, findings)
     return f"{praise}{_judged_from(ledger)}{_left_out(ledger, findings)}{rest}."
 
@@ -182,7 +182,7 @@ def _judged_from(ledger: Ledger) -> str:
     places = []
     for number, offset in sorted(first.items()):
         topic, partition = ledger.sink_bounds.place(number)
-        places.append(f"{topic}/{partition}/{offset}")
+        places.append(f"{topic}-{partition}@{offset}")
     return f"; judged from {', '.join(places)} on"
 
 
@@ -264,13 +264,6 @@ def unchecked_filter(ledger: Ledger) -> tuple[str, ...]:
         f"{counted(count, 'input')} {has} no output: filtered or lost, and zero_or_one"
         " without a count cannot tell. Give the contract a `count` of 0 or 1, or accept this with"
         " `filtered: unchecked`.",
-    )
-
-
-def of_sink_alone(sentence: str) -> str:
-    """Returns a sentence about both topics as one about the sink, where nothing else is judged."""
-    return sentence.replace(" of both topics", "").replace(
-        ": `topicproof contract init` proposes an identity", ""
     )
 
 

@@ -72,14 +72,12 @@ def located(rows: pd.DataFrame, report: Report, topic: str) -> pd.DataFrame:
     present = rows[rows["partition"].notna()]
     numbers = _numbers(report, topic, present["partition"].unique().tolist())
     present = present[present["partition"].isin(numbers)]
-    first = present["why"].str.extract(duplicate.FIRST_COPY).astype("Int64")
-    in_topic = first[0].isin(_numbers(report, topic, first[0].dropna().unique().tolist()))
+    first = present["why"].str.extract(duplicate.FIRST_COPY)
+    in_topic = first[0] == topic
     placed = present.assign(
         partition=present["partition"].map(numbers),
-        first_partition=first[0]
-        .where(in_topic)
-        .map(lambda number: report.sink.place(number)[1], "ignore"),
-        first_offset=first[1].where(in_topic),
+        first_partition=first[1].where(in_topic).astype("Int64"),
+        first_offset=first[2].where(in_topic).astype("Int64"),
     )
     both = pd.concat([gaps, placed], ignore_index=True).reindex(columns=list(COLUMNS))
     types = dict.fromkeys(("first_partition", "first_offset"), "Int64")

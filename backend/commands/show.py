@@ -19,6 +19,8 @@ EXAMPLES_SHOWN = 3
 """Examples listed of each finding; the report has more."""
 LINEAGE_PARTS = 3
 """Topic, partition and offset of an input; an output's number may follow."""
+PARTITION_PARTS = 2
+"""Topic and partition, where a finding is about a whole partition of the source."""
 
 COLOURS: Mapping[Outcome, Style] = {
     Outcome.HOLDS: "green",
@@ -216,8 +218,11 @@ def _place(report: Report, example: Example) -> str:
     sink, source = "", ""
     if example.partition is not None:
         topic, partition = report.sink.place(example.partition)
-        sink = f"{topic}-{partition}@{example.offset}"
+        sink = f"{topic}-{partition}"
+        sink += "" if example.offset is None else f"@{example.offset}"
     parts = (example.lineage or "").split("/")
+    if len(parts) == PARTITION_PARTS and parts[1].isdecimal():
+        source = f"{parts[0]}-{parts[1]}"
     if len(parts) >= LINEAGE_PARTS and parts[1].isdecimal() and parts[2].isdecimal():
         source = f"input {parts[0]}-{parts[1]}@{parts[2]}"
     place = f"{sink} ({source})" if sink and source else sink or source

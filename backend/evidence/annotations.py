@@ -65,7 +65,8 @@ def place(report: Report, example: Example) -> str:
         return f"{input_place or example.lineage or 'no place'}: {example.why}"
     topic, partition = report.sink.place(example.partition)
     cause = "" if input_place is None else f" Its input: {input_place}."
-    return f"{topic}-{partition}@{example.offset}: {example.why}{cause}"
+    offset = "" if example.offset is None else f"@{example.offset}"
+    return f"{topic}-{partition}{offset}: {example.why}{cause}"
 
 
 def broken(report: Report) -> list[Finding]:

@@ -142,7 +142,8 @@ def _belongs(example: Example, group: Group | None) -> bool:
 def _line(report: Report, example: Example) -> str:
     if example.partition is None:
         return f"{example.lineage or 'no place'}: {example.why}"
-    return f"{report.sink.topic}-{example.partition}@{example.offset}: {example.why}"
+    offset = "" if example.offset is None else f"@{example.offset}"
+    return f"{report.sink.topic}-{example.partition}{offset}: {example.why}"
 
 
 def _text(text: str) -> str:

@@ -90,7 +90,8 @@ def page_time(page: Path) -> str | None:
 def _row(example: Example, topic: str) -> tuple[str, str, str]:
     place = example.lineage or "–"
     if example.partition is not None:
-        place = f"{topic}-{example.partition}@{example.offset}"
+        place = f"{topic}-{example.partition}"
+        place += "" if example.offset is None else f"@{example.offset}"
     return place, example.transaction or "", example.why
 
 

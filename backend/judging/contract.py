@@ -288,6 +288,7 @@ class Contract(BaseModel):
             match,
             self._value_in_sql,
             offsets,
+            self.group,
             self.require,
             warn,
             retained=self.range == "retained",

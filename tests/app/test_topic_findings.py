@@ -13,8 +13,8 @@ from topicproof.app.charts.strip import strip_columns, strip_figure
 from topicproof.app.topic.topic_findings import READ, located, marks, marks_sentence, read_rows
 from topicproof.backend.kafka.log.fates import bins
 
-COPY = "The output of this input is committed 2 times; the first is at {}/{}."
 SINK, SOURCE = TWICE.sink.topic, TWICE.source.topic
+COPY = "The output of this input is committed 2 times; the first is at " + SINK + "-{}@{}."
 
 
 def rows(*given: tuple[str, int | None, int | None, int, str]) -> pd.DataFrame:

@@ -138,7 +138,7 @@ REPORTS = {
             command="`check` with `group:`",
             verdict="VIOLATED",
             kind="offset_ahead",
-            sentence="The group's offset is 10, and of the expected outputs from this input to"
+            sentence="Group … is at offset 10, and of the expected outputs from this input to"
             " there none is committed: 1 lost, 0 pending.",
             test=TOGETHER,
         ),
@@ -148,7 +148,7 @@ REPORTS = {
             command="`check` with `group:`",
             verdict="VIOLATED",
             kind="offset_behind",
-            sentence="The group's offset is 1, and input 4 has its output: it would be processed"
+            sentence="Group … is at offset 1, and the input at offset 4 has its output: it would be processed"
             " again.",
             test=TOGETHER,
         ),
@@ -159,7 +159,7 @@ REPORTS = {
             command="`check` with `group:`",
             verdict="VIOLATED",
             kind="offset_behind",
-            sentence="The group's offset is 9, and input 9 has its output: it would be processed"
+            sentence="Group … is at offset 9, and the input at offset 9 has its output: it would be processed"
             " again.",
             test=TOGETHER,
         ),

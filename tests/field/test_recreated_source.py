@@ -136,8 +136,9 @@ def test_old_outputs_are_none_of_a_new_source(
     require_sentence("twmb/franz-go#1426", report.why)
     assert report.why == (
         "Could not be judged: recreated: All 150 committed records belong to a topic that was"
-        " deleted and made again under its name. Judge the present source with a sink of its own,"
-        " or name an `identity:` that differs from input to input of both."
+        " deleted and made again under its name. Let the pipeline write the outputs of the present"
+        " source to a new sink, and check that one; or name an `identity:` that no two inputs"
+        " share, old ones included."
     )
     pair.process(range(150), 5_000, transactional=transactional)
     report = pair.judge(spark, tmp_path)

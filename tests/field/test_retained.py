@@ -65,7 +65,7 @@ def test_what_is_left_of_a_mirror_is_judged(
     (report,) = check(spark, bootstrap, tmp_path, range="retained", **topics, **ALL_KINDS)
     assert (report.verdict, rows(report)) == (verdict, broken), report.why
     if verdict is Outcome.HOLDS:
-        assert f"; judged from {sink}/0/50 on; 50 offsets lost by the source" in report.why
+        assert f"; judged from {sink}-0@50 on; 50 offsets lost by the source" in report.why
         caught = self_test(spark, tmp_path / "0").caught
         assert {one.kind for one in caught} == {"duplicate", "gap", "order"}
 
@@ -86,7 +86,7 @@ def test_22248_retention_that_overtakes_a_mirror(
         spark, bootstrap, tmp_path / "retained", range="retained", **topics, **ALL_KINDS
     )
     assert report.verdict is Outcome.HOLDS
-    assert f"judged from {sink}/0/21 on;" in report.why
+    assert f"judged from {sink}-0@21 on;" in report.why
     require_sentence("apache/kafka#22248", report.why)
 
 

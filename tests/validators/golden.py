@@ -62,5 +62,6 @@ def _sentences(report: Report) -> Iterator[str]:
             continue
         yield f"  {finding.outcome:8} {finding.kind}: {finding.why}"
         for example in finding.examples[:3]:
-            sink = "" if example.partition is None else f"{example.partition}@{example.offset} "
+            offset = "" if example.offset is None else f"@{example.offset}"
+            sink = "" if example.partition is None else f"{example.partition}{offset} "
             yield f"             {sink}[{example.lineage or ''}] {example.why}"

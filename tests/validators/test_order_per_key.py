@@ -79,8 +79,8 @@ def test_what_each_promise_of_order_finds(
             {},
             Order.PER_KEY,
             Outcome.HOLDS,
-            "Nothing can be out of order: no two of 3 committed outputs share a"
-            " key and a partition.",
+            "Nothing can be out of order: of 3 committed outputs, no two have the same key and"
+            " partition.",
         ),
         (
             "2 C",
@@ -95,7 +95,7 @@ def test_what_each_promise_of_order_finds(
             {(0, offset): None for offset in range(3)},
             Order.PER_KEY,
             Outcome.UNKNOWN,
-            "Nothing to look at: there are no pairs.",
+            "Nothing to look at: no committed output has a key.",
         ),
     ],
     ids=["each key once", "one output", "no output", "no key"],

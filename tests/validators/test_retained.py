@@ -103,7 +103,7 @@ def test_what_is_left_is_judged(
     seen = {kind: row for kind, row in found(report).items() if not kind.endswith("_removed")}
     assert (report.verdict, seen) == (verdict, rows), report.why
     if "phantom" in rows and verdict is Outcome.HOLDS:
-        assert "; judged from squares/0/4 on; 4 offsets lost by the source" in report.why
+        assert "; judged from squares-0@4 on; 4 offsets lost by the source" in report.why
 
 
 def test_a_session_that_has_ended_is_asked_nothing(settings: Settings, tmp_path: Path) -> None:

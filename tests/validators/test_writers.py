@@ -100,8 +100,8 @@ def test_both_copies_of_a_duplicate_name_their_writers(report: Report) -> None:
     assert [(example.transaction, example.why) for example in duplicate.examples] == [
         (
             later,
-            f"The output of this input is committed 2 times; the first is at {TWICE}/1. That one is"
-            f" of {first}.",
+            f"The output of this input is committed 2 times; the first is at squares-{TWICE}@1."
+            f" That one is of {first}.",
         )
     ]
 
@@ -164,7 +164,7 @@ def test_producers_are_named_where_no_coordinator_names_a_transactional_id(
     duplicate = finding_of(unnamed, "duplicate")
     assert [example.transaction for example in duplicate.examples] == writers
     assert duplicate.examples[-1].why.endswith(
-        f"; the first is at {PLAIN}/1. That one is of {plain}."
+        f"; the first is at squares-{PLAIN}@1. That one is of {plain}."
     )
 
 

@@ -20,6 +20,7 @@ from topicproof.validators.kinds import aborted_read
 from topicproof.validators.kinds.matching import is_judged, is_pending, of_another
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import known_aborted, real
+from topicproof.validators.merged_topics import place_text
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "duplicate"
@@ -32,8 +33,8 @@ WORDS = Words(
     bad=Forms("repeats a committed output", "repeat a committed output"),
     good=Forms("is the only copy of its output", "are the only copies of their outputs"),
 )
-FIRST_COPY = r"the first is at (\d+)/(\d+)\."
-"""Finds the first copy's partition and offset in a row's sentence."""
+FIRST_COPY = r"the first is at (\S+)-(\d+)@(\d+)\."
+"""Finds the first copy's topic, partition and offset in a row's sentence."""
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -42,19 +43,17 @@ def find(ledger: Ledger) -> DataFrame | None:
     rows = ledger.sink.join(ledger.repeats, ["partition", "offset"])
     subject = "This identity" if ledger.agreed.unique else "The output of this input"
     why = F.format_string(
-        f"{subject} is committed %d times; the first is at %d/%d.",
+        f"{subject} is committed %d times; the first is at %s.",
         "copies",
-        "first_partition",
-        "first_offset",
+        place_text(ledger.sink_bounds, "first_partition", "first_offset"),
     )
     if ledger.identified.repeated and not ledger.agreed.unique:
         rows = rows.join(_shared(ledger), ["source_partition", "source_offset"], "left")
         shared = F.format_string(
-            "%d committed records hold this identity, and %d inputs do; the first is at %d/%d.",
+            "%d committed records hold this identity, and %d inputs do; the first is at %s.",
             "records",
             "inputs",
-            "first.partition",
-            "first.offset",
+            place_text(ledger.sink_bounds, "first.partition", "first.offset"),
         )
         why = F.when(F.col("records").isNotNull(), shared).otherwise(why)
     # Records of other programs name no transaction, but the raw log knows who wrote both copies.

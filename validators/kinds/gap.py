@@ -100,8 +100,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         )
         .when(
             tail,
-            "This input has no committed output, and no later input of its partition has one (lost"
-            " tail).",
+            "This input has no committed output, and no later input of its partition has one.",
         )
         .when(
             F.lit(many),
@@ -131,8 +130,12 @@ def find(ledger: Ledger) -> DataFrame | None:
     traces = (
         F.when(hidden, " The raw log commits its output, and read_committed did not deliver it.")
         .when(F.col("writer").isNotNull(), aborted)
-        .when(holds("aborted", "source_offset"), " Its output was aborted.")
-        .otherwise("")
+        .when(
+            holds("aborted", "source_offset") | F.col("aborted_offset").isNotNull(),
+            " Its output was aborted.",
+        )
+        .when(F.lit(ledger.raw_log is None) | pending | before, "")
+        .otherwise(" No aborted record names this input either, so the log shows no writer.")
     )
     # If each input has one output, the input alone identifies it.
     index = F.when(F.lit(many), F.col("output_index"))

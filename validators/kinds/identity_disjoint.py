@@ -23,7 +23,10 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 WORDS = Words(
     noun=Forms("committed record", "committed records"),
     bad=Forms("names no input of the source", "name no input of the source"),
-    good=Forms("was matched with the source", "were matched with the source"),
+    good=Forms(
+        "was compared with the source, and names an input of it",
+        "were compared with the source, and some name inputs of it",
+    ),
 )
 
 
@@ -31,12 +34,13 @@ def find(ledger: Ledger) -> DataFrame | None:
     if not ledger.disjoint:
         return None
     rows = ledger.sink.where(F.col("fate") == Fate.COMMITTED.value)
-    why = (
-        "No input has its identity."
-        if ledger.by_key
-        else "It has no lineage header that names the source."
+    why = F.when(F.col("identified"), "No input has its identity.").otherwise(
+        "It holds no identity, so no input is known for it."
     )
-    return evidence(rows, F.lit(0), F.lit(why))
+    if not ledger.by_key:
+        topic = ledger.source_bounds.topic
+        why = F.lit(f"It has no lineage header that names an input of {topic}.")
+    return evidence(rows, F.lit(0), why)
 
 
 def covered(ledger: Ledger) -> int:

@@ -26,7 +26,7 @@ QUESTION = "Does every record hold the identity by which it is matched?"
 UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 WORDS = Words(
-    noun=Forms("record of both topics", "records of both topics"),
+    noun=Forms("record", "records"),
     bad=Forms("holds no identity", "hold no identity"),
     good=Forms("that needs an identity holds one", "that need an identity hold one"),
 )
@@ -67,11 +67,11 @@ def _with_values(rows: DataFrame, reading: DataFrame | None, *place: str) -> Dat
 def _why(subject: str, by: str) -> Column:
     """Formulates that a record holds no identity, with the reason if it lies in its document."""
     carrier, _, path = by.partition(":")
+    undecoded = F.lit(f"{subject} cannot be decoded, so its identity is unknown.")
     absent = F.lit(f"{subject} has no {_spelled(by)}")
-    if carrier != "json":
-        return F.concat(absent, F.lit("."))
-    reason = why_absent(F.col("value"), parse_path(path))
-    return F.concat(absent, F.lit(": "), reason, F.lit("."))
+    if carrier == "json":
+        absent = F.concat(absent, F.lit(": "), why_absent(F.col("value"), parse_path(path)))
+    return F.when(F.col("undecoded").isNotNull(), undecoded).otherwise(F.concat(absent, F.lit(".")))
 
 
 def without_names(why: str) -> str:

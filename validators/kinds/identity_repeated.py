@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from topicproof.validators.evidence import evidence, of_source
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.merged_topics import place_text
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "identity_repeated"
@@ -22,11 +23,9 @@ QUESTION = "Does each input have an identity of its own?"
 UNIT = "inputs"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 WORDS = Words(
-    noun=Forms("input", "inputs"),
-    bad=Forms(
-        "repeats the identity of an earlier input", "repeat the identity of an earlier input"
-    ),
-    good=Forms("has an identity of its own", "have an identity of their own"),
+    noun=Forms("input with an identity", "inputs with an identity"),
+    bad=Forms("repeats that of an earlier input", "repeat that of an earlier input"),
+    good=Forms("shares it with no other", "share it with no other"),
 )
 
 
@@ -43,15 +42,16 @@ def find(ledger: Ledger) -> DataFrame | None:
     )
     later = inputs.where(place > F.col("first"))
     why = F.format_string(
-        "%d inputs hold the identity of this one; the first is at %d/%d.",
+        "%d inputs hold the identity of this one; the first is at %s.",
         "inputs",
-        "first.source_partition",
-        "first.source_offset",
+        place_text(ledger.source_bounds, "first.source_partition", "first.source_offset"),
     )
     rows = of_source(later, ledger.source_bounds.topic).withColumn("output_index", F.lit(None))
     return evidence(rows, F.col("inputs"), why)
 
 
 def covered(ledger: Ledger) -> int:
-    """Counts the inputs of the source's reading, pending ones included."""
-    return ledger.identified.records
+    """Counts the inputs with an identity, pending ones included; all of them if none has one, for
+    then `identity_missing` shows that."""
+    nameless = ledger.identified.missing
+    return ledger.identified.records - nameless or ledger.identified.records

@@ -87,6 +87,11 @@ def is_judged(judged_from: Mapping[int, int], partition: str, offset: str) -> Co
     return F.coalesce(F.col(offset) >= by_partition(partition, judged_from), F.lit(False))
 
 
+def of_group(ledger: Ledger) -> str:
+    """Returns the subject of a sentence about the consumer group of the contract."""
+    return f"Group {ledger.agreed.group}" if ledger.agreed.group else "The group"
+
+
 def untold(ledger: Ledger) -> list[tuple[object, ...]]:
     """Returns a row of evidence for each source partition without a committed offset of the
     group. A partition from which no read_committed consumer ever received a record, such as one of
@@ -94,7 +99,8 @@ def untold(ledger: Ledger) -> list[tuple[object, ...]]:
     the readings show that."""
     offsets, topic = ledger.agreed.offsets or {}, ledger.source_bounds.topic
     why = (
-        "The group has committed no offset of this partition, so it is unknown where it continues."
+        f"{of_group(ledger)} has committed no offset of this partition, so it is unknown where it"
+        " continues."
     )
     without = [
         bounds
@@ -103,7 +109,7 @@ def untold(ledger: Ledger) -> list[tuple[object, ...]]:
     ]
     readable = _readable(ledger, without) if without else set()
     return [
-        (None, None, topic, bounds.partition, bounds.start, None, None, UNTOLD, 0, why)
+        (None, None, topic, bounds.partition, None, None, None, UNTOLD, 0, why)
         for bounds in without
         if bounds.partition in readable
     ]

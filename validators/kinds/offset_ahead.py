@@ -17,7 +17,7 @@ from topicproof.validators.evidence import COLUMNS, evidence, of_source, togethe
 from topicproof.validators.expectation import PENDING
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import identity_repeated
-from topicproof.validators.kinds.matching import untold, why_uncertain
+from topicproof.validators.kinds.matching import of_group, untold, why_uncertain
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import known_aborted
 from topicproof.validators.offsets import by_partition
@@ -63,8 +63,8 @@ def _beyond(ledger: Ledger) -> DataFrame | None:
         else:
             end, cause = stable, PENDING
             why = f"and inputs from {end:,} on are pending: if they commit, they are skipped."
-        place = (ledger.source_bounds.topic, partition.partition, end, None)
-        why = f"The group's offset is {offset:,}, {why}"
+        place = (ledger.source_bounds.topic, partition.partition, None, None)
+        why = f"{of_group(ledger)} is at offset {offset:,}, {why}"
         rows.append((None, None, *place, None, cause, offset - end, why))
     return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
 
@@ -102,8 +102,9 @@ def _lost(ledger: Ledger) -> DataFrame | None:
     )
     undecided = F.col("lost") == F.col("waiting")
     why = F.format_string(
-        "The group's offset is %d, and of the expected outputs from this input to there none is"
+        "%s is at offset %d, and of the expected outputs from this input to there none is"
         " committed: %d lost, %d pending.",
+        F.lit(of_group(ledger)),
         offset,
         F.col("lost") - F.col("waiting"),
         "waiting",

@@ -14,7 +14,7 @@ from topicproof.validators.evidence import COLUMNS
 from topicproof.validators.expectation import MOVEMENT
 from topicproof.validators.finding import Witness
 from topicproof.validators.kinds import identity_missing, identity_repeated, source_removed
-from topicproof.validators.kinds.matching import untold
+from topicproof.validators.kinds.matching import of_group, untold
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -50,8 +50,8 @@ def find(ledger: Ledger) -> DataFrame | None:
         after = ledger.after(partition)
         if offset is not None and offset < after:
             why = (
-                f"The group's offset is {offset}, and input {after - 1} has its output: it would be"
-                " processed again."
+                f"{of_group(ledger)} is at offset {offset:,}, and the input at offset"
+                f" {after - 1:,} has its output: it would be processed again."
             )
             place = (ledger.source_bounds.topic, partition, offset, None)
             rows.append((None, None, *place, None, cause, after - offset, why))

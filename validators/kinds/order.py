@@ -17,12 +17,13 @@ from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import evidence
 from topicproof.validators.expectation import FIRST_COPY, PENDING
-from topicproof.validators.finding import Order, Witness
+from topicproof.validators.finding import Bounds, Order, Witness
 from topicproof.validators.kinds import aborted_read, duplicate, identity_missing, sink_removed
 from topicproof.validators.kinds.matching import is_judged, of_another
 from topicproof.validators.ledger.counts import first_unknown
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import LINE, known_aborted, ordered, real
+from topicproof.validators.merged_topics import place_text
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "order"
@@ -74,7 +75,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         .when(maybe, F.col("maybe_offset_before"))
         .otherwise(F.col("offset_before")),
     )
-    why = _behind(above.getField("source_offset"), above.getField("output_index"))
+    why = _behind(ledger.source_bounds, above)
     cause = F.when(known_aborted() | F.col("aborted_before"), aborted_read.NAME)
     another = _of_another(ledger)
     if another is not None:
@@ -85,24 +86,23 @@ def find(ledger: Ledger) -> DataFrame | None:
     return evidence(rows, backwards, why, F.when(~certain, cause).otherwise(_uncertain(ledger)))
 
 
-def _behind(offset: Column, index: Column) -> Column:
-    """Formulates which record a row stands behind, though its own place is not beyond it. `offset`
-    and `index`: the input and output index of that record."""
+def _behind(source: Bounds, above: Column) -> Column:
+    """Formulates which record a row comes after, though its own place is not beyond it. `above`:
+    the input and output index of that record."""
+    offset, index = above.getField("source_offset"), above.getField("output_index")
+    place = place_text(source, "source_partition", "source_offset")
     later_input = F.format_string(
-        "The output of source offset %d stands behind the output of offset %d of the same source"
-        " partition.",
-        "source_offset",
-        offset,
+        "The output of %s comes after the output of %s.",
+        place,
+        place_text(source, "source_partition", offset),
     )
     later_output = F.format_string(
-        "Output %d of source offset %d, counted from 0, stands behind output %d of the same input.",
+        "Output %d of %s, counted from 0, comes after output %d of the same input.",
         "output_index",
-        "source_offset",
+        place,
         index,
     )
-    again = F.format_string(
-        "The output of source offset %d stands behind another copy of itself.", "source_offset"
-    )
+    again = F.format_string("The output of %s comes after another copy of itself.", place)
     return (
         F.when(F.col("source_offset") != offset, later_input)
         .when(F.col("output_index") != index, later_output)
@@ -164,7 +164,11 @@ def without_pairs(ledger: Ledger) -> str | None:
         return None
     if outputs == 1:
         return "Nothing can be out of order: there is one committed output"
+    certain = " whose input is certain" if ledger.identified.repeated else ""
     shared = (
-        "a key and a partition" if per_key else "both partitions, of the source and of the sink"
+        "have the same key and partition"
+        if per_key
+        else "have the same partition in the source and in the sink"
     )
-    return f"Nothing can be out of order: no two of {outputs:,} committed outputs share {shared}"
+    pairs = f"of {outputs:,} committed outputs, no two{certain} {shared}"
+    return f"Nothing can be out of order: {pairs}"

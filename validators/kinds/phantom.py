@@ -63,7 +63,11 @@ def find(ledger: Ledger) -> DataFrame | None:
         )
         .when(place == Place.ABORTED.value, "Its input was aborted in the source.")
         .when(place == Place.BEFORE.value, "Its input lies before the judged range.")
-        .when(is_pending(ledger), "Its input is pending in the source.")
+        .when(
+            is_pending(ledger),
+            "Its input lies at or above the last stable offset of the source: no read_committed"
+            " consumer receives it before the open transaction there ends.",
+        )
         .when(place == Place.AFTER.value, "Its input lies beyond the judged range.")
         .when(
             place == Place.REMOVED.value,
@@ -100,7 +104,9 @@ def find(ledger: Ledger) -> DataFrame | None:
 def _unknown(ledger: Ledger) -> Column:
     """Formulates why no input is known for a record."""
     if not ledger.by_key:
-        return F.lit("It has no lineage header that names an input.")
+        return F.lit(
+            f"It has no lineage header that names an input of {ledger.source_bounds.topic}."
+        )
     return F.when(F.col("identified"), "No input of the source has its identity.").otherwise(
         "It holds no identity, so no input is known for it."
     )

@@ -35,6 +35,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     circumstances = ledger.circumstances
     return removed(
         ledger.spark,
+        "sink",
         ledger.sink_bounds,
         circumstances.sink_removed,
         circumstances.policies,

@@ -36,6 +36,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     circumstances = ledger.circumstances
     return removed(
         ledger.spark,
+        "source",
         ledger.source_bounds,
         circumstances.source_removed,
         {**circumstances.policies, **circumstances.source_policies},

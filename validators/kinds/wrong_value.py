@@ -60,16 +60,21 @@ def find(ledger: Ledger) -> DataFrame | None:
         shown("wanted"),
         F.lit(" is expected."),
     )
+    unclear = "It cannot be compared: its value or its input cannot be decoded."
+    why = F.when(_is_undecoded(), F.lit(unclear)).otherwise(why)
     return evidence(rows, F.lit(0), why, _cause(ledger))
 
 
 def _cause(ledger: Ledger) -> Column:
     """Returns why a value may be right after all: one of the two records cannot be decoded, or
     another one is the true input."""
-    lost = F.col("undecoded").isNotNull() | F.col("unknown")
     another = of_another(ledger)
-    cause = F.when(lost, F.lit(undecodable.NAME))
+    cause = F.when(_is_undecoded(), F.lit(undecodable.NAME))
     return cause if another is None else cause.otherwise(another)
+
+
+def _is_undecoded() -> Column:
+    return F.col("undecoded").isNotNull() | F.col("unknown")
 
 
 def shown(value: str) -> Column:
