@@ -30,6 +30,8 @@ DAMAGED = (
 )
 """What Python's zip files and decompressors raise for what no program packs, beside OSError and
 ValueError."""
+DEPTH_MAX = 20
+"""Evidence of several sinks and stages has five."""
 NAME_BYTES_MAX = 255
 """The longest name of a file on most disks."""
 
@@ -41,9 +43,15 @@ def unpacked(packed: Path) -> Iterator[Path]:
     with TemporaryDirectory(prefix="topicproof-unpacked-") as name:
         folder = Path(name)
         unpack(packed, folder)
+        if (folder / MANIFEST).is_file():
+            yield folder
+            return
         inner = [path for path in folder.iterdir() if path.is_dir()]
-        alone = len(inner) == 1 and not (folder / MANIFEST).is_file()
-        yield inner[0] if alone else folder
+        beside = sorted(plain_name(path.name) for path in folder.iterdir() if path not in inner)
+        if len(inner) == 1 and beside:
+            # A forged page beside the folder would be opened as if it had been verified.
+            raise EvidenceError(f"{packed} holds {beside[0]} beside its one folder of evidence.")
+        yield inner[0] if len(inner) == 1 else folder
 
 
 def unpack(packed: Path, folder: Path) -> None:
@@ -73,6 +81,8 @@ def _require_sound(packed: Path, entries: list[zipfile.ZipInfo], free: int) -> N
         if not parts or entry.filename.startswith("/") or ".." in parts or "\\" in entry.filename:
             name = plain_name(entry.filename)
             raise EvidenceError(f"{packed} names {name!r}, which lies outside of it.")
+        if len(parts) > DEPTH_MAX:
+            raise EvidenceError(f"{packed} has folders nested more than {DEPTH_MAX} deep.")
         if not entry.filename.isprintable() or max(map(_length, parts)) > NAME_BYTES_MAX:
             raise EvidenceError(
                 f"{packed} names {plain_name(entry.filename)}, which is no name of a file of"

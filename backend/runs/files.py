@@ -33,6 +33,7 @@ from topicproof.backend.runs.download_limits import Limits
 REASON_HEADER = "topicproof-reason"
 """Header of a dead letter with its reason."""
 
+UNPACKED = {"Accept-Encoding": "identity"}
 AT_ONCE = 8
 """Concurrent downloads per task, and files passed on at a time."""
 
@@ -150,14 +151,16 @@ def _download(client: httpx.Client, limits: Limits, url: str) -> bytes:
     deadline = time.monotonic() + limits.timeout_s
     body = bytearray()
     try:
-        with client.stream("GET", url) as answer:
+        with client.stream("GET", url, headers=UNPACKED) as answer:
             if answer.status_code >= 500:
                 raise _Again(f"missing: the server answered {answer.status_code}")
             if answer.status_code != 200:
                 raise BadFile(f"missing: the server answered {answer.status_code}")
             if int(answer.headers.get("Content-Length", "0")) > limits.bytes_max:
                 raise BadFile(f"oversized: more than {limits.bytes_max:,} bytes")
-            # Decompressed size: a small answer may be a large file.
+            # A piece of a packed answer is unpacked at once, however large it becomes.
+            if answer.headers.get("Content-Encoding", "identity") != "identity":
+                raise BadFile("malformed: the server packed it, although it was asked not to")
             for piece in answer.iter_bytes():
                 body += piece
                 if len(body) > limits.bytes_max:

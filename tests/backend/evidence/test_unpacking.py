@@ -35,6 +35,16 @@ def test_a_download_is_unpacked_for_as_long_as_it_is_read(tmp_path: Path) -> Non
     assert not folder.exists()
 
 
+def test_a_page_beside_the_folder_of_evidence_is_refused(tmp_path: Path) -> None:
+    """Story: a zip file holds genuine evidence in a folder, and a forged page beside it."""
+    both = packed(tmp_path / "a.zip", "run/manifest.json", "report.html")
+    with (
+        pytest.raises(EvidenceError, match="holds report.html beside its one folder"),
+        unpacked(both),
+    ):
+        pass
+
+
 @pytest.mark.parametrize(
     ("names", "mode", "why"),
     [
@@ -45,6 +55,7 @@ def test_a_download_is_unpacked_for_as_long_as_it_is_read(tmp_path: Path) -> Non
         (("x",), stat.S_IFLNK | 0o777, "not a plain file"),
         (("x",), stat.S_IFIFO, "not a plain file"),
         (("a/x", "a//x"), 0, "twice"),
+        (("a/" * 1_500 + "x",), 0, "nested more than 20 deep"),
     ],
     ids=lambda given: str(given),
 )

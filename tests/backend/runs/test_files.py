@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -58,6 +60,29 @@ def test_a_redirect_is_not_followed() -> None:
     with (
         httpx.Client(transport=httpx.MockTransport(redirect)) as client,
         pytest.raises(BadFile, match="missing: the server answered 302"),
+    ):
+        download(client, Limits(), "http://127.0.0.1/a.csv")
+
+
+def test_a_packed_answer_is_not_unpacked() -> None:
+    """Story: the server packs a file twice, so that a small answer becomes gigabytes. It was asked
+    not to."""
+
+    def bomb(request: httpx.Request) -> httpx.Response:
+        assert request.headers["Accept-Encoding"] == "identity"
+        body = gzip.compress(gzip.compress(bytes(10_000_000)))
+        return httpx.Response(200, headers={"Content-Encoding": "gzip, gzip"}, stream=Once(body))
+
+    class Once(httpx.SyncByteStream):
+        def __init__(self, body: bytes) -> None:
+            self.body = body
+
+        def __iter__(self) -> Iterator[bytes]:
+            yield self.body
+
+    with (
+        httpx.Client(transport=httpx.MockTransport(bomb)) as client,
+        pytest.raises(BadFile, match="the server packed it"),
     ):
         download(client, Limits(), "http://127.0.0.1/a.csv")
 
