@@ -148,8 +148,8 @@ REPORTS = {
             command="`check` with `group:`",
             verdict="VIOLATED",
             kind="offset_behind",
-            sentence="Group … is at offset 1, and the input at offset 4 has its output: it would be processed"
-            " again.",
+            sentence="Group … is at offset 1, and the input at offset 4 has its output: it would be"
+            " processed again.",
             test=TOGETHER,
         ),
         PublicReport(
@@ -159,8 +159,8 @@ REPORTS = {
             command="`check` with `group:`",
             verdict="VIOLATED",
             kind="offset_behind",
-            sentence="Group … is at offset 9, and the input at offset 9 has its output: it would be processed"
-            " again.",
+            sentence="Group … is at offset 9, and the input at offset 9 has its output: it would be"
+            " processed again.",
             test=TOGETHER,
         ),
         PublicReport(

@@ -39,7 +39,7 @@ def test_a_page_beside_the_folder_of_evidence_is_refused(tmp_path: Path) -> None
     """Story: a zip file holds genuine evidence in a folder, and a forged page beside it."""
     both = packed(tmp_path / "a.zip", "run/manifest.json", "report.html")
     with (
-        pytest.raises(EvidenceError, match="holds report.html beside its one folder"),
+        pytest.raises(EvidenceError, match=r"holds report\.html beside its one folder"),
         unpacked(both),
     ):
         pass
