@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,6 +39,7 @@ from topicproof.backend.evidence.folder import (
     names_beside,
 )
 from topicproof.backend.evidence.manifest import Payloads, read_manifest, require_unchanged
+from topicproof.backend.evidence.private_copy import private_evidence
 from topicproof.backend.evidence.read_limits import UNPACKED_BYTES_MAX, plain_name
 from topicproof.backend.evidence.signoff_trust import SignoffTrust
 from topicproof.backend.evidence.unpacking import unpacked
@@ -168,6 +169,14 @@ def verify(
                     verify_evidence(spark, verification.folder, address, source, verification)
                     for verification in verifications
                 ]
+    if Path(folder).is_dir() and not is_url(folder):
+        # A private copy is shown as the folder that it was made of.
+        shown = Path(folder).absolute()
+        verifications = [
+            replace(verification, folder=shown / verification.folder.relative_to(place))
+            for verification in verifications
+        ]
+        place = shown
     folders = keyring_folders(settings)
     answers = [
         {**_verified_json(verification), "keyrings": list(map(str, folders)), "beside": beside}
@@ -247,11 +256,12 @@ def signoff(
 
 
 def _at_hand(place: str) -> AbstractContextManager[Path]:
-    """Give the folder of evidence: as it is, unpacked, or a copy of what is at a URL."""
+    """Give the folder of evidence, which nobody else can change: as it is, a copy of a folder or of
+    what is at a URL, or unpacked."""
     if is_url(place):
         return downloaded(place, UNPACKED_BYTES_MAX)
     path = Path(place)
-    return unpacked(path) if path.is_file() else nullcontext(path.absolute())
+    return unpacked(path) if path.is_file() else private_evidence(path)
 
 
 def _day(text: str | None) -> date | None:
