@@ -20,7 +20,7 @@ from topicproof.backend.kafka.client_configs import (
 )
 from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.log.batches import SCHEMA
-from topicproof.backend.kafka.log.inflation import fetch_bytes, largest_ratio
+from topicproof.backend.kafka.log.inflation import fetch_bytes, largest_ratio, polled_records
 from topicproof.backend.kafka.log.rawlog_source import FORMAT, KafkaRawLog
 from topicproof.backend.services.spark import failed
 from topicproof.validators.finding import Bounds
@@ -60,7 +60,8 @@ def scan_log(spark: SparkSession, address: Address, bounds: Bounds) -> pa.Table:
 def source_options(address: Address, batches: pa.Table) -> dict[str, str]:
     """Return the options of Spark's Kafka source for a topic with these batches."""
     fetched = fetch_bytes(largest_ratio(batches), SPARK_FETCH_BYTES)
-    return spark_range_options(address, fetched)
+    options = spark_range_options(address, fetched)
+    return {**options, "kafka.max.poll.records": str(polled_records(batches))}
 
 
 def _by_spark(spark: SparkSession, address: Address, bounds: Bounds) -> pa.Table:

@@ -37,6 +37,14 @@ from topicproof.backend.kafka.log.batches import (
 RECORD_BYTES_MAX = 2**25
 """The largest record that is read, with key, value and headers. A task of Spark holds some four
 copies. Brokers accept 1 MB by default, and records of 10 MB are in use."""
+HEADER_BYTES = 100
+"""What a header takes in memory beside its own bytes, in Java as in Python."""
+HEADED_GROWTH = 1 + HEADER_BYTES // 2
+"""A header without name and value has two bytes in the log."""
+HEADED_BYTES_MIN = RECORD_BYTES_MAX // HEADED_GROWTH
+"""A shorter record cannot have so many headers that it takes more than `RECORD_BYTES_MAX`."""
+POLLED_RECORDS, POLLED_BYTES_MAX = 500, 2**28
+"""Records that Java's consumer hands out at once by default, and what they may take together."""
 BATCH_BYTES_MAX = DECOMPRESSED_BYTES_MAX
 """The largest batch that is read. A reader may hold all of its records."""
 GZIP_RATIO_MAX = 1_032
@@ -70,6 +78,15 @@ def largest_ratio(batches: pa.Table) -> float:
     """Return how many times larger a batch becomes at most (`batches.SCHEMA`)."""
     sizes = np.maximum(np.asarray(batches["size"]), 1)
     return float((np.asarray(batches["inflated"]) / sizes).max(initial=1.0))
+
+
+def polled_records(batches: pa.Table) -> int:
+    """Return how many records Java's consumer may hand out at once, so that they take at most
+    `POLLED_BYTES_MAX` even if all are headers (`batches.SCHEMA`)."""
+    counts = np.maximum(np.asarray(batches["count"]), 1)
+    averages = np.asarray(batches["inflated"]) * (HEADED_GROWTH / counts)
+    most = float(np.minimum(averages, RECORD_BYTES_MAX).max(initial=1.0))
+    return int(np.clip(POLLED_BYTES_MAX / max(most, 1.0), 1, POLLED_RECORDS))
 
 
 def inflated_sizes(data: memoryview, positions: Sequence[int], rows: Headers) -> Sizes:
@@ -154,9 +171,10 @@ def counted_size(data: memoryview, compression: int, most: int = BATCH_BYTES_MAX
 def require_readable(rows: Headers, data: memoryview, positions: Sequence[int], topic: str) -> None:
     """Raise RecordTooLarge for a batch or a record that would exhaust a reader's memory.
 
-    `rows` have the bounds of `inflated_sizes`; only what these do not settle is decompressed.
+    `rows` have the bounds of `inflated_sizes`; only what these do not settle is decompressed. A
+    header counts as its bytes and `HEADER_BYTES`: two bytes of the log are enough for one.
     """
-    for index in np.flatnonzero(rows["inflated"] > RECORD_BYTES_MAX).tolist():
+    for index in np.flatnonzero(rows["inflated"] > HEADED_BYTES_MIN).tolist():
         row, at = rows[index], positions[index]
         batch = data[at : at + int(row["size"])]
         records, codec = batch[HEADER.itemsize :], int(row["compression"])
@@ -168,13 +186,12 @@ def require_readable(rows: Headers, data: memoryview, positions: Sequence[int], 
                 "The record" if row["count"] == 1 else f"The batch of {row['count']:,} records"
             )
             raise too_large(f"{subject} at {where}", int(row["size"]), BATCH_BYTES_MAX, codec)
-        if size > RECORD_BYTES_MAX:
-            offset, largest = largest_record(batch)
+        if size > HEADED_BYTES_MIN:
+            offset, largest, headers = largest_record(batch)
             if largest > RECORD_BYTES_MAX:
-                where = f"{topic}-{int(row['partition'])}, offset {offset:,}"
-                raise too_large(
-                    f"The record at {where}", int(row["size"]), RECORD_BYTES_MAX, codec, largest
-                )
+                many = f" with {headers:,} headers" if headers else ""
+                subject = f"The record{many} at {topic}-{int(row['partition'])}, offset {offset:,}"
+                raise too_large(subject, int(row["size"]), RECORD_BYTES_MAX, codec, largest)
 
 
 def too_large(
@@ -191,24 +208,40 @@ def too_large(
     )
 
 
-def largest_record(batch: memoryview) -> tuple[int, int]:
-    """Return offset and size of the largest record of a batch. The caller has limited its size.
-    What cannot be decoded counts as no record: readers refuse it."""
+def largest_record(batch: memoryview) -> tuple[int, int, int]:
+    """Return offset, bytes in memory and headers of the record of a batch that takes most. The
+    headers of shorter records than `HEADED_BYTES_MIN` are not counted (0). The caller has limited
+    the batch's size. What cannot be decoded counts as no record: readers refuse it."""
     header: Any = np.frombuffer(batch[: HEADER.itemsize], HEADER)[0]
     codec = int(header["attributes"]) & COMPRESSION_BITS
     base, at = int(header["base_offset"]), 0
-    offset, largest = base, 0
+    offset, largest, most_headers = base, 0, 0
     try:
         records = memoryview(decompress(batch[HEADER.itemsize :], codec))
         for _ in range(int(header["count"])):
             length, at = varint(records, at)
-            if length > largest:
-                _, inner = varint(records, at + 1)
-                offset, largest = base + varint(records, inner)[0], length
+            if length > min(largest, HEADED_BYTES_MIN):
+                delta, headers = _offset_and_headers(records, at)
+                if length + headers * HEADER_BYTES > largest:
+                    offset, largest = base + delta, length + headers * HEADER_BYTES
+                    most_headers = headers
             at += max(length, 0)
+            if len(records) - at <= min(largest, HEADED_BYTES_MIN):
+                break
     except (OSError, IndexError, ValueError, struct.error):
         pass
-    return offset, largest
+    return offset, largest, most_headers
+
+
+def _offset_and_headers(records: memoryview, at: int) -> tuple[int, int]:
+    """Return a record's distance from the batch's first offset, and its number of headers. Raises
+    IndexError, ValueError for a broken record."""
+    _, at = varint(records, at + 1)
+    delta, at = varint(records, at)
+    for _field in ("key", "value"):
+        length, at = varint(records, at)
+        at += max(length, 0)
+    return delta, max(varint(records, at)[0], 0)
 
 
 def _snappy_bound(data: memoryview) -> int:

@@ -15,10 +15,14 @@ from topicproof.backend.errors import RecordTooLarge
 from topicproof.backend.kafka.log.batches import COMPRESSIONS, HEADER, ROW
 from topicproof.backend.kafka.log.inflation import (
     BATCH_BYTES_MAX,
+    HEADED_BYTES_MIN,
+    HEADER_BYTES,
+    POLLED_RECORDS,
     RECORD_BYTES_MAX,
     counted_size,
     fetch_bytes,
     inflated_sizes,
+    polled_records,
     require_readable,
     size_bound,
 )
@@ -51,11 +55,14 @@ def varint(number: int) -> bytes:
     return encoded + bytes([zigzag])
 
 
-def batch(codec: str, *values: bytes) -> tuple[memoryview, list[int], np.ndarray]:
-    """A batch of records with these values, from offset 7 on, and its row."""
+def batch(codec: str, *values: bytes, headers: int = 0) -> tuple[memoryview, list[int], np.ndarray]:
+    """A batch of records with these values, from offset 7 on, and its row. Its last record has so
+    many headers without name and value."""
     records = b""
     for number, value in enumerate(values):
-        body = b"\0\0" + varint(number) + b"\x01" + varint(len(value)) + value + b"\0"
+        body = b"\0\0" + varint(number) + b"\x01" + varint(len(value)) + value
+        of_last = headers if number == len(values) - 1 else 0
+        body += varint(of_last) + b"\0\x01" * of_last
         records += varint(len(body)) + body
     stored = records if codec == "none" else compressed(codec, records)
     header = np.zeros(1, HEADER)
@@ -148,3 +155,30 @@ def test_a_reader_fetches_less_where_batches_grow() -> None:
     assert fetch_bytes(5.0, 8_000_000) == 8_000_000
     assert fetch_bytes(32_768.0, 8_000_000) == 4_096
     assert fetch_bytes(float("inf"), 8_000_000) == 1
+
+
+@pytest.mark.parametrize("codec", ["none", *CODECS])
+def test_headers_count_as_what_they_take_in_memory(codec: str) -> None:
+    """Story: a record of 700 kB is nothing but headers, some hundred bytes of zstd. In a reader's
+    memory it is larger than any record may be."""
+    most = RECORD_BYTES_MAX // HEADER_BYTES
+    data, positions, rows = batch(codec, b"a", b"b", headers=most)
+    sentence = f"The record with {most:,} headers at orders-0, offset 8 takes 34,"
+    with pytest.raises(RecordTooLarge, match=sentence):
+        require_readable(rows, data, positions, "orders")
+    data, positions, rows = batch(codec, b"a", bytes(HEADED_BYTES_MIN), headers=most // 2)
+    require_readable(rows, data, positions, "orders")
+
+
+def test_fewer_records_are_polled_where_they_may_be_all_headers() -> None:
+    """Story: each record takes 30 MB as decoded, 70 bytes in the log. 500 at once are Spark's
+    heap. Ordinary batches of small records, also of a few, are polled as ever."""
+
+    def polled(inflated: int, count: int) -> int:
+        return polled_records(pa.table({"inflated": [100, inflated], "count": [1, count]}))
+
+    assert polled(600_000, 1) == 8
+    assert polled(90_000_000, 3) == 8
+    assert polled(1_000_000, 5_000) == POLLED_RECORDS
+    assert polled(16_384, 10) == POLLED_RECORDS
+    assert polled_records(pa.table({"inflated": pa.array([], "int64"), "count": []})) == 500
