@@ -171,12 +171,12 @@ def verify(
                 ]
     if Path(folder).is_dir() and not is_url(folder):
         # A private copy is shown as the folder that it was made of.
-        shown = Path(folder).absolute()
+        received = Path(folder).absolute()
         verifications = [
-            replace(verification, folder=shown / verification.folder.relative_to(place))
+            replace(verification, folder=received / verification.folder.relative_to(place))
             for verification in verifications
         ]
-        place = shown
+        place = received
     folders = keyring_folders(settings)
     answers = [
         {**_verified_json(verification), "keyrings": list(map(str, folders)), "beside": beside}

@@ -30,17 +30,17 @@ def private_evidence(folder: Path) -> Iterator[Path]:
     """Return a folder with this content that nobody else can change, for as long as the block
     lasts: the folder itself, or a copy. Errors in the block name the folder. Raises
     EvidenceError."""
-    shown = folder.absolute()
+    received = folder.absolute()
     place = folder.resolve()
     if not place.is_dir():
-        raise EvidenceError(f"{shown} holds no evidence: there is no {MANIFEST} in it.")
+        raise EvidenceError(f"{received} holds no evidence: there is no {MANIFEST} in it.")
     with TemporaryDirectory(prefix="topicproof-verify-") as name:
         try:
             if not only_we_write(place):
                 place = _copy(place, Path(name).resolve() / COPY)
             yield place
         except EvidenceError as error:
-            raise EvidenceError(str(error).replace(str(place), str(shown))) from error
+            raise EvidenceError(str(error).replace(str(place), str(received))) from error
 
 
 def only_we_write(folder: Path) -> bool:
