@@ -250,6 +250,7 @@ def test_received_folders_are_read_within_limits() -> None:
         ("attestation.py", "open"),  # bounded there
         ("manifest.py", "open"),  # hashes
         ("unpacking.py", "open"),  # unpacks within limits
+        ("private_copy.py", "open"),  # copies within limits
         ("page.py", "open"),  # bounded there
         ("page.py", "read_text"),  # files of this program
         ("copy.py", "ParquetFile"),  # our own evidence, by batches
