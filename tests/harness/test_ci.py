@@ -104,6 +104,19 @@ def _filled(text: str, given: Mapping[str, str]) -> str:
     return re.sub(r"\$\{\{ ([a-z.-]+) \}\}", lambda found: given[found[1]], text)
 
 
+def test_gitlab_forgives_no_install_that_failed(tmp_path: Path) -> None:
+    """Story: a mirror of packages stalls, and pip ends with 2, which the job forgives as a warning
+    of a check. Nothing was judged, so the job must fail."""
+    _spec, jobs = yaml.safe_load_all((ROOT / "templates" / "topicproof.yml").read_text())
+    for name in ("python", "apt-get"):
+        program = tmp_path / name
+        program.write_text("#!/bin/sh\nexit 2\n")
+        program.chmod(0o700)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PACKAGE": "topicproof[cli]"}
+    for line in jobs["topicproof"]["before_script"]:
+        assert _shell(line, environment, tmp_path).returncode == 3
+
+
 def test_gitlab_shows_findings_as_test_cases(
     topicproof_broker: Broker,
     topicproof_topic: Callable[..., Topic],
