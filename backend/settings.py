@@ -300,11 +300,11 @@ def nearest(folder: Path) -> Path:
 
 def writable(folder: Path) -> None:
     """Create `folder` and check that it is writable. Raises SetupError naming the remedy."""
-    probe = folder / f".probe-{os.getpid()}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
+        # Two sessions of one process may ask at once, so each has a name of its own.
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe-"):
+            pass
     except OSError as error:
         raise SetupError(
             f"The home folder {folder} cannot be written ({error.strerror}). Set TOPICPROOF_HOME to"
