@@ -216,6 +216,22 @@ def test_names_say_what_they_hold() -> None:
     assert wrong == []
 
 
+TOO_LARGE = {"Settings", "PlanFields", "Ledger", "_LedgerCounts"}
+"""Classes with more than 20 fields. `Settings` stays; none may be added."""
+
+
+def test_a_class_of_values_is_seen_at_a_glance() -> None:
+    """Story: a reader opens a class that only holds values. It has at most 20 fields; what belongs
+    together is a value of its own."""
+    fields_by_class = {
+        node.name: sum(isinstance(statement, ast.AnnAssign) for statement in node.body)
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+    assert {name for name, count in fields_by_class.items() if count > 20} == TOO_LARGE
+
+
 def test_arguments_are_not_grouped_for_the_formatter() -> None:
     """Story: a reader counts the arguments of a call. None are hidden in a tuple that is unpacked
     on the spot."""

@@ -24,7 +24,7 @@ def totals(settings: Settings, run: Run) -> None:
     """Shows whether the totals are right and, on demand, each total as a consumer of the sink sees
     it now, if no parts of the run's records are masked for this person. For windows, shows whether
     their counts are right. Other runs show nothing."""
-    for sink, result in run.facts.values.items():
+    for sink, result in run.facts.results.values.items():
         word = wording.OUTCOME_WORDS[result.verdict]
         st.markdown(
             f"{word.symbol} Values of **{wording.plain(sink)}**: {word.word}."

@@ -183,7 +183,7 @@ def choose(run: Run | None, runs: Sequence[Run]) -> None:
 def choose_stage(run: Run) -> str | None:
     """Asks which stage's verdict to show for a run of several stages (`&stage=NAME`); None: the
     verdict end to end."""
-    verdicts = run.facts.verdicts
+    verdicts = run.facts.results.verdicts
     if not verdicts:
         return None
     requested = st.query_params.get("stage")

@@ -68,8 +68,8 @@ def _print_closer(run_id: str) -> None:
 
 def print_stages(run: Run) -> None:
     """Print what each of several stages proves, and whether totals are right."""
-    facts = run.facts
-    for kind, verdicts in (("stage", facts.verdicts), ("values of", facts.values)):
+    facts, results = run.facts, run.facts.results
+    for kind, verdicts in (("stage", results.verdicts), ("values of", results.values)):
         for name, verdict in verdicts.items():
             out.line(f"{kind} {name}: {verdict.verdict}: {verdict.why}")
     if text := balances(facts):

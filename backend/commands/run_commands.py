@@ -363,7 +363,7 @@ def show(run_id: RunId, all_kinds: AllKinds = False, json_: Json = None) -> None
         name: json.loads(
             (stage_folder(run_.folder(settings), name) / REPORT).read_text(encoding="utf-8")
         )
-        for name in run_.facts.verdicts
+        for name in run_.facts.results.verdicts
     }
     signed = signoffs(history, run_id)
     document = {

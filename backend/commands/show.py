@@ -74,7 +74,7 @@ def side_effects(progress: Progress) -> str:
 def balances(facts: Facts) -> str:
     """Return whether totals equal the sum of the distinct payments, in the scenario totals; else an
     empty text."""
-    wrong, accounts = facts.wrong_by, facts.accounts
+    wrong, accounts = facts.results.wrong_by, facts.results.accounts
     if wrong is None or accounts is None:
         return ""
     if not wrong:

@@ -7,7 +7,7 @@ histories of other versions can be read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
@@ -71,6 +71,23 @@ class StageVerdict:
 
 
 @dataclass(frozen=True)
+class RunResults:
+    """What a run found beside its report. In JSON these are fields of `Facts`."""
+
+    verdicts: Mapping[str, StageVerdict] = field(default_factory=dict)
+    """Verdicts by stage, if there are several."""
+    values: Mapping[str, StageVerdict] = field(default_factory=dict)
+    """Verdicts on totals or counts, by sink."""
+    accounts: int | None = None
+    """Number of accounts, in the scenario totals."""
+    wrong_by: Mapping[str, int] | None = None
+    """Cents of error per wrong account, in the scenario totals."""
+
+
+NO_RESULTS = RunResults()
+
+
+@dataclass(frozen=True)
 class Facts:
     """Decisions at a run's creation, and results at its end. A check has only a source and a
     sink."""
@@ -106,14 +123,7 @@ class Facts:
     """URL of the files that the run serves; empty if it serves none."""
     session: str | None = None
     """Id of the Spark session while the run is active."""
-    verdicts: Mapping[str, StageVerdict] = field(default_factory=dict)
-    """Verdicts by stage, if there are several."""
-    values: Mapping[str, StageVerdict] = field(default_factory=dict)
-    """Verdicts on totals or counts, by sink."""
-    accounts: int | None = None
-    """Number of accounts, in the scenario totals."""
-    wrong_by: Mapping[str, int] | None = None
-    """Cents of error per wrong account, in the scenario totals."""
+    results: RunResults = NO_RESULTS
     launched_by: tuple[Identity, ...] = ()
     """Who launched it, and who resumed it. Empty in histories of earlier versions."""
 
@@ -182,15 +192,25 @@ class Progress:
 
 
 _FACTS = TypeAdapter(Facts)
+_RESULTS = TypeAdapter(RunResults)
 _PROGRESS = TypeAdapter(Progress)
 
 
 def read_facts(text: str) -> Facts:
-    return _FACTS.validate_json(text)
+    """Parse facts. Raises pydantic's ValidationError for anything else."""
+    return replace(_FACTS.validate_json(text), results=_RESULTS.validate_json(text))
 
 
 def facts_json(facts: Facts) -> str:
-    return _FACTS.dump_json(facts, by_alias=True, exclude_defaults=True).decode()
+    """Return the facts as JSON, the results among the other fields."""
+    facts_before = replace(facts, results=NO_RESULTS, launched_by=())
+    facts_after = Facts(launched_by=facts.launched_by)
+    documents = (
+        _FACTS.dump_json(facts_before, by_alias=True, exclude_defaults=True),
+        _RESULTS.dump_json(facts.results, exclude_defaults=True),
+        _FACTS.dump_json(facts_after, by_alias=True, exclude_defaults=True),
+    )
+    return f"{{{','.join(filter(None, (text.decode()[1:-1] for text in documents)))}}}"
 
 
 def read_progress(text: str) -> Progress:

@@ -22,7 +22,7 @@ from topicproof.backend.doctor.workers import require_workers
 from topicproof.backend.errors import NotAllowed, OffsetMissing, OffsetsMoved, TopicproofError
 from topicproof.backend.evidence.attestation import attest_all
 from topicproof.backend.evidence.folder import evidence_in
-from topicproof.backend.history.run_state import StageVerdict
+from topicproof.backend.history.run_state import RunResults, StageVerdict
 from topicproof.backend.history.store import State
 from topicproof.backend.log_file import RUN_LOG, logged_to
 from topicproof.backend.runs.context import Context
@@ -248,10 +248,13 @@ def _conclude(
                 name: StageVerdict(report.verdict, report.why)
                 for name, report in judged.stages.items()
             }
-            context.remember(verdicts=stages, values=judged.values)
+            results = RunResults(verdicts=stages, values=judged.values)
+            context.remember(results=results)
             if context.plan.scenario == "totals":
                 balances = current_totals(context.cluster, context.names.sink)
-                context.remember(accounts=len(balances), wrong_by=wrong_by(balances))
+                wrong = wrong_by(balances)
+                results = replace(results, accounts=len(balances), wrong_by=wrong)
+                context.remember(results=results)
         except TopicproofError as error:
             raise failure or error from error
     context.history.end(

@@ -15,7 +15,7 @@ from tests.conftest import wait_until
 from tests.runs import Finished
 from topicproof.backend.address import Address
 from topicproof.backend.faults.kinds import KINDS
-from topicproof.backend.history.run_state import Facts
+from topicproof.backend.history.run_state import Facts, RunResults
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.runs.launch import start_run
@@ -82,7 +82,7 @@ def test_totals_are_shown_beside_what_they_should_be(
     assert producer.flush(20) == 0
     history = History(at_home)
     run = history.create("run", "totals", make_plan({"scenario": "totals"}).model_dump(mode="json"))
-    history.remember(run.id, Facts(sink=sink, accounts=2, wrong_by={"a": 250}))
+    history.remember(run.id, Facts(sink=sink, results=RunResults(accounts=2, wrong_by={"a": 250})))
     history.end(run.id, State.DONE, "HOLDS", "All is well.")
     app = open_page("run", run=run.id)
     assert "1 of 2 accounts are wrong, by +2.50 in all" in texts(app)

@@ -12,7 +12,7 @@ from tests.runs import Finished
 from topicproof.app.wording import KIND_TITLES
 from topicproof.backend.address import Address
 from topicproof.backend.evidence.folder import REPORT
-from topicproof.backend.history.run_state import Facts, StageVerdict
+from topicproof.backend.history.run_state import Facts, RunResults, StageVerdict
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.kafka.cluster import Cluster
@@ -139,7 +139,7 @@ def test_a_run_of_several_stages_shows_each(
     verdicts = {
         name: StageVerdict(one.verdict, one.why) for name, one in (("keep", good), ("square", bad))
     }
-    history.remember(chain.id, Facts(folder=str(tmp_path), verdicts=verdicts))
+    history.remember(chain.id, Facts(folder=str(tmp_path), results=RunResults(verdicts)))
     for folder, one in (
         (tmp_path, good),
         (stage_folder(tmp_path, "keep"), good),

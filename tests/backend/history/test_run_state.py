@@ -7,6 +7,7 @@ from topicproof.backend.history.run_state import (
     Names,
     Progress,
     RanOn,
+    RunResults,
     StageVerdict,
     facts_json,
     progress_fields,
@@ -48,9 +49,11 @@ def test_facts_of_an_earlier_version_are_read() -> None:
         initial_offsets={"square": {"r-numbers": {"0": 0, "1": 7}}},
         sink_from={"r-squares": {"0": 0}},
         filled=True,
-        verdicts={"square": StageVerdict(Outcome.HOLDS, "All is well.")},
-        accounts=2,
-        wrong_by={"a": 250},
+        results=RunResults(
+            verdicts={"square": StageVerdict(Outcome.HOLDS, "All is well.")},
+            accounts=2,
+            wrong_by={"a": 250},
+        ),
     )
     assert facts.of_stage("square") == {"r-numbers": {"0": 0, "1": 7}}
     assert read_facts(facts_json(facts)) == facts and '"floor"' in facts_json(facts)

@@ -232,7 +232,10 @@ def test_a_run_that_is_killed_in_every_state_is_exact(
     if scenario == "chain":
         assert sorted(int(one["square"]) for one in made) == [n * n for n in range(0, 900, 2)]
     else:
-        assert sorted(int(one["id"]) for one in made) == list(range(900)) and facts.wrong_by == {}
+        assert (
+            sorted(int(one["id"]) for one in made) == list(range(900))
+            and facts.results.wrong_by == {}
+        )
 
 
 def reached(history: History, run_id: str, state: State, figure: str) -> bool:

@@ -205,7 +205,7 @@ def test_a_chain_is_judged_stage_by_stage_and_end_to_end(
     """Story: three stages, one of them a filter. What comes out are the labels of the even numbers'
     squares, once each; every stage holds by itself, and the last sink against the first source."""
     assert chain.report.verdict is Outcome.HOLDS, chain.report.to_json()
-    verdicts = {name: one.verdict for name, one in chain.run.facts.verdicts.items()}
+    verdicts = {name: one.verdict for name, one in chain.run.facts.results.verdicts.items()}
     assert verdicts == {"keep": "HOLDS", "square": "HOLDS", "label": "HOLDS"}
     assert (chain.run.verdict, exit_code(chain.run, chain.report)) == (Outcome.HOLDS, 0)
     assert (chain.report.source.topic, chain.report.source_records) == (chain.source, 1_200)

@@ -404,7 +404,7 @@ def test_windows_of_event_time_are_counted_anew_and_those_of_the_clock_are_unkno
         for one in (json.loads(m.value or b"") for m in by_clock)
     }
     assert len(by_clock) == sum(last.values()) == 600
-    assert {name: said.verdict for name, said in done.run.facts.values.items()} == {
+    assert {name: said.verdict for name, said in done.run.facts.results.values.items()} == {
         BY_EVENT_TIME: "HOLDS",
         BY_CLOCK: "UNKNOWN",
     }
@@ -457,7 +457,7 @@ def test_a_run_whose_payments_come_twice_says_by_how_much_it_is_wrong(
     assert {one.account: one.cents for one in known} == amounts(
         [*range(300), *(again if wrong else [])]
     )
-    assert finished.run.facts.wrong_by == wrong
+    assert finished.run.facts.results.wrong_by == wrong
     said = balances(finished.run.facts)
     assert said.startswith(
         f"totals: {len(wrong)} of 20 accounts are wrong" if wrong else "totals: all 20 accounts"
