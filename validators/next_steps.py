@@ -36,9 +36,9 @@ OF_VIOLATIONS: Mapping[str, str] = {
         " wrong, or the application."
     ),
     "offset_ahead": (
-        "Stop the pipeline and reset the group to this input (`kafka-consumer-groups.sh"
-        " --reset-offsets --to-offset`); commit offsets in the transaction of the outputs, never"
-        " before them."
+        "Stop the pipeline and set the group's offset right behind its last committed output"
+        " (`kafka-consumer-groups.sh --reset-offsets --to-offset`); commit offsets in the"
+        " transaction of the outputs, never before them."
     ),
     "offset_behind": (
         "Before the pipeline starts again, set the group's offset beyond its last committed output"
