@@ -306,6 +306,145 @@ REPORTS = {
             test="tests/field/test_brokers.py::test_a_cluster_where_no_transaction_can_begin_is_named",
         ),
         PublicReport(
+            ids=("KAFKA-20685", "apache/kafka#22548"),
+            symptom="After a crash a count is one too high: the state store kept a write whose"
+            " transaction was aborted.",
+            command="`check` with `value:`",
+            verdict="VIOLATED",
+            kind="wrong_value",
+            sentence="Its value is not the one that the contract's expression gives for its input:"
+            " it is …, and … is expected.",
+            test="tests/field/test_contracts.py::test_a_contract_finds_what_was_reported",
+        ),
+        PublicReport(
+            ids=("debezium/debezium#7945",),
+            symptom="A change of a primary key arrives as a delete and a tombstone, and the create"
+            " is missing after a restart.",
+            command="`check` with `count: 3`",
+            verdict="VIOLATED",
+            kind="gap",
+            sentence="Output 2 of this input, counted from 0, is not committed, although other"
+            " outputs of it or of later inputs are.",
+            test="tests/field/test_contracts.py::test_a_contract_finds_what_was_reported",
+        ),
+        PublicReport(
+            ids=("apache/kafka#12540",),
+            symptom="Two keys have the same number after a standby took over.",
+            command="`check` with `unique: value`",
+            verdict="VIOLATED",
+            kind="duplicate",
+            sentence="This identity is committed 2 times; the first is at …",
+            test="tests/field/test_contracts.py::test_a_contract_finds_what_was_reported",
+        ),
+        PublicReport(
+            ids=("confluentinc/librdkafka#4510",),
+            symptom="Keys are empty, not null, and records with them cannot be told apart.",
+            command=CHECK,
+            verdict="UNKNOWN",
+            kind="identity_repeated",
+            sentence="2 inputs hold the identity of this one; the first is at …",
+            test="tests/field/test_contracts.py::test_a_contract_finds_what_was_reported",
+        ),
+        PublicReport(
+            ids=(
+                "tulios/kafkajs#1154",
+                "Blizzard/node-rdkafka#616",
+                "confluentinc/confluent-kafka-go#325",
+            ),
+            symptom="Records of one key are in several partitions: two libraries choose the"
+            " partition of a key in different ways.",
+            command="`check` with `order: per_key`",
+            verdict="UNKNOWN",
+            kind="key_spread",
+            sentence="Records with the key of this one lie in 2 partitions.",
+            test="tests/field/test_contracts.py::test_a_contract_finds_what_was_reported",
+        ),
+        PublicReport(
+            ids=("confluentinc/librdkafka#3171",),
+            symptom="Retention removed all records, and a reader at its old offset asks whether it"
+            " lost one.",
+            command=CHECK,
+            verdict="UNKNOWN",
+            kind="source_removed",
+            sentence="Partition 0 of … has lost 11 offsets below the log start 11.",
+            test="tests/field/test_contracts.py::test_a_contract_finds_what_was_reported",
+        ),
+        PublicReport(
+            ids=("aio-libs/aiokafka#781", "platformatic/kafka#391"),
+            symptom="A reader fails on a log that begins with the marker of a transaction whose"
+            " records are deleted.",
+            command="`check` with `range: retained`",
+            verdict="VIOLATED",
+            kind="gap",
+            sentence="This input has no committed output, although later inputs of its partition"
+            " have one.",
+            test="tests/field/test_contracts.py::test_a_contract_finds_what_was_reported",
+        ),
+        PublicReport(
+            ids=("FLINK-40626", "apache/flink-connector-kafka#314"),
+            symptom="Readers stop: a pooled transactional id that the job no longer uses has left a"
+            " transaction open.",
+            command=CHECK,
+            verdict="UNKNOWN",
+            kind="gap",
+            sentence="The output of this input is pending: its transaction is still open.",
+            test="tests/field/test_contracts.py"
+            "::test_outputs_behind_an_open_transaction_are_pending",
+        ),
+        PublicReport(
+            ids=("FLINK-40585", "apache/flink-connector-kafka#313"),
+            symptom="A bounded reader ends before the last transaction: its marker came a moment"
+            " after the commit's answer.",
+            command=CHECK,
+            verdict="UNKNOWN",
+            kind="gap",
+            sentence="The output of this input is pending: its transaction is still open.",
+            test="tests/field/test_contracts.py"
+            "::test_outputs_behind_an_open_transaction_are_pending",
+        ),
+        PublicReport(
+            ids=("redpanda-data/redpanda#15672", "robot-head/crabka#528"),
+            symptom="Records of aborted transactions come back after compaction: the cleaner kept"
+            " one marker for all producers.",
+            command=CHECK,
+            verdict="VIOLATED",
+            kind="resurrected",
+            sentence="Visible to read_committed, but no marker in the log commits its transaction.",
+            test="tests/field/test_raw_logs.py"
+            "::test_what_read_committed_shows_without_a_commit_is_found",
+        ),
+        PublicReport(
+            ids=("KAFKA-17801", "redpanda-data/redpanda#7819"),
+            symptom="Readers of old segments in the remote tier receive aborted records.",
+            command=CHECK,
+            verdict="VIOLATED",
+            kind="aborted_read",
+            sentence="Visible to read_committed, but its transaction ends with an ABORT marker.",
+            test="tests/field/test_raw_logs.py"
+            "::test_what_read_committed_shows_without_a_commit_is_found",
+        ),
+        PublicReport(
+            ids=("redpanda-data/redpanda#10671", "redpanda-data/redpanda#28360"),
+            symptom="read_committed delivers records beyond the last stable offset.",
+            command=CHECK,
+            verdict="UNKNOWN",
+            kind="",
+            sentence="The readings cannot be trusted: records visible to read_committed at or above"
+            " the last stable offset: 1.",
+            test="tests/field/test_raw_logs.py"
+            "::test_a_reading_beyond_the_last_stable_offset_is_not_trusted",
+        ),
+        PublicReport(
+            ids=("kafbat/kafka-ui#1730",),
+            symptom="A Protobuf message cannot be shown: it holds an `Any` of a type that the"
+            " schema does not have.",
+            command="`check` with `{field: id}`",
+            verdict="",
+            kind="undecodable",
+            sentence="field extra is an Any of demo.Unknown, which the schema does not have.",
+            test="tests/backend/formats/test_hostile.py::test_an_awkward_part_spoils_no_other_field",
+        ),
+        PublicReport(
             ids=("provectus/kafka-ui#2021", "grafana/metrictank#1286"),
             symptom="A client connects to the bootstrap address, and then times out or cannot"
             " resolve a host that nobody named.",
