@@ -81,7 +81,7 @@ REPORTS = {
             verdict="VIOLATED",
             kind="duplicate",
             sentence="The output of this input is committed 2 times; the first is at …. That one is"
-            " of producer id …, epoch 0, outside transactions …",
+            " of producer id …, epoch 0, outside transactions, …",
             test=TOGETHER,
         ),
         PublicReport(
@@ -250,7 +250,7 @@ REPORTS = {
             verdict="VIOLATED",
             kind="duplicate",
             sentence="The output of this input is committed 2 times; the first is at …. That one is"
-            " of producer id …, epoch 0, outside transactions …",
+            " of producer id …, epoch 0, outside transactions, …",
             test=TOGETHER,
         ),
         PublicReport(
@@ -366,7 +366,7 @@ REPORTS = {
             command=CHECK,
             verdict="UNKNOWN",
             kind="source_removed",
-            sentence="Partition 0 of … has lost 11 offsets below the log start 11.",
+            sentence="Retention or DeleteRecords removed 11 offsets below its log start 11.",
             test="tests/field/test_contracts.py::test_a_contract_finds_what_was_reported",
         ),
         PublicReport(
