@@ -36,8 +36,6 @@ class ContractTerms:
     offsets: Mapping[int, int] | None = None
     """The consumer group's committed offsets of the source, by partition; they must agree with the
     output."""
-    group: str | None = None
-    """The name of that group, if it is known."""
     require: tuple[str, ...] | None = None
     """The kinds that make the verdict; None: those of the guarantee."""
     warn: Thresholds = Thresholds()
@@ -60,6 +58,8 @@ class ContractTerms:
     source_fields: tuple[str, ...] = ()
     """The fields of source records that the terms name, as validators/decoded.py spells them."""
     sink_fields: tuple[str, ...] = ()
+    group: str | None = None
+    """The name of the group of `offsets`, if it is known."""
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from topicproof.backend.evidence.attestation import attest
 from topicproof.backend.evidence.folder import EVIDENCE, read_report
 from topicproof.backend.evidence.private_copy import only_we_write, private_evidence
 from topicproof.backend.settings import Settings
-from topicproof.backend.verifying.verify import unchanged
+from topicproof.backend.verifying.verify import unchanged, unchanged_parts
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_verify_names_the_folder_and_reads_its_copy(
         monkeypatch.setenv(name, value)
     genuine, unsigned = made(shared / EVIDENCE), made(tmp_path / "other", HELD)
     attest(settings, genuine)
-    compare = evidence_commands.unchanged_parts
+    compare = unchanged_parts
 
     def swapped(*arguments: Any) -> Any:
         _swap(genuine, unsigned)
