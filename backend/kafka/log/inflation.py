@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +41,11 @@ HEADER_BYTES = 100
 """What a header takes in memory beside its own bytes, in Java as in Python."""
 HEADED_GROWTH = 1 + HEADER_BYTES // 2
 """A header without name and value has two bytes in the log."""
-HEADED_BYTES_MIN = RECORD_BYTES_MAX // HEADED_GROWTH
-"""A shorter record cannot have so many headers that it takes more than `RECORD_BYTES_MAX`."""
+HEADED_BYTES_MAX = 2 * RECORD_BYTES_MAX
+"""What a record's bytes and its headers may take together. Twice as much, so that no batch of 1 MB,
+the most that brokers accept by default, must be walked record by record."""
+HEADED_BYTES_MIN = HEADED_BYTES_MAX // HEADED_GROWTH
+"""A shorter record cannot have so many headers that it takes more than `HEADED_BYTES_MAX`."""
 POLLED_RECORDS, POLLED_BYTES_MAX = 500, 2**28
 """Records that Java's consumer hands out at once by default, and what they may take together."""
 BATCH_BYTES_MAX = DECOMPRESSED_BYTES_MAX
@@ -187,11 +190,13 @@ def require_readable(rows: Headers, data: memoryview, positions: Sequence[int], 
             )
             raise too_large(f"{subject} at {where}", int(row["size"]), BATCH_BYTES_MAX, codec)
         if size > HEADED_BYTES_MIN:
-            offset, largest, headers = largest_record(batch)
-            if largest > RECORD_BYTES_MAX:
-                many = f" with {headers:,} headers" if headers else ""
-                subject = f"The record{many} at {topic}-{int(row['partition'])}, offset {offset:,}"
-                raise too_large(subject, int(row["size"]), RECORD_BYTES_MAX, codec, largest)
+            record = largest_record(batch)
+            if record.memory > HEADED_BYTES_MAX:
+                many = f" with {record.headers:,} headers" if record.headers else ""
+                place = f"{topic}-{int(row['partition'])}, offset {record.offset:,}"
+                taken = record.size + record.headers * HEADER_BYTES
+                subject = f"The record{many} at {place}"
+                raise too_large(subject, int(row["size"]), RECORD_BYTES_MAX, codec, taken)
 
 
 def too_large(
@@ -208,29 +213,45 @@ def too_large(
     )
 
 
-def largest_record(batch: memoryview) -> tuple[int, int, int]:
-    """Return offset, bytes in memory and headers of the record of a batch that takes most. The
-    headers of shorter records than `HEADED_BYTES_MIN` are not counted (0). The caller has limited
-    the batch's size. What cannot be decoded counts as no record: readers refuse it."""
+class RecordSize(NamedTuple):
+    """What a record takes."""
+
+    offset: int
+    size: int
+    """Its bytes in the log, decompressed."""
+    headers: int
+    """How many it has; 0 if it is too short for its headers to matter."""
+
+    @property
+    def memory(self) -> int:
+        """Its bytes as they count against `HEADED_BYTES_MAX`: a task holds more copies of keys and
+        values than of headers."""
+        return self.size + max(self.size, self.headers * HEADER_BYTES)
+
+
+def largest_record(batch: memoryview) -> RecordSize:
+    """Return the record of a batch that takes most memory. The caller has limited the batch's size.
+    What cannot be decoded counts as no record: readers refuse it."""
     header: Any = np.frombuffer(batch[: HEADER.itemsize], HEADER)[0]
     codec = int(header["attributes"]) & COMPRESSION_BITS
     base, at = int(header["base_offset"]), 0
-    offset, largest, most_headers = base, 0, 0
+    largest = RecordSize(base, 0, 0)
     try:
         records = memoryview(decompress(batch[HEADER.itemsize :], codec))
         for _ in range(int(header["count"])):
             length, at = varint(records, at)
-            if length > min(largest, HEADED_BYTES_MIN):
+            if length > min(largest.size, HEADED_BYTES_MIN):
                 delta, headers = _offset_and_headers(records, at)
-                if length + headers * HEADER_BYTES > largest:
-                    offset, largest = base + delta, length + headers * HEADER_BYTES
-                    most_headers = headers
+                matters = headers if length > HEADED_BYTES_MIN else 0
+                record = RecordSize(base + delta, length, matters)
+                if record.memory > largest.memory:
+                    largest = record
             at += max(length, 0)
-            if len(records) - at <= min(largest, HEADED_BYTES_MIN):
+            if len(records) - at <= min(largest.size, HEADED_BYTES_MIN):
                 break
     except (OSError, IndexError, ValueError, struct.error):
         pass
-    return offset, largest, most_headers
+    return largest
 
 
 def _offset_and_headers(records: memoryview, at: int) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from topicproof.backend.errors import RecordTooLarge
 from topicproof.backend.kafka.log.batches import COMPRESSIONS, HEADER, ROW
 from topicproof.backend.kafka.log.inflation import (
     BATCH_BYTES_MAX,
+    HEADED_BYTES_MAX,
     HEADED_BYTES_MIN,
     HEADER_BYTES,
     POLLED_RECORDS,
@@ -159,11 +160,11 @@ def test_a_reader_fetches_less_where_batches_grow() -> None:
 
 @pytest.mark.parametrize("codec", ["none", *CODECS])
 def test_headers_count_as_what_they_take_in_memory(codec: str) -> None:
-    """Story: a record of 700 kB is nothing but headers, some hundred bytes of zstd. In a reader's
+    """Story: a record of 1.3 MB is nothing but headers, some hundred bytes of zstd. In a reader's
     memory it is larger than any record may be."""
-    most = RECORD_BYTES_MAX // HEADER_BYTES
+    most = HEADED_BYTES_MAX // HEADER_BYTES
     data, positions, rows = batch(codec, b"a", b"b", headers=most)
-    sentence = f"The record with {most:,} headers at orders-0, offset 8 takes 34,"
+    sentence = f"The record with {most:,} headers at orders-0, offset 8 takes 68,"
     with pytest.raises(RecordTooLarge, match=sentence):
         require_readable(rows, data, positions, "orders")
     data, positions, rows = batch(codec, b"a", bytes(HEADED_BYTES_MIN), headers=most // 2)
