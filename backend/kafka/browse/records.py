@@ -22,6 +22,7 @@ from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.browse.explain import Account, Transaction, fate_of, why
 from topicproof.backend.kafka.browse.readable import reader_settings, require_readable_spans
+from topicproof.backend.kafka.log.inflation import HEADER_BYTES
 from topicproof.backend.kafka.reading import (
     NotText,
     as_bytes,
@@ -44,6 +45,9 @@ TEXT_CHARACTERS = 200
 _UTF8_BYTES_MAX = 4
 
 Headers = tuple[tuple[str, bytes | None], ...]
+HEADERS_MAX = 1_000
+"""How many headers of a record are kept. Two bytes of the log are enough for one, and a record may
+have 100,000 of them."""
 UNREADABLE = "(headers that cannot be read: a name is not UTF-8)"
 """Stands for the headers of a record that librdkafka's Python client cannot give: any bytes may be
 a name for Kafka."""
@@ -215,6 +219,7 @@ def _read(
         for message in read_range(consumer, topic, {partition: span}):
             if message is not None:
                 offset = message.offset() or 0
+                shorten_headers(message)
                 messages[offset] = message
                 missing.discard(offset)
             if not missing:
@@ -285,6 +290,18 @@ def _name(headers: Headers) -> str | None:
 def _header(headers: Headers, header_name: str) -> bytes | None:
     # If the name occurs twice, the last value, as in Kafka: a program may pass its input's on.
     return next((value for name, value in reversed(headers) if name == header_name), None)
+
+
+def shorten_headers(message: Message) -> int:
+    """Keep the first and the last of a record's headers if it has more than `HEADERS_MAX`. Returns
+    the bytes that all of them took in memory, beside their own."""
+    headers = headers_of(message)
+    left_out = len(headers) - HEADERS_MAX
+    if left_out > 0:
+        half = HEADERS_MAX // 2
+        note = (f"({left_out:,} headers between, not kept)", None)
+        message.set_headers([*headers[:half], note, *headers[-half:]])
+    return len(headers) * HEADER_BYTES
 
 
 def headers_of(message: Message | None) -> Headers:

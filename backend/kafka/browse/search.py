@@ -26,7 +26,7 @@ from topicproof.backend.kafka.browse.readable import (
     reader_settings,
     require_readable_spans,
 )
-from topicproof.backend.kafka.browse.records import Headers, headers_of
+from topicproof.backend.kafka.browse.records import Headers, headers_of, shorten_headers
 from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.backend.kafka.partitioner import partition_of
 from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
@@ -278,7 +278,7 @@ def _upwards(
                     return _out_of_time(topic, partition, rows, first, at, end)
                 continue
             at = (message.offset() or 0) + 1
-            size += len(message)
+            size += len(message) + shorten_headers(message)
             if task.fits(message):
                 rows.append(_row(message, task.fates))
             if len(rows) == found_max:

@@ -14,7 +14,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.browse import search as browse
 from topicproof.backend.kafka.browse.describe import describe_cluster, describe_topic
-from topicproof.backend.kafka.browse.records import UNREADABLE, read_window
+from topicproof.backend.kafka.browse.records import HEADERS_MAX, UNREADABLE, read_window
 from topicproof.backend.kafka.browse.search import (
     FOUND_MAX,
     RecordQuery,
@@ -30,6 +30,8 @@ from topicproof.backend.kafka.client_configs import (
     READ_UNCOMMITTED,
     idempotent_producer_config,
 )
+from topicproof.backend.kafka.log.inflation import HEADER_BYTES
+from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.validators.finding import Fate
 
 SPECIALIZED = 50
@@ -81,6 +83,28 @@ def test_a_header_whose_name_is_not_text_hides_no_record(
     assert [row.headers for row in answer.rows] == every
     window = read_window(Address(bootstrap), topic, 0, 0, 100, seen.bounds, seen.ranges)
     assert [one.headers for one in window] == every
+
+
+def test_thousands_of_headers_are_not_kept(
+    bootstrap: str, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: records of nothing but headers, some bytes of the log and megabytes of memory. The
+    first and the last headers are kept, and each header counts against what a search reads."""
+    topic, count = new_topic(), 3 * HEADERS_MAX
+    with TransactionalProducer(Address(bootstrap), topic) as producer, producer.transaction():
+        headers = [(str(number), b"") for number in range(count)]
+        producer.produce([(topic, None, b"", headers)] * 3)
+    newest = take(Address(bootstrap), topic)
+    between = (f"({count - HEADERS_MAX:,} headers between, not kept)", None)
+    answer = search(Address(bootstrap), newest.bounds, newest.ranges, 0, 0, RecordQuery())
+    window = read_window(Address(bootstrap), topic, 0, 0, 3, newest.bounds, newest.ranges)
+    for kept in [row.headers for row in answer.rows] + [record.headers for record in window]:
+        assert len(kept) == HEADERS_MAX + 1 and kept[HEADERS_MAX // 2] == between
+        assert (kept[0][0], kept[-1][0]) == ("0", str(count - 1))
+    assert len(answer.rows) == 3 and answer.stop is Stop.END
+    monkeypatch.setattr(browse, "SCAN_BYTES_MAX", count * HEADER_BYTES)
+    answer = search(Address(bootstrap), newest.bounds, newest.ranges, 0, 0, RecordQuery())
+    assert len(answer.rows) == 2 and answer.stop is Stop.BYTES
 
 
 def test_the_newest_records_come_first_in_windows(
