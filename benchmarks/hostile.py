@@ -29,7 +29,6 @@ from rich.table import Table
 
 from benchmarks.scan import peak_bytes
 from topicproof.backend.address import Address
-from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.client_configs import (
     idempotent_producer_config,
@@ -42,6 +41,7 @@ from topicproof.backend.services.spark import spark_session, without_token
 from topicproof.backend.settings import read_settings
 from topicproof.validators.finding import Order
 from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.question import Question
 
 PER_TRANSACTION = 5_000
 ABORT_EVERY = 10

@@ -26,7 +26,6 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import SetupError
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.store import History, Run
-from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
@@ -50,6 +49,7 @@ from topicproof.backend.services.spark import spark_session, without_token
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.entries import Declared, TaskStarted, TransactionEnded, decode
 from topicproof.validators.finding import Outcome, Witness
+from topicproof.validators.question import Question
 from topicproof.validators.readings import read
 
 RECORDS = 4_000_000

@@ -143,6 +143,16 @@ class Origin:
 
 
 @dataclass(frozen=True)
+class Origins:
+    """The ids of the topics of one question at the first look at them."""
+
+    sink: Origin
+    """Also of the source, if there is one cluster."""
+    source: Origin | None = None
+    """The ids of the source's cluster, if it is another one."""
+
+
+@dataclass(frozen=True)
 class Balance:
     """Where one partition's offsets went. `offsets` is HW - start and the sum of the fates below
     it.

@@ -125,8 +125,8 @@ def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[
     if evidence_rows is None:
         return {validator.NAME: FoundRows({}) for validator in validators}
     # If nothing is odd and nothing is missing, only transactions can have rows.
-    is_small = ledger.sound and ledger.at_inputs >= ledger.outputs_count
-    offsets = 0 if is_small else ledger.sink_bounds.offsets + ledger.source_bounds.offsets
+    is_small = ledger.counts.proved and ledger.at_inputs >= ledger.counts.outputs
+    offsets = 0 if is_small else ledger.sink_bounds.offsets + ledger.question.source.offsets
     rows = keep(evidence_rows, url, offsets, f"kind string, {COLUMNS}, {WRITER_COLUMNS}")
     worst = Window.partitionBy("kind").orderBy(
         F.col("explained_by").isNotNull(),
@@ -152,7 +152,7 @@ def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[
             {row["explained_by"]: row["count"] for row in counts if row["kind"] == validator.NAME},
             tuple(
                 _example(
-                    row, ledger.source_bounds, identities if row["kind"] in OF_IDENTITIES else {}
+                    row, ledger.question.source, identities if row["kind"] in OF_IDENTITIES else {}
                 )
                 for row in examples
                 if row["kind"] == validator.NAME
@@ -177,7 +177,7 @@ def _with_writers(every: Sequence[tuple[str, DataFrame]], ledger: Ledger) -> Dat
     others = together([rows for name, rows in every if name not in (*OF_RECORDS, *OF_LOST_OUTPUTS)])
     nobody = {"writer": F.lit(None).cast("string"), "written_ms": F.lit(None).cast("long")}
     if records is not None:
-        records = with_writers(records, ledger.raw_log)
+        records = with_writers(records, ledger.accounts.raw_log)
         records = records.drop("writer_name", "writer_id", "writer_began", "writer_ended")
         is_foreign = F.col("transaction").isNull() & F.col("writer").isNotNull()
         records = records.withColumns(
@@ -215,12 +215,12 @@ def _most_rows(rows: DataFrame) -> DataFrame:
 def _identities(examples: DataFrame, ledger: Ledger) -> Mapping[Place, str]:
     """Returns the identities of the records at the examples' places, and of their inputs; none by
     lineage."""
-    if ledger.sink_keys is None or ledger.identities is None:
+    if ledger.frames.sink_keys is None or ledger.frames.identities is None:
         return {}
     examples = examples.where(F.col("kind").isin(*OF_IDENTITIES))
     sink = ("partition", "offset")
     source = ("source_partition", "source_offset")
-    sides = {SINK: (ledger.sink_keys(), sink), SOURCE: (ledger.identities(), source)}
+    sides = {SINK: (ledger.frames.sink_keys(), sink), SOURCE: (ledger.frames.identities(), source)}
     frames = []
     for side, (keys, place) in sides.items():
         # There are few examples, so the records need not be shuffled.

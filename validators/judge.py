@@ -105,7 +105,7 @@ def judge(
                 witness
                 for group in validator.WITNESSES
                 for witness in group
-                if witness in ledger.heard
+                if witness in ledger.accounts.heard
             )
             checked.append(
                 Check(validator.NAME, validator.covered(ledger), validator.UNIT, witnesses)
@@ -130,8 +130,8 @@ def judge(
             findings=findings,
             not_processed=not_processed,
         ),
-        source=ledger.source_bounds,
-        source_records=ledger.inputs_count,
+        source=ledger.question.source,
+        source_records=ledger.counts.inputs.judged,
         sink=ledger.sink_bounds,
         balance=ledger.balance,
         transactions=ledger.transactions,
@@ -174,7 +174,7 @@ def _required(
 ) -> tuple[str, ...]:
     required = tuple(require or ())
     if require is None:
-        more = [kind for kind in ledger.agreed.kinds if kind not in EXEMPT[guarantee]]
+        more = [kind for kind in ledger.question.agreed.kinds if kind not in EXEMPT[guarantee]]
         required = (
             *(kind for kind in REQUIRED[guarantee] if kind != "order" or keeps_order(ledger)),
             *more,
@@ -191,31 +191,35 @@ def _required(
 
 def _asked(premise: str, ledger: Ledger) -> bool:
     """Whether a premise, or what a verdict leaves out, applies to this verdict at all."""
-    if ledger.agreed.unique and premise in OF_SOURCE:
+    if ledger.question.agreed.unique and premise in OF_SOURCE:
         return False
     match premise:
         case "undecodable":
-            return bool(ledger.agreed.source_fields or ledger.agreed.sink_fields)
+            return bool(ledger.question.agreed.source_fields or ledger.question.agreed.sink_fields)
         case "identity_missing" | "identity_repeated":
             return ledger.by_key
         case "recreated":
             return not ledger.by_key or bool(ledger.circumstances.replaced)
         case "outputs_alike":
-            return ledger.by_key and ledger.expected.kind is Expect.ONE_TO_MANY
+            return ledger.by_key and ledger.question.expected.kind is Expect.ONE_TO_MANY
         case "key_spread":
-            return ledger.order is Order.PER_KEY
+            return ledger.question.order is Order.PER_KEY
         case _:
             return True
 
 
 def _requested(kind: str, ledger: Ledger) -> bool:
     """Whether a contract-only kind is required by the contract; true of all other kinds."""
-    return kind not in BY_CONTRACT or kind in ledger.agreed.kinds
+    return kind not in BY_CONTRACT or kind in ledger.question.agreed.kinds
 
 
 def _unheard(validator: Validator, ledger: Ledger) -> str | None:
     """Explains why this validator cannot run, if a witness is missing."""
-    missing = [" or ".join(group) for group in validator.WITNESSES if not set(group) & ledger.heard]
+    missing = [
+        " or ".join(group)
+        for group in validator.WITNESSES
+        if not set(group) & ledger.accounts.heard
+    ]
     return f"Not judged: a witness is missing ({', '.join(missing)})." if missing else None
 
 
@@ -238,7 +242,7 @@ def _judge_kind(
     by_whom = writers_clause(validator.NAME, primary or count, rows.writers)
     why = finding_sentence(validator.NAME, validator.WORDS, rows.causes, covered, by_whom)
     if validator.NAME in PREMISES and outcome is Outcome.UNKNOWN and primary:
-        why += f" {remedy(validator.NAME, ledger.agreed.unique)}"
+        why += f" {remedy(validator.NAME, ledger.question.agreed.unique)}"
     if covered:
         why += _left_out(validator.NAME, ledger)
     if outcome is Outcome.HOLDS and covered == 0:
@@ -262,18 +266,18 @@ def _nothing(validator: Validator, ledger: Ledger) -> str:
     of_pairs = validator.NAME in (duplicate.NAME, order.NAME) and ledger.committed
     if of_pairs and not duplicate.covered(ledger):
         return "no committed record was matched with an input"
-    if of_pairs and ledger.order is Order.PER_KEY and not ledger.keys.all:
+    if of_pairs and ledger.question.order is Order.PER_KEY and not ledger.counts.keys.all:
         return "no committed output has a key"
-    if validator.NAME == gap.NAME and ledger.inputs_count:
-        has = " with an identity" if ledger.identified.missing else ""
+    if validator.NAME == gap.NAME and ledger.counts.inputs.judged:
+        has = " with an identity" if ledger.counts.identities.missing else ""
         return f"no output is expected of an input{has}"
     return f"there are no {validator.UNIT}"
 
 
 def _left_out(kind: str, ledger: Ledger) -> str:
     """Formulates which inputs a kind's denominator leaves out: a sentence; empty if none."""
-    nameless = ledger.identified.missing
-    if kind not in (duplicate.NAME, gap.NAME) or not nameless or ledger.agreed.unique:
+    nameless = ledger.counts.identities.missing
+    if kind not in (duplicate.NAME, gap.NAME) or not nameless or ledger.question.agreed.unique:
         return ""
     is_single = nameless == 1
     return (

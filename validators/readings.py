@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +28,18 @@ COLUMNS = (
     "headers array<struct<key: string, value: binary>>"
 )
 """A reading's columns. `headers` is null for a record without headers."""
+
+
+class Readings(NamedTuple):
+    """The readings of two topics, with their records."""
+
+    committed: DataFrame
+    """The sink at read_committed."""
+    uncommitted: DataFrame
+    """The sink at read_uncommitted."""
+    inputs: DataFrame
+    """The source at read_committed."""
+
 
 FEW_OFFSETS_MAX = 100_000
 """Up to this many offsets, of source and sink together, Spark's own overhead dominates."""

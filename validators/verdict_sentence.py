@@ -100,7 +100,9 @@ def verdict_sentence(
     if verdict is Outcome.VIOLATED:
         causes = [finding for finding in bad if finding.primary] or bad
         clauses = "; ".join(_clause(finding) for finding in causes)
-        promise = "unique" if ledger.agreed.unique else promise or "as the contract requires"
+        promise = (
+            "unique" if ledger.question.agreed.unique else promise or "as the contract requires"
+        )
         return f"Not {promise}: {clauses}{rest}."
     if verdict is Outcome.UNKNOWN:
         broken = [finding for finding in bad if finding.kind in PREMISES]
@@ -114,7 +116,7 @@ def verdict_sentence(
         reasons = [f"{finding.kind}: {_clause(finding)}" for finding in (*broken, *causes)]
         if ledger.pending and not ledger.circumstances.moving:
             reasons.insert(0, f"{counted(ledger.pending, 'offset')} {_pending(ledger)}")
-        step = f" {remedy(broken[0].kind, ledger.agreed.unique)}" if broken else ""
+        step = f" {remedy(broken[0].kind, ledger.question.agreed.unique)}" if broken else ""
         return f"Could not be judged: {'; '.join(reasons)}{rest}.{step}"
     praise = _praise(ledger, promise, counting, findings)
     return f"{praise}{_judged_from(ledger)}{_left_out(ledger, findings)}{rest}."
@@ -132,11 +134,11 @@ def _praise(
     gaps = next((finding for finding in findings if finding.kind == "gap"), None)
     # What the sink may have lost is not judged.
     outside = gaps.count - gaps.primary if gaps and gaps.explained_by == RANGE else 0
-    one_to_one = ledger.expected.kind is Expect.ONE_TO_ONE
-    inputs = counted(ledger.inputs_count - (outside if one_to_one else 0), "input")
-    if ledger.agreed.unique:
-        records = counted(ledger.inputs_count, "committed record")
-        identities = "its identity" if ledger.inputs_count == 1 else "as many identities"
+    one_to_one = ledger.question.expected.kind is Expect.ONE_TO_ONE
+    inputs = counted(ledger.counts.inputs.judged - (outside if one_to_one else 0), "input")
+    if ledger.question.agreed.unique:
+        records = counted(ledger.counts.inputs.judged, "committed record")
+        identities = "its identity" if ledger.counts.inputs.judged == 1 else "as many identities"
         return f"{records} and {identities}: none repeats"
     kinds = {finding.kind for finding in counting}
     primary = {finding.kind: finding.primary for finding in findings}
@@ -144,16 +146,16 @@ def _praise(
     if promise is None:
         names = " and ".join(sorted(kinds))
         return f"Nothing but {names} was judged, and none was found among {inputs}"
-    due = ledger.outputs_count - outside
+    due = ledger.counts.outputs - outside
     # A gap that another kind explains, such as a group's offset ahead, is missing all the same.
     present = due - (gaps.count - outside if gaps else 0)
-    match ledger.expected.kind:
+    match ledger.question.expected.kind:
         case Expect.ONE_TO_ONE:
             praise = f"{present:,} of {inputs} committed {promise}{in_order}"
-        case Expect.ZERO_OR_ONE if ledger.expected.count is None:
+        case Expect.ZERO_OR_ONE if ledger.question.expected.count is None:
             praise = f"{counted(present, 'output')} of {inputs} committed {promise}{in_order}"
-            if ledger.inputs_count > ledger.outputs_count:
-                rest = ledger.inputs_count - ledger.outputs_count
+            if ledger.counts.inputs.judged > ledger.counts.outputs:
+                rest = ledger.counts.inputs.judged - ledger.counts.outputs
                 others = "one was" if rest == 1 else f"{rest:,} were"
                 praise += f"; it is unknown whether the other {others} filtered out or lost"
         case _:
@@ -190,7 +192,7 @@ def _left_out(ledger: Ledger, findings: Sequence[Finding]) -> str:
     """Formulates what a verdict that holds does not cover."""
     clauses = ""
     circumstances = ledger.circumstances
-    is_cut = ledger.agreed.offsets is not None or circumstances.moving
+    is_cut = ledger.question.agreed.offsets is not None or circumstances.moving
     for side in ("source", "sink"):
         removed = getattr(circumstances, f"{side}_removed").values()
         lost = sum(removal.offsets for removal in removed)
@@ -210,7 +212,7 @@ def _left_out(ledger: Ledger, findings: Sequence[Finding]) -> str:
 def _rest(ledger: Ledger, not_processed: int) -> str:
     """Formulates which inputs no verdict covers."""
     clauses = ""
-    if pending := 0 if ledger.agreed.unique else pending_inputs(ledger):
+    if pending := 0 if ledger.question.agreed.unique else pending_inputs(ledger):
         verb = "is" if pending == 1 else "are"
         clauses += (
             f"; {counted(pending, 'offset')} of the source {verb} pending in a transaction that is"
@@ -229,14 +231,14 @@ def pending_inputs(ledger: Ledger) -> int:
     stable = ledger.circumstances.source_lso
     return sum(
         max(0, partition.hw - stable[partition.partition])
-        for partition in ledger.source_bounds.partitions
+        for partition in ledger.question.source.partitions
         if partition.partition in stable
     )
 
 
 def threshold_warnings(ledger: Ledger) -> tuple[str, ...]:
     """Lists what exceeds the contract's thresholds."""
-    warn, warnings = ledger.agreed.warn, []
+    warn, warnings = ledger.question.agreed.warn, []
     if warn.pending is not None and ledger.pending > warn.pending:
         warnings.append(
             f"{counted(ledger.pending, 'offset')} {'is' if ledger.pending == 1 else 'are'} pending,"
@@ -255,9 +257,12 @@ def threshold_warnings(ledger: Ledger) -> tuple[str, ...]:
 def unchecked_filter(ledger: Ledger) -> tuple[str, ...]:
     """Warns if inputs without an output may be lost, unless the contract takes them for
     filtered."""
-    count = ledger.inputs_count - ledger.outputs_count
-    open_ = ledger.expected.kind is Expect.ZERO_OR_ONE and ledger.expected.count is None
-    if not open_ or ledger.agreed.filter_unchecked or count <= 0:
+    count = ledger.counts.inputs.judged - ledger.counts.outputs
+    open_ = (
+        ledger.question.expected.kind is Expect.ZERO_OR_ONE
+        and ledger.question.expected.count is None
+    )
+    if not open_ or ledger.question.agreed.filter_unchecked or count <= 0:
         return ()
     has = "has" if count == 1 else "have"
     return (
@@ -269,7 +274,7 @@ def unchecked_filter(ledger: Ledger) -> tuple[str, ...]:
 
 def keeps_order(ledger: Ledger) -> bool:
     """Whether the order of records is judged."""
-    return ledger.order is not Order.NONE
+    return ledger.question.order is not Order.NONE
 
 
 def writers_clause(kind: str, count: int, writers: Sequence[WriterRows]) -> str:

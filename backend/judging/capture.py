@@ -26,8 +26,6 @@ from topicproof.backend.judging.capture_store import (
     PENDING,
     UNCOMMITTED,
     Capture,
-    Question,
-    Readings,
 )
 from topicproof.backend.judging.circumstances import vanished_topics, with_circumstances
 from topicproof.backend.judging.log_scan import scan_log, source_options
@@ -40,17 +38,17 @@ from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 from topicproof.backend.kafka.log import fates, rawlog
 from topicproof.backend.kafka.log.inflation import largest_ratio
-from topicproof.backend.kafka.origin import Origins, fetch_origins
+from topicproof.backend.kafka.origin import fetch_origins
 from topicproof.backend.kafka.records_source import OVERFLOW, beyond_spark, read_clamped, register
 from topicproof.backend.services.spark import failed
 from topicproof.backend.storage import fetch, keep_in
 from topicproof.backend.waiting import ask_until
 from topicproof.validators.coordinator import NO_ATTRIBUTION, Attribution, Coordinator
 from topicproof.validators.facts.log_facts import log_facts
-from topicproof.validators.finding import Bounds, Witness
-from topicproof.validators.folded.fold import PIECES_MAX, Folded, estimated_pieces, spans_of
+from topicproof.validators.finding import Bounds, Origins, Witness
+from topicproof.validators.folded.fold import Folded, spans_of
 from topicproof.validators.folded.offset_runs import folded_pieces, words_of
-from topicproof.validators.folded.regular_log import regular_log
+from topicproof.validators.ledger.by_proof import provable_log
 from topicproof.validators.ledger.ledger import ReadingsNeeded
 from topicproof.validators.ledger.rows import content
 from topicproof.validators.lineage.identity import (
@@ -59,7 +57,8 @@ from topicproof.validators.lineage.identity import (
     names_packed_lineage,
 )
 from topicproof.validators.merged_topics import join, split
-from topicproof.validators.readings import COLUMNS, read
+from topicproof.validators.question import Question
+from topicproof.validators.readings import COLUMNS, Readings, read
 
 SETTLE_S = 3.0
 PACKED = (
@@ -258,12 +257,12 @@ def _capture_folded(spark: SparkSession, sides: Sides, question: Question) -> Ca
             # One job after the other: each has a task per partition, so parallel jobs only contend.
             inputs = words_of(source, F.lit(0).cast("long"), offsets)
             kafka = answers.result()
-            log = regular_log(log_facts(kafka.batches, sink), sink)
-            if (
-                log is None
-                or _has_aborted(kafka.source_batches, question.source)
-                or estimated_pieces(sink, log) > PIECES_MAX
-            ):
+            log = provable_log(
+                log_facts(kafka.batches, sink),
+                sink,
+                aborted_inputs=_has_aborted(kafka.source_batches, question.source),
+            )
+            if log is None:
                 raise ReadingsNeeded
             pieces = folded_pieces(uncommitted, content(), offsets, spans_of(log))
             committed_words = words_of(committed, content(), offsets)

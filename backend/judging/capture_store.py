@@ -1,12 +1,12 @@
-"""A question about two topics, and the capture that answers it. The evidence folder keeps both, so
-the capture can be judged again."""
+"""The capture that answers a question about two topics. The evidence folder keeps both, so the
+capture can be judged again."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
@@ -32,21 +32,19 @@ from topicproof.backend.judging.expressions import stored_sql
 from topicproof.backend.judging.named_fields import is_of_fields
 from topicproof.backend.judging.plan_lock import plan_fault, planned_frame
 from topicproof.backend.judging.sql_tree import parse
-from topicproof.backend.kafka.origin import Origins
 from topicproof.backend.sink.entries import Entry, decode, encode
 from topicproof.backend.storage import forget, keep_in, sent
 from topicproof.backend.yaml_fields import is_topic_name
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
-from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.coordinator import NO_ATTRIBUTION, Attribution, Coordinator
 from topicproof.validators.decoded import KEY_FIELD, VALUE_FIELD, parse_field
 from topicproof.validators.expected import Expect, Expected
-from topicproof.validators.finding import Bounds, Guarantee, Order, Origin
+from topicproof.validators.finding import Bounds, Origin
 from topicproof.validators.folded.fold import Folded
 from topicproof.validators.json_path import parse_path
 from topicproof.validators.lineage.headers import INT_MAX, LONG_MAX
-from topicproof.validators.lineage.identity import Identity
-from topicproof.validators.readings import COLUMNS, gathered
+from topicproof.validators.question import Question
+from topicproof.validators.readings import COLUMNS, Readings, gathered
 from topicproof.validators.spark_errors import first_line
 
 COMMITTED, UNCOMMITTED, INPUTS = (
@@ -69,59 +67,21 @@ TABLE_NAME_MAX = 249
 """Characters of a table's name: as many as Kafka gives a topic."""
 
 
-@dataclass(frozen=True)
-class Question:
-    """What to judge."""
-
-    source: Bounds
-    """The judged range of the source: an input counts from `start` to below `lso`."""
-    sink: str
-    also: tuple[str, ...] = ()
-    """Further topics with the same outputs, judged together with the sink
-    (validators/merged_topics.py)."""
-    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
-    identity: Identity = Identity.LINEAGE
-    expected: Expected = field(default_factory=Expected)
-    """The required number of outputs per input."""
-    order: Order = Order.PER_SOURCE_PARTITION
-    agreed: ContractTerms = NOTHING_MORE
-    """Further terms of a contract."""
-    journal: Sequence[Entry] | None = None
-    """The run's declarations; None without this witness."""
-    polled: pa.Table | None = None
-    """Records received by a concurrent reader, as `POLLED_COLUMNS`; None without this witness."""
-    sink_from: Mapping[int, int] = field(default_factory=dict)
-    """Sink offsets at which judging begins, by partition."""
-    run: str | None = None
-    not_processed: int = 0
-    """Inputs beyond the judged range."""
-    foreign: bool = False
-    """Whether the topics do not belong to one of our runs. Then their whole range is judged, losses
-    are looked for, and they may move: the source's bounds are taken again after the sink's."""
-    group: str | None = None
-    """The consumer group of `agreed.offsets`."""
-    across: bool = False
-    """Whether source and sink are on different clusters. Headers that name transactions are then
-    copies from another log, and no witness of this one."""
-    topic_ids: Mapping[str, str | None] = field(default_factory=dict)
-    """Ids that topics had when the outputs were written, as a run recorded them. Another id at
-    judging is a deleted topic's name."""
-    origins: Origins | None = None
-    """The ids of the topics at the first look. None: they are asked for before the readings."""
-    due: Mapping[int, int] | None = None
-    """The source offsets below which outputs are due, by partition; a missing partition owes none.
-    None: the whole judged range, or as far as outputs reach if the topics move."""
-
-
 _HINTS = get_type_hints(Question)
+UNWRITTEN = ("expected", "origins")
+"""Parts of a question that the evidence has elsewhere."""
 
 
-class Readings(NamedTuple):
-    """Readings with their records."""
+class RunAccounts(NamedTuple):
+    """What a run recorded of itself; None for a witness that it did not have."""
 
-    committed: DataFrame
-    uncommitted: DataFrame
-    inputs: DataFrame
+    journal: Sequence[Entry] | None = None
+    """The declarations of its workers."""
+    polled: pa.Table | None = None
+    """Records received by a concurrent reader, as `POLLED_COLUMNS`."""
+
+
+NOTHING_RECORDED = RunAccounts()
 
 
 @dataclass(frozen=True)
@@ -152,6 +112,7 @@ class Capture:
     """The schemas of the records, if the question names fields of them."""
     source_origin: Origin | None = None
     """The ids of the source's cluster, if it is another one; `origin` is then the sink's."""
+    run_accounts: RunAccounts = NOTHING_RECORDED
     attribution: Attribution = NO_ATTRIBUTION
     """Who wrote the sink's transactions; empty for our own runs, whose records name them."""
 
@@ -188,6 +149,7 @@ def keep_capture(capture: Capture, evidence: Path) -> None:
     """Keep everything but the readings: question, bounds, raw logs, coordinators' answers,
     journal."""
     question, expected = capture.question, capture.question.expected
+    journal, polled = capture.run_accounts
     document = {
         "question": {
             question_field.name: (
@@ -196,7 +158,7 @@ def keep_capture(capture: Capture, evidence: Path) -> None:
                 )
             )
             for question_field in fields(Question)
-            if question_field.name not in ("journal", "polled", "expected", "origins")
+            if question_field.name not in UNWRITTEN
         },
         "expect": expected.kind,
         "count": expected.count if isinstance(expected.count, str) else None,
@@ -223,12 +185,10 @@ def keep_capture(capture: Capture, evidence: Path) -> None:
             pq.write_table(capture.batches, evidence / BATCHES)
         if capture.source_batches is not None:
             pq.write_table(capture.source_batches, evidence / SOURCE_BATCHES)
-        if question.polled is not None:
-            pq.write_table(question.polled, evidence / POLLED)
-        if question.journal is not None:
-            (evidence / JOURNAL).write_bytes(
-                b"".join(encode(entry) + b"\n" for entry in question.journal)
-            )
+        if polled is not None:
+            pq.write_table(polled, evidence / POLLED)
+        if journal is not None:
+            (evidence / JOURNAL).write_bytes(b"".join(encode(entry) + b"\n" for entry in journal))
     except OSError as error:
         raise EvidenceError(
             f"The evidence in {evidence} cannot be written: {error.strerror}."
@@ -252,11 +212,11 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             name: TypeAdapter(_HINTS[name]).validate_python(value)
             for name, value in document["question"].items()
         }
-        journal = evidence / JOURNAL
-        if journal.exists():
-            question_fields["journal"] = [decode(line) for line in read_lines(journal)]
-        if (evidence / POLLED).exists():
-            question_fields["polled"] = read_table(evidence / POLLED)
+        journal, polled = evidence / JOURNAL, evidence / POLLED
+        run_accounts = RunAccounts(
+            journal=[decode(line) for line in read_lines(journal)] if journal.exists() else None,
+            polled=read_table(polled) if polled.exists() else None,
+        )
         count = document["count"]
         if (evidence / COUNTS).exists():
             count = spark.read.parquet(sent(spark, evidence / COUNTS))
@@ -302,6 +262,7 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             notes=tuple(document.get("notes", ())),
             schemas=schemas,
             source_origin=origins[1],
+            run_accounts=run_accounts,
             attribution=TypeAdapter(Attribution).validate_python(document.get("attribution", {})),
         )
     except (

@@ -11,9 +11,9 @@ from topicproof.backend.address import Address, Sides
 from topicproof.backend.judging.capture_store import Capture
 from topicproof.backend.kafka.browse.describe import cleanup_policy
 from topicproof.backend.kafka.log import fates, rawlog
-from topicproof.backend.kafka.origin import Origins, fetch_replaced
+from topicproof.backend.kafka.origin import fetch_replaced
 from topicproof.validators.circumstances import Circumstances, Growth, Incarnation, Removed
-from topicproof.validators.finding import Bounds, Fate
+from topicproof.validators.finding import Bounds, Fate, Origins
 from topicproof.validators.incarnations import find_incarnations
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.merged_topics import join, split

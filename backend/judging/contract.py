@@ -24,7 +24,6 @@ from pydantic_core import PydanticCustomError
 
 from topicproof.backend.errors import ContractError, Mistake, TopicError, UsageError
 from topicproof.backend.judging.capture import committed_offsets
-from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.expressions import check_expression
 from topicproof.backend.judging.named_fields import FUNCTIONS, each_in_sql, fields_of, in_sql
 from topicproof.backend.kafka.cluster import Cluster
@@ -47,6 +46,7 @@ from topicproof.validators.kinds import duplicate
 from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.lineage.identity import KEY, Identity, Match
 from topicproof.validators.merged_topics import join
+from topicproof.validators.question import Question
 
 LINEAGE = "lineage"
 KINDS = tuple(validator.NAME for validator in VALIDATORS)

@@ -23,13 +23,14 @@ from topicproof.backend.formats.fields import KnownSchemas, field_reader
 from topicproof.backend.formats.formats import HEAD_BYTES, Formats, Part
 from topicproof.backend.formats.limits import SCHEMAS_BYTES_MAX, SCHEMAS_MAX
 from topicproof.backend.formats.registered import RegisteredSchema, RegistryFailure
-from topicproof.backend.judging.capture_store import Capture, Readings
+from topicproof.backend.judging.capture_store import Capture
 from topicproof.backend.storage import keep_in
 from topicproof.validators.decoded import DECODED, KEY_FIELD, decoded_type, parse_field, path_of
 from topicproof.validators.finding import Bounds
 from topicproof.validators.folded.fold import Folded
 from topicproof.validators.in_parallel import in_parallel
 from topicproof.validators.merged_topics import split
+from topicproof.validators.readings import Readings
 
 FOLDER = "decoded"
 """In the evidence, while it is judged: the readings with their fields."""

@@ -26,8 +26,9 @@ from topicproof.backend.faults.by_hand import strike_notes
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.judging.capture import capture_folded, capture_topics, identified
 from topicproof.backend.judging.capture_store import (
+    NOTHING_RECORDED,
     Capture,
-    Question,
+    RunAccounts,
     empty,
     keep_capture,
     write_text,
@@ -46,7 +47,8 @@ from topicproof.validators.finding import Bounds, Fate, Guarantee, Order
 from topicproof.validators.folded.fold import Folded
 from topicproof.validators.judge import judge
 from topicproof.validators.kinds import gap
-from topicproof.validators.ledger.build import build_ledger, proved_ledger
+from topicproof.validators.ledger.build import build_ledger
+from topicproof.validators.ledger.by_proof import is_provable
 from topicproof.validators.ledger.ledger import Accounts, Ledger, ReadingsNeeded
 from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared
 from topicproof.validators.lineage.headers import (
@@ -57,7 +59,8 @@ from topicproof.validators.lineage.headers import (
 from topicproof.validators.lineage.identity import Identity, has_header
 from topicproof.validators.merged_topics import split
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
-from topicproof.validators.readings import frame_of
+from topicproof.validators.question import Question
+from topicproof.validators.readings import Readings, frame_of
 from topicproof.validators.report import Report
 from topicproof.validators.source_log import SourceLog
 
@@ -96,6 +99,7 @@ def judge_topics(
     formats: Formats | None = None,
     source: Address | None = None,
     source_formats: Formats | None = None,
+    run_accounts: RunAccounts = NOTHING_RECORDED,
 ) -> Report:
     """Judge a sink topic against its source. Writes `report.json` and the evidence into `folder`.
     `source` is the source's cluster, if it is not the sink's, at `address`.
@@ -105,16 +109,18 @@ def judge_topics(
     irregular. This takes less than half the time. Otherwise the evidence first holds them whole,
     and backend/evidence/copy.py removes payloads.
     `formats` decodes the fields that the question names; None: without a registry.
-    `source_formats`: those of the source, if they are not the sink's.
+    `source_formats`: those of the source, if they are not the sink's. `run_accounts`: what the run
+    that wrote the sink recorded.
     Raises ClusterError, TopicError, SparkError, EvidenceError.
     """
     evidence = folder / EVIDENCE
     question, _ = identified(Sides(address, source), question)
     empty(spark, evidence)
     on_step(READING)
-    if payloads is Payloads.NONE and source is None and _provable(question):
+    if payloads is Payloads.NONE and source is None and is_provable(question, folded=True):
         try:
-            capture = capture_folded(spark, address, question)
+            folded = capture_folded(spark, address, question)
+            capture = replace(folded, run_accounts=run_accounts)
             return conclude(spark, capture, folder, attachments, payloads, on_step)
         except ReadingsNeeded:
             empty(spark, evidence)
@@ -123,7 +129,10 @@ def judge_topics(
         capture = capture_topics(spark, address, question, evidence, source)
         try:
             schemas = fetch_schemas(capture, formats or Formats(), source_formats)
-            return replace(capture, schemas=schemas)
+            # No other witness may speak about topics that vanished.
+            vanished = capture.circumstances.vanished
+            accounts = NOTHING_RECORDED if vanished else run_accounts
+            return replace(capture, schemas=schemas, run_accounts=accounts)
         except PySparkException as error:
             raise failed(f"Spark could not read {question.sink}", error) from error
 
@@ -168,12 +177,6 @@ def conclude(
     return report
 
 
-def _provable(question: Question) -> bool:
-    """Return whether folded readings can answer the question (validators/fast_path/proof.py)."""
-    simple = question.identity is Identity.LINEAGE and question.expected.count is None
-    return simple and question.order is Order.PER_SOURCE_PARTITION and question.agreed.value is None
-
-
 def judge_capture(spark: SparkSession, capture: Capture, evidence: Path) -> Report:
     """Judge a capture, new or read from evidence. Uses only Spark; intermediate results are kept in
     the folder `evidence`. Raises SparkError; ReadingsNeeded as `conclude`."""
@@ -184,14 +187,14 @@ def judge_capture(spark: SparkSession, capture: Capture, evidence: Path) -> Repo
             ledger,
             question.guarantee,
             require=question.agreed.require,
-            not_processed=question.not_processed + _not_due(capture, ledger.source_bounds),
+            not_processed=question.not_processed + _not_due(capture, ledger.question.source),
             run=question.run,
             versions=versions(),
         )
         return replace(
             report,
             origin=capture.origin,
-            notes=(*capture.notes, *strike_notes(question.journal or ())),
+            notes=(*capture.notes, *strike_notes(capture.run_accounts.journal or ())),
             source_origin=capture.source_origin,
         )
     except PySparkException as error:
@@ -288,46 +291,34 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
         repeats=guarantee is Guarantee.AT_LEAST_ONCE,
         losses=guarantee is Guarantee.AT_MOST_ONCE,
     )
-    question, folder = capture.question, spark_url(spark, evidence / "ledger")
+    # Of folded readings, only batches and transactions are left to examine, no records.
+    offsets = 0 if isinstance(capture.readings, Folded) else capture.offsets
+    tune(spark, offsets)
+    return build_ledger(
+        spark,
+        replace(capture.question, agreed=agreed),
+        sink_bounds=capture.sink,
+        readings=_judged_readings(spark, capture),
+        evidence=spark_url(spark, evidence / "ledger"),
+        accounts=_accounts(spark, capture, offsets),
+        circumstances=capture.circumstances,
+        doubts=capture.doubts,
+    )
+
+
+def _judged_readings(spark: SparkSession, capture: Capture) -> Readings | Folded:
+    """Return the readings without headers that are no witness."""
     if isinstance(capture.readings, Folded):
-        # Only batches and transactions are left to examine, no records.
-        tune(spark, 0)
-        return proved_ledger(
-            spark,
-            capture.readings,
-            _accounts(spark, capture, 0),
-            sink_bounds=capture.sink,
-            source_bounds=question.source,
-            evidence=folder,
-            expected=question.expected,
-            agreed=agreed,
-            doubts=capture.doubts,
-            circumstances=capture.circumstances,
-        )
-    tune(spark, capture.offsets)
+        return capture.readings
     limit_rows(spark, capture.kept)
-    committed, uncommitted, inputs = capture.kept
+    question, (committed, uncommitted, inputs) = capture.question, capture.kept
     if question.across:
         committed, uncommitted, inputs = map(_unnamed, (committed, uncommitted, inputs))
     elif question.identity is not Identity.LINEAGE:
         committed, uncommitted = (
             _unnamed_copies(reading, question.source) for reading in (committed, uncommitted)
         )
-    return build_ledger(
-        committed,
-        uncommitted,
-        inputs,
-        capture.sink,
-        question.source,
-        folder,
-        _accounts(spark, capture, capture.offsets),
-        identity=question.identity,
-        expected=question.expected,
-        order=question.order,
-        agreed=agreed,
-        doubts=capture.doubts,
-        circumstances=capture.circumstances,
-    )
+    return Readings(committed, uncommitted, inputs)
 
 
 def _unnamed(reading: DataFrame) -> DataFrame:
@@ -356,17 +347,17 @@ def _unnamed_copies(reading: DataFrame, source: Bounds) -> DataFrame:
 def _accounts(spark: SparkSession, capture: Capture, offsets: int) -> Accounts:
     """Return the accounts of the other witnesses. `offsets`: how many more records Spark
     examines."""
-    question = capture.question
+    journal, polled = capture.run_accounts
     return Accounts(
         raw_log=None
         if capture.batches is None
         else raw_log(spark, capture.batches, capture.sink, offsets, capture.attribution),
-        declared=None if question.journal is None else _declared(spark, question.journal),
+        declared=None if journal is None else _declared(spark, journal),
         coordinator=capture.coordinator,
         source_log=None
         if capture.source_batches is None
         else _source_log(spark, capture, capture.source_batches),
-        polled=None if question.polled is None else _polled(spark, question.polled),
+        polled=None if polled is None else _polled(spark, polled),
     )
 
 

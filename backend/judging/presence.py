@@ -19,24 +19,17 @@ from pyspark.sql import SparkSession
 
 from topicproof.backend.address import Address, Sides
 from topicproof.backend.errors import TopicproofError
-from topicproof.backend.judging.capture_store import (
-    COMMITTED,
-    INPUTS,
-    UNCOMMITTED,
-    Capture,
-    Question,
-    Readings,
-    empty,
-)
+from topicproof.backend.judging.capture_store import COMMITTED, INPUTS, UNCOMMITTED, Capture, empty
 from topicproof.backend.judging.circumstances import SINCE_CAPTURED
 from topicproof.backend.kafka.log.batches import SCHEMA
 from topicproof.backend.kafka.log.rawlog import connect
-from topicproof.backend.kafka.origin import Origins, find_replaced
+from topicproof.backend.kafka.origin import find_replaced
 from topicproof.backend.storage import keep_in
 from topicproof.validators.circumstances import Circumstances
-from topicproof.validators.finding import Bounds, PartitionBounds
+from topicproof.validators.finding import Bounds, Origins, PartitionBounds
 from topicproof.validators.merged_topics import join
-from topicproof.validators.readings import COLUMNS
+from topicproof.validators.question import Question
+from topicproof.validators.readings import COLUMNS, Readings
 
 LOOK_S = 2.0
 """How often the ids are looked at."""
@@ -105,8 +98,6 @@ def capture_of_nothing(
             question,
             source=sink if question.agreed.unique else source,
             agreed=replace(question.agreed, offsets=None),
-            journal=None,
-            polled=None,
             group=None,
             due=None,
             sink_from={},

@@ -21,27 +21,20 @@ from sqlalchemy.exc import DBAPIError
 from topicproof.backend.address import Sides
 from topicproof.backend.errors import SinkError
 from topicproof.backend.evidence.folder import EVIDENCE
-from topicproof.backend.judging.capture_store import (
-    COMMITTED,
-    INPUTS,
-    UNCOMMITTED,
-    Capture,
-    Question,
-    Readings,
-    empty,
-)
+from topicproof.backend.judging.capture_store import COMMITTED, INPUTS, UNCOMMITTED, Capture, empty
 from topicproof.backend.judging.circumstances import replaced_topics
 from topicproof.backend.judging.judge import conclude
 from topicproof.backend.judging.log_scan import scan_log, source_options
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.origin import Origins, fetch_origin, topic_names
+from topicproof.backend.kafka.origin import fetch_origin, topic_names
 from topicproof.backend.sink.table import LINEAGE, connect_database, rows_of, shown
 from topicproof.backend.storage import keep_in
 from topicproof.validators.circumstances import Circumstances
 from topicproof.validators.contract_terms import ContractTerms
-from topicproof.validators.finding import Bounds, Guarantee, PartitionBounds, Witness
+from topicproof.validators.finding import Bounds, Guarantee, Origins, PartitionBounds, Witness
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, Lineage, format_lineage
-from topicproof.validators.readings import COLUMNS, read
+from topicproof.validators.question import Question
+from topicproof.validators.readings import COLUMNS, Readings, read
 from topicproof.validators.report import Report
 
 REQUIRED = ("duplicate", "gap", "order", "phantom")

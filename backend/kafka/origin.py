@@ -5,23 +5,13 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.log.rawlog import Connection, connect
-from topicproof.validators.finding import Bounds, Origin
+from topicproof.validators.finding import Bounds, Origin, Origins
 from topicproof.validators.merged_topics import split
-
-
-@dataclass(frozen=True)
-class Origins:
-    """The ids of the topics of one question at the first look at them."""
-
-    sink: Origin
-    """Also of the source, if there is one cluster."""
-    source: Origin | None = None
-    """The ids of the source's cluster, if it is another one."""
 
 
 def topic_names(*bounds: Bounds) -> tuple[str, ...]:

@@ -20,7 +20,8 @@ from topicproof.validators.finding import Guarantee
 from topicproof.validators.judge import judge
 from topicproof.validators.ledger.build import build_ledger
 from topicproof.validators.lineage.headers import LINEAGE_HEADER
-from topicproof.validators.readings import keep
+from topicproof.validators.question import Question
+from topicproof.validators.readings import Readings, keep
 from topicproof.validators.report import Report
 
 
@@ -33,15 +34,15 @@ def judge_deduplicated(spark_remote: str, folder: Path) -> Report:
             (folder / "deduplicated" / "sink").as_uri(),
             capture.offsets,
         )
+        question = capture.question
         ledger = build_ledger(
-            deduplicated,
-            deduplicated,
-            capture.inputs,
-            capture.sink,
-            capture.question.source,
-            (folder / "deduplicated" / "ledger").as_uri(),
-            expected=capture.question.expected,
-            order=capture.question.order,
+            spark,
+            Question(
+                question.source, question.sink, expected=question.expected, order=question.order
+            ),
+            sink_bounds=capture.sink,
+            readings=Readings(deduplicated, deduplicated, capture.inputs),
+            evidence=(folder / "deduplicated" / "ledger").as_uri(),
         )
         return judge(ledger, Guarantee.EXACTLY_ONCE, require=REQUIRED)
 

@@ -17,7 +17,6 @@ from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.audit import note, require_noted
 from topicproof.backend.history.run_state import Facts, RanOn
 from topicproof.backend.history.store import History, State
-from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.log_file import RUN_LOG, logged_to
@@ -30,6 +29,7 @@ from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
 from topicproof.backend.storage import Storage, publish, withdraw
 from topicproof.backend.trust.identity import Action
+from topicproof.validators.question import Question
 from topicproof.validators.report import Report
 
 

@@ -13,12 +13,12 @@ from contextlib import closing
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.history.store import History
-from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.origin import fetch_origin
 from topicproof.backend.sink.entries import RunTopics
 from topicproof.backend.sink.journal import JournalReader
 from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.question import Question
 
 JOURNAL_SUFFIX = "-journal"
 RUNS_MAX = 1_000

@@ -20,8 +20,7 @@ from topicproof.backend.judging.capture_store import (
     INPUTS,
     UNCOMMITTED,
     Capture,
-    Question,
-    Readings,
+    RunAccounts,
     empty,
     read_capture,
 )
@@ -44,7 +43,8 @@ from topicproof.validators.finding import Bounds, Guarantee, Origin, Outcome, Wi
 from topicproof.validators.lineage.chain import through
 from topicproof.validators.lineage.identity import Identity, with_lineage
 from topicproof.validators.merged_topics import join, split
-from topicproof.validators.readings import read
+from topicproof.validators.question import Question
+from topicproof.validators.readings import Readings, read
 from topicproof.validators.report import Report
 
 STAGES = "stages"
@@ -275,8 +275,6 @@ def judge_stage(
         identity=Identity.KEY if context.plan.lineage == OFF else Identity.LINEAGE,
         expected=_expected(context, spark, stage, source),
         order=stage.order,
-        journal=read_journal(context.cluster.address, names.journal),
-        polled=read_account(context.folder / FOLDER, sinks),
         sink_from={
             first + int(partition): offset
             for sink_bounds, first in split(sinks)
@@ -294,6 +292,10 @@ def judge_stage(
         question,
         folder,
         _attachments(context),
+        run_accounts=RunAccounts(
+            journal=read_journal(context.cluster.address, names.journal),
+            polled=read_account(context.folder / FOLDER, sinks),
+        ),
     )
 
 

@@ -30,13 +30,13 @@ from topicproof.backend.evidence.manifest import MANIFEST, Manifest
 from topicproof.backend.evidence.page import PAGE, page_time, write_page
 from topicproof.backend.evidence.read_limits import read_json
 from topicproof.backend.evidence.signed import read_signoffs
-from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.expressions import stored_sql
 from topicproof.backend.storage import sent
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.expected import Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order
 from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.question import Question
 from topicproof.validators.report import Report
 
 CONTRACT, PLAN = "contract.yaml", "plan.json"

@@ -14,7 +14,6 @@ from topicproof.backend.address import Address
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.history.run_state import Facts, RunResults, StageVerdict
 from topicproof.backend.history.store import History, State
-from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.check import check
 from topicproof.backend.runs.stage_verdicts import stage_folder
@@ -23,6 +22,7 @@ from topicproof.backend.settings import Settings
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Example, Outcome
 from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.question import Question
 
 
 def test_a_run_that_holds(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:

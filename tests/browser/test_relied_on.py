@@ -17,13 +17,13 @@ from topicproof.backend.address import Address
 from topicproof.backend.evidence.manifest import differences
 from topicproof.backend.history.signoff import Decision, breaking, sign, signable
 from topicproof.backend.history.store import History
-from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.check import check
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.question import Question
 
 RUN_MS = 300_000
 Checked = Callable[[list[int]], tuple[str, str]]

@@ -29,7 +29,7 @@ import itertools
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,8 @@ from topicproof.validators.lineage.headers import (
 )
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
-from topicproof.validators.readings import ARROW_TYPES
+from topicproof.validators.question import Question
+from topicproof.validators.readings import ARROW_TYPES, Readings
 from topicproof.validators.report import Report
 from topicproof.validators.source_log import SourceLog
 
@@ -180,18 +181,22 @@ class History:
         if decoded is not None:
             source = source.withColumn(DECODED, decoded[0])
             uncommitted = uncommitted.withColumn(DECODED, decoded[1])
-        return build_ledger(
-            committed=spark.createDataFrame(self.committed, readings.COLUMNS),
-            uncommitted=uncommitted,
-            source=source,
-            sink_bounds=self.sink_bounds,
-            source_bounds=self.source_bounds,
-            evidence=f"file:{folder / uuid.uuid4().hex}",
-            accounts=accounts,
+        committed = spark.createDataFrame(self.committed, readings.COLUMNS)
+        question = Question(
+            source=self.source_bounds,
+            sink=self.sink_bounds.topic,
             identity=identity,
             expected=expected,
             agreed=agreed,
             order=order,
+        )
+        return build_ledger(
+            spark,
+            question,
+            sink_bounds=self.sink_bounds,
+            readings=Readings(committed, uncommitted, source),
+            evidence=f"file:{folder / uuid.uuid4().hex}",
+            accounts=accounts,
             circumstances=circumstances,
         )
 
@@ -199,6 +204,16 @@ class History:
         self, spark: SparkSession, folder: Path, guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     ) -> Report:
         return judge(self.ledger(spark, folder), guarantee)
+
+
+def hearing(ledger: Ledger, **accounts: Any) -> Ledger:
+    """The ledger with other accounts of the witnesses."""
+    return replace(ledger, accounts=ledger.accounts._replace(**accounts))
+
+
+def agreeing(ledger: Ledger, agreed: ContractTerms) -> Ledger:
+    """The ledger under other terms."""
+    return replace(ledger, question=replace(ledger.question, agreed=agreed))
 
 
 def history(

@@ -12,18 +12,18 @@ from pyspark.sql import SparkSession
 
 from tests.backend.kafka.hanging import GHOST, hang
 from tests.backend.kafka.topics import Writer
-from tests.validators.history import history
+from tests.validators.history import hearing, history
 from topicproof.backend.address import Address
-from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.validators.coordinator import Coordinator, OpenTransaction, UnstableOffset
-from topicproof.validators.finding import Guarantee, Outcome, Witness
+from topicproof.validators.finding import Guarantee, Outcome
 from topicproof.validators.judge import judge
 from topicproof.validators.kinds import hanging, lso_stall, unstable_offsets
 from topicproof.validators.kinds.catalogue import Validator
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.question import Question
 
 NewTopic = Callable[..., str]
 
@@ -52,8 +52,7 @@ Rows = list[tuple[int | None, int | None, str, str | None]]
 @pytest.fixture(scope="module")
 def ledger(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
     """A sound topic; each test adds what the coordinator says."""
-    made = history("0 1 C", inputs=2).ledger(spark, tmp_path_factory.mktemp("ledger"))
-    return replace(made, heard=made.heard | {Witness.COORDINATOR})
+    return history("0 1 C", inputs=2).ledger(spark, tmp_path_factory.mktemp("ledger"))
 
 
 def rows(
@@ -63,7 +62,7 @@ def rows(
     unstable: tuple[UnstableOffset, ...] = (),
 ) -> Rows:
     heard = Coordinator(3, opened, 4, unstable)
-    found = validator.find(replace(ledger, coordinator=heard))
+    found = validator.find(hearing(ledger, coordinator=heard))
     told = found.collect() if found is not None else []
     return [
         (one["partition"], one["offset"], one["transaction"], one["explained_by"]) for one in told
@@ -125,7 +124,7 @@ def test_an_offset_that_does_not_become_stable_is_told(
 def test_a_sentence_names_who_blocks_and_what_waits(ledger: Ledger) -> None:
     """An operator reads the row. It says since when, by whom, and how many records of other
     producers wait."""
-    found = lso_stall.find(replace(ledger, coordinator=Coordinator(1, (LATE,), 0, ())))
+    found = lso_stall.find(hearing(ledger, coordinator=Coordinator(1, (LATE,), 0, ())))
     assert found is not None
     (row,) = found.collect()
     assert row["why"] == (
@@ -137,9 +136,7 @@ def test_a_sentence_names_who_blocks_and_what_waits(ledger: Ledger) -> None:
 def test_without_the_coordinator_nothing_is_claimed(ledger: Ledger) -> None:
     """The client may not describe transactions. These kinds are unknown, and the verdict rests on
     the others."""
-    deaf = judge(
-        replace(ledger, heard=ledger.heard - {Witness.COORDINATOR}), Guarantee.EXACTLY_ONCE
-    )
+    deaf = judge(ledger, Guarantee.EXACTLY_ONCE)
     found = {one.kind: one.outcome for one in deaf.findings}
     assert found["hanging"] is found["lso_stall"] is found["unstable_offsets"] is Outcome.UNKNOWN
     assert deaf.verdict is Outcome.HOLDS
@@ -148,7 +145,7 @@ def test_without_the_coordinator_nothing_is_claimed(ledger: Ledger) -> None:
 def test_a_sound_topic_holds_with_its_denominators(ledger: Ledger) -> None:
     """Three partitions and four offsets of groups were asked about, and nothing is wrong. That is
     said with counts."""
-    report = judge(replace(ledger, coordinator=Coordinator(3, (), 4, ())), Guarantee.EXACTLY_ONCE)
+    report = judge(hearing(ledger, coordinator=Coordinator(3, (), 4, ())), Guarantee.EXACTLY_ONCE)
     asked = {one.kind: one.records for one in report.checked}
     assert (asked["hanging"], asked["lso_stall"], asked["unstable_offsets"]) == (3, 3, 7)
     found = {one.kind: one for one in report.findings}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.validators.history import history, side_by_side
+from tests.validators.history import agreeing, history, side_by_side
 from tests.validators.test_kinds import rows_of
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.expected import Expect, Expected
@@ -109,7 +108,7 @@ def test_counts_may_come_as_a_table(spark: SparkSession, tmp_path: Path) -> None
         "the contract's `count` must be a whole number from 0 to 1,000,000, and is none for 2"
         " inputs (the first is numbers-0@2).",
     )
-    assert (ledger.outputs_count, list(rows_of(ledger))) == (2, [])
+    assert (ledger.counts.outputs, list(rows_of(ledger))) == (2, [])
 
 
 def test_a_condition_decides_what_is_filtered_out(spark: SparkSession, tmp_path: Path) -> None:
@@ -122,7 +121,7 @@ def test_a_condition_decides_what_is_filtered_out(spark: SparkSession, tmp_path:
         ("gap", (None, None, 1, 3, None)),
         ("phantom", (1, 1, 1, 2, None)),
     ]
-    assert ledger.outputs_count == 4
+    assert ledger.counts.outputs == 4
 
 
 def test_without_a_condition_filtered_and_lost_are_alike(
@@ -145,7 +144,7 @@ def test_without_a_condition_filtered_and_lost_are_alike(
         "3 inputs have no output: filtered or lost, and zero_or_one without a count cannot tell."
         " Give the contract a `count` of 0 or 1, or accept this with `filtered: unchecked`.",
     )
-    accepted = replace(ledger, agreed=ContractTerms(filter_unchecked=True))
+    accepted = agreeing(ledger, ContractTerms(filter_unchecked=True))
     assert judge(accepted, Guarantee.EXACTLY_ONCE).warnings == ()
 
 
@@ -174,7 +173,7 @@ def test_what_was_produced_was_not_filtered_out(spark: SparkSession, tmp_path: P
         ("gap", (None, None, 0, 2, None)),
         ("phantom", (0, 5, 0, 3, None)),
     ]
-    assert ledger.outputs_count == 3
+    assert ledger.counts.outputs == 3
 
 
 def test_keys_stand_for_as_many_outputs_as_are_expected(

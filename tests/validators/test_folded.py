@@ -19,13 +19,7 @@ from topicproof.backend.evidence.copy import copy_evidence, without_payloads
 from topicproof.backend.evidence.folded import PIECES_SEEN
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads, read_manifest, write_manifest
-from topicproof.backend.judging.capture_store import (
-    COMMITTED,
-    INPUTS,
-    UNCOMMITTED,
-    Question,
-    read_capture,
-)
+from topicproof.backend.judging.capture_store import COMMITTED, INPUTS, UNCOMMITTED, read_capture
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.judging.selftest import WITHOUT_RECORDS, self_test
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
@@ -33,6 +27,7 @@ from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.verifying.verify import verify
 from topicproof.validators.finding import Outcome
 from topicproof.validators.folded import offset_runs as pieces
+from topicproof.validators.question import Question
 from topicproof.validators.report import Report
 
 NewTopic = Callable[..., str]

@@ -14,7 +14,6 @@ from tests.backend.kafka.test_oracle import COPIED_RECORDS, copy
 from tests.backend.kafka.topics import Writer
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
-from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import JUDGING, READING, WRITING, judge_topics
 from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
@@ -22,6 +21,7 @@ from topicproof.backend.services.spark import SHELL_FAILED, failed
 from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.question import Question
 
 
 def test_java_and_librdkafka_write_healthy_logs(

@@ -9,11 +9,11 @@ from pyspark.sql import SparkSession
 
 from benchmarks.hostile import MEGABYTE, NEVER, TWICE, Case, Message, fill, odd
 from topicproof.backend.address import Address
-from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.validators.finding import Order
 from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.question import Question
 
 LARGE = 10
 """The number of the input of 10 MB."""

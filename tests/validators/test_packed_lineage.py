@@ -15,7 +15,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import PackedLineage
 from topicproof.backend.evidence.folded import PIECES_SEEN, read_folded
 from topicproof.backend.exit_codes import UNJUDGED
-from topicproof.backend.judging.capture_store import PACKS, Question, read_capture
+from topicproof.backend.judging.capture_store import PACKS, read_capture
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
@@ -28,6 +28,7 @@ from topicproof.validators.lineage.headers import (
     format_transaction,
 )
 from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.question import Question
 
 RECORDS = 4
 NewTopic = Callable[..., str]

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.validators.history import history
+from tests.validators.history import agreeing, hearing, history
 from topicproof.validators.contract_terms import ContractTerms, Thresholds
 from topicproof.validators.expectation import CONTRADICTIONS, REQUIRED
 from topicproof.validators.finding import EXAMPLES_MAX, Guarantee, Outcome, PartitionBounds
@@ -99,7 +99,7 @@ def test_a_threshold_warns_beside_the_verdict(healthy: Ledger) -> None:
     """Story: 2 of 12 records are aborted, and a contract warns of more than a tenth. The verdict
     stays what it is."""
     agreed = ContractTerms(warn=Thresholds(pending=0, aborted_share=0.1))
-    report = judge(replace(healthy, agreed=agreed), Guarantee.EXACTLY_ONCE)
+    report = judge(agreeing(healthy, agreed), Guarantee.EXACTLY_ONCE)
     assert report.verdict is Outcome.HOLDS
     assert report.warnings == ("16.7% of the records are aborted; the contract warns above 10.0%.",)
     jsonschema.validate(json.loads(report.to_json()), SCHEMA)
@@ -198,7 +198,7 @@ def _with(other: SimpleNamespace) -> tuple[Validator, ...]:
 def test_a_required_witness_that_is_missing_is_no_pass(healthy: Ledger) -> None:
     """Story: neither the raw log nor a journal is available. Whether aborted records were visible
     is unknown."""
-    deaf = replace(healthy, heard=healthy.heard - {"raw_log"})
+    deaf = hearing(healthy, raw_log=None)
     report = judge(deaf, Guarantee.EXACTLY_ONCE)
     assert (report.verdict, report.exit_code, report.why) == (
         Outcome.UNKNOWN,
@@ -295,5 +295,5 @@ def test_a_pipeline_without_transactions_is_no_intruder_in_its_own_sink(
     transaction."""
     ledger = history("0@1! 1@1! 2@2!", inputs=3).ledger(spark, tmp_path)
     report = judge(ledger, Guarantee.AT_LEAST_ONCE)
-    assert report.verdict is Outcome.HOLDS and ledger.ids
+    assert report.verdict is Outcome.HOLDS and ledger.counts.ids
     assert {one.outcome for one in report.findings} == {Outcome.HOLDS, Outcome.UNKNOWN}

@@ -21,6 +21,7 @@ from topicproof.validators.folded import offset_runs as pieces
 from topicproof.validators.folded.fold import estimated_pieces
 from topicproof.validators.folded.regular_log import RegularLog
 from topicproof.validators.ledger import build as long_way
+from topicproof.validators.ledger import by_proof
 from topicproof.validators.lineage.identity import Identity
 
 JOURNAL = {("a-0", 1): "COMMITTED", ("a-0", 2): "ABORTED:at random", ("a-0", 3): "COMMITTED"}
@@ -149,7 +150,7 @@ def no_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_length(_given: object) -> None:
         raise LookedAtEachRecord
 
-    monkeypatch.setattr(long_way, "_at_length", at_length)
+    monkeypatch.setattr(long_way, "counts_by_scan", at_length)
 
 
 @pytest.mark.usefixtures("no_long_way")
@@ -177,7 +178,7 @@ def test_what_a_proof_cannot_tell_is_not_proved(
     spark: SparkSession, tmp_path: Path, more: dict[str, Any]
 ) -> None:
     made = history(HEALTHY, inputs=4)
-    assert made.ledger(spark, tmp_path).sound
+    assert made.ledger(spark, tmp_path).counts.proved
     with pytest.raises(LookedAtEachRecord):
         made.ledger(spark, tmp_path, **more)
 
@@ -205,8 +206,8 @@ def test_a_sink_of_too_many_pieces_is_looked_at_record_by_record(
 ) -> None:
     """This process would hold all pieces at once."""
     made = history(HEALTHY, inputs=4)
-    assert made.ledger(spark, tmp_path).sound
-    monkeypatch.setattr(long_way, "PIECES_MAX", 1)
+    assert made.ledger(spark, tmp_path).counts.proved
+    monkeypatch.setattr(by_proof, "PIECES_MAX", 1)
     with pytest.raises(LookedAtEachRecord):
         made.ledger(spark, tmp_path)
 

@@ -30,7 +30,7 @@ WORDS = Words(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    if not any(cell.of_aborted for cell in ledger.cells):
+    if not any(cell.of_aborted for cell in ledger.counts.cells):
         return None
     rows = ledger.sink.where(
         (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.ABORTED.value)
@@ -40,4 +40,4 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    return ledger.aborted_inputs
+    return ledger.counts.inputs.aborted

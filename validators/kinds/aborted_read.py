@@ -33,7 +33,7 @@ WORDS = Words(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    if not any(cell.revoked for cell in ledger.cells):
+    if not any(cell.revoked for cell in ledger.counts.cells):
         return None
     rows = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & known_aborted())
     by_marker = F.col("outcome") == Fate.ABORTED.value
@@ -51,4 +51,4 @@ def find(ledger: Ledger) -> DataFrame | None:
 def covered(ledger: Ledger) -> int:
     """Counts committed records whose transaction's outcome is known from the raw log or the
     journal, and those that the raw log says are in none."""
-    return sum(cell.heard for cell in ledger.cells)
+    return sum(cell.heard for cell in ledger.counts.cells)

@@ -30,9 +30,9 @@ WORDS = Words(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    if ledger.raw_log is None or not ledger.ends.get(Fate.ABORTED.value):
+    if ledger.accounts.raw_log is None or not ledger.counts.ends.get(Fate.ABORTED.value):
         return None
-    aborted = ledger.raw_log.transactions.where(inside(ledger.sink_bounds))
+    aborted = ledger.accounts.raw_log.transactions.where(inside(ledger.sink_bounds))
     aborted = aborted.where(F.col("outcome") == Fate.ABORTED.value).select(
         "partition",
         F.greatest("first_offset", bound("partition", ledger.sink_bounds, "start")).alias("offset"),
@@ -41,12 +41,12 @@ def find(ledger: Ledger) -> DataFrame | None:
         F.col("producer_id").alias("producer"),
         F.col("marker_timestamp").alias("written_ms"),
     )
-    rows = aborted.join(ledger.named, ["partition", "offset"], "left")
-    ids = names(ledger.raw_log).select(
+    rows = aborted.join(ledger.frames.named, ["partition", "offset"], "left")
+    ids = names(ledger.accounts.raw_log).select(
         F.col("producer_id").alias("producer"), F.col("transactional_id").alias("name")
     )
     rows = rows.join(ids, "producer", "left")
-    rows = rows.join(reasons(ledger.raw_log), ["partition", "began"], "left")
+    rows = rows.join(reasons(ledger.accounts.raw_log), ["partition", "began"], "left")
     name = F.concat(F.substring("name", 1, NAME_MAX), F.lit(", "))
     offsets = by_partition(
         "partition", {partition.partition: partition.offsets for partition in ledger.balance}
@@ -74,4 +74,4 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    return sum(ledger.ends.values())
+    return sum(ledger.counts.ends.values())

@@ -42,12 +42,13 @@ Name = tuple[object, ...]
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row per transaction in a circle, at its first record with an input from another
     transaction of the circle."""
-    both = {transactional_id.transactional_id for transactional_id in ledger.ids} & ledger.writers
-    if not both or ledger.written is None:
+    names = {transactional_id.transactional_id for transactional_id in ledger.counts.ids}
+    both = names & ledger.counts.writers.keys()
+    if not both or ledger.frames.written is None:
         return None
     flow = (
         ledger.sink.where(real() & F.col("transactional_id").isin(*both))
-        .join(ledger.written, ["source_partition", "source_offset"])
+        .join(ledger.frames.written, ["source_partition", "source_offset"])
         .where(F.col("writer.transactional_id").isin(*both))
         .groupBy("writer", F.struct(*NAMED).alias("reader"))
         .agg(
@@ -74,7 +75,7 @@ def find(ledger: Ledger) -> DataFrame | None:
             place = (
                 partition,
                 offset,
-                ledger.source_bounds.topic,
+                ledger.question.source.topic,
                 source_partition,
                 source_offset,
                 output_index,
@@ -122,4 +123,4 @@ def _spell(name: Name) -> str:
 
 
 def covered(ledger: Ledger) -> int:
-    return ledger.written_count
+    return sum(ledger.counts.writers.values())

@@ -38,16 +38,16 @@ FIRST_COPY = r"the first is at (\S+)-(\d+)@(\d+)\."
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    if not ledger.repeats_count:
+    if not ledger.counts.repeats:
         return None
     rows = ledger.sink.join(ledger.repeats, ["partition", "offset"])
-    subject = "This identity" if ledger.agreed.unique else "The output of this input"
+    subject = "This identity" if ledger.question.agreed.unique else "The output of this input"
     why = F.format_string(
         f"{subject} is committed %d times; the first is at %s.",
         "copies",
         place_text(ledger.sink_bounds, "first_partition", "first_offset"),
     )
-    if ledger.identified.repeated and not ledger.agreed.unique:
+    if ledger.counts.identities.repeated and not ledger.question.agreed.unique:
         rows = rows.join(_shared(ledger), ["source_partition", "source_offset"], "left")
         shared = F.format_string(
             "%d committed records hold this identity, and %d inputs do; the first is at %s.",
@@ -57,7 +57,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         )
         why = F.when(F.col("records").isNotNull(), shared).otherwise(why)
     # Records of other programs name no transaction, but the raw log knows who wrote both copies.
-    rows = with_writers(rows, ledger.raw_log, "first_partition", "first_offset")
+    rows = with_writers(rows, ledger.accounts.raw_log, "first_partition", "first_offset")
     foreign = F.col("transactional_id").isNull() & F.col("writer").isNotNull()
     first = F.when(foreign, F.concat(F.lit(" That one is of "), written(), F.lit(".")))
     return evidence(
@@ -78,8 +78,8 @@ def cause_of(ledger: Ledger) -> Column:
 def _shared(ledger: Ledger) -> DataFrame:
     """Returns the inputs that share an identity: source_partition, source_offset, inputs and
     records (how many hold it), first (the place of the first such record)."""
-    assert ledger.identities is not None, "only inputs matched by key share an identity"
-    keys = ledger.identities().where(F.col("source_key").isNotNull() & ~F.col("pending"))
+    assert ledger.frames.identities is not None, "only inputs matched by key share an identity"
+    keys = ledger.frames.identities().where(F.col("source_key").isNotNull() & ~F.col("pending"))
     inputs = keys.withColumn("inputs", F.count("*").over(Window.partitionBy("source_key")))
     inputs = inputs.where(F.col("inputs") > 1)
     places = ["source_partition", "source_offset"]

@@ -43,7 +43,7 @@ WORDS = Words(
 
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row per transaction, at its first aborted record."""
-    return _of_headers(ledger) if ledger.ids else _of_epochs(ledger)
+    return _of_headers(ledger) if ledger.counts.ids else _of_epochs(ledger)
 
 
 def _of_epochs(ledger: Ledger) -> DataFrame | None:
@@ -65,9 +65,9 @@ def _of_epochs(ledger: Ledger) -> DataFrame | None:
 
 def _by_epoch(ledger: Ledger) -> list[tuple[tuple[int, int], pd.DataFrame]]:
     """Returns the transactions of version 2, each with its partitions in the raw log."""
-    if ledger.raw_log is None:
+    if ledger.accounts.raw_log is None:
         return []
-    parts = ledger.raw_log.facts.transactions
+    parts = ledger.accounts.raw_log.facts.transactions
     transactions_v2 = parts[
         (parts["marker_epoch"] == parts["producer_epoch"] + 1).fillna(False).astype(bool)
     ]
@@ -79,11 +79,11 @@ def _by_epoch(ledger: Ledger) -> list[tuple[tuple[int, int], pd.DataFrame]]:
 
 
 def _of_headers(ledger: Ledger) -> DataFrame | None:
-    if not any(transactional_id.split for transactional_id in ledger.ids):
+    if not any(transactional_id.split for transactional_id in ledger.counts.ids):
         return None
     of_transaction = Window.partitionBy(*header_transactions.NAME)
     stable, unstable = F.col("stable") > 0, F.col("unstable") > 0
-    rows = ledger.named.where(F.col("producer_id").isNotNull()).withColumns(
+    rows = ledger.frames.named.where(F.col("producer_id").isNotNull()).withColumns(
         {
             "committed_in": F.array_sort(
                 F.collect_set(F.when(stable, F.col("partition"))).over(of_transaction)
@@ -101,8 +101,9 @@ def _of_headers(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    if not ledger.ids:
+    if not ledger.counts.ids:
         return len(_by_epoch(ledger))
     return sum(
-        transactional_id.committed + transactional_id.aborted for transactional_id in ledger.ids
+        transactional_id.committed + transactional_id.aborted
+        for transactional_id in ledger.counts.ids
     )

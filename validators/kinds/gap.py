@@ -54,10 +54,10 @@ WORDS = Words(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    if not ledger.repeats_count and ledger.at_inputs == ledger.outputs_count:
+    if not ledger.counts.repeats and ledger.at_inputs == ledger.counts.outputs:
         # All expected outputs are there and none occurs twice, so none can be missing.
         return None
-    many = ledger.expected.kind is Expect.ONE_TO_MANY
+    many = ledger.question.expected.kind is Expect.ONE_TO_MANY
     fate = F.col("fate")
     declared = (F.col("outcome") == Fate.ABORTED.value) & (
         F.col("declared") == Fate.COMMITTED.value
@@ -86,7 +86,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     )
     after = {
         bounds.partition: ledger.after(bounds.partition)
-        for bounds in ledger.source_bounds.partitions
+        for bounds in ledger.question.source.partitions
     }
     tail = F.col("source_offset") >= by_partition("source_partition", after)
     pending = holds("pending", "source_offset")
@@ -114,10 +114,10 @@ def find(ledger: Ledger) -> DataFrame | None:
             "This input has no committed output, although later inputs of its partition have one."
         )
     )
-    offsets = ledger.agreed.offsets or {}
+    offsets = ledger.question.agreed.offsets or {}
     uncertain = why_missing(ledger)
     hidden = holds("hidden", "source_offset")
-    rows = _with_aborted(of_source(missing, ledger.source_bounds.topic), ledger)
+    rows = _with_aborted(of_source(missing, ledger.question.source.topic), ledger)
     sink, partition = own_place(ledger.sink_bounds, "aborted_partition")
     aborted = F.concat(
         F.lit(" An output of it was aborted: " if many else " Its output was aborted: "),
@@ -134,7 +134,7 @@ def find(ledger: Ledger) -> DataFrame | None:
             holds("aborted", "source_offset") | F.col("aborted_offset").isNotNull(),
             " Its output was aborted.",
         )
-        .when(F.lit(ledger.raw_log is None) | pending | before, "")
+        .when(F.lit(ledger.accounts.raw_log is None) | pending | before, "")
         .otherwise(" No aborted record names this input either, so the log shows no writer.")
     )
     # If each input has one output, the input alone identifies it.
@@ -152,7 +152,7 @@ def find(ledger: Ledger) -> DataFrame | None:
             offset_ahead.NAME,
         )
     )
-    if any(transactional_id.torn for transactional_id in ledger.ids):
+    if any(transactional_id.torn for transactional_id in ledger.counts.ids):
         rows = rows.join(_of_torn(ledger), ["source_partition", "source_offset"], "left")
         cause = F.coalesce(cause, F.when(F.col("torn"), torn.NAME))
     badness = F.when(tail, 0).otherwise(1)
@@ -162,18 +162,18 @@ def find(ledger: Ledger) -> DataFrame | None:
 def _with_aborted(rows: DataFrame, ledger: Ledger) -> DataFrame:
     """Adds the last aborted record that was the output of each input: aborted_partition,
     aborted_offset and its writer, by the logs. What its header says may be masked."""
-    if ledger.raw_log is None:
+    if ledger.accounts.raw_log is None:
         nothing = {"aborted_partition": "int", "aborted_offset": "long"}
         rows = rows.withColumns({name: F.lit(None).cast(kind) for name, kind in nothing.items()})
         return with_writers(rows, None)
     records = ledger.sink.where((F.col("fate") == Fate.ABORTED.value) | known_aborted())
     by = ["source_partition", "source_offset"]
-    if ledger.sink_keys is not None and ledger.identities is not None:
+    if ledger.frames.sink_keys is not None and ledger.frames.identities is not None:
         # No record is counted as its output, so it has no place: only the identity connects them.
-        inputs = ledger.identities().where(~F.col("pending"))
+        inputs = ledger.frames.identities().where(~F.col("pending"))
         records = (
             records.drop(*by)
-            .join(ledger.sink_keys(), ["partition", "offset"])
+            .join(ledger.frames.sink_keys(), ["partition", "offset"])
             .join(inputs, "source_key")
         )
     else:
@@ -187,7 +187,7 @@ def _with_aborted(rows: DataFrame, ledger: Ledger) -> DataFrame:
         F.col("last.partition").alias("aborted_partition"),
         F.col("last.offset").alias("aborted_offset"),
     )
-    last = with_writers(last, ledger.raw_log, "aborted_partition", "aborted_offset")
+    last = with_writers(last, ledger.accounts.raw_log, "aborted_partition", "aborted_offset")
     return rows.join(last, by, "left")
 
 
@@ -203,7 +203,7 @@ def _of_removal(ledger: Ledger, missing: DataFrame) -> tuple[Column, Column]:
         first = by_partition("source_partition", retained.inputs_from)
         before = F.coalesce(F.col("source_offset") <= first, none)
     unclear = ~before & ~among("source_partition", retained.complete)
-    if not ledger.agreed.retained:
+    if not ledger.question.agreed.retained:
         return before, unclear
     removed = sum(removal.offsets for removal in ledger.circumstances.sink_removed.values())
     waiting = holds("pending", "source_offset")
@@ -228,4 +228,4 @@ def _of_torn(ledger: Ledger) -> DataFrame:
 
 
 def covered(ledger: Ledger) -> int:
-    return ledger.outputs_count
+    return ledger.counts.outputs

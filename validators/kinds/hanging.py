@@ -28,7 +28,7 @@ WORDS = Words(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    opened = ledger.coordinator.open if ledger.coordinator else ()
+    opened = ledger.accounts.coordinator.open if ledger.accounts.coordinator else ()
     return told(
         ledger.spark,
         (row(transaction, transaction.why) for transaction in opened if transaction.hanging),
@@ -37,7 +37,7 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     """Counts partitions whose leaders were asked; none while a transaction may hang unseen."""
-    coordinator = ledger.coordinator
+    coordinator = ledger.accounts.coordinator
     return (
         coordinator.partitions
         if coordinator and not any(transaction.unseen for transaction in coordinator.open)

@@ -44,9 +44,9 @@ _TAKEOVERS = "takeovers, fences or timeouts (transaction version 1)"
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row per transactional id whose epoch changed, and one per new producer id, at its
     first record."""
-    if not ledger.ids:
+    if not ledger.counts.ids:
         return told(ledger.spark, _by_coordinators(ledger))
-    if not any(transactional_id.changed for transactional_id in ledger.ids):
+    if not any(transactional_id.changed for transactional_id in ledger.counts.ids):
         return None
     epoch = F.col("producer_epoch")
     first = (
@@ -59,7 +59,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         "attempt",
     )
     rows = (
-        ledger.named.where(F.col("producer_id").isNotNull())
+        ledger.frames.named.where(F.col("producer_id").isNotNull())
         .groupBy("transactional_id", "producer_id")
         .agg(
             F.min(F.struct("sequence", *first)).alias("first"),
@@ -132,10 +132,10 @@ def _by_coordinators(ledger: Ledger) -> list[Row]:
 
 def _named_transactions(ledger: Ledger) -> pd.DataFrame:
     """Returns the raw log's transactions with their transactional ids, those that are known."""
-    if ledger.raw_log is None:
+    if ledger.accounts.raw_log is None:
         return pd.DataFrame(columns=["transactional_id"])
-    transactions = ledger.raw_log.facts.transactions
-    ids = ledger.raw_log.attribution.transactional_ids
+    transactions = ledger.accounts.raw_log.facts.transactions
+    ids = ledger.accounts.raw_log.attribution.transactional_ids
     names = transactions["producer_id"].map(
         {producer: name[:NAME_MAX] for producer, name in ids.items()}
     )
@@ -143,4 +143,4 @@ def _named_transactions(ledger: Ledger) -> pd.DataFrame:
 
 
 def covered(ledger: Ledger) -> int:
-    return len(ledger.ids) or int(_named_transactions(ledger)["transactional_id"].nunique())
+    return len(ledger.counts.ids) or int(_named_transactions(ledger)["transactional_id"].nunique())

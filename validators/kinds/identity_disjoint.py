@@ -38,7 +38,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         "It holds no identity, so no input is known for it."
     )
     if not ledger.by_key:
-        topic = ledger.source_bounds.topic
+        topic = ledger.question.source.topic
         why = F.lit(f"It has no lineage header that names an input of {topic}.")
     return evidence(rows, F.lit(0), why)
 

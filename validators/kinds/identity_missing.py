@@ -34,12 +34,16 @@ WORDS = Words(
 
 def find(ledger: Ledger) -> DataFrame | None:
     frames = []
-    if ledger.identified.missing and ledger.identities is not None:
-        inputs = ledger.identities().where(F.col("source_key").isNull() & ~F.col("pending"))
-        rows = of_source(inputs, ledger.source_bounds.topic).withColumn("output_index", F.lit(None))
-        rows = _with_values(rows, ledger.source, "source_partition", "source_offset")
-        why = _why("This input", ledger.agreed.match.source)
-        if ledger.inputs_decoded.undecoded:
+    if ledger.counts.identities.missing and ledger.frames.identities is not None:
+        inputs = ledger.frames.identities().where(F.col("source_key").isNull() & ~F.col("pending"))
+        rows = of_source(inputs, ledger.question.source.topic).withColumn(
+            "output_index", F.lit(None)
+        )
+        assert ledger.readings is not None, "folded readings have no identities"
+        place = "source_partition", "source_offset"
+        rows = _with_values(rows, ledger.readings.inputs, *place)
+        why = _why("This input", ledger.question.agreed.match.source)
+        if ledger.counts.decoded.undecoded:
             rows = rows.join(
                 undecodable.inputs(ledger), ["source_partition", "source_offset"], "left"
             )
@@ -48,15 +52,15 @@ def find(ledger: Ledger) -> DataFrame | None:
         frames.append(evidence(rows, F.lit(1), why, _cause()))
     if ledger.unidentified_outputs:
         rows = ledger.sink.where(countable() & ~F.col("identified"))
-        rows = _with_values(rows, ledger.produced, "partition", "offset")
-        why = _why("This record", ledger.agreed.match.sink)
+        assert ledger.readings is not None, "folded readings have no identities"
+        rows = _with_values(rows, ledger.readings.uncommitted, "partition", "offset")
+        why = _why("This record", ledger.question.agreed.match.sink)
         frames.append(evidence(rows, F.lit(0), why, _cause()))
     return together(frames)
 
 
-def _with_values(rows: DataFrame, reading: DataFrame | None, *place: str) -> DataFrame:
+def _with_values(rows: DataFrame, reading: DataFrame, *place: str) -> DataFrame:
     """Adds the value of each row's record. `place`: the columns of its partition and offset."""
-    assert reading is not None, "folded readings have no identities"
     partition, offset = place
     values = reading.select(
         F.col("partition").alias(partition), F.col("offset").alias(offset), "value"
@@ -87,8 +91,8 @@ def covered(ledger: Ledger) -> int:
     """Counts the committed records of the source's reading, and the committed and pending ones of
     the sink."""
     # Of one topic alone, the inputs are records of the sink.
-    inputs = 0 if ledger.agreed.unique else ledger.identified.records
-    return inputs + ledger.committed + sum(cell.pending for cell in ledger.cells)
+    inputs = 0 if ledger.question.agreed.unique else ledger.counts.identities.records
+    return inputs + ledger.committed + sum(cell.pending for cell in ledger.counts.cells)
 
 
 def _spelled(by: str) -> str:

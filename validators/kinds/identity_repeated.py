@@ -32,11 +32,11 @@ WORDS = Words(
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row for each input whose identity an earlier input already holds. Pending inputs
     count: they may be committed."""
-    if not ledger.identified.repeated or ledger.identities is None:
+    if not ledger.counts.identities.repeated or ledger.frames.identities is None:
         return None
     same = Window.partitionBy("source_key")
     place = F.struct("source_partition", "source_offset")
-    inputs = ledger.identities().where(F.col("source_key").isNotNull())
+    inputs = ledger.frames.identities().where(F.col("source_key").isNotNull())
     inputs = inputs.withColumns(
         {"first": F.min(place).over(same), "inputs": F.count("*").over(same)}
     )
@@ -44,14 +44,14 @@ def find(ledger: Ledger) -> DataFrame | None:
     why = F.format_string(
         "%d inputs hold the identity of this one; the first is at %s.",
         "inputs",
-        place_text(ledger.source_bounds, "first.source_partition", "first.source_offset"),
+        place_text(ledger.question.source, "first.source_partition", "first.source_offset"),
     )
-    rows = of_source(later, ledger.source_bounds.topic).withColumn("output_index", F.lit(None))
+    rows = of_source(later, ledger.question.source.topic).withColumn("output_index", F.lit(None))
     return evidence(rows, F.col("inputs"), why)
 
 
 def covered(ledger: Ledger) -> int:
     """Counts the inputs with an identity, pending ones included; all of them if none has one, for
     then `identity_missing` shows that."""
-    nameless = ledger.identified.missing
-    return ledger.identified.records - nameless or ledger.identified.records
+    nameless = ledger.counts.identities.missing
+    return ledger.counts.identities.records - nameless or ledger.counts.identities.records

@@ -30,15 +30,17 @@ WORDS = Words(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    if ledger.raw_log is None or not ledger.marks("interleaved"):
+    if ledger.accounts.raw_log is None or not ledger.marks("interleaved"):
         return None
-    again = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("interleaved"))
+    again = ledger.accounts.raw_log.batches.where(
+        settled(ledger.sink_bounds) & F.col("interleaved")
+    )
     began = F.greatest("began", bound("partition", ledger.sink_bounds, "start"))
     counted = again.groupBy("partition", began.alias("offset"), "producer_id").agg(
         F.count("*").alias("times")
     )
     rows = counted.withColumnRenamed("producer_id", "writer").join(
-        ledger.named, ["partition", "offset"], "left"
+        ledger.frames.named, ["partition", "offset"], "left"
     )
     why = F.format_string(
         "Records of other transactions lie in %d place%s between the records of this transaction"
@@ -51,4 +53,4 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    return sum(ledger.ends.values())
+    return sum(ledger.counts.ends.values())

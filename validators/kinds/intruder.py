@@ -32,9 +32,9 @@ WORDS = Words(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    if ledger.raw_log is None or not ledger.ends or not _suspicious(ledger):
+    if ledger.accounts.raw_log is None or not ledger.counts.ends or not _suspicious(ledger):
         return None
-    data = ledger.raw_log.batches.where(
+    data = ledger.accounts.raw_log.batches.where(
         settled(ledger.sink_bounds) & F.col("control").isNull() & (F.col("count") > 0)
     )
     owners = _owners(ledger)
@@ -64,11 +64,11 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def _suspicious(ledger: Ledger) -> bool:
-    total = sum(cell.committed + cell.aborted + cell.pending for cell in ledger.cells)
-    named = sum(transactional_id.records for transactional_id in ledger.ids)
+    total = sum(cell.committed + cell.aborted + cell.pending for cell in ledger.counts.cells)
+    named = sum(transactional_id.records for transactional_id in ledger.counts.ids)
     strange = (
         total != named
-        or any(transactional_id.strangers for transactional_id in ledger.ids)
+        or any(transactional_id.strangers for transactional_id in ledger.counts.ids)
         or ledger.marks("plain") > 0
     )
     return named > 0 and strange
@@ -80,8 +80,10 @@ def _owners(ledger: Ledger) -> DataFrame:
     The first record of a name lies in the last batch that begins at or below it, so no record is
     touched.
     """
-    assert ledger.raw_log is not None, "asked only with the raw log"
-    batches = ledger.raw_log.batches.where(F.col("control").isNull() & F.col("transactional"))
+    assert ledger.accounts.raw_log is not None, "asked only with the raw log"
+    batches = ledger.accounts.raw_log.batches.where(
+        F.col("control").isNull() & F.col("transactional")
+    )
     begins = batches.select(
         "partition",
         F.col("base_offset").alias("at"),
@@ -89,7 +91,7 @@ def _owners(ledger: Ledger) -> DataFrame:
         "producer_id",
         "last_offset",
     ).withColumn("transactional_id", F.lit(None).cast("string"))
-    names = ledger.named.select(
+    names = ledger.frames.named.select(
         "partition", F.col("offset").alias("at"), F.lit(1).alias("turn"), "transactional_id"
     )
     so_far = Window.partitionBy("partition").orderBy("at", "turn")
@@ -105,4 +107,4 @@ def _owners(ledger: Ledger) -> DataFrame:
 
 def covered(ledger: Ledger) -> int:
     """Counts data batches, in a sink with transactions whose records carry our headers."""
-    return ledger.marks("batches") if ledger.ids and ledger.ends else 0
+    return ledger.marks("batches") if ledger.counts.ids and ledger.counts.ends else 0

@@ -30,7 +30,7 @@ WORDS = Words(
 
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row for each key of a source partition, at its first record."""
-    if not ledger.keys.spread:
+    if not ledger.counts.keys.spread:
         return None
     rows = keys_of(ledger.sink, ledger.sink_bounds).where(F.col("partitions") > 1)
     first = ledger.sink.join(
@@ -41,4 +41,4 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    return ledger.keys.all
+    return ledger.counts.keys.all

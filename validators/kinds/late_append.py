@@ -30,11 +30,11 @@ WORDS = Words(
 
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row per transaction of the raw log with late records, at the first of them."""
-    if ledger.raw_log is None or not any(
-        transactional_id.strangers for transactional_id in ledger.ids
+    if ledger.accounts.raw_log is None or not any(
+        transactional_id.strangers for transactional_id in ledger.counts.ids
     ):
         return None
-    rows = header_transactions.attributed(ledger.sink, ledger.raw_log, ledger.sink_bounds)
+    rows = header_transactions.attributed(ledger.sink, ledger.accounts.raw_log, ledger.sink_bounds)
     rows = rows.where((F.col("ids") == 1) & (F.col("first_began") < F.col("began")))
     was = F.when(F.col("records") == 1, "was").otherwise("were")
     why = F.format_string(
@@ -48,5 +48,5 @@ def find(ledger: Ledger) -> DataFrame | None:
 def covered(ledger: Ledger) -> int:
     return sum(
         transactional_id.committed + transactional_id.aborted + transactional_id.open
-        for transactional_id in ledger.ids
+        for transactional_id in ledger.counts.ids
     )

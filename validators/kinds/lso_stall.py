@@ -44,14 +44,14 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     """Counts partitions whose leaders were asked."""
-    return ledger.coordinator.partitions if ledger.coordinator else 0
+    return ledger.accounts.coordinator.partitions if ledger.accounts.coordinator else 0
 
 
 def _stalls(ledger: Ledger) -> list[OpenTransaction]:
     """Returns the transactions at their partition's last stable offset that are too old, with
     records of others after them."""
     first: dict[int, OpenTransaction] = {}
-    for transaction in ledger.coordinator.open if ledger.coordinator else ():
+    for transaction in ledger.accounts.coordinator.open if ledger.accounts.coordinator else ():
         earliest = first.get(transaction.partition)
         if earliest is None or transaction.start_offset < earliest.start_offset:
             first[transaction.partition] = transaction

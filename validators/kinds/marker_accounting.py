@@ -41,10 +41,10 @@ WORDS = Words(
 
 def find(ledger: Ledger) -> DataFrame | None:
     frames: list[DataFrame] = []
-    if ledger.raw_log is None:
+    if ledger.accounts.raw_log is None:
         return None
-    if ledger.ends.get(Fate.UNEXPLAINED.value):
-        endless = ledger.raw_log.transactions.where(inside(ledger.sink_bounds))
+    if ledger.counts.ends.get(Fate.UNEXPLAINED.value):
+        endless = ledger.accounts.raw_log.transactions.where(inside(ledger.sink_bounds))
         endless = endless.where(F.col("outcome") == Fate.UNEXPLAINED.value).withColumn(
             "offset", F.col("first_offset")
         )
@@ -62,7 +62,9 @@ def find(ledger: Ledger) -> DataFrame | None:
         frames.append(evidence(of_log(endless), F.col("records"), why, cause))
     whole = [partition.partition for partition in ledger.balance if not partition.gone]
     if ledger.marks("second_ends"):
-        ends = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("second_end"))
+        ends = ledger.accounts.raw_log.batches.where(
+            settled(ledger.sink_bounds) & F.col("second_end")
+        )
         ends = ends.where(F.col("partition").isin(whole)).withColumn("offset", F.col("base_offset"))
         why = F.format_string(
             "A COMMIT marker of producer id %d right after its ABORT marker: there is nothing left"
@@ -74,4 +76,4 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    return sum(ledger.ends.values()) + ledger.marks("markers")
+    return sum(ledger.counts.ends.values()) + ledger.marks("markers")

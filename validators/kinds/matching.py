@@ -59,7 +59,7 @@ def is_more_than_explained(ledger: Ledger) -> bool:
     """Whether more outputs are missing than the sink has lost offsets and records without an
     identity: then some are lost for certain, although nothing tells which."""
     removed = sum(removal.offsets for removal in ledger.circumstances.sink_removed.values())
-    return ledger.missing > removed + ledger.unidentified_outputs
+    return ledger.counts.missing > removed + ledger.unidentified_outputs
 
 
 def of_another(ledger: Ledger, is_judged: Column | None = None) -> Column | None:
@@ -68,7 +68,7 @@ def of_another(ledger: Ledger, is_judged: Column | None = None) -> Column | None
     None: by its own place."""
     if not ledger.by_key:
         return None
-    nameless = ledger.identified.missing or ledger.identified.missing_elsewhere
+    nameless = ledger.counts.identities.missing or ledger.counts.identities.missing_elsewhere
     cause = F.lit(identity_missing.NAME if nameless else None)
     if ledger.source_incomplete:
         judged = (_is_judged(ledger) if is_judged is None else is_judged) & ~F.col("ambiguous")
@@ -89,7 +89,7 @@ def is_judged(judged_from: Mapping[int, int], partition: str, offset: str) -> Co
 
 def of_group(ledger: Ledger) -> str:
     """Returns the subject of a sentence about the consumer group of the contract."""
-    return f"Group {ledger.agreed.group}" if ledger.agreed.group else "The group"
+    return f"Group {ledger.question.agreed.group}" if ledger.question.agreed.group else "The group"
 
 
 def untold(ledger: Ledger) -> list[tuple[object, ...]]:
@@ -97,14 +97,14 @@ def untold(ledger: Ledger) -> list[tuple[object, ...]]:
     group. A partition from which no read_committed consumer ever received a record, such as one of
     aborted records alone, has no offset of a healthy group either. Raises ReadingsNeeded if only
     the readings show that."""
-    offsets, topic = ledger.agreed.offsets or {}, ledger.source_bounds.topic
+    offsets, topic = ledger.question.agreed.offsets or {}, ledger.question.source.topic
     why = (
         f"{of_group(ledger)} has committed no offset of this partition, so it is unknown where it"
         " continues."
     )
     without = [
         bounds
-        for bounds in ledger.source_bounds.partitions
+        for bounds in ledger.question.source.partitions
         if bounds.partition not in offsets and bounds.hw > bounds.start
     ]
     readable = _readable(ledger, without) if without else set()
@@ -118,11 +118,12 @@ def untold(ledger: Ledger) -> list[tuple[object, ...]]:
 def _readable(ledger: Ledger, partitions: Sequence[PartitionBounds]) -> set[int]:
     """Returns the source partitions, of these, that had something for a read_committed consumer: a
     record is committed, is pending, or was removed."""
-    if ledger.source is None:
+    if ledger.readings is None:
         raise ReadingsNeeded
     stable, removed = ledger.circumstances.source_lso, ledger.circumstances.source_removed
     numbers = [bounds.partition for bounds in partitions]
-    rows = ledger.source.where(F.col("partition").isin(*numbers)).select("partition").distinct()
+    inputs = ledger.readings.inputs.where(F.col("partition").isin(*numbers))
+    rows = inputs.select("partition").distinct()
     return {
         *(row["partition"] for row in rows.collect()),
         *(

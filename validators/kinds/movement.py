@@ -30,7 +30,7 @@ WORDS = Words(
 def find(ledger: Ledger) -> DataFrame | None:
     rows = []
     for growth in ledger.circumstances.growth:
-        bounds = ledger.source_bounds if growth.side == "source" else ledger.sink_bounds
+        bounds = ledger.question.source if growth.side == "source" else ledger.sink_bounds
         topic, partition = bounds.place(growth.partition)
         why = (
             f"Partition {partition} of {topic} grew from {growth.before:,} to {growth.after:,}"
@@ -44,5 +44,5 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     """Counts all partitions of both topics, if they were looked at twice."""
-    partitions = len(ledger.source_bounds.partitions) + len(ledger.sink_bounds.partitions)
+    partitions = len(ledger.question.source.partitions) + len(ledger.sink_bounds.partitions)
     return partitions if ledger.circumstances.watched else 0

@@ -49,11 +49,11 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def _beyond(ledger: Ledger) -> DataFrame | None:
-    if ledger.agreed.offsets is None:
+    if ledger.question.agreed.offsets is None:
         return None
     rows = untold(ledger)
-    for partition in ledger.source_bounds.partitions:
-        offset = ledger.agreed.offsets.get(partition.partition, 0)
+    for partition in ledger.question.source.partitions:
+        offset = ledger.question.agreed.offsets.get(partition.partition, 0)
         stable = ledger.circumstances.source_lso.get(partition.partition, partition.hw)
         if offset <= stable:
             continue
@@ -63,15 +63,17 @@ def _beyond(ledger: Ledger) -> DataFrame | None:
         else:
             end, cause = stable, PENDING
             why = f"and inputs from {end:,} on are pending: if they commit, they are skipped."
-        place = (ledger.source_bounds.topic, partition.partition, None, None)
+        place = (ledger.question.source.topic, partition.partition, None, None)
         why = f"{of_group(ledger)} is at offset {offset:,}, {why}"
         rows.append((None, None, *place, None, cause, offset - end, why))
     return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
 
 
 def _lost(ledger: Ledger) -> DataFrame | None:
-    ends = {bounds.partition: bounds.hw for bounds in ledger.source_bounds.partitions}
-    offsets = {p: at for p, at in (ledger.agreed.offsets or {}).items() if at <= ends.get(p, at)}
+    ends = {bounds.partition: bounds.hw for bounds in ledger.question.source.partitions}
+    offsets = {
+        p: at for p, at in (ledger.question.agreed.offsets or {}).items() if at <= ends.get(p, at)
+    }
     ahead = {
         partition: offset
         for partition, offset in offsets.items()
@@ -109,12 +111,14 @@ def _lost(ledger: Ledger) -> DataFrame | None:
         F.col("lost") - F.col("waiting"),
         "waiting",
     )
-    rows = of_source(rows, ledger.source_bounds.topic).withColumn("output_index", F.lit(None))
+    rows = of_source(rows, ledger.question.source.topic).withColumn("output_index", F.lit(None))
     cause = F.when(undecided, PENDING)
-    uncertain = identity_repeated.NAME if ledger.identified.repeated else why_uncertain(ledger)
+    uncertain = (
+        identity_repeated.NAME if ledger.counts.identities.repeated else why_uncertain(ledger)
+    )
     return evidence(rows, F.col("lost"), why, cause.otherwise(F.lit(uncertain)))
 
 
 def covered(ledger: Ledger) -> int:
     """Counts source partitions with a committed offset."""
-    return len(ledger.agreed.offsets or ())
+    return len(ledger.question.agreed.offsets or ())

@@ -39,13 +39,13 @@ WORDS = Words(
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row per source partition, at the first input that would be processed again."""
     rows: list[tuple[object, ...]] = []
-    offsets = ledger.agreed.offsets
+    offsets = ledger.question.agreed.offsets
     if offsets is None:
         return None
     if ledger.circumstances.offsets_after is not None:
         offsets = ledger.circumstances.offsets_after
     cause = _uncertain(ledger)
-    for bounds in ledger.source_bounds.partitions:
+    for bounds in ledger.question.source.partitions:
         partition, offset = bounds.partition, offsets.get(bounds.partition)
         after = ledger.after(partition)
         if offset is not None and offset < after:
@@ -53,7 +53,7 @@ def find(ledger: Ledger) -> DataFrame | None:
                 f"{of_group(ledger)} is at offset {offset:,}, and the input at offset"
                 f" {after - 1:,} has its output: it would be processed again."
             )
-            place = (ledger.source_bounds.topic, partition, offset, None)
+            place = (ledger.question.source.topic, partition, offset, None)
             rows.append((None, None, *place, None, cause, after - offset, why))
     rows += untold(ledger)
     return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
@@ -62,7 +62,7 @@ def find(ledger: Ledger) -> DataFrame | None:
 def _uncertain(ledger: Ledger) -> str | None:
     """Returns why another input may be the last one with a committed output, or why the group may
     have moved on."""
-    if ledger.identified.repeated:
+    if ledger.counts.identities.repeated:
         return identity_repeated.NAME
     if ledger.circumstances.moving and ledger.circumstances.offsets_after is None:
         return MOVEMENT
@@ -70,11 +70,11 @@ def _uncertain(ledger: Ledger) -> str | None:
         return source_removed.NAME
     return (
         identity_missing.NAME
-        if ledger.identified.missing or ledger.identified.missing_elsewhere
+        if ledger.counts.identities.missing or ledger.counts.identities.missing_elsewhere
         else None
     )
 
 
 def covered(ledger: Ledger) -> int:
     """Counts source partitions, if a group is named."""
-    return 0 if ledger.agreed.offsets is None else len(ledger.source_bounds.partitions)
+    return 0 if ledger.question.agreed.offsets is None else len(ledger.question.source.partitions)

@@ -39,13 +39,13 @@ WORDS = Words(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    if ledger.sound:
+    if ledger.counts.proved:
         return None
     line = Window.partitionBy(
-        *LINE, *(("key_hash",) if ledger.order is Order.PER_KEY else ())
+        *LINE, *(("key_hash",) if ledger.question.order is Order.PER_KEY else ())
     ).orderBy("offset")
     place = F.struct("source_offset", "output_index")
-    rows = ledger.present.where(real() & ordered(ledger.order is Order.PER_KEY))
+    rows = ledger.present.where(real() & ordered(ledger.question.order is Order.PER_KEY))
     first, maybe_first = ~F.col("repeat") & ~F.col("unsure"), ~F.col("repeat") | F.col("unsure")
     rows = _with_copies(rows, ledger).withColumns(
         {
@@ -75,7 +75,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         .when(maybe, F.col("maybe_offset_before"))
         .otherwise(F.col("offset_before")),
     )
-    why = _behind(ledger.source_bounds, above)
+    why = _behind(ledger.question.source, above)
     cause = F.when(known_aborted() | F.col("aborted_before"), aborted_read.NAME)
     another = _of_another(ledger)
     if another is not None:
@@ -112,7 +112,7 @@ def _behind(source: Bounds, above: Column) -> Column:
 
 def _with_copies(rows: DataFrame, ledger: Ledger) -> DataFrame:
     """Adds `repeat` (it is a later copy) and `unsure` (nothing tells whether it is)."""
-    if not ledger.repeats_count:
+    if not ledger.counts.repeats:
         return rows.withColumns({"repeat": F.lit(False), "unsure": F.lit(False)})
     copies_by_name = {"repeat": ledger.repeats, "unsure": first_unknown(ledger.present)}
     for name, copies in copies_by_name.items():
@@ -132,7 +132,7 @@ def _uncertain(ledger: Ledger) -> Column:
     first copy is gone or has no identity."""
     another = _of_another(ledger)
     another = F.lit(None) if another is None else another
-    if not ledger.agreed.repeats:
+    if not ledger.question.agreed.repeats:
         return another
     copy = None
     if ledger.sink_incomplete:
@@ -152,19 +152,19 @@ def _of_another(ledger: Ledger) -> Column | None:
 
 def covered(ledger: Ledger) -> int:
     """Counts adjacent pairs: each line has one fewer than it has records."""
-    return sum(cell.committed for cell in ledger.matched) - ledger.lines
+    return sum(cell.committed for cell in ledger.matched) - ledger.counts.lines
 
 
 def without_pairs(ledger: Ledger) -> str | None:
     """Explains why the outputs are in order although no two of them have an order: a clause. None
     if there is no output, or if order is promised per key and no output has a key."""
     outputs = sum(cell.committed for cell in ledger.matched)
-    per_key = ledger.order is Order.PER_KEY
-    if not outputs or (per_key and not ledger.keys.all):
+    per_key = ledger.question.order is Order.PER_KEY
+    if not outputs or (per_key and not ledger.counts.keys.all):
         return None
     if outputs == 1:
         return "Nothing can be out of order: there is one committed output"
-    certain = " whose input is certain" if ledger.identified.repeated else ""
+    certain = " whose input is certain" if ledger.counts.identities.repeated else ""
     shared = (
         "have the same key and partition"
         if per_key

@@ -35,7 +35,7 @@ WORDS = Words(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    if not ledger.alike:
+    if not ledger.counts.alike:
         return None
     why = F.lit("An earlier output of the same input has the same key and value.")
     return evidence(later_alike(ledger.sink, ledger.sink_bounds), F.lit(0), why)

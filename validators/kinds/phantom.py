@@ -86,7 +86,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         )
         .otherwise("Its lineage points to a place that the source does not have.")
     )
-    accepted = RANGE if ledger.agreed.retained else source_removed.NAME
+    accepted = RANGE if ledger.question.agreed.retained else source_removed.NAME
     cause = F.when(outside, F.when(is_pending(ledger), PENDING).otherwise(RANGE)).when(
         place == Place.REMOVED.value, accepted
     )
@@ -105,7 +105,7 @@ def _unknown(ledger: Ledger) -> Column:
     """Formulates why no input is known for a record."""
     if not ledger.by_key:
         return F.lit(
-            f"It has no lineage header that names an input of {ledger.source_bounds.topic}."
+            f"It has no lineage header that names an input of {ledger.question.source.topic}."
         )
     return F.when(F.col("identified"), "No input of the source has its identity.").otherwise(
         "It holds no identity, so no input is known for it."
@@ -123,23 +123,24 @@ def _is_of_removed(ledger: Ledger) -> Column:
     records: by offset, or by time where its partition has no output of a retained input."""
     removed = ledger.circumstances.source_removed
     # It may be the output of an input without an identity, such as an aborted one.
-    nameless = ledger.identified.missing or ledger.identified.missing_elsewhere
-    applies = ledger.agreed.retained and ledger.by_key and removed and not nameless
+    nameless = ledger.counts.identities.missing or ledger.counts.identities.missing_elsewhere
+    applies = ledger.question.agreed.retained and ledger.by_key and removed and not nameless
     if not applies or any(removal.inside for removal in removed.values()):
         return F.lit(False)
     first = ledger.retained.matched_from
     older = F.lit(False)
-    if ledger.source is not None:
+    if ledger.readings is not None:
         # Whole microseconds: for a literal time Spark's client asks the server about a setting, and
         # through the first session of the thread, which may have ended.
-        earliest = ledger.source.agg(F.unix_micros(F.min("timestamp"))).collect()[0][0]
+        inputs = ledger.readings.inputs
+        earliest = inputs.agg(F.unix_micros(F.min("timestamp"))).collect()[0][0]
         if earliest is not None:
             older = F.unix_micros("timestamp") < F.lit(earliest)
     earlier = F.when(among("partition", first), ~is_judged(first, "partition", "offset"))
     unmatched = F.col("source_topic").isNull() & F.col("identified") & ~F.col("waiting")
     before = unmatched & earlier.otherwise(older)
     # Removed inputs have no more outputs than there were offsets.
-    most = ledger.expected.most
+    most = ledger.question.expected.most
     committed = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & before)
     if most is not None and committed.count() > most * sum(
         removal.below for removal in removed.values()

@@ -33,13 +33,15 @@ WORDS = Words(
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row per skipped committed record, and one per step backwards, at the record it
     led to."""
-    if ledger.polled is None:
+    if ledger.accounts.polled is None:
         return None
     # Runs of one poll are in the order of receipt, which is not offset order if the reader went
     # backwards.
     turn = Window.partitionBy("session", "partition").orderBy("poll", "run")
     before = F.lag("last_offset").over(turn)
-    steps = ledger.polled.runs.withColumn("before", before).where(F.col("before").isNotNull())
+    steps = ledger.accounts.polled.runs.withColumn("before", before).where(
+        F.col("before").isNotNull()
+    )
     left_out = steps.where(F.col("first_offset") > F.col("before") + 1).select(
         "partition",
         F.explode(F.sequence(F.col("before") + 1, F.col("first_offset") - 1)).alias("offset"),
@@ -57,4 +59,4 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    return ledger.polled.records if ledger.polled else 0
+    return ledger.accounts.polled.records if ledger.accounts.polled else 0

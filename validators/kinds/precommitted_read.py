@@ -31,9 +31,11 @@ WORDS = Words(
 
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row per record, however often it was received too early."""
-    if ledger.polled is None:
+    if ledger.accounts.polled is None:
         return None
-    received = polled.records(ledger.polled, ledger.sink_bounds).groupBy("partition", "offset")
+    received = polled.records(ledger.accounts.polled, ledger.sink_bounds).groupBy(
+        "partition", "offset"
+    )
     early = received.agg(
         F.min_by("lso", "at_ms").alias("lso_then"),
         F.bool_or(F.col("offset") >= F.col("lso")).alias("above"),
@@ -52,4 +54,4 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    return ledger.polled.records if ledger.polled else 0
+    return ledger.accounts.polled.records if ledger.accounts.polled else 0

@@ -36,7 +36,7 @@ WORDS = Words(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    if not ledger.hidden and not sum(cell.unstable for cell in ledger.cells):
+    if not ledger.counts.hidden and not sum(cell.unstable for cell in ledger.counts.cells):
         return None
     delivered = (F.col("fate") == Fate.COMMITTED.value) & (F.col("outcome") == Fate.ABORTED.value)
     rows = ledger.sink.where(is_hidden() | delivered)

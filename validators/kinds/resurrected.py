@@ -34,7 +34,7 @@ WORDS = Words(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    if not sum(cell.endless for cell in ledger.cells):
+    if not sum(cell.endless for cell in ledger.counts.cells):
         return None
     rows = ledger.sink.where(without_marker())
     aborted = F.coalesce(F.col("declared") == Fate.ABORTED.value, F.lit(False))
@@ -48,4 +48,4 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     """Counts committed records that were in a transaction."""
-    return ledger.committed - sum(cell.never_transactional for cell in ledger.cells)
+    return ledger.committed - sum(cell.never_transactional for cell in ledger.counts.cells)

@@ -30,9 +30,9 @@ WORDS = Words(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    if ledger.raw_log is None or not ledger.marks("holes"):
+    if ledger.accounts.raw_log is None or not ledger.marks("holes"):
         return None
-    rows = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("hole"))
+    rows = ledger.accounts.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("hole"))
     rows = rows.withColumn("offset", F.col("base_offset"))
     why = F.format_string(
         "Producer id %d at epoch %d continues with sequence number %d; %d was expected.",

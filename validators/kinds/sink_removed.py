@@ -39,7 +39,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         ledger.sink_bounds,
         circumstances.sink_removed,
         circumstances.policies,
-        ledger.agreed.retained,
+        ledger.question.agreed.retained,
     )
 
 

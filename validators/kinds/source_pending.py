@@ -32,14 +32,14 @@ WORDS = Words(
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row for each partition, at its last stable offset."""
     rows = []
-    for partition in ledger.source_bounds.partitions:
+    for partition in ledger.question.source.partitions:
         lso = ledger.circumstances.source_lso.get(partition.partition, partition.hw)
         if lso < partition.hw:
             why = (
                 f"{partition.hw - lso:,} offsets are pending from here on: they are in an open"
                 " transaction or wait behind one."
             )
-            place = (ledger.source_bounds.topic, partition.partition, lso, None)
+            place = (ledger.question.source.topic, partition.partition, lso, None)
             rows.append((None, None, *place, None, None, partition.hw - lso, why))
     return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
 

@@ -37,10 +37,10 @@ def find(ledger: Ledger) -> DataFrame | None:
     return removed(
         ledger.spark,
         "source",
-        ledger.source_bounds,
+        ledger.question.source,
         circumstances.source_removed,
         {**circumstances.policies, **circumstances.source_policies},
-        ledger.agreed.retained,
+        ledger.question.agreed.retained,
     )
 
 
@@ -48,4 +48,4 @@ def covered(ledger: Ledger) -> int:
     """Counts the offsets of the judged range, including those below the log start; none if the
     topic was not inspected."""
     below = sum(removal.below for removal in ledger.circumstances.source_removed.values())
-    return ledger.source_bounds.offsets + below if ledger.circumstances.looked else 0
+    return ledger.question.source.offsets + below if ledger.circumstances.looked else 0

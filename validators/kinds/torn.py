@@ -50,7 +50,7 @@ WORDS = Words(
 
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row per transaction, at its first committed record."""
-    if not any(transactional_id.torn for transactional_id in ledger.ids):
+    if not any(transactional_id.torn for transactional_id in ledger.counts.ids):
         return None
     rows = parts(ledger)
     why = F.format_string(
@@ -67,7 +67,7 @@ def parts(ledger: Ledger) -> DataFrame:
     record, and committed_in_all, total_in_all, missing (records), first_of_all and last_of_all
     (inputs), cause."""
     of_transaction = Window.partitionBy(*header_transactions.NAME)
-    rows = ledger.named.withColumns(
+    rows = ledger.frames.named.withColumns(
         {
             "committed_in_all": F.sum("committed").over(of_transaction),
             "total_in_all": F.max("total").over(of_transaction),
@@ -98,7 +98,7 @@ def parts(ledger: Ledger) -> DataFrame:
         .when((stable > 0) & (unstable > 0), fate_split.NAME)
         .when(unstable > 0, aborted_read.NAME)
         .when(stable > F.col("committed_in_all"), reading_mismatch.NAME)
-        .when(F.lit(Witness.JOURNAL not in ledger.heard) | cut, RANGE),
+        .when(F.lit(Witness.JOURNAL not in ledger.accounts.heard) | cut, RANGE),
     )
 
 
@@ -112,7 +112,7 @@ def _with_cut(rows: DataFrame, ledger: Ledger) -> tuple[DataFrame, Column]:
     ]
     if not begun:
         return rows, F.lit(False)
-    named = ledger.named.where(F.col("partition").isin(begun)).groupBy(
+    named = ledger.frames.named.where(F.col("partition").isin(begun)).groupBy(
         "transactional_id", "partition"
     )
     lowest = named.agg(F.min("sequence").alias("lowest")).groupBy("transactional_id")
@@ -123,4 +123,8 @@ def _with_cut(rows: DataFrame, ledger: Ledger) -> tuple[DataFrame, Column]:
 
 def covered(ledger: Ledger) -> int:
     """Counts transactions with a committed record, in a sink that has transactions at all."""
-    return sum(transactional_id.committed for transactional_id in ledger.ids) if ledger.ends else 0
+    return (
+        sum(transactional_id.committed for transactional_id in ledger.counts.ids)
+        if ledger.counts.ends
+        else 0
+    )

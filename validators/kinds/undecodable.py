@@ -31,8 +31,8 @@ WORDS = Words(
 
 def find(ledger: Ledger) -> DataFrame | None:
     frames = []
-    if ledger.inputs_decoded.undecoded:
-        rows = of_source(inputs(ledger), ledger.source_bounds.topic)
+    if ledger.counts.decoded.undecoded:
+        rows = of_source(inputs(ledger), ledger.question.source.topic)
         rows = rows.withColumn("output_index", F.lit(None))
         frames.append(evidence(rows, F.lit(1), F.col("undecoded")))
     if ledger.undecoded_outputs:
@@ -44,8 +44,8 @@ def find(ledger: Ledger) -> DataFrame | None:
 def inputs(ledger: Ledger) -> DataFrame:
     """Returns the inputs that cannot be decoded: source_partition, source_offset, undecoded
     (why)."""
-    assert ledger.source is not None, "readings with fields are not folded"
-    return ledger.source.where(undecoded().isNotNull()).select(
+    assert ledger.readings is not None, "readings with fields are not folded"
+    return ledger.readings.inputs.where(undecoded().isNotNull()).select(
         F.col("partition").alias("source_partition"),
         F.col("offset").alias("source_offset"),
         undecoded().alias("undecoded"),
@@ -55,5 +55,5 @@ def inputs(ledger: Ledger) -> DataFrame:
 def covered(ledger: Ledger) -> int:
     """Counts the records whose fields the contract names: the source's committed ones, and the
     sink's committed and pending ones."""
-    outputs = ledger.committed + sum(cell.pending for cell in ledger.cells)
-    return ledger.inputs_decoded.records + (outputs if ledger.agreed.sink_fields else 0)
+    outputs = ledger.committed + sum(cell.pending for cell in ledger.counts.cells)
+    return ledger.counts.decoded.records + (outputs if ledger.question.agreed.sink_fields else 0)

@@ -42,13 +42,14 @@ def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row per transaction, at its first record."""
     ids = [
         transactional_id.transactional_id
-        for transactional_id in ledger.ids
-        if transactional_id.unknown and transactional_id.transactional_id in ledger.journaled
+        for transactional_id in ledger.counts.ids
+        if transactional_id.unknown
+        and transactional_id.transactional_id in ledger.accounts.journaled
     ]
     if not ids:
         return None
     rows = (
-        ledger.named.where(F.col("transactional_id").isin(*ids))
+        ledger.frames.named.where(F.col("transactional_id").isin(*ids))
         .groupBy(*header_transactions.NAME)
         .agg(
             F.min(F.struct(*_FIRST)).alias("first"),
@@ -80,12 +81,12 @@ def find(ledger: Ledger) -> DataFrame | None:
 def covered(ledger: Ledger) -> int:
     """Counts transactions of the journal's transactional ids, in a sink that has transactions at
     all."""
-    if not ledger.ends:
+    if not ledger.counts.ends:
         return 0
     journaled = [
         transactional_id
-        for transactional_id in ledger.ids
-        if transactional_id.transactional_id in ledger.journaled
+        for transactional_id in ledger.counts.ids
+        if transactional_id.transactional_id in ledger.accounts.journaled
     ]
     return sum(
         transactional_id.committed + transactional_id.aborted + transactional_id.open

@@ -33,7 +33,7 @@ NONE = Coordinator(0, (), 0, ())
 def find(ledger: Ledger) -> DataFrame | None:
     """Returns the rows. A row of an offset has no place in the sink: it lies in
     `__consumer_offsets`."""
-    coordinator = ledger.coordinator or NONE
+    coordinator = ledger.accounts.coordinator or NONE
     decided = (
         row(transaction, transaction.why) for transaction in coordinator.open if transaction.stuck
     )
@@ -47,5 +47,5 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     """Counts partitions whose leaders were asked, and group offsets that were requested."""
-    coordinator = ledger.coordinator or NONE
+    coordinator = ledger.accounts.coordinator or NONE
     return coordinator.partitions + coordinator.offsets

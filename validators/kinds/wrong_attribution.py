@@ -40,12 +40,12 @@ WORDS = Words(
 def find(ledger: Ledger) -> DataFrame | None:
     frames = (
         [_mixed(ledger)]
-        if any(transactional_id.strangers for transactional_id in ledger.ids)
+        if any(transactional_id.strangers for transactional_id in ledger.counts.ids)
         else []
     )
     frames += (
         [_misdeclared(ledger)]
-        if any(transactional_id.misdeclared for transactional_id in ledger.ids)
+        if any(transactional_id.misdeclared for transactional_id in ledger.counts.ids)
         else []
     )
     return together(frames)
@@ -54,9 +54,9 @@ def find(ledger: Ledger) -> DataFrame | None:
 def _mixed(ledger: Ledger) -> DataFrame:
     """Returns names that share a raw log transaction with a later name, each at its first record
     there."""
-    assert ledger.raw_log is not None, "groups were compared with the raw log"
+    assert ledger.accounts.raw_log is not None, "groups were compared with the raw log"
     name = F.struct(*header_transactions.NAME)
-    rows = header_transactions.attributed(ledger.sink, ledger.raw_log, ledger.sink_bounds)
+    rows = header_transactions.attributed(ledger.sink, ledger.accounts.raw_log, ledger.sink_bounds)
     rows = rows.where((F.col("ids") == 1) & (F.col("names") > 1) & (name != F.col("last_name")))
     why = F.format_string(
         "Its transaction was ended by the marker that was meant for transaction %s/%d/%d of the"
@@ -70,7 +70,7 @@ def _mixed(ledger: Ledger) -> DataFrame:
 def _misdeclared(ledger: Ledger) -> DataFrame:
     """Returns names whose marker contradicts the journal, each at its first record."""
     of_transaction = Window.partitionBy(*header_transactions.NAME)
-    rows = ledger.named.withColumn(
+    rows = ledger.frames.named.withColumn(
         "split",
         (F.sum("stable").over(of_transaction) > 0) & (F.sum("unstable").over(of_transaction) > 0),
     )
@@ -90,5 +90,5 @@ def _misdeclared(ledger: Ledger) -> DataFrame:
 def covered(ledger: Ledger) -> int:
     return sum(
         transactional_id.committed + transactional_id.aborted + transactional_id.open
-        for transactional_id in ledger.ids
+        for transactional_id in ledger.counts.ids
     )

@@ -45,8 +45,8 @@ WORDS = Words(
 
 def find(ledger: Ledger) -> DataFrame | None:
     frames: list[DataFrame] = []
-    if ledger.raw_log is not None and ledger.marks("stale"):
-        stale = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("stale"))
+    if ledger.accounts.raw_log is not None and ledger.marks("stale"):
+        stale = ledger.accounts.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("stale"))
         why = F.format_string(
             "%s of producer id %d written at epoch %d after its epoch %d: it had been fenced.",
             records("count"),
@@ -58,19 +58,19 @@ def find(ledger: Ledger) -> DataFrame | None:
             evidence(of_log(stale.withColumn("offset", F.col("base_offset"))), F.col("count"), why)
         )
     frames += [_first_of(ledger, earlier, later) for earlier, later in _overlaps(ledger)]
-    if not ledger.ids and _may_repeat_each_other(ledger):
-        frames.append(_repeated_by_another(ledger, ledger.raw_log))
+    if not ledger.counts.ids and _may_repeat_each_other(ledger):
+        frames.append(_repeated_by_another(ledger, ledger.accounts.raw_log))
     return together(frames)
 
 
 def _overlaps(ledger: Ledger) -> list[tuple[TransactionalId, TransactionalId]]:
     """Returns neighbouring transactional ids whose committed inputs of one source partition
     overlap, the later one second."""
-    if ledger.order is not Order.PER_SOURCE_PARTITION:
+    if ledger.question.order is not Order.PER_SOURCE_PARTITION:
         return []
     ids = [
         transactional_id
-        for transactional_id in ledger.ids
+        for transactional_id in ledger.counts.ids
         if transactional_id.source_partition is not None
     ]
     ids.sort(
@@ -97,7 +97,7 @@ def _overlaps(ledger: Ledger) -> list[tuple[TransactionalId, TransactionalId]]:
 def _first_of(ledger: Ledger, earlier: TransactionalId, later: TransactionalId) -> DataFrame:
     """Finds the first transaction of the later id that reaches into the inputs of the earlier
     one."""
-    rows = ledger.named.where(
+    rows = ledger.frames.named.where(
         (F.col("transactional_id") == later.transactional_id) & (F.col("committed") > 0)
     )
     rows = rows.where(F.col("first_input") <= F.lit(earlier.last_input))
@@ -114,10 +114,10 @@ def _first_of(ledger: Ledger, earlier: TransactionalId, later: TransactionalId) 
 
 def _may_repeat_each_other(ledger: Ledger) -> bool:
     return (
-        ledger.order is Order.PER_SOURCE_PARTITION
-        and ledger.repeats_count > 0
-        and ledger.raw_log is not None
-        and ledger.raw_log.facts.transactions["producer_id"].nunique() > 1
+        ledger.question.order is Order.PER_SOURCE_PARTITION
+        and ledger.counts.repeats > 0
+        and ledger.accounts.raw_log is not None
+        and ledger.accounts.raw_log.facts.transactions["producer_id"].nunique() > 1
     )
 
 

@@ -7,7 +7,8 @@ violation is not a finding but a doubt, and makes the verdict UNKNOWN.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import reduce
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from topicproof.validators.decoded import path_of, text_of, undecoded
 from topicproof.validators.expected import COUNT_MAX, NUMBERED, outputs_of, record
 from topicproof.validators.facts.balance import Headers
 from topicproof.validators.facts.cell import Cell
-from topicproof.validators.facts.header_transactions import NAME
+from topicproof.validators.facts.header_transactions import NAME, TransactionalId
 from topicproof.validators.facts.raw_log import RawLog, inside
 from topicproof.validators.finding import Balance, Bounds, Fate
 from topicproof.validators.ledger.rows import (
@@ -56,7 +57,9 @@ class Inputs(NamedTuple):
     headed: int
     """Records with a header."""
     first_uncounted: tuple[int, int] | None = None
-    """Partition and offset of the first of them."""
+    """Partition and offset of the first input without a valid count."""
+    aborted: int = 0
+    """Aborted records in the judged range; 0 if the source's log was not heard."""
 
 
 def count_inputs(
@@ -306,6 +309,9 @@ class Identities(NamedTuple):
     """Pending and aborted records without an identity."""
 
 
+NO_IDENTITIES = Identities()
+
+
 def count_identities(source: DataFrame, aborted: DataFrame | None) -> Identities:
     """Counts identities. `source` is like the ledger's `identities`, `aborted` like
     `identified`."""
@@ -357,6 +363,9 @@ class Keys(NamedTuple):
     all: int = 0
     spread: int = 0
     """Keys that lie in several partitions of the topic."""
+
+
+NO_KEYS = Keys()
 
 
 def count_keys(sink: DataFrame, bounds: Bounds) -> Keys:
@@ -429,6 +438,78 @@ def count_doubts(
         *(F.coalesce(F.sum(count), F.lit(0)).alias(name) for name, count in sums.items())
     ).collect()[0]
     return {doubt: row[doubt.name] for doubt in Doubt}, row["hidden"]
+
+
+@dataclass(frozen=True)
+class Frames:
+    """What lies behind the figures. Computed only where a figure shows something odd."""
+
+    records: Callable[[], DataFrame]
+    """Returns the sink's records with `SINK_COLUMNS`. Raises ReadingsNeeded if there are only
+    folded readings."""
+    named: DataFrame
+    """The transactions that the records' headers name, one row per partition, with the columns of
+    validators/facts/header_transactions.py."""
+    expected: DataFrame | None = None
+    """The expected outputs; None: as many as were produced."""
+    written: DataFrame | None = None
+    """The inputs whose headers name the transaction that wrote them: source_partition,
+    source_offset, writer (a struct of NAME, validators/facts/header_transactions.py). None if there
+    are none for certain."""
+    identities: Callable[[], DataFrame] | None = None
+    """Returns the source's committed and pending records with their identities
+    (validators/lineage/identity.py, `identified`) and whether they are `pending`, without those
+    that need no identity because they have no output. None when matching by lineage."""
+    sink_keys: Callable[[], DataFrame] | None = None
+    """Returns the identities that the sink's records hold: partition, offset, source_key (null:
+    none). Aborted records are matched with their inputs by these alone. None when matching by
+    lineage."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The figures of a sink and its source. A proof and a scan give the same ones."""
+
+    frames: Frames
+    proved: bool
+    """Whether a proof shows that nothing is odd (validators/fast_path/proof.py), so the lines are
+    in order too, and nothing is repeated, hidden or doubted."""
+
+    cells: tuple[Cell, ...]
+    """The sink's records."""
+    headers: Mapping[int, Headers]
+    """Counts from the batch headers, by partition; empty if the raw log was not heard."""
+    lines: int
+    """Lines of committed records with an input; each line must be in order."""
+
+    inputs: Inputs
+    identities: Identities = NO_IDENTITIES
+    decoded: DecodedCounts = NOTHING_DECODED
+    """Counts of the inputs, if a contract names their fields."""
+    writers: Mapping[str, int] = field(default_factory=dict)
+    """The inputs that a transaction wrote, by transactional id."""
+
+    ids: tuple[TransactionalId, ...] = ()
+    """Summary of `frames.named` by transactional id."""
+    ends: Mapping[str, int] = field(default_factory=dict)
+    """The raw log's transactions by outcome, each counted once per partition that it wrote to."""
+
+    outputs: int = 0
+    """Expected outputs."""
+    missing: int = 0
+    """Expected outputs without a committed or pending record; 0 if `proved`, because a proof does
+    not look for them."""
+    repeats: int = 0
+    """Records beyond the first of an output."""
+    alike: int = 0
+    """Committed outputs that equal an earlier output of the same input, if inputs have several
+    outputs."""
+    keys: Keys = NO_KEYS
+    """All zero unless order is promised per key."""
+
+    hidden: int = 0
+    """Records that the raw log commits and read_committed did not deliver."""
+    doubted: Mapping[Doubt, int] = field(default_factory=dict)
 
 
 OF_CONTRACT = "the contract's "

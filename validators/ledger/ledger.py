@@ -3,7 +3,7 @@ validator receives one; validators/ledger/build.py builds it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -11,23 +11,28 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from topicproof.validators.circumstances import Circumstances
-from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.coordinator import Coordinator
-from topicproof.validators.expected import Expect, Expected
-from topicproof.validators.facts.balance import Headers
+from topicproof.validators.expected import Expect
+from topicproof.validators.facts.balance import Headers, Records, balance_of, balance_unheard
 from topicproof.validators.facts.cell import Cell
-from topicproof.validators.facts.header_transactions import TransactionalId
 from topicproof.validators.facts.raw_log import RawLog
-from topicproof.validators.finding import Balance, Bounds, Order, Transactions, Witness
+from topicproof.validators.finding import (
+    Balance,
+    Bounds,
+    Order,
+    PartitionBounds,
+    Transactions,
+    Witness,
+)
+from topicproof.validators.folded.fold import Folded
 from topicproof.validators.incarnations import is_older
 from topicproof.validators.ledger.counts import (
-    NOTHING_DECODED,
-    DecodedCounts,
-    Identities,
-    Keys,
+    Counts,
+    Frames,
     Values,
     later_copies,
     outputs_produced,
+    values_wanted,
 )
 from topicproof.validators.ledger.retained import (
     OUTPUTS_MIN,
@@ -36,10 +41,10 @@ from topicproof.validators.ledger.retained import (
     retained_range,
 )
 from topicproof.validators.ledger.rows import Declared
-from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.polled import Polled
-from topicproof.validators.readings import keep
-from topicproof.validators.source_log import SourceLog
+from topicproof.validators.question import Question
+from topicproof.validators.readings import Readings, keep
+from topicproof.validators.source_log import NOTHING_LOGGED, SourceLog
 
 HEADERS = "headers"
 """The witness for transactions, if the records' own headers are it."""
@@ -59,6 +64,7 @@ class Accounts(NamedTuple):
     source_log: SourceLog | None = None
     polled: Polled | None = None
 
+    @property
     def heard(self) -> frozenset[Witness]:
         witnesses = (
             Witness.RAW_LOG,
@@ -72,114 +78,125 @@ class Accounts(NamedTuple):
         }
         return frozenset(with_account | {Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED})
 
+    @property
+    def journaled(self) -> frozenset[str]:
+        """Transactional ids named in the journal."""
+        return self.declared.transactional_ids if self.declared is not None else frozenset()
+
 
 NO_ACCOUNTS = Accounts()
 
 
-@dataclass(frozen=True)
-class Ledger:
-    """Everything that is judged. The facts are already counted. The frames are computed only where
-    the facts show something odd."""
+class LedgerInput(NamedTuple):
+    """What to count."""
 
     spark: SparkSession
-    records: Callable[[], DataFrame]
-    """Returns `sink`. Raises ReadingsNeeded if there are only folded readings."""
-    named: DataFrame
-    """The transactions that the records' headers name, one row per partition, with the columns of
-    validators/facts/header_transactions.py."""
-    wanted: DataFrame | None
-    """The expected outputs (`outputs`); None: as many as were produced."""
+    question: Question
     sink_bounds: Bounds
-    source_bounds: Bounds
-    """The judged range: each partition from `start` to `lso`. The source itself ends at `hw`."""
-    raw_log: RawLog | None
-    """The sink's raw log; None if it was not heard. Its rows are batches and transactions, so far
-    fewer than records."""
-    coordinator: Coordinator | None
-    """None if it was not heard."""
-    heard: frozenset[Witness]
-    cells: tuple[Cell, ...]
-    headers: Mapping[int, Headers]
-    """Counts from the batch headers, by partition; empty if the raw log was not heard."""
-    ids: tuple[TransactionalId, ...]
-    """Summary of `named` by transactional id."""
-    ends: Mapping[str, int]
-    """The raw log's transactions by outcome, each counted once per partition that it wrote to."""
-    sound: bool
-    """Whether a proof shows that nothing is odd (validators/fast_path/proof.py), so the lines are
-    in order too."""
-    hidden: int
-    """Records that the raw log commits and read_committed did not deliver."""
-    repeats_count: int
-    missing: int
-    """Expected outputs without a committed or pending record; 0 if the counts come from the proof
-    of validators/fast_path/proof.py."""
-    inputs_count: int
-    aborted_inputs: int
-    """Aborted records in the judged range of the source; 0 if its log was not heard."""
-    journaled: frozenset[str]
-    """Transactional ids named in the journal."""
-    written: DataFrame | None
-    """The inputs whose headers name the transaction that wrote them: source_partition,
-    source_offset, writer (a struct of NAME, validators/facts/header_transactions.py). None if there
-    are none for certain."""
-    written_count: int
-    writers: frozenset[str]
-    """Transactional ids in `written`."""
-    polled: Polled | None
-    """What a concurrent reader received; None if there was none."""
-    outputs_count: int
-    """Expected outputs."""
-    expected: Expected
-    agreed: ContractTerms
-    identity: Identity
+    readings: Readings | Folded
+    accounts: Accounts
     circumstances: Circumstances
-    identified: Identities
-    identities: Callable[[], DataFrame] | None
-    """Returns the source's committed and pending records with their identities
-    (validators/lineage/identity.py, `identified`) and whether they are `pending`, without those
-    that need no identity because they have no output. None when matching by lineage."""
-    sink_keys: Callable[[], DataFrame] | None
-    """Returns the identities that the sink's records hold: partition, offset, source_key (null:
-    none). Aborted records are matched with their inputs by these alone. None when matching by
-    lineage."""
-    alike: int
-    """Committed outputs that equal an earlier output of the same input, if inputs have several
-    outputs."""
-    keys: Keys
-    """All zero unless order is promised per key."""
-    values: Values | None
-    """None if the contract does not constrain values."""
-    order: Order
-    lines: int
-    """Lines of committed records with an input; each line must be in order."""
-    balance: tuple[Balance, ...]
-    transactions: Transactions
+    evidence: str
+    """URL of the folder for computed results."""
+
+    @property
+    def offsets(self) -> int:
+        return self.sink_bounds.offsets + self.question.source.offsets
+
+    @property
+    def source_log(self) -> SourceLog:
+        return self.accounts.source_log or NOTHING_LOGGED
+
+    @property
+    def records(self) -> Readings:
+        """The readings with their records. Raises ReadingsNeeded if they are folded."""
+        if isinstance(self.readings, Folded):
+            raise ReadingsNeeded
+        return self.readings
+
+    @property
+    def range_read(self) -> Bounds:
+        """The range that the source's reading has; the judged range may end earlier."""
+        judged, ends = self.question.source, self.circumstances.source_lso
+        return replace(
+            judged,
+            partitions=tuple(
+                replace(bounds, lso=max(bounds.lso, ends.get(bounds.partition, bounds.lso)))
+                for bounds in judged.partitions
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Everything that is judged. The figures are already counted. The frames are computed only
+    where the figures show something odd."""
+
+    spark: SparkSession
+    question: Question
+    sink_bounds: Bounds
+    accounts: Accounts
+    """What the witnesses besides the readings say."""
+    circumstances: Circumstances
+    readings: Readings | None
+    """None if they are folded."""
+    counts: Counts
     doubts: tuple[str, ...]
     """Reasons not to trust the readings, as clauses; empty if they can be trusted."""
     evidence: str
     """URL of the folder where the frames are kept."""
     took_s: float
-    source: DataFrame | None = None
-    """The source's committed records. None if the readings are folded."""
-    produced: DataFrame | None = None
-    """The sink's read_uncommitted reading. None if the readings are folded."""
-    inputs_decoded: DecodedCounts = NOTHING_DECODED
-    """Counts of `source`, if a contract names its fields."""
+
+    @property
+    def frames(self) -> Frames:
+        return self.counts.frames
 
     @cached_property
     def sink(self) -> DataFrame:
         """One row per record of the read_uncommitted reading, with `SINK_COLUMNS`; kept as
         Parquet."""
-        return self.records()
+        return self.frames.records()
 
     @cached_property
     def repeats(self) -> DataFrame:
         """The later copies among the committed records with an input: partition, offset, copies
         (how many there are in total), first_partition, first_offset (of the first copy); kept as
         Parquet."""
-        offsets = self.sink_bounds.offsets + self.source_bounds.offsets
+        offsets = self.sink_bounds.offsets + self.question.source.offsets
         return keep(later_copies(self.present), f"{self.evidence}/repeats", offsets)
+
+    @cached_property
+    def balance(self) -> tuple[Balance, ...]:
+        """Where each partition's offsets went."""
+        has_log = self.accounts.raw_log is not None
+        return balances(self.sink_bounds, self.counts, has_log=has_log)
+
+    @cached_property
+    def transactions(self) -> Transactions:
+        """Transactions by outcome: from the records' headers, otherwise from the raw log, which
+        counts a transaction once per partition."""
+        ids, ends = self.counts.ids, self.counts.ends
+        if ids:
+            committed, aborted, unfinished = (
+                sum(getattr(transactional_id, end) for transactional_id in ids)
+                for end in ("committed", "aborted", "open")
+            )
+            return Transactions(committed, aborted, unfinished, HEADERS)
+        if ends:
+            committed, aborted, unfinished = (
+                ends.get(end, 0) for end in ("COMMITTED", "ABORTED", "OPEN")
+            )
+            return Transactions(committed, aborted, unfinished, Witness.RAW_LOG.value)
+        return Transactions(None, None, None, None)
+
+    @cached_property
+    def values(self) -> Values | None:
+        """The values that the contract requires; None if it does not constrain values."""
+        question = self.question
+        if self.readings is None:
+            return None
+        inputs, outputs = self.readings.inputs, self.readings.uncommitted
+        return values_wanted(inputs, outputs, question.source, question.agreed)
 
     @property
     def present(self) -> DataFrame:
@@ -191,7 +208,8 @@ class Ledger:
     def outputs(self) -> DataFrame:
         """The expected outputs of the inputs in the judged range: source_partition, source_offset,
         output_index. A row may occur twice."""
-        return outputs_produced(self.sink) if self.wanted is None else self.wanted
+        expected = self.frames.expected
+        return outputs_produced(self.sink) if expected is None else expected
 
     @cached_property
     def retained(self) -> RetainedRange:
@@ -204,16 +222,17 @@ class Ledger:
         outputs in."""
         circumstances = self.circumstances
         removed = circumstances.source_removed if self.by_key else {}
-        if not self.agreed.retained or not (removed or circumstances.sink_removed):
+        if not self.question.agreed.retained or not (removed or circumstances.sink_removed):
             return RetainedRange()
         # Where repeats are allowed, an output may be committed again after those of later inputs.
         # Where an input may be without an output, or the output without an identity, one that is
         # there may be that of a removed input with the same identity.
         promised = ["order", "duplicate", *(["gap"] if self.by_key else [])]
-        require, agreed = self.agreed.require, self.agreed
+        require, agreed = self.question.agreed.require, self.question.agreed
         in_order = not agreed.repeats and (require is None or set(promised) <= set(require))
         if self.by_key:
-            is_filter = self.expected.kind is Expect.ZERO_OR_ONE and self.expected.count is None
+            expected = self.question.expected
+            is_filter = expected.kind is Expect.ZERO_OR_ONE and expected.count is None
             in_order &= not (is_filter or agreed.losses or self.unidentified_outputs)
         judged = retained_range(
             count_outputs(self.present),
@@ -221,37 +240,37 @@ class Ledger:
             source_removed=removed,
             sink_removed=circumstances.sink_removed,
             by_key=self.by_key,
-            in_order=in_order and self.order is Order.PER_SOURCE_PARTITION,
+            in_order=in_order and self.question.order is Order.PER_SOURCE_PARTITION,
             outputs_min=outputs_min,
         )
         # Of inputs that share an identity, nothing tells which one lacks its output.
-        return replace(judged, complete=frozenset()) if self.identified.repeated else judged
+        return replace(judged, complete=frozenset()) if self.counts.identities.repeated else judged
 
     @property
     def by_key(self) -> bool:
-        return self.identity is Identity.KEY
+        return self.question.by_key
 
     @property
     def unidentified_outputs(self) -> int:
         """Number of committed and pending sink records without an identity, if records are matched
         by key."""
-        return sum(cell.unidentified for cell in self.cells)
+        return sum(cell.unidentified for cell in self.counts.cells)
 
     @property
     def undecoded_outputs(self) -> int:
         """Number of committed and pending sink records that cannot be decoded, if a contract names
         their fields."""
-        return sum(cell.undecoded for cell in self.cells)
+        return sum(cell.undecoded for cell in self.counts.cells)
 
     @property
     def disjoint(self) -> bool:
         """Whether both topics have records, but no sink record names an input of the source."""
-        records = self.committed + sum(cell.pending for cell in self.cells)
-        has_inputs = self.inputs_count > 0 or self.source_incomplete
+        records = self.committed + sum(cell.pending for cell in self.counts.cells)
+        has_inputs = self.counts.inputs.judged > 0 or self.source_incomplete
         return (
             records > 0
             and has_inputs
-            and not any(cell.of_source or cell.of_aborted for cell in self.cells)
+            and not any(cell.of_source or cell.of_aborted for cell in self.counts.cells)
         )
 
     @property
@@ -264,7 +283,7 @@ class Ledger:
 
     @property
     def committed(self) -> int:
-        return sum(cell.committed for cell in self.cells)
+        return sum(cell.committed for cell in self.counts.cells)
 
     def after(self, partition: int) -> int:
         """Returns the source offset after the partition's last input with a committed output; 0 if
@@ -276,7 +295,7 @@ class Ledger:
 
     @property
     def aborted(self) -> int:
-        return sum(cell.aborted for cell in self.cells)
+        return sum(cell.aborted for cell in self.counts.cells)
 
     @property
     def pending(self) -> int:
@@ -286,13 +305,35 @@ class Ledger:
 
     def marks(self, name: str) -> int:
         """Sums one count of the batch headers (a field of Headers) over all partitions."""
-        return sum(getattr(headers, name) for headers in self.headers.values())
+        return sum(getattr(headers, name) for headers in self.counts.headers.values())
 
     @property
     def at_inputs(self) -> int:
-        return sum(cell.at_inputs for cell in self.cells)
+        return sum(cell.at_inputs for cell in self.counts.cells)
 
     @property
     def matched(self) -> tuple[Cell, ...]:
         """The cells of records with an input."""
-        return tuple(cell for cell in self.cells if cell.source_partition is not None)
+        return tuple(cell for cell in self.counts.cells if cell.source_partition is not None)
+
+
+def balances(sink_bounds: Bounds, counts: Counts, *, has_log: bool) -> tuple[Balance, ...]:
+    """Returns where each partition's offsets went. `has_log`: whether the raw log was heard."""
+    return tuple(
+        _balance(partition, counts.cells, counts.headers, has_log)
+        for partition in sink_bounds.partitions
+    )
+
+
+def _balance(
+    bounds: PartitionBounds, cells: Sequence[Cell], headers: Mapping[int, Headers], has_log: bool
+) -> Balance:
+    partition_cells = [cell for cell in cells if cell.partition == bounds.partition]
+    records = Records(
+        **{name: sum(getattr(cell, name) for cell in partition_cells) for name in Records._fields}
+    )
+    return (
+        balance_of(bounds, records, headers.get(bounds.partition))
+        if has_log
+        else balance_unheard(bounds, records)
+    )

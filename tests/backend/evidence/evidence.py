@@ -16,14 +16,14 @@ from topicproof.backend.judging.capture_store import (
     INPUTS,
     UNCOMMITTED,
     Capture,
-    Question,
-    Readings,
     keep_capture,
 )
 from topicproof.backend.judging.judge import judge_capture
 from topicproof.validators import readings
 from topicproof.validators.facts.log_facts import BATCH_COLUMNS
 from topicproof.validators.finding import Origin
+from topicproof.validators.question import Question
+from topicproof.validators.readings import Readings
 from topicproof.validators.report import Report
 
 ARROW = {"int": pa.int32(), "long": pa.int64(), "boolean": pa.bool_(), "string": pa.string()}

@@ -36,7 +36,12 @@ from topicproof.backend.evidence.manifest import (
     write_manifest,
 )
 from topicproof.backend.evidence.signed import entry_hash
-from topicproof.backend.judging.capture_store import Capture, Question, keep_capture, read_capture
+from topicproof.backend.judging.capture_store import (
+    Capture,
+    RunAccounts,
+    keep_capture,
+    read_capture,
+)
 from topicproof.backend.sink.entries import Declared, FaultFired, TaskStarted, TransactionEnded
 from topicproof.backend.verifying.derived import report_contradictions
 from topicproof.backend.verifying.verify import verify
@@ -46,6 +51,7 @@ from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order, Origin, Outcome, PartitionBounds
 from topicproof.validators.kinds.wrong_value import WRONG
 from topicproof.validators.lineage.identity import Identity, Match
+from topicproof.validators.question import Question
 from topicproof.validators.report import Report
 
 XSD = Path(__file__).with_name("junit.xsd")
@@ -692,8 +698,6 @@ def test_every_part_of_the_question_is_kept(spark: SparkSession, tmp_path: Path)
             True,
             True,
         ),
-        journal=journal,
-        polled=pa.table({"session": ["s"], "poll": [1]}),
         sink_from={0: 7},
         run="squares-1",
         not_processed=3,
@@ -721,13 +725,17 @@ def test_every_part_of_the_question_is_kept(spark: SparkSession, tmp_path: Path)
         and kept.batches.num_rows == len(batches)
         and kept.coordinator is None
     )
-    taken = replace(kept, question=question, coordinator=Coordinator(1, (opened,), 2, ()))
+    run_accounts = RunAccounts(list(journal), pa.table({"session": ["s"], "poll": [1]}))
+    taken = replace(
+        kept,
+        question=question,
+        run_accounts=run_accounts,
+        coordinator=Coordinator(1, (opened,), 2, ()),
+    )
     keep_capture(taken, folder)
     back = read_capture(spark, folder)
-    assert (
-        isinstance(back, Capture)
-        and replace(back.question, journal=tuple(back.question.journal or ())) == question
-    )
+    assert isinstance(back, Capture) and back.question == question
+    assert back.run_accounts == run_accounts
     assert back.coordinator == taken.coordinator and back.sink == taken.sink
     counted = spark.createDataFrame([(0, 1, 2)], "partition int, offset long, count long")
     keep_capture(

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.backend.kafka.topics import write_headers
 from topicproof.backend.address import Address
 from topicproof.backend.evidence.folder import EVIDENCE
-from topicproof.backend.judging.capture_store import Question, read_capture
+from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
@@ -26,6 +26,7 @@ from topicproof.backend.kafka.records_source import MAX_MS, MIN_MS, read_clamped
 from topicproof.backend.runs.query import explained
 from topicproof.validators.finding import Outcome, Witness
 from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.question import Question
 from topicproof.validators.readings import read
 
 NewTopic = Callable[..., str]

@@ -31,7 +31,6 @@ from topicproof.backend.errors import (
 from topicproof.backend.faults.injecting import InjectingSink
 from topicproof.backend.faults.member import join
 from topicproof.backend.history.store import History, State
-from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.client_configs import spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
@@ -50,6 +49,7 @@ from topicproof.backend.sink.entries import FaultFired
 from topicproof.backend.sink.journal import JournalReader, append_to_journal
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.question import Question
 from topicproof.validators.report import Report
 
 

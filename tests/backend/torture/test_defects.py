@@ -119,7 +119,7 @@ def repeated_sequence(capture: Capture) -> Capture:
 
 def skipping_reader(capture: Capture) -> Capture:
     """A read_committed reader never received what it polled between two other receipts."""
-    polled = capture.question.polled
+    polled = capture.run_accounts.polled
     assert polled is not None
     received = [one for one in polled.to_pylist() if one["first_offset"] <= one["last_offset"]]
     of_line = [(one["session"], one["partition"]) for one in received]
@@ -130,17 +130,17 @@ def skipping_reader(capture: Capture) -> Capture:
     )
     left_out = received[next(inner)]
     kept = [one for one in polled.to_pylist() if one != left_out]
-    question = replace(capture.question, polled=pa.Table.from_pylist(kept, polled.schema))
-    return replace(capture, question=question)
+    table = pa.Table.from_pylist(kept, polled.schema)
+    return replace(capture, run_accounts=capture.run_accounts._replace(polled=table))
 
 
 def hasty_reader(capture: Capture) -> Capture:
     """A read_committed reader received records above the last stable offset."""
-    polled = capture.question.polled
+    polled = capture.run_accounts.polled
     assert polled is not None
     stable = [min(one["lso"], one["first_offset"]) for one in polled.to_pylist()]
     table = _with(polled, "lso", stable)
-    return replace(capture, question=replace(capture.question, polled=table))
+    return replace(capture, run_accounts=capture.run_accounts._replace(polled=table))
 
 
 def judge_beyond(capture: Capture) -> Capture:
