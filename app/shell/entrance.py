@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -39,6 +40,8 @@ WANTED = "topicproof_wanted"
 """A cookie with the page that a stranger asked for, to open it after the login."""
 WANTED_S, WANTED_LENGTH_MAX = 600, 2_000
 UNKNOWN, REFUSED = 401, 403
+CONNECTIONS_MAX = 30
+"""Websockets that a person may have open, one for each tab. Each may hold a message."""
 UPLOADS = "/_stcore/upload_file/"
 """Streamlit takes files here for any page, also for one that asks for none."""
 MAY_NOT_UPLOAD = "Your role does not allow contracts to be imported, so no file is taken.\n"
@@ -60,6 +63,8 @@ class Entrance:
     app: ASGIApp
     login: Login
     now_s: Callable[[], float] = time.time
+    connections: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Open websockets by person."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -83,7 +88,15 @@ class Entrance:
             # Streamlit gives a session back to whoever names it, and knows only the people of its
             # own login. Behind a proxy it could be another person's.
             scope = scope if self.login.proxy is None else _without_session(scope)
-            await self.app(scope, self._while_signed_in(connection, by, receive), send)
+            person = by.issuer, by.subject
+            if self.connections[person] >= CONNECTIONS_MAX:
+                await _close(receive, send)
+                return
+            self.connections[person] += 1
+            try:
+                await self.app(scope, self._while_signed_in(connection, by, receive), send)
+            finally:
+                self.connections[person] -= 1
             return
         if scope["path"].startswith(UPLOADS) and not allows(by, Action.KEEP):
             await PlainTextResponse(MAY_NOT_UPLOAD, REFUSED)(scope, receive, send)
@@ -232,8 +245,7 @@ async def _refuse(
     why: str, login: Login, connection: HTTPConnection, receive: Receive, send: Send
 ) -> None:
     if connection.scope["type"] == "websocket":
-        await receive()
-        await send({"type": "websocket.close", "code": 1008})
+        await _close(receive, send)
         return
     answer: Response
     if connection.scope["method"] == "GET" and "text/html" in connection.headers.get("accept", ""):
@@ -242,6 +254,12 @@ async def _refuse(
         answer = PlainTextResponse(f"{why}\n", UNKNOWN if login.proxy is None else REFUSED)
     answer.headers["cache-control"] = "no-store"
     await answer(connection.scope, receive, send)
+
+
+async def _close(receive: Receive, send: Send) -> None:
+    """Close a websocket before it opens."""
+    await receive()
+    await send({"type": "websocket.close", "code": 1008})
 
 
 def _page(why: str, login: Login, connection: HTTPConnection) -> Response:

@@ -33,7 +33,7 @@ def dashboard(settings: Settings, port: int) -> Iterator[str]:
     log = settings.home / "dashboard.log"
     command = [
         *(sys.executable, "-P", "-m"),
-        *("streamlit", "run", str(ROOT / "app" / "server.py")),
+        *("topicproof.app.shell.launch", "run", str(ROOT / "app" / "server.py")),
         "--server.port",
         str(port),
     ]

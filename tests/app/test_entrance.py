@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +18,21 @@ from hypothesis import strategies as some
 from streamlit.auth_util import set_cookie_with_chunks
 from streamlit.web.server.starlette.starlette_app import create_streamlit_routes
 from streamlit.web.server.starlette.starlette_app_utils import create_signed_value
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
 
 from tests.backend.trust.people import ISSUER
 from topicproof.app.shell import entrance
-from topicproof.app.shell.entrance import COOKIE, OPEN, START, WANTED, Entrance, secrets_of
+from topicproof.app.shell.entrance import (
+    CONNECTIONS_MAX,
+    COOKIE,
+    OPEN,
+    START,
+    WANTED,
+    Entrance,
+    secrets_of,
+)
+from topicproof.app.shell.launch import MESSAGE_BYTES_MAX
 from topicproof.backend.errors import UsageError
 from topicproof.backend.services.dashboard import (
     dashboard,
@@ -82,6 +94,10 @@ def cookie(claims: Mapping[str, Any], secret: str = SECRET) -> str:
 
     set_cookie_with_chunks(keep, signed, COOKIE, dict(claims), cookie_attr_size=80)
     return "; ".join(f"{name}={value}" for name, value in made.items())
+
+
+TOO_LARGE = 1009
+"""Of RFC 6455, why a websocket ends."""
 
 
 def sent_by(
@@ -308,6 +324,44 @@ def test_a_session_is_not_handed_on_to_another_person(proxy: Login) -> None:
     assert scope["subprotocols"] == names, "the server's own scope was changed"
 
 
+def test_a_person_has_so_many_connections_and_no_more(proxy: Login) -> None:
+    """Story: a viewer opens websockets without end. Another person's are not counted among them,
+    and a closed one makes room."""
+    answers: list[str] = []
+
+    async def story() -> None:
+        answered, ended = asyncio.Event(), asyncio.Event()
+
+        async def dashboard(_scope: Any, _receive: Any, send: Any) -> None:
+            await send({"type": "websocket.accept"})
+            await ended.wait()
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "websocket.connect"}
+
+        async def send(message: Any) -> None:
+            answers.append(message["type"])
+            if len(answers) == CONNECTIONS_MAX + 2:
+                answered.set()
+
+        guarded = Entrance(dashboard, proxy, lambda: NOW_S)
+
+        async def open_tab(person: str) -> None:
+            raw = [(b"x-user", person.encode()), (b"x-groups", b"viewer")]
+            scope = {"type": "websocket", "path": "/", "headers": raw, "client": ("127.0.0.1", 1)}
+            await guarded(scope, receive, send)
+
+        people = ["ada"] * (CONNECTIONS_MAX + 1) + ["alan"]
+        tabs = [asyncio.create_task(open_tab(person)) for person in people]
+        await answered.wait()
+        ended.set()
+        await asyncio.gather(*tabs)
+        await open_tab("ada")
+
+    asyncio.run(story())
+    assert answers.count("websocket.close") == 1 and answers[-1] == "websocket.accept"
+
+
 def test_only_people_who_may_keep_contracts_upload(proxy: Login) -> None:
     """Story: a viewer sends files to Streamlit's route for uploads, which no page offers them."""
     path = "/_stcore/upload_file/session/file"
@@ -344,7 +398,8 @@ def test_a_dashboard_with_a_login_may_listen_for_others(tmp_path: Path) -> None:
 def test_no_header_replaces_the_peer(tmp_path: Path) -> None:
     """Story: the proxy is at 127.0.0.2 and tells for whom it asks. Somebody at 127.0.0.1 claims to
     come from there, and claims to be an administrator. On the wire, because the web server has an
-    opinion of its own on such headers."""
+    opinion of its own on such headers, and of the length of a message, which must not be in memory
+    before it is refused."""
     path = tmp_path / "login.yaml"
     path.write_text("proxy: {user: X-User, groups: X-Groups, from: [127.0.0.2]}")
     (port,) = free_ports(1)
@@ -359,3 +414,19 @@ def test_no_header_replaces_the_peer(tmp_path: Path) -> None:
         for claimed in ("127.0.0.2", "127.0.0.2, 127.0.0.1"):
             answer = httpx.get(health, headers={**root, "x-forwarded-for": claimed})
             assert answer.status_code == 403 and "through its proxy" in answer.text
+        near_socket = socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0))
+        with connect(
+            f"ws://127.0.0.1:{port}/_stcore/stream",
+            sock=near_socket,
+            additional_headers=root,
+            max_size=None,
+        ) as websocket:
+            with pytest.raises(ConnectionClosed) as closed:
+                _send_without_end(websocket)
+            assert closed.value.rcvd is not None and closed.value.rcvd.code == TOO_LARGE
+
+
+def _send_without_end(websocket: ClientConnection) -> None:
+    """Sends one message of many frames, and waits for the answer."""
+    websocket.send(bytes(100_000) for _ in range(2 * MESSAGE_BYTES_MAX // 100_000))
+    websocket.recv()

@@ -72,7 +72,7 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
-{{/* From inside the pod, since the dashboard answers only to its own names. With a login it answers 401: a stranger is
+{{/* From inside the pod, since the dashboard answers only to its own names. With a login it answers 401 or 403: a stranger is
      told nothing. The same as in docker-compose.yml. */}}
 {{- define "topicproof.health" -}}
 exec:
@@ -80,7 +80,7 @@ exec:
     - python
     - -I
     - -c
-    - "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8501, timeout=4); c.request('GET', '/_stcore/health'); assert c.getresponse().status in (200, 401)"
+    - "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8501, timeout=4); c.request('GET', '/_stcore/health'); assert c.getresponse().status in (200, 401, 403)"
 timeoutSeconds: 5
 {{- end -}}
 

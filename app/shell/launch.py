@@ -1,0 +1,25 @@
+"""Starts Streamlit's web server with a bound on what a browser may send at once.
+
+Streamlit has one limit for messages in both directions, and a page may be large. What a browser
+sends is a form: less than `server.maxWidgetStateSize`. uvicorn takes its limit before it loads the
+application, so it cannot be set there.
+"""
+
+from __future__ import annotations
+
+from streamlit.web import cli
+from streamlit.web.server.starlette import starlette_server
+
+MESSAGE_BYTES_MAX = 2_000_000
+"""Of a message from a browser. A longer one ends the connection before it is in memory."""
+
+
+def launch() -> None:
+    starlette_server.get_max_message_size_bytes = (  # type: ignore[attr-defined]
+        lambda: MESSAGE_BYTES_MAX
+    )
+    cli.main(prog_name="streamlit")
+
+
+if __name__ == "__main__":
+    launch()
