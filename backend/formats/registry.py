@@ -28,6 +28,7 @@ from topicproof.backend.formats.limits import (
 )
 from topicproof.backend.formats.refused import tls_refusal
 from topicproof.backend.formats.registered import AVRO, RegisteredSchema, RegistryFailure
+from topicproof.backend.kafka.bounded import bounded
 from topicproof.backend.properties.registry_properties import RegistryFacts, registry_config
 
 ASKED_AGAIN_S = 30.0
@@ -74,7 +75,7 @@ class Registry:
             if schema_id not in self._found:
                 self._raise_known(schema_id)
                 try:
-                    self._found[schema_id] = self._ask(schema_id)
+                    self._found[schema_id] = self._ask_in_time(schema_id)
                 except RegistryFailure as failure:
                     self._failed[schema_id] = time.monotonic(), str(failure)
                     _drop_oldest(self._failed)
@@ -87,6 +88,16 @@ class Registry:
             at, why = self._failed.get(key, (float("-inf"), ""))
             if time.monotonic() - at < ASKED_AGAIN_S:
                 raise RegistryFailure(why)
+
+    def _ask_in_time(self, schema_id: int) -> RegisteredSchema:
+        """Ask for a schema and all that it refers to. Raises RegistryFailure. The client's own time
+        limit is for each piece of an answer, and a registry may send pieces for ever."""
+        try:
+            return bounded(lambda: self._ask(schema_id), stuck_s=ANSWER_SECONDS_MAX)
+        except TimeoutError as error:
+            why = f"The registry {self.url} has not answered within {ANSWER_SECONDS_MAX:g} s."
+            self._failed[None] = time.monotonic(), why
+            raise RegistryFailure(why) from error
 
     def _ask(self, schema_id: int) -> RegisteredSchema:
         item = f"schema {schema_id}"

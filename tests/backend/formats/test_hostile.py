@@ -9,11 +9,12 @@ import json
 import resource
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, cast
 
 import fastavro
@@ -43,7 +44,13 @@ from topicproof.backend.formats.limits import (
     VALUE_BYTES_MAX,
 )
 from topicproof.backend.formats.protobuf import ProtobufSchema, portable
-from topicproof.backend.formats.registered import AVRO, JSON, PROTOBUF, RegisteredSchema
+from topicproof.backend.formats.registered import (
+    AVRO,
+    JSON,
+    PROTOBUF,
+    RegisteredSchema,
+    RegistryFailure,
+)
 from topicproof.backend.judging.capture_store import SCHEMAS, TAKEN, read_capture
 from topicproof.backend.properties.registry_properties import RegistryFacts
 from topicproof.validators.decoded import parse_field
@@ -337,6 +344,31 @@ def test_an_awkward_part_spoils_no_other_field(
             assert texts == (None, None)
 
 
+def test_an_answer_that_never_begins_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: a registry announces its answer again and again. Whoever asks next is told at once,
+    and the registry is not asked."""
+    done, requests = Event(), Counter[str]()
+
+    class Announces(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests[self.path] += 1
+            with suppress(OSError):
+                while not done.wait(0.01):
+                    self.wfile.write(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+
+        def log_message(self, format: str, *_args: object) -> None:
+            """Says nothing."""
+
+    monkeypatch.setattr(registry_module, "ANSWER_SECONDS_MAX", 0.5)
+    with _served(Announces) as url:
+        registry = registry_module.Registry(RegistryFacts(url))
+        for schema_id in (7, 8):
+            with pytest.raises(RegistryFailure, match=r"has not answered within 0\.5 s"):
+                registry.schema(schema_id)
+        done.set()
+    assert len(requests) == 1
+
+
 @contextmanager
 def _answers(answer: Callable[[str], bytes], encoding: str = "identity") -> Iterator[str]:
     """Serve an answer for each path. Gives the address."""
@@ -356,7 +388,14 @@ def _answers(answer: Callable[[str], bytes], encoding: str = "identity") -> Iter
         def log_message(self, format: str, *_args: object) -> None:
             """Says nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+    with _served(Answers) as url:
+        yield url
+
+
+@contextmanager
+def _served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Gives the address of a server on loopback."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
