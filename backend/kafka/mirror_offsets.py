@@ -9,19 +9,27 @@ one as a checkpoint into `<alias>.checkpoints.internal` on the sink's cluster.
 
 from __future__ import annotations
 
+import logging
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from topicproof.backend.address import Address
-from topicproof.backend.errors import ClusterError
-from topicproof.backend.kafka.client_configs import READ_COMMITTED
+from topicproof.backend.errors import ClusterError, RecordTooLarge
+from topicproof.backend.kafka.client_configs import (
+    READ_COMMITTED,
+    READER_FETCH_BYTES,
+    fetch_settings,
+)
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.log import rawlog
+from topicproof.backend.kafka.log.inflation import fetch_bytes, largest_ratio
 from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
 from topicproof.validators.finding import Bounds
 
+LOG = logging.getLogger(__name__)
 NEWEST_MAX = 10_000
 """At most this many of the newest records of each partition are read."""
 SILENCE_S = 10.0
@@ -79,7 +87,7 @@ def offset_syncs(addresses: Iterable[Address]) -> Iterator[Syncs]:
     for address in addresses:
         cluster = Cluster(address)
         for topic in filter(_is_syncs, cluster.topics()):
-            yield Syncs(topic, address, tuple(_read(address, cluster.bounds(topic), parse_sync)))
+            yield Syncs(topic, address, _read(address, cluster.bounds(topic), parse_sync))
 
 
 def checkpoints(address: Address, topics: Iterable[str]) -> Iterator[Checkpoints]:
@@ -154,10 +162,29 @@ def _read(
     address: Address,
     bounds: Bounds,
     parse: Callable[[bytes | None, bytes | None], Parsed | None],
+) -> tuple[Parsed, ...]:
+    """Return the newest entries of a topic; none, with a line in the log, if a record in it would
+    exhaust this process: anybody may make a topic of such a name."""
+    newest = tuple(replace(p, start=max(p.start, p.lso - NEWEST_MAX)) for p in bounds.partitions)
+    span = Bounds(bounds.topic, newest)
+    try:
+        batches = rawlog.scan(address, bounds.topic, span, readable=True)
+    except RecordTooLarge as error:
+        LOG.warning("%s is passed over: %s", bounds.topic, error)
+        return ()
+    settings = fetch_settings(fetch_bytes(largest_ratio(batches), READER_FETCH_BYTES))
+    return tuple(_entries(address, span, settings, parse))
+
+
+def _entries(
+    address: Address,
+    bounds: Bounds,
+    settings: Mapping[str, int],
+    parse: Callable[[bytes | None, bytes | None], Parsed | None],
 ) -> Iterator[Parsed]:
-    spans = {p.partition: (max(p.start, p.lso - NEWEST_MAX), p.lso) for p in bounds.partitions}
+    spans = {p.partition: (p.start, p.lso) for p in bounds.partitions}
     last_arrival = time.monotonic()
-    with open_consumer(address, bounds.topic, READ_COMMITTED) as consumer:
+    with open_consumer(address, bounds.topic, READ_COMMITTED, settings) as consumer:
         for message in read_range(consumer, bounds.topic, spans):
             if message is not None:
                 last_arrival = time.monotonic()
