@@ -230,6 +230,15 @@ def signoff(
     until: Annotated[
         str | None, typer.Option(help="The last day of the waiver.", metavar="YYYY-MM-DD")
     ] = None,
+    evidence_: Annotated[
+        str | None,
+        typer.Option(
+            "--evidence",
+            help="The evidence that you have looked at, by the hash that `topicproof evidence`"
+            " prints. Other evidence is not signed.",
+            metavar="HASH",
+        ),
+    ] = None,
     json_: Json = None,
 ) -> None:
     """Sign a report. The decision is permanent and bound to the evidence as it is now.
@@ -242,7 +251,7 @@ def signoff(
     settings = settings_of()
     history = History(settings)
     run = history.get(run_id)
-    reports, digest = signoffs_of.signable(settings, run)
+    reports, digest = signoffs_of.signable(settings, run, evidence_)
     signoffs_of.require_signer(history, run_id, digest, decision, by)
     if decision is Decision.ACCEPT:
         caught = before_signoff(settings, run.folder(settings), comment, say)

@@ -19,11 +19,11 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from tests.app.test_history_page import HELD
+from tests.app.test_history_page import HELD, TWICE
 from tests.backend.evidence.evidence import mend
 from tests.backend.evidence.test_attestation import made
 from topicproof.backend.cli import main
-from topicproof.backend.errors import EvidenceError
+from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.attestation import attest, sign_statement
 from topicproof.backend.evidence.copy import copy_evidence
 from topicproof.backend.evidence.folder import EVIDENCE, names_beside, original_hash, read_report
@@ -96,6 +96,18 @@ def decided(history: History, run: Run, decision: Decision) -> None:
     reports, digest = signable(history.settings, run)
     by = history.acted_on_by(KURT)
     sign(by, run.id, reports, digest, decision, comment="It lost payments.")
+
+
+def test_other_evidence_than_was_shown_is_not_signed(history: History) -> None:
+    """Story: a run is judged anew between the look at its verdict and the click."""
+    run = run_of(history)
+    _, shown = signable(history.settings, run)
+    assert signable(history.settings, run, shown)[1] == shown
+    folder = run.folder(history.settings) / EVIDENCE
+    shutil.rmtree(folder)
+    made(folder, replace(TWICE, run=run.id))
+    with pytest.raises(UsageError, match="is another one by now"):
+        signable(history.settings, run, shown)
 
 
 def exported(history: History, run: Run, target: Path, payloads: Payloads = Payloads.ALL) -> Path:
