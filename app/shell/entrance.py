@@ -18,11 +18,13 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import streamlit as st
+from google.protobuf.message import DecodeError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from streamlit.auth_util import encode_provider_token, get_cookie_with_chunks
+from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.web.server.server_util import get_cookie_secret
 from streamlit.web.server.starlette.starlette_app_utils import decode_signed_value
 
@@ -117,6 +119,8 @@ class Entrance:
 
         async def received() -> MutableMapping[str, Any]:
             message = await receive()
+            while clears_caches(message):
+                message = await receive()
             if message["type"] == "websocket.receive":
                 try:
                     now = identity_of(
@@ -128,6 +132,15 @@ class Entrance:
             return message
 
         return received
+
+
+def clears_caches(message: Mapping[str, Any]) -> bool:
+    """Return whether a websocket's message tells Streamlit to forget what it keeps for everybody.
+    No page offers that."""
+    try:
+        return bool(BackMsg.FromString(message.get("bytes") or b"").HasField("clear_cache"))
+    except DecodeError:
+        return False  # Streamlit refuses it.
 
 
 def identity_of(

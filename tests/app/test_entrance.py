@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from streamlit.auth_util import set_cookie_with_chunks
+from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.web.server.starlette.starlette_app import create_streamlit_routes
 from streamlit.web.server.starlette.starlette_app_utils import create_signed_value
 from websockets.exceptions import ConnectionClosed
@@ -30,6 +31,7 @@ from topicproof.app.shell.entrance import (
     START,
     WANTED,
     Entrance,
+    clears_caches,
     secrets_of,
 )
 from topicproof.app.shell.launch import MESSAGE_BYTES_MAX
@@ -109,12 +111,14 @@ def sent_by(
     peer: str = "127.0.0.1",
     query: str = "",
     cookies: tuple[str, ...] = (),
+    messages: tuple[bytes, ...] = (),
 ) -> list[dict[str, Any]]:
     """What comes back for a request. The dashboard behind the entrance answers with 299, or takes
-    the websocket and one message."""
+    the websocket and one message. `messages` come before it."""
     sent: list[dict[str, Any]] = []
     came: list[dict[str, Any]] = [
         {"type": f"{kind}.connect"},
+        *({"type": f"{kind}.receive", "bytes": message} for message in messages),
         {"type": f"{kind}.receive", "bytes": b"press"},
     ]
 
@@ -262,6 +266,16 @@ def test_a_websocket_ends_with_the_login(openid: Login) -> None:
     scope = {"type": "websocket", "path": "/_stcore/stream", "headers": raw, "query_string": b""}
     asyncio.run(Entrance(dashboard, openid, lambda: next(times))(scope, receive, cast(Any, None)))
     assert [one["type"] for one in sent] == ["websocket.connect", "websocket.disconnect"]
+
+
+def test_nobody_clears_the_caches_of_all(openid: Login) -> None:
+    """Story: a viewer sends Streamlit's message that clears the caches, again and again. It does
+    not arrive; the next one does."""
+    clear = BackMsg(clear_cache=True).SerializeToString()
+    sent = sent_by(openid, {"cookie": cookie(CLAIMS)}, kind="websocket", messages=(clear, clear))
+    assert [message["type"] for message in sent] == ["websocket.accept", "websocket.receive"]
+    assert sent[1]["bytes"] == b"press"
+    assert not clears_caches({"bytes": b"\xff"}) and not clears_caches({"text": "x"})
 
 
 def test_the_page_that_was_wanted_opens_after_the_login(openid: Login) -> None:
