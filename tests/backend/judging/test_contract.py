@@ -47,7 +47,9 @@ def test_a_contract_says_what_is_asked() -> None:
         Order.NONE,
     )
     match, warn = Match("json:$.id", "header:order-id"), Thresholds(pending=0)
-    assert contract.terms({0: 7}) == ContractTerms(match, None, {0: 7}, None, warn)
+    assert contract.terms({0: 7}) == ContractTerms(
+        match, None, {0: 7}, None, warn, group=contract.group
+    )
     assert contract.kinds == (
         "duplicate",
         "gap",
