@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sysconfig
 import tomllib
 import venv
 import zipfile
@@ -33,6 +34,10 @@ def fresh_python(wheel: Path, folder: Path, names: tuple[str, ...]) -> Path:
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(home)
     for name in _needed(names):
+        # A package that was built without a wheel does not list its own metadata.
+        about = next(home_of_tests().glob(f"{name.replace('-', '_')}-*.egg-info"), None)
+        if about is not None:
+            (home / about.name).symlink_to(about)
         for file in metadata.files(name) or ():
             first = Path(file).parts[0]
             there = Path(str(metadata.distribution(name).locate_file(first)))
@@ -42,6 +47,11 @@ def fresh_python(wheel: Path, folder: Path, names: tuple[str, ...]) -> Path:
             if not (home / first).exists():
                 (home / first).symlink_to(there)
     return folder / "bin" / "python"
+
+
+def home_of_tests() -> Path:
+    """Where the packages of the tests' own environment are."""
+    return Path(sysconfig.get_path("purelib"))
 
 
 def requirements_of(extra: str) -> tuple[str, ...]:
