@@ -198,7 +198,7 @@ def test_a_groups_offset_beyond_pending_inputs_skips_them(
     at read_committed was there. If it commits, both are lost; so there is no verdict yet."""
     made = history("0 1 C", inputs=4, judged=[(0, 2)], holes=[(0, 2), (0, 3)])
     for lso, cause, verdict in (
-        (2, {("offset_ahead", (None, None, 0, 2, "pending"))}, Outcome.UNKNOWN),
+        (2, {("offset_ahead", (None, None, 0, None, "pending"))}, Outcome.UNKNOWN),
         (4, set(), Outcome.HOLDS),
     ):
         ledger = made.ledger(

@@ -42,8 +42,8 @@ WORDS = Words(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """Returns one row per source partition: at its end if the offset lies beyond, otherwise at the
-    first lost input."""
+    """Returns one row per source partition: of the partition as a whole if the offset lies beyond
+    what can be read, otherwise at the first lost input."""
     frames = [frame for frame in (_beyond(ledger), _lost(ledger)) if frame is not None]
     return together(frames)
 
