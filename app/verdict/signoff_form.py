@@ -149,7 +149,7 @@ def _name(by: Identity) -> str | None:
 
 def _form(settings: Settings, run: Run) -> None:
     # What the page showed when the button was pressed, which draws the page anew.
-    shown = st.session_state.get(f"shown_{run.id}")
+    displayed = st.session_state.get(f"shown_{run.id}")
     st.session_state[f"shown_{run.id}"] = evidence_hash(run.folder(settings))
     try:
         reports = [read_report(folder) for folder in evidence_in(run.folder(settings))]
@@ -193,7 +193,7 @@ def _form(settings: Settings, run: Run) -> None:
         if st.form_submit_button("Sign", type="primary", icon=":material/draw:"):
             try:
                 # Only now is every file checked against its hash: that takes a while.
-                signed, digest = signable(settings, run, shown)
+                signed, digest = signable(settings, run, displayed)
                 history = open_history(settings)
                 require_signer(history, run.id, digest, decision, name)
                 if decision is Decision.ACCEPT:

@@ -155,9 +155,11 @@ class Signoff:
         return fields if self.identity is None else {**fields, "identity": self.identity.as_json()}
 
 
-def signable(settings: Settings, run: Run, shown: str | None = None) -> tuple[list[Report], str]:
+def signable(
+    settings: Settings, run: Run, displayed: str | None = None
+) -> tuple[list[Report], str]:
     """Return what a signature covers: the reports of all stages, and the hash of their unchanged
-    evidence. `shown`: the hash of the evidence that the signer has looked at, if it is known.
+    evidence. `displayed`: the hash of the evidence that the signer has looked at, if it is known.
 
     Raises UsageError if the run is still active or its evidence is another than was shown,
     EvidenceError if the evidence is missing or changed.
@@ -169,10 +171,10 @@ def signable(settings: Settings, run: Run, shown: str | None = None) -> tuple[li
     for evidence in folders:
         require_unchanged(evidence)
     digest = evidence_hash(folder) or ""
-    if shown is not None and digest != shown:
+    if displayed is not None and digest != displayed:
         raise UsageError(
             f"The evidence of run {run.id} is another one by now ({digest[:12]}…, before"
-            f" {shown[:12]}…): the run was judged again. Look at its verdict, then sign."
+            f" {displayed[:12]}…): the run was judged again. Look at its verdict, then sign."
         )
     return [read_report(evidence) for evidence in folders], digest
 
