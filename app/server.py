@@ -1,7 +1,7 @@
 """The dashboard's web server: Streamlit behind the checks of doors.py, and with a login also
 behind those of entrance.py.
 
-`python -m topicproof.app.shell.launch run app/server.py`; `topicproof up` does so.
+`python -P -m topicproof.app.shell.launch run app/server.py`; `topicproof up` does so.
 """
 
 from __future__ import annotations
