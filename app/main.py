@@ -7,9 +7,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from topicproof.app.session.shown_errors import show_errors
-from topicproof.app.shell.page_heading import choose_cluster, keep_in_url, show_person
-from topicproof.app.shell.pages import PAGES
+from topicproof.app.session.access import show_errors
+from topicproof.app.shell.pages import PAGES, choose_cluster, keep_in_url, show_person
 
 
 @st.cache_resource(show_spinner=False)

@@ -8,7 +8,7 @@ through `plain`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -18,14 +18,16 @@ from topicproof.backend.history.signoff import Standing
 from topicproof.backend.history.store import ENDED, Run, State
 from topicproof.backend.kafka.browse.records import Record
 from topicproof.backend.kafka.browse.search import Search, Stop
+from topicproof.backend.kafka.coordination.lag import GroupLag
 from topicproof.backend.kafka.coordination.reasons import DECLARED, FENCED, OPERATOR, TIMEOUT
 from topicproof.backend.kafka.log.fates import FATES
+from topicproof.backend.kafka.log.over_partitions import SPLIT
 from topicproof.validators.coordinator import PREPARED, OpenTransaction
-from topicproof.validators.durations import brief, in_words
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Bounds, Check, Fate, Finding, Outcome, Witness
 from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.report import Report
+from topicproof.validators.sentences import brief, in_words
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ TRANSACTION_WORDS: Mapping[str, Word] = {
     HANGING: Word("hanging", "hanging", "◕", "red", "no coordinator ends it: an operator must"),
     UNEXPLAINED: FATE_WORDS[Fate.UNEXPLAINED],
 }
+
+SPLIT_WORD = Word("split", "split", "◑", "red", "committed on one partition, aborted on another")
 
 ABORT_WORDS: Mapping[str, str] = {
     DECLARED: "its producer aborted it",
@@ -129,6 +133,21 @@ STANDING_WORDS: Mapping[Standing, Word] = {
         colour="orange",
         meaning="The evidence is no longer the one that was signed.",
     ),
+    Standing.NOT_VOUCHED: Word(
+        word="not vouched for",
+        plural="not vouched for",
+        symbol=":material/gpp_bad:",
+        colour="red",
+        meaning="No key that is trusted here vouches for what the history says of its sign-offs."
+        " `topicproof keys chain` names each entry.",
+    ),
+    Standing.OTHER: Word(
+        word="another verdict signed",
+        plural="another verdict signed",
+        symbol=":material/gpp_bad:",
+        colour="red",
+        meaning="It was accepted with another verdict than the history has.",
+    ),
 }
 
 STAGES = (State.CREATED, State.FILLING, State.PROCESSING, State.JUDGING)
@@ -192,7 +211,11 @@ def balance(offsets: int, fates: Mapping[Fate, int]) -> str:
     word."""
     fates_shown = [fate for fate in FATES if fate is not Fate.UNEXPLAINED or fates[fate]]
     terms = [_term(fates[fate], FATE_WORDS[fate]) for fate in fates_shown]
-    return f"**{offsets:,}** offsets (HW − start) = {' + '.join(terms)}"
+    return f"{_offsets(offsets)} (HW − start) = {' + '.join(terms)}"
+
+
+def _offsets(number: int) -> str:
+    return f"**{number:,}** {'offset' if number == 1 else 'offsets'}"
 
 
 def _term(value: int, word: Word) -> str:
@@ -216,7 +239,7 @@ def report_balance(report: Report) -> str:
     terms = [_term(value, FATE_WORDS[fate]) for fate, value in pairs if value is not None]
     if counts["no_record"] is not None:
         terms.append(f":gray[**{counts['no_record']:,}** without a record]")
-    return f"**{report.sink.offsets:,}** offsets (HW − start) = {' + '.join(terms)}"
+    return f"{_offsets(report.sink.offsets)} (HW − start) = {' + '.join(terms)}"
 
 
 def bin_sentence(width: int) -> str:
@@ -349,15 +372,27 @@ def short_transaction(name: str | None) -> str:
     )
 
 
-def transactions_balance(outcomes: Mapping[str, int]) -> str:
-    """Formats `12 transactions = 9 committed + 2 aborted + 1 open`, each term in its colour."""
+def transactions_balance(outcomes: Mapping[str, int], partitions: int) -> str:
+    """Formats `12 transactions = 9 committed + 2 aborted + 1 open, on 3 partitions`, each term in
+    its colour. `partitions`: on how many there are any."""
     total = sum(outcomes.values())
+    words = {**TRANSACTION_WORDS, SPLIT: SPLIT_WORD}
     terms = [
         _term(outcomes.get(name, 0), word)
-        for name, word in TRANSACTION_WORDS.items()
-        if name not in (HANGING, UNEXPLAINED) or outcomes.get(name)
+        for name, word in words.items()
+        if name not in (HANGING, UNEXPLAINED, SPLIT) or outcomes.get(name)
     ]
-    return f"**{total:,}** {'transaction' if total == 1 else 'transactions'} = {' + '.join(terms)}"
+    on = f", on {count(partitions, 'partition')}" if total else ""
+    return (
+        f"**{total:,}** {'transaction' if total == 1 else 'transactions'} = {' + '.join(terms)}{on}"
+    )
+
+
+def all_listed(transactions: int) -> str:
+    """Says that all transactions that match are shown."""
+    if transactions == 1:
+        return "The one transaction that matches is drawn and listed"
+    return f"All {count(transactions, 'transaction')} that match are drawn and listed"
 
 
 def outcome_label(outcome: str) -> str:
@@ -383,6 +418,48 @@ def open_word(transaction: OpenTransaction) -> Word:
     if transaction.overdue:
         return Word("overdue", "overdue", ":material/timer_off:", "orange")
     return Word("open", "open", ":material/hourglass_top:", "yellow")
+
+
+def without_badge(sentence: str, word: Word) -> str:
+    """Returns a sentence without its first word, if the badge before it has that word."""
+    start = f"{word.word.capitalize()}: "
+    rest = sentence.removeprefix(start)
+    return sentence if rest == sentence else rest[:1].upper() + rest[1:]
+
+
+HELD_BACK_SHOWN = 3
+
+
+def held_back(groups: Sequence[str]) -> str:
+    """Formats ` Group **billing** has read all it can, and waits for it.`, in Markdown; empty
+    without a group."""
+    if not groups:
+        return ""
+    names = first_of([f"**{plain(group)}**" for group in groups], HELD_BACK_SHOWN)
+    if len(groups) == 1:
+        return f" Group {names} has read all it can, and waits for it."
+    return f" Groups {names} have read all they can, and wait for it."
+
+
+def stuck_sentence(lag: GroupLag) -> str:
+    """Says what a group that can read nothing waits for, and on how many partitions."""
+    stuck = [p for p in lag.partitions if p.stuck]
+    holders = list(dict.fromkeys(p.stuck_behind for p in stuck if p.stuck_behind))
+    who = first_of(holders, HELD_BACK_SHOWN) if holders else "An open transaction"
+    partitions = first_of([str(p.partition) for p in stuck], HELD_BACK_SHOWN)
+    verb = "hold" if len(holders) > 1 else "holds"
+    return (
+        f"{lag.group} has read all it can. {who} {verb} back"
+        f" {count(sum(p.withheld for p in stuck), 'record')} on"
+        f" partition{'' if len(stuck) == 1 else 's'} {partitions}."
+    )
+
+
+def first_of(names: Sequence[str], limit: int) -> str:
+    """Formats `a`, `a and b`, `a, b and 7 more`: at most this many of the names."""
+    further = len(names) - limit
+    parts = [*names[:limit], f"{further:,} more"] if further > 0 else [*names]
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 def abort_command(transaction: OpenTransaction, topic: str, at: str) -> str:
@@ -494,7 +571,15 @@ def denominator(check: Check | None) -> str:
 
 def finding_title(finding: Finding, check: Check | None) -> str:
     """Formats the title of a verdict section: outcome, kind, count and denominator."""
-    result = "not judged" if check is None else f"{finding.count:,}{denominator(check)}"
+    explained = finding.count - finding.primary
+    if check is None:
+        result = "not judged"
+    elif finding.primary and explained and finding.explained_by is not None:
+        # The sentence beside it counts what no other kind explains.
+        of = KIND_TITLES.get(finding.explained_by, finding.explained_by.replace("_", " "))
+        result = f"{finding.primary:,}{denominator(check)}, {explained:,} more explained by {of}"
+    else:
+        result = f"{finding.count:,}{denominator(check)}"
     title = KIND_TITLES.get(finding.kind, finding.kind.replace("_", " ").capitalize())
     return f"{badge(OUTCOME_WORDS[finding.outcome])} **{title}** · {plain(result)}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.errors import ClusterError, LogTooLong, TopicError
 from topicproof.backend.properties.facts import facts_of
 
 
@@ -41,9 +41,9 @@ class Address:
             f"There is no topic {topic} at {self}. Check its name, which is case-sensitive{unless}."
         )
 
-    def too_large(self, topic: str, batches: int) -> TopicError:
+    def too_large(self, topic: str, batches: int) -> LogTooLong:
         """Return the error for a log with more than so many batches."""
-        return TopicError(
+        return LogTooLong(
             f"The log of {topic} at {self} has more than {batches:,} batches in this range, which"
             " one process cannot examine: each takes some 500 bytes of memory. Producers with a"
             " larger linger.ms write fewer batches. Old ones go with retention.ms or"

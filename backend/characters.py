@@ -36,6 +36,8 @@ _OLDER_COMMAND = re.compile(r"#(?=#\w*\[)")
 _IN_A_LINE = re.compile(f"[{_UNSEEN}]")
 _IN_LINES = re.compile(f"(?![\n\t])[{_UNSEEN}]")
 _IN_JSON = re.compile(f"(?!\n)[{_UNSEEN}]")
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f]")
+_NO_LAYOUT = re.compile("(?!\t|\n|\r\n)[\x00-\x1f\x7f-\x9f]")
 
 
 def visible(text: str) -> str:
@@ -78,6 +80,12 @@ def joined(text: str) -> str:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeDecodeError as error:
         raise ValueError("half of a surrogate pair is no character") from error
+
+
+def has_control(text: str, *, layout: bool = False) -> bool:
+    """Return whether a control character is in the text: C libraries end a text at a NUL, so it is
+    another one for them than for us. With `layout`, tabs and line breaks are allowed."""
+    return (_NO_LAYOUT if layout else _CONTROLS).search(text) is not None
 
 
 def require_text(places: Iterable[tuple[str, str]]) -> None:

@@ -20,15 +20,15 @@ from typing import Annotated, NoReturn
 import typer
 
 # typer carries its own click
-from typer._click.exceptions import ClickException, NoArgsIsHelpError
-from typer._click.exceptions import UsageError as ClickUsageError
+from typer._click.exceptions import ClickException, NoArgsIsHelpError, UsageError as ClickUsageError
 
 from topicproof.backend import log_file
 from topicproof.backend.characters import require_text
+from topicproof.backend.commands.shared_options import flattened
 from topicproof.backend.commands.terminal import err, out, silence
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.exit_codes import UNJUDGED
-from topicproof.backend.settings import close_files, read_settings
+from topicproof.backend.settings import close_files, read_settings, temporary_folder
 
 USAGE = 64
 
@@ -101,7 +101,7 @@ def command_line(names: Iterable[str]) -> typer.Typer:
     for name in names:
         module, _, function = COMMANDS[name].partition(":")
         command_module = import_module(f"topicproof.backend.commands.{module}_commands")
-        app.command(name)(getattr(command_module, function or name))
+        app.command(name)(flattened(getattr(command_module, function or name)))
     return app
 
 
@@ -140,6 +140,14 @@ def _run(arguments: list[str]) -> int:
     except NoArgsIsHelpError as error:
         error.show()
         return USAGE
+    except SystemExit as error:
+        # click prints help by itself, and ends so when nobody reads it any more. A pipe that breaks
+        # anywhere else is not the reader's, so it is a fault, and never exit code 0.
+        is_help = not completed or "--help" in completed
+        if is_help and isinstance(error.__context__, BrokenPipeError):
+            silence(sys.stdout)
+            return 0 if completed else USAGE
+        raise
     except ClickException as error:
         _print_usage(error)
         return USAGE
@@ -161,10 +169,10 @@ def _unforeseen(error: BaseException) -> int:
     """Say in one sentence that this is a fault of ours, and keep the traceback. What the error says
     is in the log alone: it may quote a record."""
     text = log_file.traceback_of(error)
-    path = _log_path()
     try:
+        path = _log_path()
         log_file.append(path, text)
-    except OSError:
+    except (OSError, TopicproofError):
         path = Path(tempfile.mkdtemp(prefix="topicproof-")) / log_file.NAME
         log_file.append(path, text)
     err.failure(
@@ -175,11 +183,12 @@ def _unforeseen(error: BaseException) -> int:
 
 
 def _log_path() -> Path:
-    """Return the log of this home."""
+    """Return the log of this home. Raises SetupError if the settings name none, and another user
+    has made the folder that is used instead."""
     try:
         home = read_settings(make_home=False).home
     except TopicproofError:
-        home = Path(tempfile.gettempdir()) / f"topicproof-{os.getuid()}"
+        home = temporary_folder()
     return home / log_file.FOLDER / log_file.NAME
 
 

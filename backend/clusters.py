@@ -17,14 +17,16 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.yaml_fields import Subject, YamlFields, read_yaml
+from topicproof.backend.yaml_fields import Subject, YamlFields, read_yaml, why_refused
 
 DEFAULT_FILE = "clusters.yaml"
 CLUSTER_FIELDS = Subject(
-    "list of clusters", "clusters by name, for example `east: {bootstrap: broker:9092}`"
+    "list of clusters",
+    "clusters by name, for example `east: {bootstrap: broker:9092}`",
+    is_settings=True,
 )
 """The file's name in the home, unless TOPICPROOF_CLUSTERS names another one."""
-_NAME = re.compile(r"[a-zA-Z0-9._-]{1,60}")
+_NAME = re.compile(r"(?!\.\.?$)[a-zA-Z0-9._-]{1,60}")
 
 
 class _ClusterFields(BaseModel):
@@ -68,15 +70,14 @@ def _cluster(fields: YamlFields, name: str, folder: Path) -> NamedCluster:
     if not _NAME.fullmatch(str(name)):
         raise UsageError(
             f"{fields.where((name,))}: a cluster's name has 1 to 60 letters, digits, dots, dashes"
-            " and underscores."
+            " and underscores, and is not . or .., because checks use it as a folder."
         )
     try:
         values = _ClusterFields.model_validate(fields[name])
     except ValidationError as error:
         first = error.errors()[0]
         place = (name, *first["loc"])
-        why = "there is no such field" if first["type"] == "extra_forbidden" else first["msg"]
-        why = why.removeprefix("Value error, ")
+        why = "there is no such field" if first["type"] == "extra_forbidden" else why_refused(first)
         dotted = ".".join(map(str, place))
         raise UsageError(f"{fields.where(place)}: {dotted}: {why}.") from error
     try:

@@ -13,7 +13,8 @@ TopicproofError            exit code 3: an operation or a judgement failed
 ├── ClusterError           Kafka is unreachable, too old, or refused the request
 │   └── TopicError         a topic that is missing, empty or unusable
 │       ├── NothingToSample a topic without a committed record, where a contract is drafted
-│       └── RecordTooLarge a record that would exhaust the memory of a shared server
+│       ├── RecordTooLarge a record that would exhaust the memory of a shared server
+│       └── LogTooLong     a log of more batches than one process examines
 ├── SparkError             Spark is unreachable, or a query failed for its own reasons
 │   └── ShellFailed        a shell command of Hadoop was killed; the verdict is computed again
 └── SinkError              the exactly-once sink refused to continue; nothing was lost silently
@@ -48,6 +49,11 @@ class TopicproofError(Exception):
 
 class UsageError(TopicproofError):
     exit_code = 64
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+        """The line of a file that is wrong, if it is one."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,10 @@ class NothingToSample(TopicError):
 
 
 class RecordTooLarge(TopicError):
+    pass
+
+
+class LogTooLong(TopicError):
     pass
 
 

@@ -5,8 +5,10 @@ Nothing of it goes to the terminal. Each line is one record, and control charact
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import stat
 import sys
 import threading
 import traceback
@@ -58,12 +60,17 @@ def append(path: Path, text: str) -> None:
 
 
 def opened(path: Path) -> IO[str]:
-    """Open a log to append to it. Raises OSError."""
+    """Open a log to append to it. Raises OSError, also for a pipe and for another user's file."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > BYTES_MAX:
         path.replace(path.with_name(f"{path.name}.1"))
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    return os.fdopen(os.open(path, flags, 0o600), "a", encoding="utf-8")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o600)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, "it is no file of this user", str(path))
+    return os.fdopen(descriptor, "a", encoding="utf-8")
 
 
 @contextmanager

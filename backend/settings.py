@@ -21,13 +21,13 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from topicproof.backend.address import Address
 from topicproof.backend.clusters import DEFAULT_FILE, NamedCluster, cluster_named, read_clusters
 from topicproof.backend.errors import SetupError, UsageError
-from topicproof.backend.interpreter import CHECKOUT
-from topicproof.backend.interpreter import ROOT as ROOT
+from topicproof.backend.interpreter import CHECKOUT, ROOT as ROOT
 from topicproof.backend.properties.facts import facts_of
 from topicproof.backend.properties.properties_file import Properties, read_properties
 from topicproof.backend.properties.registry_properties import RegistryFacts, take_registry
 from topicproof.backend.properties.spelling import for_librdkafka, tls_context
 from topicproof.backend.properties.spring import in_kafkas_words
+from topicproof.backend.yaml_fields import why_refused
 
 
 def _user_folder(variable: str, otherwise: str) -> Path:
@@ -166,7 +166,7 @@ class Settings(BaseSettings):
         if self.bootstrap is None:
             return ""
         config = "" if self.config is None else f" --config {shlex.quote(str(self.config))}"
-        return f" --bootstrap {self.bootstrap}{config}"
+        return f" --bootstrap {shlex.quote(self.bootstrap)}{config}"
 
     @property
     def database_url(self) -> str:
@@ -289,8 +289,7 @@ def _settings(arguments: dict[str, Any]) -> Settings:
         first = error.errors()[0]
         name = "_".join(map(str, first["loc"])).upper()
         name = name if name == "SPARK_REMOTE" else f"TOPICPROOF_{name}"
-        why = first["msg"].removeprefix("Value error, ")
-        raise UsageError(f"The setting {name} is wrong: {why}.") from error
+        raise UsageError(f"The setting {name} is wrong: {why_refused(first)}.") from error
 
 
 def nearest(folder: Path) -> Path:
@@ -338,6 +337,12 @@ def socket_path(folder: Path) -> Path:
     """Return the path of a Unix socket for `folder`, in a directory of this user alone. It is
     short: the kernel allows about 100 characters. Raises SetupError if the directory belongs to
     another user."""
+    return temporary_folder() / f"{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}.sock"
+
+
+def temporary_folder() -> Path:
+    """Return a folder of this user alone among temporary files. Raises SetupError if it belongs to
+    another user."""
     place = Path(tempfile.gettempdir()) / f"topicproof-{os.getuid()}"
     place.mkdir(mode=0o700, exist_ok=True)
     # A link is not followed: another user may have made it first.
@@ -345,4 +350,4 @@ def socket_path(folder: Path) -> Path:
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
         raise SetupError(f"{place} belongs to another user. Set TMPDIR to a folder of your own.")
     place.chmod(0o700)
-    return place / f"{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}.sock"
+    return place

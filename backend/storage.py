@@ -18,12 +18,13 @@ import shutil
 import stat
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 from weakref import WeakKeyDictionary
 
@@ -32,6 +33,7 @@ from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
 
 from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.open_folders import new_file, open_below, open_folder
 from topicproof.backend.settings import DISK_FREE_BYTES_MIN
 from topicproof.validators.readings import keep
 
@@ -117,6 +119,18 @@ def keep_in(frame: DataFrame, path: Path, offsets: int, columns: str | None = No
     return keep(frame, spark_url(frame.sparkSession, path), offsets, columns)
 
 
+class FrameFolder(NamedTuple):
+    """A folder of frames that all cover the same offsets."""
+
+    path: Path
+    offsets: int
+    """How many offsets a frame covers at most."""
+
+    def keep(self, frame: DataFrame, name: str, columns: str | None = None) -> DataFrame:
+        """Keep a frame under a name, as `keep_in` does."""
+        return keep_in(frame, self.path / name, self.offsets, columns)
+
+
 def fetch(spark: SparkSession, folder: Path) -> None:
     """Bring here what Spark wrote into a folder. Raises EvidenceError."""
     if (storage := _attached(spark)) is not None:
@@ -171,14 +185,14 @@ def downloaded(url: str, bytes_max: int | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def uploading(url: str, ours: str) -> Iterator[Path]:
+def uploading(url: str, is_copy: Callable[[Collection[str]], bool]) -> Iterator[Path]:
     """Give an empty folder, and copy what the block wrote into it to `url`. An earlier copy there
-    is replaced; it is known by a file named `ours`.
+    is replaced: `is_copy` tells by the paths of all files whether nothing else is there.
 
-    Raises UsageError, before the block, if anything else is there; EvidenceError.
+    Raises UsageError, before the block, if anything else is; EvidenceError.
     """
     present = listed(url)
-    if present and not any(PurePosixPath(name).name == ours for name in present):
+    if present and not is_copy(present):
         raise UsageError(f"{url} is not empty. Choose a folder that is, or that does not exist.")
     with TemporaryDirectory(prefix="topicproof-uploading-") as name:
         folder = Path(name) / "evidence"
@@ -243,7 +257,8 @@ def upload(path: Path, url: str) -> None:
     """Make a URL hold a file, or exactly the files of a folder. Raises EvidenceError."""
     system, root = _opened(url)
     if path.is_file():
-        _each(lambda _name: _put(system, path, root), {"": 0}, url, "written")
+        parent, _, own_name = root.rpartition("/")
+        _each(lambda name: _put(system, path, parent, name), {own_name: 0}, url, "written")
         return
     present = listed(url)
     files = [file for file in path.rglob("*") if file.is_file()]
@@ -251,16 +266,16 @@ def upload(path: Path, url: str) -> None:
 
     def take(name: str) -> None:
         if not _same(name, present.get(name), path / name):
-            _put(system, path / name, f"{root}/{name}")
+            _put(system, path / name, root, name)
 
     _each(take, names, url, "written")
-    _each(lambda name: system.delete_file(f"{root}/{name}"), present.keys() - names, url, "written")
+    _each(lambda name: _delete(system, root, name), present.keys() - names, url, "written")
 
 
 def remove(url: str) -> None:
     """Remove the files under a URL. Raises EvidenceError."""
     system, root = _opened(url)
-    _each(lambda name: system.delete_file(f"{root}/{name}"), listed(url), url, "written")
+    _each(lambda name: _delete(system, root, name), listed(url), url, "written")
 
 
 def listed(url: str) -> dict[str, int]:
@@ -307,16 +322,41 @@ def _same(name: str, size: int | None, other: Path) -> bool:
     return bool(ours) and other.is_file() and other.stat().st_size == size
 
 
-def _put(system: fs.FileSystem, path: Path, target: str) -> None:
+def _put(system: fs.FileSystem, path: Path, root: str, name: str) -> None:
     if system.type_name == "local":
-        mode = _make_folder(Path(target).parent)
-    elif system.type_name == "hdfs":
+        _put_on_disk(path, Path(root), PurePosixPath(name))
+        return
+    target = f"{root}/{name}"
+    if system.type_name == "hdfs":
         # In an object store, a folder is there as soon as a file is in it.
         system.create_dir(target.rpartition("/")[0], recursive=True)
     with path.open("rb") as file, system.open_output_stream(target) as written:
         shutil.copyfileobj(file, written, CHUNK_BYTES)
-    if system.type_name == "local":
-        Path(target).chmod(mode & 0o666)
+
+
+def _put_on_disk(path: Path, root: Path, name: PurePosixPath) -> None:
+    """Write a file below a folder in place of an earlier one. Others may write there too, so no
+    link below the folder is followed. Raises OSError."""
+    _make_folder(root)
+    with ExitStack() as opened:
+        with _MAKING:
+            top = opened.enter_context(open_folder(root))
+            below = open_below(top, name.parent, make=True, inherit_mode=True)
+            folder = opened.enter_context(below)
+        with suppress(FileNotFoundError):
+            os.unlink(name.name, dir_fd=folder)
+        with path.open("rb") as source, new_file(folder, name.name) as file:
+            shutil.copyfileobj(source, file, CHUNK_BYTES)
+            os.fchmod(file.fileno(), os.fstat(folder).st_mode & 0o666)
+
+
+def _delete(system: fs.FileSystem, root: str, name: str) -> None:
+    if system.type_name != "local":
+        system.delete_file(f"{root}/{name}")
+        return
+    path = PurePosixPath(name)
+    with open_folder(Path(root)) as top, open_below(top, path.parent) as folder:
+        os.unlink(path.name, dir_fd=folder)
 
 
 def _make_folder(folder: Path) -> int:

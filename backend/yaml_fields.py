@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import yaml
 from pydantic import AfterValidator
+from pydantic_core import ErrorDetails
 
-from topicproof.backend.characters import joined
+from topicproof.backend.characters import has_control, joined
 from topicproof.backend.errors import UsageError
 
 Place = tuple[str | int, ...]
@@ -75,6 +76,9 @@ class Subject:
     """As in "The plan squares.yaml is not UTF-8 text."."""
     mapping: str
     """What its fields are, with an example."""
+    is_settings: bool = False
+    """Whether it says where to connect and who may: then no text in it has a control character but
+    tabs and line breaks. In plans and contracts an expression may name one, but no NUL."""
 
 
 PLAN_FIELDS = Subject("plan", "plan fields, for example `scenario: squares`")
@@ -82,16 +86,20 @@ PLAN_FIELDS = Subject("plan", "plan fields, for example `scenario: squares`")
 
 def read_yaml(path: Path, what: Subject) -> YamlFields:
     """Read the fields of a file. Raises UsageError naming the line if it is not a YAML mapping."""
+    return parse_yaml(read_text(path, what), path, what)
+
+
+def read_text(path: Path, what: Subject) -> str:
+    """Read a small file. Raises UsageError."""
     try:
         with path.open("rb") as file:
             read = file.read(BYTES_MAX + 1)
         _require_small(path, len(read))
-        text = read.decode()
+        return read.decode()
     except OSError as error:
         raise UsageError(f"The {what.name} {path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"The {what.name} {path} is not UTF-8 text.") from error
-    return parse_yaml(text, path, what)
 
 
 def parse_yaml(text: str, path: Path, what: Subject) -> YamlFields:
@@ -106,14 +114,15 @@ def parse_yaml(text: str, path: Path, what: Subject) -> YamlFields:
             )
         if root is not None:
             _join(path, root)
+            _require_no_controls(path, root, what)
             _keep_base_60_as_text(root)
         document = yaml.SafeLoader("").construct_document(root) if root is not None else None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark is not None else ""
-        raise UsageError(
-            f"{path}{line}: not YAML ({getattr(error, 'problem', 'it does not parse')})."
-        ) from error
+        line = None if mark is None else mark.line + 1
+        place = path if line is None else f"{path}, line {line}"
+        problem = getattr(error, "problem", "it does not parse")
+        raise UsageError(f"{place}: not YAML ({problem}).", line) from error
     except RecursionError as error:
         raise UsageError(f"{path} is nested too deeply.") from error
     except (ValueError, OverflowError) as error:
@@ -127,12 +136,18 @@ def parse_yaml(text: str, path: Path, what: Subject) -> YamlFields:
 def _keep_base_60_as_text(root: yaml.Node) -> None:
     """Keep numbers in base 60, such as 12:30 in YAML 1.1, as the texts that people mean. PyYAML
     takes time with the square of their length to compute them."""
+    for node in _nodes(root):
+        if isinstance(node, yaml.ScalarNode) and ":" in node.value and node.tag in _NUMBERS:
+            node.tag = "tag:yaml.org,2002:str"
+
+
+def _nodes(root: yaml.Node) -> Iterator[yaml.Node]:
+    """Yield each node once, however often an anchor is used."""
     nodes, visited = [root], {id(root)}
     while nodes:
         node = nodes.pop()
+        yield node
         if isinstance(node, yaml.ScalarNode):
-            if ":" in node.value and node.tag in _NUMBERS:
-                node.tag = "tag:yaml.org,2002:str"
             continue
         inner = node.value
         if isinstance(node, yaml.MappingNode):
@@ -170,11 +185,28 @@ def _join(path: Path, node: yaml.Node) -> None:
         try:
             node.value = joined(node.value)
         except ValueError as error:
-            raise UsageError(f"{path}, line {node.start_mark.line + 1}: {error}.") from error
+            line = node.start_mark.line + 1
+            raise UsageError(f"{path}, line {line}: {error}.", line) from error
         return
     for child in node.value:
         for inner in child if isinstance(child, tuple) else (child,):
             _join(path, inner)
+
+
+def _require_no_controls(path: Path, root: yaml.Node, what: Subject) -> None:
+    """Raises UsageError for a control character that C libraries and databases do not keep, or that
+    no setting has."""
+    for node in _nodes(root):
+        if not isinstance(node, yaml.ScalarNode):
+            continue
+        if node.tag == "tag:yaml.org,2002:binary":
+            line = node.start_mark.line + 1
+            raise UsageError(f"{path}, line {line}: write the text itself, not !!binary.", line)
+        if "\0" in node.value or (what.is_settings and has_control(node.value, layout=True)):
+            line = node.start_mark.line + 1
+            raise UsageError(
+                f"{path}, line {line}: a control character is in a text. Remove it.", line
+            )
 
 
 def _lines(path: Path, node: yaml.Node, place: Place = ()) -> Iterator[tuple[Place, int]]:
@@ -185,7 +217,7 @@ def _lines(path: Path, node: yaml.Node, place: Place = ()) -> Iterator[tuple[Pla
         for key, value in node.value:
             line = key.start_mark.line + 1
             if key.value in names:
-                raise UsageError(f"{path}, line {line}: {key.value} appears twice. Keep one.")
+                raise UsageError(f"{path}, line {line}: {key.value} appears twice. Keep one.", line)
             names.add(key.value)
             yield (*place, key.value), line
             yield from _lines(path, value, (*place, key.value))
@@ -203,6 +235,12 @@ def _at(fields: Any, place: Place) -> Any:
         except (KeyError, IndexError, TypeError):
             return None
     return fields
+
+
+def why_refused(problem: ErrorDetails) -> str:
+    """Return why pydantic refuses a field: in the words of our own validator, if one did."""
+    cause = problem.get("ctx", {}).get("error")
+    return str(cause) if isinstance(cause, ValueError) else problem["msg"]
 
 
 def where(fields: dict[str, Any] | None, place: Place) -> str:

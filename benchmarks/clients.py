@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 from kafka.errors import for_code
 from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.protocol.producer import (
@@ -38,12 +38,9 @@ from rich.console import Console
 from rich.table import Table
 
 from topicproof.backend.address import Address
-from topicproof.backend.kafka.client_configs import (
-    READ_COMMITTED,
-    REQUEST_TIMEOUT_MS,
-    consumer_config,
-)
+from topicproof.backend.kafka.client_configs import REQUEST_TIMEOUT_MS
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.consumers import offset_consumer
 from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.backend.kafka.plain_producer import PlainProducer
 from topicproof.backend.kafka.transaction import TransactionalProducer
@@ -108,7 +105,7 @@ def librdkafka(bootstrap: str, records: int, transactions: bool) -> Iterator[Sen
     """The sink's producers."""
     group = uuid.uuid4().hex
     rows = [(SINK, key, value, ()) for key, value in pairs(records)]
-    with closing(Consumer(consumer_config(Address(bootstrap), group, READ_COMMITTED))) as consumer:
+    with closing(offset_consumer(Address(bootstrap), group)) as consumer:
         if transactions:
             named = consumer.consumer_group_metadata()
             with TransactionalProducer(Address(bootstrap), group) as producer:

@@ -27,15 +27,15 @@ from rich.console import Console
 
 from tests.backend.formats.records import register
 from tests.registry import registry
-from topicproof.backend.address import Address
-from topicproof.backend.formats.formats import Formats
-from topicproof.backend.judging.contract import make_contract, question_of
-from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.address import Address, Sides
+from topicproof.backend.contracts.contract import make_contract, question_of
+from topicproof.backend.formats.formats import Formats, SideFormats
+from topicproof.backend.judging.judge import JudgeOptions, judge_topics
 from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.properties.registry_properties import RegistryFacts
 from topicproof.backend.services.keeper import services
-from topicproof.backend.services.spark import spark_session
+from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import read_settings
 
 CONSOLE = Console(highlight=False, soft_wrap=True)
@@ -114,14 +114,18 @@ def measure(records: int, rounds: int, folder: Path) -> dict[str, list[float]]:
                     "identity": identity,
                     "order": "none",
                 }
-                question = question_of(make_contract(fields), fields, cluster)
+                question = question_of(make_contract(fields), cluster)
                 began = time.monotonic()
                 with (
                     spark_session(found.spark_remote) as spark,
                     closing(Formats(RegistryFacts(url))) as formats,
                 ):
                     report = judge_topics(
-                        spark, Address(found.bootstrap), question, folder / "check", formats=formats
+                        spark,
+                        Sides(Address(found.bootstrap)),
+                        question,
+                        folder / "check",
+                        JudgeOptions(formats=SideFormats(formats)),
                     )
                 seconds = time.monotonic() - began
                 wrong = {one.kind: one.primary for one in report.findings if one.primary}

@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.scan import peak_bytes
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.client_configs import (
     idempotent_producer_config,
@@ -37,7 +37,8 @@ from topicproof.backend.kafka.client_configs import (
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.services.keeper import services
-from topicproof.backend.services.spark import spark_session, without_token
+from topicproof.backend.services.spark import without_token
+from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import read_settings
 from topicproof.validators.finding import Order
 from topicproof.validators.lineage.identity import Identity
@@ -257,7 +258,7 @@ def judge_alone(
         fetch_bounds(Address(bootstrap), source), sink, identity=Identity.KEY, order=Order.NONE
     )
     with spark_session(spark_remote) as spark:
-        report = judge_topics(spark, Address(bootstrap), question, folder)
+        report = judge_topics(spark, Sides(Address(bootstrap)), question, folder)
     uncounted = {one.kind for one in report.not_checked}
     return {
         "verdict": report.verdict.value,

@@ -11,23 +11,24 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
 from benchmarks.sides import PARTITIONS, Bench, streaming
 from topicproof.backend.errors import SetupError
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
-    consumer_config,
+    FetchLimits,
     idempotent_producer_config,
     spark_source_options,
 )
+from topicproof.backend.kafka.consumers import record_consumer
 from topicproof.backend.runs.clean import clean
 from topicproof.backend.runs.context import make_context
 from topicproof.backend.runs.create import create
 from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
-from topicproof.backend.services.spark import spark_session
+from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.sink.options import BATCH_S
 
 LATENCY_RATE, LATENCY_S = 1_000, 20
@@ -121,8 +122,12 @@ class _Heard(threading.Thread):
 
     def __init__(self, bench: Bench, sink: str, total: int, level: str) -> None:
         super().__init__(daemon=True)
-        config = consumer_config(bench.services.address, "latency", level)
-        self.consumer = Consumer({**config, "fetch.wait.max.ms": 10})
+        self.consumer = record_consumer(
+            bench.services.address,
+            level,
+            limits=FetchLimits({"fetch.wait.max.ms": 10}),
+            group="latency",
+        )
         self.consumer.assign(
             [TopicPartition(sink, partition, 0) for partition in range(PARTITIONS)]
         )

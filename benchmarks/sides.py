@@ -20,20 +20,21 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
 from topicproof.backend.errors import SetupError
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.store import History, Run
-from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.judging.judge import JudgeOptions, judge_topics
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
-    consumer_config,
+    UNCOMPRESSED,
     idempotent_producer_config,
     spark_source_options,
 )
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.consumers import record_consumer
 from topicproof.backend.kafka.log.fates import transactions
 from topicproof.backend.kafka.log.over_partitions import over_partitions
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
@@ -45,7 +46,8 @@ from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.jars import BROKER, STREAMS, jar_files
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.processes import java
-from topicproof.backend.services.spark import spark_session, without_token
+from topicproof.backend.services.spark import without_token
+from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.entries import Declared, TaskStarted, TransactionEnded, decode
 from topicproof.validators.finding import Outcome, Witness
@@ -186,7 +188,9 @@ def kept(bench: Bench, source: str, records: int, **plan: Any) -> Iterator[tuple
 def journal_times(bench: Bench, run: Run) -> tuple[float, list[float], int]:
     """By a run's journal: when its first task was about to write, when each transaction was
     committed, and of how many inputs all of these were."""
-    consumer = Consumer(consumer_config(bench.services.address, "speed", READ_COMMITTED))
+    consumer = record_consumer(
+        bench.services.address, READ_COMMITTED, limits=UNCOMPRESSED, group="speed"
+    )
     place = TopicPartition(run.facts.journal, 0)
     start, end = consumer.get_watermark_offsets(place, 10)
     consumer.assign([TopicPartition(place.topic, 0, start)])
@@ -403,11 +407,7 @@ def verdict(bench: Bench, run: Run, folder: Path, payloads: Payloads = Payloads.
         source = fetch_bounds(bench.services.address, run.facts.source)
         question = Question(source, run.facts.sink)
         report = judge_topics(
-            spark,
-            bench.services.address,
-            question,
-            folder,
-            payloads=payloads,
+            spark, Sides(bench.services.address), question, folder, JudgeOptions(payloads=payloads)
         )
     if report.verdict is not Outcome.HOLDS:
         sys.exit(f"{run.id}: {report.why}")

@@ -3,6 +3,7 @@ its own."""
 
 from __future__ import annotations
 
+import gc
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from tests.runs import SMALL, Finished, run_to_end
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import Services, services
-from topicproof.backend.services.spark import ANY_SETTING, connect, kept_alive
+from topicproof.backend.services.spark_session import ANY_SETTING, connect, kept_alive
 from topicproof.backend.settings import Settings, read_settings
 
 # No test asserts a time, also not that of one example on a busy machine.
@@ -46,6 +47,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not _cost(item):
             item.add_marker("quick")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and modules live as long as the process. Frozen, they cost no later
+    collection of garbage a look: each took a second and more."""
+    gc.collect()
+    gc.freeze()
 
 
 class _SaysFailuresAtOnce:

@@ -68,6 +68,7 @@ class Keycloak:
                 "client_secret_file": str(secret_file),
                 "address": address,
                 "device_client_id": DEVICE_CLIENT,
+                "person": "sub",
             },
             "roles": {"claim": "realm_access.roles", "operator": ["kafka-operators"]},
         }

@@ -96,6 +96,9 @@ def test_all_commands_are_tested(capsys: pytest.CaptureFixture[str]) -> None:
             "maxRecordsPerPartition is refused",
         ),
         (["run", "--source-option", "words"], 64, "expected NAME=VALUE"),
+        (["run", "--set", "words"], 64, "--set words: expected NAME=VALUE"),
+        (["run", "--set", "colour=red"], 64, "--set colour: unknown option. Known: idempotence"),
+        (["process", "--set", "acks=0"], 64, "acks: exactly_once needs acks=all"),
         (["run", "no-such-plan.yaml"], 64, "no-such-plan.yaml cannot be read"),
         (
             ["run", "table", "--guarantee", "at_most_once"],

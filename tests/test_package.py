@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
+
+import pytest
 
 from tests.wheel import CORE, fresh_python
 from topicproof.backend.settings import ROOT
@@ -109,3 +112,21 @@ def test_a_worker_needs_cryptography_only_for_other_forms_of_keys(
         "UsageError: Client property ssl.key.pem: reading this needs the package cryptography (pip"
         " install cryptography).\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "absent"),
+    [("--version", "typer"), ("inspect --help", "pyspark.sql.connect")],
+)
+def test_a_command_loads_what_it_needs(arguments: str, absent: str) -> None:
+    """Story: a script asks for the version a hundred times, and an operator looks at a topic.
+    Neither waits for Spark's client, which takes longer to load than their work."""
+    code = (
+        "import sys\nfrom topicproof.__main__ import main\n"
+        f"sys.argv = ['topicproof', *{arguments.split()!r}]\n"
+        f"try:\n    main()\nfinally:\n    assert {absent!r} not in sys.modules\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0 and result.stdout, result.stderr

@@ -20,6 +20,12 @@ def main() -> NoReturn:
     """Run the command line. Exits with 3 if it cannot be loaded: 1 would mean a violated
     guarantee."""
     _search_no_relative_folder()
+    if sys.argv[1:] == ["--version"]:
+        # Before the command line, which takes a second to load.
+        from importlib.metadata import version
+
+        sys.stdout.write(f"{version('topicproof')}\n")
+        sys.exit(0)
     try:
         from topicproof.backend.cli import main as run
         from topicproof.backend.settings import close_files

@@ -7,21 +7,12 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+from pyspark.sql import Column, functions as F
 
 from topicproof.validators.decoded import path_of, text_of
+from topicproof.validators.expectation import BY_CONTRACT
 from topicproof.validators.lineage.identity import KEYS, Match
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """Limits above which the report warns, beside the verdict. None: no limit."""
-
-    pending: int | None = None
-    """Offsets at and above the last stable offset."""
-    aborted_share: float | None = None
-    """Share of the records below the last stable offset."""
+from topicproof.validators.thresholds import NO_THRESHOLDS, Thresholds
 
 
 @dataclass(frozen=True)
@@ -38,7 +29,7 @@ class ContractTerms:
     output."""
     require: tuple[str, ...] | None = None
     """The kinds that make the verdict; None: those of the guarantee."""
-    warn: Thresholds = Thresholds()
+    warn: Thresholds = NO_THRESHOLDS
     retained: bool = False
     """Whether only what the topics still hold is judged, regardless of what Kafka has removed."""
 
@@ -64,12 +55,15 @@ class ContractTerms:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds that these terms require."""
-        terms = (
-            ("wrong_value", self.value),
-            ("offset_ahead", self.offsets),
-            ("offset_behind", self.offsets),
+        return tuple(
+            kind for kind, term in BY_CONTRACT.items() if getattr(self, term.field) is not None
         )
-        return tuple(kind for kind, term in terms if term is not None)
+
+    @property
+    def needs_records(self) -> bool:
+        """Whether the terms compare keys, values or headers of records, which folded readings do
+        not hold."""
+        return self.value is not None
 
 
 AS_JSON = ("to_json(", ", map('ignoreNullFields', 'false'))")

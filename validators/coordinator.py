@@ -6,14 +6,12 @@ Spark job.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
-
-from topicproof.validators.durations import in_words
-from topicproof.validators.evidence import COLUMNS
+from topicproof.validators.sentences import counted, in_words
 
 CLEANUP_MS = 10_000
 """Default interval at which a coordinator looks for expired transactions
@@ -27,9 +25,22 @@ milliseconds."""
 COMMITTED = "CompleteCommit"
 """Every partition has acknowledged its COMMIT marker."""
 
+NAME_KEPT_MAX = 249
+"""Characters of a transactional id, a group or a client that are kept and shown, as many as the
+name of a topic may have. Kafka allows 32 kB."""
+
 TWO_PHASE_TIMEOUT_MS = 2**31 - 1
 """The timeout of a transaction in a two-phase commit (KIP-939): its coordinator never aborts it.
 Brokers give this timeout to no other transaction, and do not tell whether it is prepared."""
+
+
+def short_name(name: str) -> str:
+    """Returns a transactional id, or the name of a group or a client, in at most `NAME_KEPT_MAX`
+    characters. A hash keeps long ones apart that begin alike."""
+    if len(name) <= NAME_KEPT_MAX:
+        return name
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:12]
+    return f"{name[: NAME_KEPT_MAX - len(digest) - 1]}…{digest}"
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,11 @@ class OpenTransaction:
         return self.timeout_ms is not None and self.age_ms > self.timeout_ms + CLEANUP_MS
 
     @property
+    def ends_by_itself(self) -> bool:
+        """Whether it is in time, so that its producer or its coordinator ends it."""
+        return not self.hanging and not self.overdue
+
+    @property
     def two_phase(self) -> bool:
         """Whether another system decides its outcome, and may already consider it committed."""
         return self.timeout_ms == TWO_PHASE_TIMEOUT_MS
@@ -102,11 +118,14 @@ class OpenTransaction:
     @property
     def why(self) -> str:
         """A sentence for a person."""
-        records = "1 record" if self.withheld == 1 else f"{self.withheld:,} records"
-        effect = (
-            f"withholds {records} of partition {self.partition} from offset"
-            f" {self.start_offset:,} on"
+        return self.sentence(
+            f"withholds {counted(self.withheld, 'record')} of partition {self.partition} from"
+            f" offset {self.start_offset:,} on"
         )
+
+    def sentence(self, effect: str) -> str:
+        """Return a sentence for a person, with what the transaction does, such as `withholds 3
+        records`."""
         age = in_words(self.age_ms)
         if self.hanging:
             name = f" of {self.transactional_id}" if self.transactional_id else ""
@@ -143,6 +162,68 @@ class OpenTransaction:
 
 
 @dataclass(frozen=True)
+class WholeTransaction:
+    """An open transaction with all the partitions that hold it open, as far as they were asked."""
+
+    parts: tuple[tuple[str, OpenTransaction], ...]
+    """Topic and transaction for each partition, in this order; at least one."""
+
+    @property
+    def worst(self) -> tuple[str, OpenTransaction]:
+        """The part that withholds most."""
+        return max(self.parts, key=lambda part: part[1].withheld)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(topic for topic, _part in self.parts))
+
+    @property
+    def withheld(self) -> int:
+        """Data records that it withholds, over all its partitions."""
+        return sum(part.withheld for _topic, part in self.parts)
+
+    @property
+    def hanging(self) -> bool:
+        return self.worst[1].hanging
+
+    @property
+    def age_ms(self) -> int:
+        return max(part.age_ms for _topic, part in self.parts)
+
+    @property
+    def why(self) -> str:
+        """A sentence for a person."""
+        worst = self.worst[1]
+        if len(self.parts) == 1:
+            return worst.why
+        of = f"{len(self.parts):,} partitions"
+        if len(self.topics) > 1:
+            of += f" of {len(self.topics):,} topics"
+        return worst.sentence(f"withholds {counted(self.withheld, 'record')} of {of}")
+
+
+def whole_transactions(
+    parts: Iterable[tuple[str, OpenTransaction]],
+) -> tuple[WholeTransaction, ...]:
+    """Join the partitions of each open transaction, given with their topics: hanging ones first,
+    then the oldest.
+
+    A producer has one transaction at a time. What hangs is what an earlier one left, so it is kept
+    apart from a transaction that its coordinator knows.
+    """
+    by_producer: dict[tuple[int, bool], list[tuple[str, OpenTransaction]]] = {}
+    for topic, part in parts:
+        by_producer.setdefault((part.producer_id, part.hanging), []).append((topic, part))
+    whole = (
+        WholeTransaction(tuple(sorted(each, key=lambda part: (part[0], part[1].partition))))
+        for each in by_producer.values()
+    )
+    return tuple(
+        sorted(whole, key=lambda transaction: (not transaction.hanging, -transaction.age_ms))
+    )
+
+
+@dataclass(frozen=True)
 class UnstableOffset:
     """A group's offset that an unfinished transaction is about to move: the next owner of the
     partition must wait."""
@@ -151,20 +232,35 @@ class UnstableOffset:
     topic: str
     partition: int
     holders: tuple[OpenTransaction, ...]
-    """Transactions that are open on the group's partition of `__consumer_offsets`; one of them
-    holds the offset."""
+    """The oldest transactions that are open on the group's partition of `__consumer_offsets`,
+    behind those that will end by themselves. One of all of them holds the offset."""
+    further: int = 0
+    """How many more are open there."""
+    has_unseen_holders: bool = False
+    """Whether even more may be open there, which were not looked at: one of them may be in time."""
 
     @property
     def stuck(self) -> bool:
         """Whether no holder will end by itself."""
-        return all(holder.hanging or holder.overdue for holder in self.holders)
+        return not self._is_in_time and not self.has_unseen_holders
+
+    @property
+    def _is_in_time(self) -> bool:
+        return any(holder.ends_by_itself for holder in self.holders)
 
     @property
     def why(self) -> str:
         """A sentence for a person."""
         names = " or ".join(holder.name for holder in self.holders)
+        if self.has_unseen_holders:
+            names += " or another"
+        elif self.further:
+            names += f" or one of {self.further:,} more"
         age = in_words(max(holder.age_ms for holder in self.holders))
-        state = "which should have ended by now" if self.stuck else "which is under way"
+        if self.stuck:
+            state = "which should have ended by now"
+        else:
+            state = "which is under way" if self._is_in_time else "which may be under way"
         return (
             f"The offset of group {self.group} on {self.topic}-{self.partition} is in the"
             f" transaction of {names}, {state} (open for {age}): a consumer that joins gets"
@@ -183,6 +279,25 @@ class Coordinator:
     offsets: int
     """Offsets of groups on the source; each was requested as a stable offset."""
     unstable: tuple[UnstableOffset, ...]
+    left_out: int = 0
+    """Open transactions on the sink that were not looked at, because there are too many."""
+    offsets_left_out: int = 0
+    """The same for groups, their unstable offsets, and the transactions that hold these."""
+
+    @property
+    def left_out_note(self) -> str:
+        """A sentence about what was not looked at; empty if nothing."""
+        things = []
+        if self.left_out:
+            things.append(f"{counted(self.left_out, 'open transaction')} of the sink")
+        if self.offsets_left_out:
+            things.append(f"{self.offsets_left_out:,} groups, offsets or transactions of groups")
+        return f"Left out, because there are too many: {' and '.join(things)}." if things else ""
+
+    @property
+    def hides(self) -> bool:
+        """Whether a transaction may hang on the sink unseen."""
+        return self.left_out > 0 or any(transaction.unseen for transaction in self.open)
 
 
 class AbortReason(NamedTuple):
@@ -206,36 +321,3 @@ class Attribution:
 
 
 NO_ATTRIBUTION = Attribution()
-
-
-class Row(NamedTuple):
-    """A row of evidence about a transaction rather than a record."""
-
-    partition: int | None
-    """None for a place outside the sink."""
-    offset: int | None
-    transaction: str
-    explained_by: str | None
-    badness: int
-    why: str
-
-
-def row(transaction: OpenTransaction, why: str, explained_by: str | None = None) -> Row:
-    """Returns a row at the transaction's place in the sink; the more it withholds, the worse it
-    is."""
-    return Row(
-        transaction.partition,
-        transaction.start_offset,
-        transaction.name,
-        explained_by,
-        transaction.withheld,
-        why,
-    )
-
-
-def told(spark: SparkSession, rows: Iterable[Row]) -> DataFrame | None:
-    """Returns the rows as evidence; None if there are none."""
-    evidence_rows = [
-        (entry.partition, entry.offset, None, None, None, None, *entry[2:]) for entry in rows
-    ]
-    return spark.createDataFrame(evidence_rows, COLUMNS) if evidence_rows else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from topicproof.validators.circumstances import Removed
+from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.expectation import RANGE
 from topicproof.validators.finding import Bounds
 from topicproof.validators.sentences import counted
@@ -137,3 +138,34 @@ def _transaction() -> Column:
         F.col("transactional_id").isNotNull(),
         F.concat_ws("/", "transactional_id", "sequence", "attempt"),
     )
+
+
+class Row(NamedTuple):
+    """A row of evidence about a transaction rather than a record."""
+
+    partition: int | None
+    """None for a place outside the sink."""
+    offset: int | None
+    transaction: str
+    explained_by: str | None
+    badness: int
+    why: str
+
+
+def row(transaction: OpenTransaction, why: str, explained_by: str | None = None) -> Row:
+    """Returns a row at the transaction's place in the sink; the more it withholds, the worse it
+    is."""
+    return Row(
+        transaction.partition,
+        transaction.start_offset,
+        transaction.name,
+        explained_by,
+        transaction.withheld,
+        why,
+    )
+
+
+def of_transactions(spark: SparkSession, rows: Iterable[Row]) -> DataFrame | None:
+    """Returns the rows as evidence; None if there are none."""
+    values = [(entry.partition, entry.offset, None, None, None, None, *entry[2:]) for entry in rows]
+    return spark.createDataFrame(values, COLUMNS) if values else None

@@ -26,6 +26,7 @@ UNTOLD = "no_offset"
 """Explains rows of a source partition without a committed offset of the group: unknown."""
 
 FIRST_COPY = "first_copy"
+TOO_MANY = "too_many"
 """Explains rows whose order depends on which of several copies came first, if nothing tells that:
 unknown."""
 
@@ -34,6 +35,7 @@ UNDECIDED: Mapping[str, str] = {
     MOVEMENT: "the topics grew during the check, and nothing tells which outputs were due",
     UNTOLD: "the group has committed no offset there",
     FIRST_COPY: "nothing tells which of several copies came first",
+    TOO_MANY: "there are more of them than are examined",
 }
 """Why rows with such a cause cannot be judged, as clauses."""
 
@@ -92,25 +94,12 @@ CONTRADICTIONS: Mapping[Guarantee, tuple[str, ...]] = {
 breaks the guarantee. If a witness was not heard, or there is nothing to examine, the other kinds
 decide: topics without a transaction are judged too."""
 
-_MATCHED = (
-    "duplicate",
-    "gap",
-    "order",
-    "phantom",
-    "wrong_value",
-    "offset_ahead",
-    "offset_behind",
-    "aborted_input",
-)
-"""Kinds that match records with inputs."""
-
 
 @dataclass(frozen=True)
 class Premise:
-    """A condition that other kinds rest on. If it is broken, they never hold."""
+    """A condition that other kinds rest on, which name it in their traits
+    (validators/kinds/traits.py). If it is broken, they never hold."""
 
-    kinds: tuple[str, ...]
-    """The kinds that rest on it."""
     remedy: str
     """The remedy, in one sentence."""
     broken: str
@@ -123,58 +112,52 @@ class Premise:
 
 PREMISES: Mapping[str, Premise] = {
     "undecodable": Premise(
-        _MATCHED,
         "Name the registry (`schema.registry.url` with --config) or the schema that they were"
         " written with, or identify records by something else.",
         "some records cannot be decoded",
         "the contract names no decoded field",
     ),
     "identity_missing": Premise(
-        _MATCHED,
-        "Name what every record holds: `topicproof contract init` proposes an identity.",
+        "Have each record written with one, or name what every record holds: `topicproof contract"
+        " init` proposes an identity.",
         "some records hold no identity",
         "records are matched by lineage",
         remedy_of_sink="Name what every record holds.",
     ),
     "identity_repeated": Premise(
-        tuple(kind for kind in _MATCHED if kind not in ("phantom", "aborted_input")),
-        "Name what differs from input to input: `topicproof contract init` proposes an identity.",
+        "If they are one input that was sent twice, mend its producer. If not, name what differs"
+        " from input to input: `topicproof contract init` proposes an identity.",
         "several inputs share an identity",
         "records are matched by lineage",
     ),
     "identity_disjoint": Premise(
-        _MATCHED,
         "Match them by something else: `topicproof contract init` proposes an identity.",
         "no committed record names an input of the source",
     ),
     "outputs_alike": Premise(
-        ("duplicate", "gap"),
         "Give each output a key or value of its own, or judge each sink by itself under `sinks:`.",
         "some outputs of an input cannot be told apart",
         "only the identity tells outputs apart",
     ),
     "key_spread": Premise(
-        ("order",),
-        "Partition the sink by key, or promise another order.",
+        "Let all writers of the sink partition by key in one way (librdkafka's default partitioner"
+        " is not Java's), or promise another order.",
         "some keys lie in several partitions",
         "the contract promises no order per key",
     ),
     "source_removed": Premise(
-        _MATCHED,
-        "Judge earlier, or say `range: retained` in the contract to judge only what is still"
-        " there.",
+        "Say `range: retained` in the contract to judge only what is still there, or check sooner"
+        " the next time.",
         "the source has lost records",
     ),
     "sink_removed": Premise(
-        _MATCHED,
-        "Judge earlier, or say `range: retained` in the contract to judge only what is still"
-        " there.",
+        "Say `range: retained` in the contract to judge only what is still there, or check sooner"
+        " the next time.",
         "the sink has lost records",
     ),
     "recreated": Premise(
-        _MATCHED,
-        "Let the pipeline write the outputs of the present source to a new sink, and check that"
-        " one; or name an `identity:` that no two inputs share, old ones included.",
+        "Name an `identity:` that no two inputs share, old ones included; or let the pipeline write"
+        " to a new sink, and check that one: it then processes every input again.",
         "a topic was deleted and made again under its name",
         "records are matched by what they hold, whatever the topic",
     ),
@@ -182,13 +165,27 @@ PREMISES: Mapping[str, Premise] = {
 """Conditions that are checked before any kind is judged. A broken premise is UNKNOWN, and so is
 every row of another kind that it explains. What is a violation regardless remains one."""
 
-BY_CONTRACT: Mapping[str, str] = {
-    "wrong_value": "the contract gives no `value:`",
-    "offset_ahead": "the contract names no `group:`",
-    "offset_behind": "the contract names no `group:`",
+
+@dataclass(frozen=True)
+class RequiringTerm:
+    """A term that makes kinds count in a contract that has it."""
+
+    name: str
+    """The field of the contract."""
+    field: str
+    """The field of `ContractTerms` (validators/contract_terms.py); None: the term is not given."""
+    missing: str
+    """Why its kinds are not looked for otherwise, as a clause."""
+
+
+VALUE = RequiringTerm("value", "value", "the contract gives no `value:`")
+GROUP = RequiringTerm("group", "offsets", "the contract names no `group:`")
+BY_CONTRACT: Mapping[str, RequiringTerm] = {
+    "wrong_value": VALUE,
+    "offset_ahead": GROUP,
+    "offset_behind": GROUP,
 }
-"""Kinds that are required if a contract asks for them, each with the reason why it is otherwise not
-looked for."""
+"""Kinds that are required if a contract has the term."""
 
 ADVISORY: Mapping[str, str] = {
     "intruder": "only a topic's owner knows which other producers may write to it",
@@ -290,7 +287,7 @@ def reason_not_required(kind: str, guarantee: Guarantee, chosen: bool) -> str:
     if kind in PREMISES:
         return f"Not looked for: {PREMISES[kind].asked or 'no required kind depends on it'}."
     if kind in BY_CONTRACT:
-        return f"Not looked for: {BY_CONTRACT[kind]}."
+        return f"Not looked for: {BY_CONTRACT[kind].missing}."
     if kind in ADVISORY:
         return f"Not counted: {ADVISORY[kind]}."
     if not counts(kind):

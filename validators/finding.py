@@ -220,6 +220,11 @@ class Finding:
     examples: tuple[Example, ...]
     why: str
     """One sentence: what was found, out of how many, or why it could not be judged."""
+    story: str = ""
+    """What happened, where the logs prove it: a few sentences."""
+    next_step: str = ""
+    """What to do, where what happened decides it. Empty: what the kind suggests
+    (validators/next_steps.py)."""
 
 
 @dataclass(frozen=True)

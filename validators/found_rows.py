@@ -8,57 +8,50 @@ examples per kind, worst first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame, Row, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Row, Window, functions as F
 
 from topicproof.validators.evidence import COLUMNS, together
 from topicproof.validators.facts.writers import with_writers, written
-from topicproof.validators.finding import EXAMPLES_MAX, Bounds, Example
-from topicproof.validators.in_parallel import in_parallel
+from topicproof.validators.finding import EXAMPLES_MAX, Bounds, Example, Fate
+from topicproof.validators.incidents.copies import incident_of_copies
+from topicproof.validators.incidents.group_offsets import incident_of_ahead, incident_of_behind
+from topicproof.validators.incidents.incident import Incident
+from topicproof.validators.incidents.losses import incident_of_losses
+from topicproof.validators.incidents.strangers import incident_of_strangers
 from topicproof.validators.kinds import (
-    aborted_input,
-    aborted_read,
     duplicate,
     gap,
-    identity_repeated,
     offset_ahead,
     offset_behind,
-    order,
     phantom,
-    wrong_value,
     zombie_write,
 )
-from topicproof.validators.kinds.catalogue import Validator
+from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
+from topicproof.validators.kinds.traits import RowRecord
 from topicproof.validators.kinds.wrong_value import shown
 from topicproof.validators.ledger.ledger import Ledger, ReadingsNeeded
-from topicproof.validators.readings import keep
+from topicproof.validators.ledger.rows import Place as InputPlace
+from topicproof.validators.merged_topics import place_text
+from topicproof.validators.readings import in_parallel, keep
+from topicproof.validators.sentences import transaction_text
 from topicproof.validators.spark_errors import first_line
 
-OF_RECORDS = (
-    duplicate.NAME,
-    phantom.NAME,
-    order.NAME,
-    wrong_value.NAME,
-    aborted_input.NAME,
-    aborted_read.NAME,
-    zombie_write.NAME,
-)
-"""Kinds whose rows are records of the sink that should not be there, or not so: each has a
-writer."""
-OF_LOST_OUTPUTS = (gap.NAME,)
-"""Kinds without a record in the sink, whose transaction is that of an aborted output."""
-OF_IDENTITIES = (
-    *OF_RECORDS,
-    *OF_LOST_OUTPUTS,
-    offset_ahead.NAME,
-    offset_behind.NAME,
-    identity_repeated.NAME,
-)
-"""Kinds whose examples show the identity of the record or the input."""
-WRITER_COLUMNS = "writer string, written_ms long"
-"""Who wrote the record of a row, and when that was settled (facts/writers.py)."""
+
+def _kinds_with(row_record: RowRecord) -> tuple[str, ...]:
+    return tuple(
+        validator.NAME for validator in VALIDATORS if validator.TRAITS.row_record is row_record
+    )
+
+
+OF_RECORDS = _kinds_with(RowRecord.WRONG)
+OF_RECORDS_ASIDE = _kinds_with(RowRecord.ASIDE)
+OF_LOST_OUTPUTS = _kinds_with(RowRecord.LOST)
+OF_IDENTITIES = tuple(validator.NAME for validator in VALIDATORS if validator.TRAITS.shows_identity)
+WRITER_COLUMNS = "writer string, written_ms long, producer string"
+"""Who wrote the record of a row, and when that was settled (facts/writers.py). `producer`: of a
+record whose header names its transaction, the producer of its batch, with outcome and time."""
 WRITERS_MAX = 3
 """A finding names at most this many writers, those with the most rows."""
 
@@ -90,6 +83,8 @@ class FoundRows:
     error: str | None = None
     writers: tuple[WriterRows, ...] = ()
     """Of the primary rows, or of all if there are none; `WRITERS_MAX` at most."""
+    incident: Incident | None = None
+    """What happened, where the logs prove it."""
 
 
 def find_rows(validators: Sequence[Validator], ledger: Ledger) -> dict[str, FoundRows]:
@@ -141,18 +136,24 @@ def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[
     )
     has_writers = any(name in (*OF_RECORDS, *OF_LOST_OUTPUTS) for name, _ in every)
     has_identities = any(name in OF_IDENTITIES for name, _ in every)
-    counts, examples, writers, identities = in_parallel(
+    counts, examples, writers, identities, nearest = in_parallel(
         lambda: rows.groupBy("kind", "explained_by").count().collect(),
         lambda: ranked.orderBy("kind", "rank").collect(),
         lambda: _most_rows(rows).collect() if has_writers else [],
         lambda: _identities(ranked, ledger) if has_identities else {},
+        lambda: _nearest_outputs(ranked, ledger) if gap.NAME in dict(every) else {},
     )
+    primary = {row["kind"] for row in counts if row["explained_by"] is None}
+    incidents = _incidents([kind for kind, _ in every if kind in primary], rows, ledger)
     return {
         validator.NAME: FoundRows(
             {row["explained_by"]: row["count"] for row in counts if row["kind"] == validator.NAME},
             tuple(
                 _example(
-                    row, ledger.question.source, identities if row["kind"] in OF_IDENTITIES else {}
+                    row,
+                    ledger.question.source,
+                    identities if row["kind"] in OF_IDENTITIES else {},
+                    nearest if row["kind"] == gap.NAME else {},
                 )
                 for row in examples
                 if row["kind"] == validator.NAME
@@ -164,28 +165,79 @@ def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[
                 for row in writers
                 if row["kind"] == validator.NAME
             ),
+            incident=incidents.get(validator.NAME),
         )
         for validator in validators
     }
 
 
+def _incidents(
+    kinds: Sequence[str], rows: DataFrame, ledger: Ledger
+) -> Mapping[str, Incident | None]:
+    """Tells what happened, for each of these kinds that has a story. `rows`: evidence of all
+    kinds; only what nothing else explains is told of."""
+    primary = rows.where(F.col("explained_by").isNull())
+    of_kind = {kind: primary.where(F.col("kind") == kind) for kind in kinds}
+    incidents: dict[str, Incident | None] = {}
+    if duplicate.NAME in of_kind:
+        incidents[duplicate.NAME] = copies = incident_of_copies(ledger, of_kind[duplicate.NAME])
+        if copies is not None and zombie_write.NAME in of_kind and not ledger.marks("stale"):
+            incidents[zombie_write.NAME] = Incident("", copies.next_step)
+    if gap.NAME in of_kind:
+        incidents[gap.NAME] = incident_of_losses(ledger, of_kind[gap.NAME])
+    if phantom.NAME in of_kind:
+        incidents[phantom.NAME] = incident_of_strangers(ledger, of_kind[phantom.NAME])
+    if offset_ahead.NAME in of_kind:
+        first_lost = _first_inputs(of_kind[offset_ahead.NAME])
+        incidents[offset_ahead.NAME] = incident_of_ahead(ledger, first_lost)
+    if offset_behind.NAME in of_kind:
+        copies = incidents.get(duplicate.NAME)
+        incidents[offset_behind.NAME] = incident_of_behind(
+            ledger,
+            _first_inputs(of_kind[offset_behind.NAME]),
+            began_one_low=copies is not None and copies.began_one_low,
+        )
+    skipped = incidents.get(offset_ahead.NAME)
+    if skipped is not None:
+        is_lost = (F.col("kind") == gap.NAME) & (F.col("explained_by") == offset_ahead.NAME)
+        losses = incident_of_losses(ledger, rows.where(is_lost))
+        if losses is not None:
+            incidents[offset_ahead.NAME] = replace(skipped, story=losses.story)
+    return incidents
+
+
+def _first_inputs(rows: DataFrame) -> Mapping[int, int]:
+    """Returns the input of each row, one of each source partition."""
+    inputs = rows.where(F.col("source_offset").isNotNull())
+    places = inputs.select("source_partition", "source_offset").collect()
+    return {row["source_partition"]: row["source_offset"] for row in places}
+
+
 def _with_writers(every: Sequence[tuple[str, DataFrame]], ledger: Ledger) -> DataFrame | None:
     """Joins the rows of all kinds, and adds `WRITER_COLUMNS`. A record whose header names no
     transaction gets its writer as the transaction."""
-    records = together([rows for name, rows in every if name in OF_RECORDS])
+    with_record = (*OF_RECORDS, *OF_RECORDS_ASIDE)
+    records = together([rows for name, rows in every if name in with_record])
     outputs = together([rows for name, rows in every if name in OF_LOST_OUTPUTS])
-    others = together([rows for name, rows in every if name not in (*OF_RECORDS, *OF_LOST_OUTPUTS)])
-    nobody = {"writer": F.lit(None).cast("string"), "written_ms": F.lit(None).cast("long")}
+    others = together(
+        [rows for name, rows in every if name not in (*with_record, *OF_LOST_OUTPUTS)]
+    )
+    nobody = {
+        name: F.lit(None).cast(kind) for name, kind in map(str.split, WRITER_COLUMNS.split(", "))
+    }
     if records is not None:
         records = with_writers(records, ledger.accounts.raw_log)
-        records = records.drop("writer_name", "writer_id", "writer_began", "writer_ended")
         is_foreign = F.col("transaction").isNull() & F.col("writer").isNotNull()
+        by_header = F.col("transaction").isNotNull() & F.col("writer").isNotNull()
+        is_told = F.col("kind").isin(*OF_RECORDS)
         records = records.withColumns(
             {
-                "writer": F.when(is_foreign, F.col("writer")),
+                "producer": F.when(by_header, written("writer_producer")),
                 "transaction": F.when(is_foreign, written()).otherwise(F.col("transaction")),
+                "writer": F.when(is_foreign & is_told, F.col("writer")),
             }
         )
+        records = records.select("kind", *_names(COLUMNS), *_names(WRITER_COLUMNS))
     if outputs is not None:
         outputs = outputs.withColumns({**nobody, "writer": F.col("transaction")})
     if others is not None:
@@ -234,7 +286,49 @@ def _identities(examples: DataFrame, ledger: Ledger) -> Mapping[Place, str]:
     return {(row["side"], row["partition"], row["offset"]): row["identity"] for row in rows}
 
 
-def _example(row: Row, source: Bounds, identities: Mapping[Place, str]) -> Example:
+def _nearest_outputs(examples: DataFrame, ledger: Ledger) -> Mapping[Place, str]:
+    """Returns a sentence for each gap that left no trace, by the place of its input: who wrote the
+    committed output that is nearest in its source partition."""
+    if ledger.accounts.raw_log is None:
+        return {}
+    is_lost = (F.col("kind") == gap.NAME) & F.col("why").contains(gap.WITHOUT_TRACE)
+    lost = examples.where(is_lost).select(
+        "source_partition", F.col("source_offset").alias("lost_offset")
+    )
+    outputs = ledger.sink.where(
+        (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == InputPlace.INPUT.value)
+    ).select("source_partition", "source_offset", "partition", "offset")
+    # There are few examples, so the records need not be shuffled.
+    pairs = outputs.join(F.broadcast(lost.distinct()), "source_partition")
+    distance = F.abs(F.col("source_offset") - F.col("lost_offset"))
+    nearest = pairs.groupBy("source_partition", "lost_offset").agg(
+        F.min(F.struct(distance, "source_offset", "partition", "offset")).alias("nearest")
+    )
+    nearest = nearest.select(
+        "source_partition",
+        "lost_offset",
+        "nearest.source_offset",
+        "nearest.partition",
+        "nearest.offset",
+    )
+    why = F.concat(
+        F.lit(f" {gap.NEAREST}, "),
+        place_text(ledger.sink_bounds, "partition", "offset"),
+        F.lit(" of input "),
+        place_text(ledger.question.source, "source_partition", "source_offset"),
+        F.lit(", was written by "),
+        written(),
+        F.lit("."),
+    )
+    rows = with_writers(nearest, ledger.accounts.raw_log)
+    rows = rows.where(F.col("writer").isNotNull())
+    sentences = rows.select("source_partition", "lost_offset", why.alias("why")).collect()
+    return {(SOURCE, row["source_partition"], row["lost_offset"]): row["why"] for row in sentences}
+
+
+def _example(
+    row: Row, source: Bounds, identities: Mapping[Place, str], nearest: Mapping[Place, str]
+) -> Example:
     lineage = None
     identity = identities.get((SINK, row["partition"], row["offset"]))
     if row["source_offset"] is not None:
@@ -248,6 +342,12 @@ def _example(row: Row, source: Bounds, identities: Mapping[Place, str]) -> Examp
         # A row about a whole partition of the source.
         topic, partition = source.place(row["source_partition"])
         lineage = f"{topic}/{partition}"
-    return Example(
-        row["partition"], row["offset"], lineage, row["transaction"], row["why"], identity
-    )
+    transaction = row["transaction"]
+    if row["producer"] is not None:
+        transaction = f"{transaction_text(transaction)}, {row['producer']}"
+    why = row["why"] + nearest.get((SOURCE, row["source_partition"], row["source_offset"]), "")
+    return Example(row["partition"], row["offset"], lineage, transaction, why, identity)
+
+
+def _names(columns: str) -> list[str]:
+    return [column.split()[0] for column in columns.split(", ")]

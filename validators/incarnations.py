@@ -1,8 +1,10 @@
 """Outputs that are older than the topic that they name.
 
 Lineage names an input by topic, partition and offset. If the source is deleted and made again, old
-outputs name offsets of the new topic, and every new input looks processed. Kafka tells no client
-when it made a topic, and a topic's id is in no record. Times tell the difference where no id does:
+outputs name offsets of the new topic, and every new input looks processed. The header of our sink
+also names the topic's id, if the sink may ask for it: another id than the present one is certain
+(`names_namesake`). Headers of earlier versions and of other programs have none, and Kafka tells no
+client when it made a topic. There, times tell the difference:
 
 - An output is never older than its input. So no output of a source is older than the earliest
   record of the judged range, whatever the time of the others. Replayed and mirrored records keep
@@ -25,8 +27,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+from pyspark.sql import Column, functions as F
 
 from topicproof.validators.circumstances import Circumstances, Incarnation
 from topicproof.validators.finding import Bounds
@@ -86,6 +87,15 @@ def _older(batches: pa.Table, began: int) -> tuple[Mapping[int, int], bool]:
         if older.size:
             ends[partition] = int(offsets[older].max()) + 1
     return ends, bool(pc.any(early).as_py())
+
+
+def names_namesake(source_ids: Mapping[str, str]) -> Column:
+    """Whether a record names one of these topics, and another id than this one. For records with
+    source_topic and source_id (validators/lineage/identity.py)."""
+    present = F.lit(None).cast("string")
+    for topic, topic_id in source_ids.items():
+        present = F.when(F.col("source_topic") == topic, F.lit(topic_id)).otherwise(present)
+    return F.coalesce(F.col("source_id") != present, F.lit(False))
 
 
 def is_older(circumstances: Circumstances) -> Column | None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+from pyspark.sql import Column, functions as F
 
 INDEX_MAX = 2**31 - 1
 _STEP = re.compile(

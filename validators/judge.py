@@ -21,17 +21,35 @@ from topicproof.validators.expectation import (
     remedy,
 )
 from topicproof.validators.expected import Expect
-from topicproof.validators.finding import Check, Finding, Guarantee, NotChecked, Order, Outcome
+from topicproof.validators.finding import (
+    Check,
+    Finding,
+    Guarantee,
+    NotChecked,
+    Order,
+    Outcome,
+    Witness,
+)
 from topicproof.validators.found_rows import FoundRows, find_rows
-from topicproof.validators.kinds import duplicate, gap, order
+from topicproof.validators.kinds import (
+    duplicate,
+    gap,
+    identity_change,
+    identity_missing,
+    identity_repeated,
+    order,
+    recreated,
+    zombie_write,
+)
 from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.report import Report
-from topicproof.validators.sentences import counted
+from topicproof.validators.sentences import capitalized, counted
+from topicproof.validators.thresholds import threshold_warnings
 from topicproof.validators.verdict_sentence import (
     finding_sentence,
     keeps_order,
-    threshold_warnings,
+    replaced_sentence,
     unchecked_filter,
     verdict_sentence,
     writers_clause,
@@ -69,11 +87,13 @@ def judge(
         if (reason := _unheard(validator, ledger))
     }
     contradictions = CONTRADICTIONS[guarantee] if require is None else ()
-    premises = [
-        kind
-        for kind in PREMISES
-        if set(PREMISES[kind].kinds) & set(required) and _asked(kind, ledger)
-    ]
+    rested_on = {
+        premise
+        for validator in VALIDATORS
+        if validator.NAME in required
+        for premise in validator.TRAITS.premises
+    }
+    premises = [kind for kind in PREMISES if kind in rested_on and _asked(kind, ledger)]
     selection = [
         validator
         for validator in validators
@@ -160,7 +180,7 @@ def judge(
         took_s=round(ledger.took_s + time.monotonic() - began, 3),
         versions=versions or {},
         warnings=(
-            *threshold_warnings(ledger),
+            *threshold_warnings(ledger.question.agreed.warn, ledger),
             *(unchecked_filter(ledger) if verdict is Outcome.HOLDS and "gap" in required else ()),
         ),
     )
@@ -235,34 +255,84 @@ def _judge_kind(
         why = unheard or f"Not judged: the check itself failed ({failure})."
         return Finding(validator.NAME, Outcome.UNKNOWN, 0, 0, None, (), why)
     covered = validator.covered(ledger)
-    count, primary = sum(rows.causes.values()), rows.causes.get(None, 0)
-    others = {cause: number for cause, number in rows.causes.items() if cause is not None}
+    causes = _certain_causes(validator.NAME, rows.causes, ledger)
+    count, primary = sum(causes.values()), causes.get(None, 0)
+    others = {cause: number for cause, number in causes.items() if cause is not None}
     explained_by = max(others, key=lambda cause: others[cause]) if others else None
-    outcome = judge_rows(validator.NAME, rows.causes, guarantee)
+    outcome = judge_rows(validator.NAME, causes, guarantee)
     by_whom = writers_clause(validator.NAME, primary or count, rows.writers)
-    why = finding_sentence(validator.NAME, validator.WORDS, rows.causes, covered, by_whom)
-    if validator.NAME in PREMISES and outcome is Outcome.UNKNOWN and primary:
+    if rows.incident is not None:
+        by_whom += rows.incident.clause
+    is_zombie = validator.NAME == zombie_write.NAME and count
+    words = zombie_write.words(ledger) if is_zombie else validator.WORDS
+    why = finding_sentence(validator.NAME, words, causes, covered, by_whom)
+    if primary < rows.causes.get(None, 0):
+        why = f"At least {why}"
+    if validator.NAME == recreated.NAME and ledger.circumstances.replaced:
+        why = capitalized(replaced_sentence(ledger.circumstances))
+    elif validator.NAME in PREMISES and outcome is Outcome.UNKNOWN and primary:
         why += f" {remedy(validator.NAME, ledger.question.agreed.unique)}"
-    if covered:
-        why += _left_out(validator.NAME, ledger)
+    left_out = _left_out(validator.NAME, ledger) if covered else ""
+    is_allowed = validator.NAME in EXEMPT[guarantee]
+    if left_out and outcome is Outcome.HOLDS and not is_allowed:
+        # What is left out may be a copy, or lack its output.
+        outcome = Outcome.UNKNOWN
+        why = f"Not all can be judged. Of what can: {why[:1].lower()}{why[1:]}"
+    why += left_out
     if outcome is Outcome.HOLDS and covered == 0:
         without_pairs = order.without_pairs(ledger) if validator.NAME == order.NAME else None
+        hidden = _hidden(validator, ledger)
         if without_pairs is not None:
             why = f"{without_pairs}."
+        elif hidden:
+            outcome, why = Outcome.UNKNOWN, f"Not judged. {hidden}"
         else:
             outcome, why = Outcome.UNKNOWN, f"Nothing to look at: {_nothing(validator, ledger)}."
-    if primary and validator.NAME in EXEMPT[guarantee]:
+    if primary and is_allowed:
         why += f" Allowed: {EXEMPT[guarantee][validator.NAME]}."
-    return Finding(validator.NAME, outcome, count, primary, explained_by, rows.examples, why)
+    return Finding(
+        kind=validator.NAME,
+        outcome=outcome,
+        count=count,
+        primary=primary,
+        explained_by=explained_by,
+        examples=rows.examples,
+        why=why,
+        story=rows.incident.story if rows.incident else "",
+        next_step=(
+            rows.incident.next_step if rows.incident and outcome is Outcome.VIOLATED else ""
+        ),
+    )
+
+
+def _certain_causes(
+    kind: str, causes: Mapping[str | None, int], ledger: Ledger
+) -> Mapping[str | None, int]:
+    """Returns a kind's rows by cause, with those alone as primary that are certain. If more outputs
+    are missing than there are records without an identity, some are missing for certain, but each
+    of those records may be one of them."""
+    primary, nameless = causes.get(None, 0), ledger.unidentified_outputs
+    if kind != gap.NAME or not primary or not nameless or ledger.sink_incomplete:
+        return causes
+    certain = max(1, primary - nameless)
+    unclear = causes.get(identity_missing.NAME, 0) + primary - certain
+    return {**causes, None: certain, identity_missing.NAME: unclear}
 
 
 def _nothing(validator: Validator, ledger: Ledger) -> str:
-    """Explains why a kind has a denominator of zero. The log may hold transactions that no header
-    names."""
+    """Explains why a kind has a denominator of zero. The log may hold transactions that nothing
+    names, and records that were matched with no input."""
     transactions = ledger.transactions
     inside = (transactions.committed or 0) + (transactions.aborted or 0) + (transactions.open or 0)
+    if validator.NAME == identity_change.NAME and inside and transactions.told_by == "raw_log":
+        return (
+            f"the log holds {counted(inside, 'transaction')}, but neither a header nor a"
+            " coordinator names a transactional id"
+        )
     if validator.UNIT == "transactions" and inside and transactions.told_by == "raw_log":
         return f"the log holds {counted(inside, 'transaction')}, but no header or journal names one"
+    if validator.NAME == identity_repeated.NAME and ledger.counts.identities.records:
+        return "no input holds an identity"
     of_pairs = validator.NAME in (duplicate.NAME, order.NAME) and ledger.committed
     if of_pairs and not duplicate.covered(ledger):
         return "no committed record was matched with an input"
@@ -274,16 +344,36 @@ def _nothing(validator: Validator, ledger: Ledger) -> str:
     return f"there are no {validator.UNIT}"
 
 
-def _left_out(kind: str, ledger: Ledger) -> str:
-    """Formulates which inputs a kind's denominator leaves out: a sentence; empty if none."""
-    nameless = ledger.counts.identities.missing
-    if kind not in (duplicate.NAME, gap.NAME) or not nameless or ledger.question.agreed.unique:
+def _hidden(validator: Validator, ledger: Ledger) -> str:
+    """Formulates a sentence about what the coordinators did not tell of a kind; empty if nothing,
+    and for kinds that do not need them."""
+    coordinator = ledger.accounts.coordinator
+    if coordinator is None or validator.WITNESSES != ((Witness.COORDINATOR,),):
         return ""
-    is_single = nameless == 1
-    return (
-        f" {counted(nameless, 'input')} {'has' if is_single else 'have'} no identity, so"
-        f" {'its' if is_single else 'their'} outputs could not be looked for."
-    )
+    if coordinator.hides and not coordinator.left_out_note:
+        return "Coordinators hide an open transaction from this client."
+    return coordinator.left_out_note
+
+
+def _left_out(kind: str, ledger: Ledger) -> str:
+    """Formulates which inputs and records a kind's denominator leaves out, a sentence each; empty
+    if none."""
+    if kind not in (duplicate.NAME, gap.NAME) or ledger.question.agreed.unique:
+        return ""
+    sentences = ""
+    if nameless := ledger.counts.identities.missing:
+        is_single = nameless == 1
+        sentences += (
+            f" {counted(nameless, 'input')} {'has' if is_single else 'have'} no known identity, so"
+            f" {'its' if is_single else 'their'} outputs could not be looked for."
+        )
+    if kind == duplicate.NAME and (unmatched := ledger.unidentified_outputs):
+        verb = "has" if unmatched == 1 else "have"
+        sentences += (
+            f" {counted(unmatched, 'record')} of the sink {verb} no known identity, and may repeat"
+            " another."
+        )
+    return sentences
 
 
 def _verdict(ledger: Ledger, counting: Iterable[Finding]) -> Outcome:

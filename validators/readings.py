@@ -3,18 +3,21 @@
 The read_committed reading ends at the last stable offset, the read_uncommitted one at the high
 watermark. Asked for more, Spark's read_committed read blocks until the open transaction ends, and
 then returns the records of another moment. Only this file names Spark's Kafka source.
+
+Independent queries on readings run at the same time (`in_parallel`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from topicproof.validators.finding import Bounds, PartitionBounds, Witness
 from topicproof.validators.merged_topics import split
@@ -154,3 +157,26 @@ def frame_of(spark: SparkSession, rows: pa.Table | pd.DataFrame | None, columns:
     if not isinstance(rows, pa.Table):
         return spark.createDataFrame(pa.Table.from_pandas(rows, schema, preserve_index=False))
     return spark.createDataFrame(rows.select(schema.names).cast(schema))
+
+
+@dataclass(frozen=True)
+class SourceLog:
+    """Facts from the source's own log."""
+
+    aborted: DataFrame | None = None
+    """The aborted records of the source, as a reading, including those beyond the judged range;
+    None if there are none."""
+    pending: DataFrame | None = None
+    """The records at and above its last stable offset, as a reading; None if there are none."""
+    markers: DataFrame | None = None
+    """The offsets of its markers: partition, offset. Only if records were removed: then an offset
+    with neither a record nor a marker is gone."""
+
+
+NOTHING_LOGGED = SourceLog()
+
+
+def in_parallel(*questions: Callable[[], Any]) -> list[Any]:
+    """Returns the results of independent queries, in their order. Small jobs leave cores idle."""
+    with ThreadPoolExecutor(len(questions)) as pool:
+        return [answer.result() for answer in [pool.submit(question) for question in questions]]

@@ -33,6 +33,10 @@ from topicproof.validators.finding import (
 
 SCHEMA = 1
 """Version of report.json; docs/report.schema.json describes it."""
+LINEAGE_PARTS = 3
+"""Topic, partition and offset of an input; an output's number may follow."""
+PARTITION_PARTS = 2
+"""Topic and partition, where a finding is about a whole partition of the source."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,7 @@ class Report:
                     "balance": [asdict(partition) for partition in self.balance],
                     "transactions": asdict(self.transactions),
                 },
-                "findings": [asdict(finding) for finding in self.findings],
+                "findings": [_finding_json(finding) for finding in self.findings],
                 "checked": [asdict(check) for check in self.checked],
                 "not_checked": [asdict(check) for check in self.not_checked],
                 "doubts": self.doubts,
@@ -215,6 +219,11 @@ class Report:
         )
 
 
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    optional = ("story", "next_step")
+    return {name: value for name, value in asdict(finding).items() if value or name not in optional}
+
+
 def _origin_json(name: str, origin: Origin | None) -> dict[str, Any]:
     if origin is None:
         return {}
@@ -259,3 +268,28 @@ def _bounds(fields: Mapping[str, Any]) -> Bounds:
 def _finding(fields: Mapping[str, Any]) -> Finding:
     examples = tuple(Example(**example) for example in fields["examples"])
     return Finding(**{**fields, "outcome": Outcome(fields["outcome"]), "examples": examples})
+
+
+def place_of(report: Report, example: Example) -> str:
+    """Returns where an example lies: `squares-0@3 (input numbers-0@2)`, or one of both. A whole
+    partition has no offset: `numbers-1`. Empty if it lies nowhere."""
+    sink, source = "", ""
+    if example.partition is not None:
+        topic, partition = report.sink.place(example.partition)
+        sink = f"{topic}-{partition}"
+        sink += "" if example.offset is None else f"@{example.offset}"
+    parts = (example.lineage or "").split("/")
+    if len(parts) == PARTITION_PARTS and parts[1].isdecimal():
+        source = f"{parts[0]}-{parts[1]}"
+    if len(parts) >= LINEAGE_PARTS and parts[1].isdecimal() and parts[2].isdecimal():
+        source = f"input {parts[0]}-{parts[1]}@{parts[2]}"
+    return f"{sink} ({source})" if sink and source else sink or source
+
+
+def identified_place(report: Report, example: Example) -> str:
+    """Returns `place_of` with what identifies the record or its input."""
+    place = place_of(report, example)
+    if not place or not example.identity:
+        return place
+    empty = " (an empty text)" if example.identity == '""' else ""
+    return f"{place}, identity {example.identity}{empty}"

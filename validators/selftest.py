@@ -18,13 +18,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from topicproof.validators.expected import ONE_TO_ONE, Expect, Expected
 from topicproof.validators.facts.header_transactions import NAME
 from topicproof.validators.finding import Fate, Order
 from topicproof.validators.ledger.rows import Place
+from topicproof.validators.lineage.header_columns import (
+    TRANSACTION_TEXT,
+    with_last,
+    with_transaction_text,
+)
 from topicproof.validators.lineage.headers import TRANSACTION_HEADER
 from topicproof.validators.offsets import by_partition
 from topicproof.validators.report import Report
@@ -159,7 +163,7 @@ def inject(reading: DataFrame, injection: Injection) -> DataFrame:
     }
     rows = rows.withColumns(content)
     if injection.torn is not None:
-        rows = rows.withColumn("headers", _claiming_more(injection.torn))
+        rows = with_transaction_text(rows).withColumn("headers", _claiming_more(injection.torn))
     return rows.select(*columns)
 
 
@@ -169,16 +173,8 @@ CONTENT = ("key", "value", "headers")
 def _claiming_more(name: str) -> Column:
     """Changes the headers of one transaction to claim one record too many."""
     identity, _, total = name.rpartition("/")
-    claims = F.lit(f"{identity}/{int(total) + 1}".encode())
-
-    def claim(header: Column) -> Column:
-        named = (header["key"] == TRANSACTION_HEADER) & (header["value"] == F.lit(name.encode()))
-        return F.struct(
-            header["key"].alias("key"),
-            F.when(named, claims).otherwise(header["value"]).alias("value"),
-        )
-
-    return F.transform("headers", claim)
+    claims = with_last(TRANSACTION_HEADER, F.lit(f"{identity}/{int(total) + 1}"))
+    return F.when(F.col(TRANSACTION_TEXT) == name, claims).otherwise(F.col("headers"))
 
 
 def compare(before: Report, after: Report, injection: Injection) -> tuple[Caught, ...]:

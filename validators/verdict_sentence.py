@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from topicproof.validators.expectation import (
-    PREMISES,
-    RANGE,
-    UNDECIDED,
-    is_undecided,
-    remedy,
-)
+from topicproof.validators.circumstances import Circumstances
+from topicproof.validators.expectation import PREMISES, RANGE, UNDECIDED, is_undecided, remedy
 from topicproof.validators.expected import Expect
-from topicproof.validators.facts.writers import time_of
+from topicproof.validators.facts.writers import NO_TIME, time_of
 from topicproof.validators.finding import Finding, Order, Outcome
 from topicproof.validators.found_rows import OF_LOST_OUTPUTS, WriterRows
-from topicproof.validators.kinds import zombie_write
+from topicproof.validators.kinds import duplicate, zombie_write
 from topicproof.validators.ledger.counts import OF_CONTRACT
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.sentences import Words, counted, portion, sentence
+from topicproof.validators.sentences import Words, capitalized, counted, portion, sentence
 
 PLACES_MAX = 3
 """A sentence names so many places at most."""
@@ -42,6 +37,9 @@ def finding_sentence(
         count = sum(count for _, count in others)
         reasons = "; ".join(dict.fromkeys(_reason(cause) for cause, _ in others))
         sentences = [f"{_of(words, count, covered)} cannot be judged: {reasons}"]
+    elif words.outside is not None and [cause for cause, _ in others] == [RANGE]:
+        count = others[0][1]
+        sentences = [f"{_of(words, count, covered)} {words.outside.of(count)}"]
     else:
         count = sum(count for _, count in others)
         sentences = [sentence(words, count, covered) + by_whom]
@@ -51,7 +49,7 @@ def finding_sentence(
             + _explained(cause, count, kind)
             for cause, count in others
         ]
-    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in sentences)
+    return " ".join(f"{capitalized(text)}." for text in sentences)
 
 
 def _of(words: Words, count: int, covered: int) -> str:
@@ -65,11 +63,14 @@ def _explained(cause: str, count: int, kind: str) -> str:
     if cause == RANGE and kind in PREMISES:
         return "is accepted by the contract" if count == 1 else "are accepted by the contract"
     if cause == RANGE:
-        return "may lie in part outside the judged range, and " + (
+        return "may lie outside the judged range, and " + (
             "does not count" if count == 1 else "do not count"
         )
     if is_undecided(cause, kind):
         return f"cannot be judged: {_reason(cause)}"
+    if (cause, kind) == (duplicate.NAME, zombie_write.NAME):
+        verb = "belongs" if count == 1 else "belong"
+        return f"{verb} to duplicate: nothing shows that both wrote at a time or in turns"
     return f"is a consequence of {cause}" if count == 1 else f"are consequences of {cause}"
 
 
@@ -92,9 +93,7 @@ def verdict_sentence(
         about = "Could not be judged" if doubt.startswith(OF_CONTRACT) else DISTRUST
         return f"{about}: {doubt}"
     if ledger.circumstances.replaced:
-        vanished = ledger.circumstances.vanished
-        step = "Check again." if vanished else PREMISES["recreated"].remedy
-        return f"Could not be judged: {ledger.circumstances.replaced[0]}. {step}"
+        return f"Could not be judged: {replaced_sentence(ledger.circumstances)}"
     rest = _rest(ledger, not_processed)
     bad = [finding for finding in counting if finding.outcome is verdict]
     if verdict is Outcome.VIOLATED:
@@ -105,11 +104,12 @@ def verdict_sentence(
         )
         return f"Not {promise}: {clauses}{rest}."
     if verdict is Outcome.UNKNOWN:
-        broken = [finding for finding in bad if finding.kind in PREMISES]
+        premises = [finding for finding in bad if finding.kind in PREMISES]
+        broken = [finding for finding in premises if finding.primary] or premises
         others = [
             finding
             for finding in bad
-            if finding not in broken and finding.explained_by not in PREMISES
+            if finding not in premises and finding.explained_by not in PREMISES
         ] or [finding for finding in bad if not broken]
         # Kinds that had nothing to examine, because a premise is broken, add nothing.
         causes = [finding for finding in others if finding.count or not broken]
@@ -120,6 +120,13 @@ def verdict_sentence(
         return f"Could not be judged: {'; '.join(reasons)}{rest}.{step}"
     praise = _praise(ledger, promise, counting, findings)
     return f"{praise}{_judged_from(ledger)}{_left_out(ledger, findings)}{rest}."
+
+
+def replaced_sentence(circumstances: Circumstances) -> str:
+    """Formulates that topics were deleted, or made again, and what to do; begins with a small
+    letter."""
+    remedy = "Check again." if circumstances.vanished else PREMISES["recreated"].remedy
+    return f"{'; '.join(circumstances.replaced)}. {remedy}"
 
 
 def _pending(ledger: Ledger) -> str:
@@ -203,7 +210,8 @@ def _left_out(ledger: Ledger, findings: Sequence[Finding]) -> str:
             outputs = sum(
                 finding.count - finding.primary for finding in findings if finding.kind == "phantom"
             )
-            clauses += f", with {counted(outputs, 'output')} left of their records"
+            if outputs:
+                clauses += f", with {counted(outputs, 'output')} of them still in the sink"
     if ledger.pending:
         clauses += f"; {counted(ledger.pending, 'offset')} {_pending(ledger)}, and not judged yet"
     return clauses
@@ -234,24 +242,6 @@ def pending_inputs(ledger: Ledger) -> int:
         for partition in ledger.question.source.partitions
         if partition.partition in stable
     )
-
-
-def threshold_warnings(ledger: Ledger) -> tuple[str, ...]:
-    """Lists what exceeds the contract's thresholds."""
-    warn, warnings = ledger.question.agreed.warn, []
-    if warn.pending is not None and ledger.pending > warn.pending:
-        warnings.append(
-            f"{counted(ledger.pending, 'offset')} {'is' if ledger.pending == 1 else 'are'} pending,"
-            f" and the contract warns above {warn.pending:,}."
-        )
-    stable = ledger.aborted + ledger.committed
-    share = ledger.aborted / stable if stable else 0.0
-    if warn.aborted_share is not None and share > warn.aborted_share:
-        warnings.append(
-            f"{share:.1%} of the records are aborted; the contract warns above"
-            f" {warn.aborted_share:.1%}."
-        )
-    return tuple(warnings)
 
 
 def unchecked_filter(ledger: Ledger) -> tuple[str, ...]:
@@ -289,9 +279,9 @@ def writers_clause(kind: str, count: int, writers: Sequence[WriterRows]) -> str:
     is_alone = writers[0].count == count
     who = f"by {_writer(writers[0])}" if is_alone else ", ".join(by)
     if kind == zombie_write.NAME:
-        return f": {who.removeprefix('by ')}"
+        return f": {_writer(writers[0]) if is_alone else who}"
     if kind not in OF_LOST_OUTPUTS:
-        return f", written {who}"
+        return f", written {who}" if is_alone else f" (writers: {who})"
     if not is_alone:
         return f": outputs were written and not committed, {who}"
     return f": {'its output was' if count == 1 else 'their outputs were'} written {who}"
@@ -302,9 +292,13 @@ def _writer(rows: WriterRows) -> str:
     if rows.first_ms is None or rows.last_ms is None:
         return rows.writer
     first, last = time_of(rows.first_ms), time_of(rows.last_ms)
-    return f"{rows.writer} {first if first == last else f'{first} to {last}'}".rstrip(", ")
+    if not first or not last:
+        return f"{rows.writer.rstrip(',')}, {NO_TIME}"
+    return f"{rows.writer} {first if first == last else f'{first} to {last}'}"
 
 
 def _clause(finding: Finding) -> str:
-    """Returns the finding's first sentence, for joining with others."""
-    return finding.why.split(". ")[0].rstrip(".")
+    """Returns the finding's first sentence as a clause. Findings begin with a number or a word of
+    their own, never with a name, so its capital goes."""
+    first = finding.why.split(". ")[0].rstrip(".")
+    return f"{first[:1].lower()}{first[1:]}"

@@ -8,10 +8,10 @@ the workers, their progress and the faults. Pure: facts in, a picture out, which
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -24,6 +24,7 @@ from topicproof.app.charts.picture_words import (
     ends,
     journal_event,
     left_out,
+    strikes_worker,
     worker_names,
 )
 from topicproof.backend.faults.by_hand import CUT_OFF
@@ -80,6 +81,9 @@ class RunFacts:
     """When the run was created, and when these facts were read."""
     before: Mapping[int, int]
     """End offset of each sink partition before the run. Absent: the partition was empty."""
+    repeated: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """Offsets of records that repeat an earlier one, rising, by sink partition: as the verdict of
+    the run found them. Empty without a verdict."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,8 @@ class Lane:
     """Those of them that were aborted."""
     committed: Steps
     """A read_committed consumer can have received them."""
+    repeated: Steps
+    """Those of them that repeat an earlier one."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,8 @@ class Box:
     """When a read_committed consumer could receive it; -1: never, or not yet."""
     outcome: str
     epoch: int
+    repeated: int
+    """Records that repeat an earlier one."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +244,7 @@ def picture(facts: RunFacts) -> Picture:
     lanes = list(histories)
     return Picture(
         tuple(_worker(facts, place, names, journal, drawn, clock) for place in names),
-        tuple(_lane(n, histories[n], _of(parts, n), clock) for n in lanes),
+        tuple(_lane(n, histories[n], _of(parts, n), facts, clock) for n in lanes),
         tuple(
             _box(part, lanes, list(names), facts, histories[part.partition], clock)
             for part in drawn
@@ -332,9 +340,10 @@ def _worker(
             clock.shown(stamped.at_ms)
             for stamped in journal
             if isinstance(stamped.entry, FaultFired)
+            and strikes_worker(stamped.entry)
             and (stamped.entry.source_topic, stamped.entry.source_partition)
             in (place, (place[0], EVERY_PARTITION))
-        ),
+        )[-EVENTS_MAX:],
     )
 
 
@@ -351,10 +360,23 @@ def _frozen(facts: RunFacts, clock: Clock) -> tuple[tuple[int, int], ...]:
         elif entry.fault in began:
             periods.append((began.pop(entry.fault), stamped.at_ms))
     periods += [(at, facts.period[1]) for at in began.values()]
-    return tuple((clock.shown(since), clock.shown(until)) for since, until in sorted(periods))
+    newest = sorted(periods)[-EVENTS_MAX:]
+    return tuple((clock.shown(since), clock.shown(until)) for since, until in newest)
 
 
-def _lane(number: int, history: PartitionHistory, parts: Sequence[Part], clock: Clock) -> Lane:
+def _repeated(part: Part, facts: RunFacts) -> int:
+    """Counts the records of a box that repeat an earlier one."""
+    offsets = facts.repeated.get(part.partition, ())
+    return bisect_left(offsets, part.end) - bisect_left(offsets, part.first)
+
+
+def _lane(
+    number: int,
+    history: PartitionHistory,
+    parts: Sequence[Part],
+    facts: RunFacts,
+    clock: Clock,
+) -> Lane:
     lost = [part for part in parts if part.ended is not None and not part.visible]
     return Lane(
         f"p{number}",
@@ -363,6 +385,11 @@ def _lane(number: int, history: PartitionHistory, parts: Sequence[Part], clock: 
         clock.sums((part.written, part.records) for part in parts),
         clock.sums((part.ended or 0, part.records) for part in lost),
         clock.sums((at, part.records) for part, at in history.delivered.items()),
+        clock.sums(
+            (at, repeated)
+            for part, at in history.delivered.items()
+            if (repeated := _repeated(part, facts))
+        ),
     )
 
 
@@ -388,6 +415,7 @@ def _box(
         -1 if delivered is None else clock.shown(delivered),
         part.outcome,
         part.epoch,
+        _repeated(part, facts),
     )
 
 

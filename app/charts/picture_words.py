@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from topicproof.app.charts.picture_log import Part
+from topicproof.backend.errors import UsageError
 from topicproof.backend.faults.by_hand import is_by_hand, strike_sentence
+from topicproof.backend.faults.fault import Fault, Side
+from topicproof.backend.faults.kinds import CRASH, ERROR, HIJACK, OPEN, ZOMBIE, parse_fault
 from topicproof.backend.sink.entries import (
     EVERY_PARTITION,
     Declared,
@@ -52,11 +55,11 @@ def journal_event(entry: Entry, names: Mapping[Place, str], portions: bool) -> s
         return f"{_TOLD[entry.what]}: {_cut(entry.said)}."
     if isinstance(entry, GenerationBegun):
         return (
-            f"Generation {entry.generation} of the query begins: workers of earlier ones can no"
-            " longer write."
+            f"Spark starts the query again (generation {entry.generation}): new workers, and old"
+            " ones are locked out."
         )
     if isinstance(entry, TaskFailed):
-        return f"A task fails: {entry.error}."
+        return f"A task of Spark fails ({entry.error}). Spark runs it again."
     worker = names.get((entry.source_topic, entry.source_partition))
     if isinstance(entry, FaultFired) and entry.source_partition == EVERY_PARTITION:
         worker = "every source partition"
@@ -70,9 +73,53 @@ def journal_event(entry: Entry, names: Mapping[Place, str], portions: bool) -> s
             else f"A worker takes over {worker} at offset {entry.next_offset:,}."
         )
     if isinstance(entry, FaultFired):
-        by_hand = strike_sentence(entry, worker)
-        return f"{by_hand or f'The fault {entry.fault} strikes the worker of {worker}'}."
+        return f"{strike_sentence(entry, worker) or _planned(entry, worker)}."
     return _ended(entry, worker, portions)
+
+
+def strikes_worker(entry: FaultFired) -> bool:
+    """Whether a fault strikes the worker that claims it. Others strike the brokers or the sink when
+    a worker has come so far."""
+    if is_by_hand(entry.fault):
+        return True
+    fault = _fault(entry)
+    return fault is not None and fault.kind.side is Side.WORKER
+
+
+def _fault(entry: FaultFired) -> Fault | None:
+    """Returns a planned fault; None for one of another version, or made up by whoever may write to
+    the journal."""
+    try:
+        return parse_fault(entry.fault)
+    except UsageError:
+        return None
+
+
+_STRIKES: Mapping[str, str] = {
+    CRASH.name: "The worker of {worker} is killed",
+    ERROR.name: "The worker of {worker} raises an error",
+    ZOMBIE.name: "The worker of {worker} is stopped, but not killed,",
+    HIJACK.name: "Another process takes over the transactional id of the worker of {worker}",
+}
+"""What happens to a worker, by kind of fault."""
+
+
+def _planned(entry: FaultFired, worker: str) -> str:
+    """Returns what a planned fault does when it fires, without a full stop."""
+    fault = _fault(entry)
+    if fault is None:
+        return f"The fault {_cut(entry.fault)}, which this version does not know, fires at {worker}"
+    when = f"in its transaction {entry.sequence} ({fault.kind.name})"
+    if fault.kind.name == OPEN.name:
+        return (
+            "Another producer opens a transaction in the sink, and does not end it"
+            f" ({fault.kind.name})"
+        )
+    if fault.kind.name in _STRIKES:
+        return f"{_STRIKES[fault.kind.name].format(worker=worker)} {when}"
+    if fault.kind.side is Side.WORKER:
+        return f"The fault {fault.kind.name} strikes the worker of {worker} {when}"
+    return f"The fault {fault.kind.name} begins, when {worker} is at transaction {entry.sequence}"
 
 
 def _ended(entry: TransactionEnded, worker: str, portions: bool) -> str | None:
@@ -82,7 +129,10 @@ def _ended(entry: TransactionEnded, worker: str, portions: bool) -> str | None:
     if entry.outcome is Declared.ABORTED:
         return f"The worker of {worker} aborts its transaction: {_cut(entry.reason)}."
     if entry.outcome is Declared.FENCED:
-        return f"The worker of {worker} is fenced: {_cut(entry.reason)}."
+        return (
+            f"The old worker of {worker} writes, and Kafka refuses it: a newer one has its"
+            f" transactional id ({_cut(entry.reason)})."
+        )
     return f"The worker of {worker} does not know how its transaction ended: {_cut(entry.reason)}."
 
 

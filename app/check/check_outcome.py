@@ -8,8 +8,8 @@ import streamlit as st
 
 from topicproof.app import wording
 from topicproof.app.run import run_progress
-from topicproof.app.session.access import open_history
-from topicproof.app.session.shown_errors import show_errors
+from topicproof.app.session.access import open_history, show_errors
+from topicproof.app.shell.url_state import verdict_params
 from topicproof.backend.history.store import Run, State
 from topicproof.backend.judging.judge import STEPS
 from topicproof.backend.runs.context import stop
@@ -83,5 +83,5 @@ def result(settings: Settings, run: Run) -> None:
                 "views/compare.py",
                 label="Compare both levels of the sink",
                 icon=":material/compare:",
-                query_params={"topic": run.facts.sink},
+                query_params={"topic": run.facts.sink, **verdict_params(run.id)},
             )

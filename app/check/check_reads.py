@@ -15,20 +15,27 @@ from topicproof.app.session.access import open_history
 from topicproof.app.session.connection import decoders
 from topicproof.app.session.page_masks import require_unmasked
 from topicproof.backend.address import Address, Sides
+from topicproof.backend.contracts.contract import make_contract, parse_fields
+from topicproof.backend.contracts.contract_text import (
+    LABELS,
+    identity_words,
+    match_terms,
+    side_label,
+    spell,
+)
+from topicproof.backend.contracts.draft import Draft, draft_from
+from topicproof.backend.contracts.lint import lint, needs_spark
+from topicproof.backend.contracts.sample import Sample, older_outputs, samples
 from topicproof.backend.errors import ContractError, Mistake, TopicproofError
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.history.kept_contracts import find
 from topicproof.backend.history.store import Run
-from topicproof.backend.judging.contract import make_contract, parse_fields
-from topicproof.backend.judging.contract_draft import Draft, draft_from
-from topicproof.backend.judging.contract_lint import lint, needs_spark
-from topicproof.backend.judging.contract_text import LABELS, side_label, spell
-from topicproof.backend.judging.sample import Sample, older_outputs, samples
 from topicproof.backend.runs.sides import SideSettings
 from topicproof.backend.services.keeper import Services, services
-from topicproof.backend.services.spark import spark_session
+from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import Settings
+from topicproof.validators.lineage.identity import KEY
 
 CONTRACT = "contract.yaml"
 
@@ -147,3 +154,17 @@ def of_run(settings: Settings, run: Run) -> Origin:
         option: run.plan[option] for option in ("guarantee", "identity") if option in run.plan
     }
     return Origin(fields | terms, name)
+
+
+def matched_by(settings: Settings, run: Run) -> str | None:
+    """Returns what a check matched records by, in words; None if that is not known."""
+    identity = run.plan.get("identity")
+    if identity == KEY and run.plan.get("contract"):
+        # Plans of earlier versions have `key` for whatever is matched by its content.
+        try:
+            whole = make_contract(dict(of_run(settings, run).fields), "clusters" in run.plan)
+        except TopicproofError:
+            return None
+        sinks = [contract for contract in whole.each() if run.facts.sink in contract.of.names]
+        identity = match_terms(sinks[0].terms(None).match) if sinks else None
+    return identity_words(identity) if identity else None

@@ -4,13 +4,14 @@ and a reload keeps it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
 
 from topicproof.app.wording import KIND_TITLES
-from topicproof.backend.judging.contract import PLACEHOLDER
-from topicproof.backend.judging.contract_text import identity_of, labels_of, side_label, side_of
+from topicproof.backend.contracts.contract import PLACEHOLDER
+from topicproof.backend.contracts.contract_text import identity_of, labels_of, side_label, side_of
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Guarantee, Order
 
@@ -30,6 +31,30 @@ GUARANTEE_WORDS = {
     Guarantee.AT_MOST_ONCE: "at most once",
 }
 RANGE_WORDS = {"whole": "everything ever written", "retained": "what Kafka still holds"}
+
+
+@dataclass(frozen=True)
+class ThresholdWidget:
+    """How the form asks for a threshold (validators/thresholds.py)."""
+
+    label: str
+    help: str
+    step: float = 1
+    limit_max: float | None = None
+
+
+THRESHOLDS = {
+    "pending": ThresholdWidget(
+        "Warn above this many pending offsets",
+        "Pending offsets are withheld from read_committed consumers by an open transaction.",
+    ),
+    "aborted_share": ThresholdWidget(
+        "Warn above this aborted share",
+        "Aborted records as a share of all records of the sink, from 0 to 1.",
+        step=0.05,
+        limit_max=1.0,
+    ),
+}
 
 Changed = Callable[[dict[str, Any]], None]
 """Takes the contract's fields after a change."""
@@ -274,40 +299,25 @@ def _further(terms: _Terms) -> None:
 def _warnings(terms: _Terms) -> None:
     """Shows the thresholds that warn about transactions."""
     warn = terms.fields.get("warn")
-    now: dict[str, Any] = dict(warn) if isinstance(warn, Mapping) else {}
+    limits: dict[str, Any] = dict(warn) if isinstance(warn, Mapping) else {}
+    keys = {name: _shown(name, limits.get(name)) for name in THRESHOLDS}
 
     def warned() -> None:
-        values = {
-            "pending": st.session_state[pending],
-            "aborted_share": st.session_state[share],
-        }
-        thresholds = {name: value for name, value in values.items() if value is not None}
-        terms.set(warn=thresholds or None)
+        values = {name: st.session_state[key] for name, key in keys.items()}
+        terms.set(warn={name: value for name, value in values.items() if value is not None} or None)
 
-    pending = _shown("pending", now.get("pending"))
-    share = _shown("aborted_share", now.get("aborted_share"))
-    left, right = st.columns(2)
-    left.number_input(
-        "Warn above this many pending offsets",
-        min_value=0,
-        value=None,
-        step=1,
-        key=pending,
-        on_change=warned,
-        placeholder="never",
-        help="Pending offsets are withheld from read_committed consumers by an open transaction.",
-    )
-    right.number_input(
-        "Warn above this aborted share",
-        min_value=0.0,
-        max_value=1.0,
-        value=None,
-        step=0.05,
-        key=share,
-        on_change=warned,
-        placeholder="never",
-        help="Aborted records as a share of all records of the sink, from 0 to 1.",
-    )
+    for column, (name, widget) in zip(st.columns(len(THRESHOLDS)), THRESHOLDS.items(), strict=True):
+        column.number_input(
+            widget.label,
+            min_value=type(widget.step)(0),
+            max_value=widget.limit_max,
+            value=None,
+            step=widget.step,
+            key=keys[name],
+            on_change=warned,
+            placeholder="never",
+            help=widget.help,
+        )
 
 
 def _shown(name: str, value: Any) -> str:

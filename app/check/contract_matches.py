@@ -10,7 +10,7 @@ import streamlit as st
 
 from topicproof.app import wording
 from topicproof.app.check.check_reads import TopicSamples
-from topicproof.backend.judging.contract_preview import Match, Preview, identity_only, preview
+from topicproof.backend.contracts.preview import Match, Preview, identity_only, preview
 from topicproof.backend.kafka.browse.records import as_text
 
 IDENTITY_CHARACTERS = 60

@@ -6,10 +6,9 @@ import pandas as pd
 import streamlit as st
 
 from topicproof.app import wording
-from topicproof.app.session.access import note_look
+from topicproof.app.session.access import note_look, show_errors
 from topicproof.app.session.connection import running_kafka
 from topicproof.app.session.page_masks import require_unmasked
-from topicproof.app.session.shown_errors import show_errors
 from topicproof.backend.address import Address
 from topicproof.backend.commands.show import balances
 from topicproof.backend.history.store import Run

@@ -4,8 +4,8 @@
 // played, stepped and scrubbed both ways. Names come from topics: they are drawn, or set as text,
 // and never become markup.
 
-const [LANE, WORKER, FIRST, END, RECORDS, BEGINS, WRITTEN, ENDED, DELIVERED, OUTCOME] =
-  Array(10).keys();
+const [LANE, WORKER, FIRST, END, RECORDS, BEGINS, WRITTEN, ENDED, DELIVERED, OUTCOME, , REPEATED] =
+  Array(12).keys();
 const FLIGHT_MS = 320; // of a record, in ms of the picture
 const APART_MS = 30; // between the dots of one box
 const FALL_MS = 420;
@@ -100,7 +100,11 @@ class View {
     on(this.buttons.on, "click", () => this.step(1));
     on(this.buttons.live, "click", () => this.follow());
     on(this.buttons.whole, "click", () => this.present());
-    on(document, "fullscreenchange", () => this.wake(true));
+    on(document, "fullscreenchange", () => {
+      const whole = this.root.fullscreenElement === this.figure;
+      this.buttons.whole.textContent = whole ? "Exit full screen" : "Full screen";
+      this.wake(true);
+    });
     on(this.range, "input", () => this.stop(Number(this.range.value)));
     on(this.speeds, "change", () => this.wake());
     on(find(this.root, "details"), "toggle", () => this.tell());
@@ -139,6 +143,9 @@ class View {
     else this.at = mapped(data.clock, 1, 0, now);
     if (this.following && this.still.matches) this.at = this.length;
     if (!data.live) this.following = false;
+    // What happened live in a blink is played again at the speed of a picture that was reopened.
+    if (before?.live && !data.live) this.speeds.value = this.pace();
+    find(this.root, ".twice").hidden = !data.boxes.some((box) => box[REPEATED] > 0);
     this.range.max = this.length;
     this.buttons.live.hidden = !data.live;
     this.root.querySelector(".left-out").textContent = data.left_out.length
@@ -150,9 +157,14 @@ class View {
     this.wake(before === null);
   }
 
-  start() {
+  /** The speed at which the whole picture is played in about `PLAY_MS`. */
+  pace() {
     const slowest = this.length / PLAY_MS;
-    const speed = SPEEDS.find((each) => each >= slowest) ?? SPEEDS[SPEEDS.length - 1];
+    return SPEEDS.find((each) => each >= slowest) ?? SPEEDS[SPEEDS.length - 1];
+  }
+
+  start() {
+    const speed = this.pace();
     this.speeds.replaceChildren();
     for (const each of SPEEDS) {
       const option = document.createElement("option");
@@ -264,7 +276,10 @@ class View {
     const events = this.data.events;
     let n = -1;
     while (n + 1 < events.length && events[n + 1].at <= this.at) n += 1;
-    const said = n < 0 ? "Nothing has happened yet." : events[n].says;
+    const nothing = this.data.live
+      ? "Waiting for the first record. Spark takes up to half a minute to start its workers."
+      : "Nothing has happened yet.";
+    const said = n < 0 ? nothing : events[n].says;
     if (this.says.textContent !== said) this.says.textContent = said;
   }
 
@@ -487,6 +502,7 @@ class View {
       aborted: theme.ABORTED,
     }[state];
     draw.strokeRect(x + 0.5, y - tall + 0.5, Math.max(1, px - 1), 2 * tall - 1);
+    if (box[REPEATED] > 0 && state === "committed") twice(draw, x, y - tall, px, theme);
     if (state === "aborted") cross(draw, x + px / 2, y, Math.min(6, px / 2 - 1));
     if (flash > 0) {
       draw.strokeStyle = theme.text;
@@ -647,6 +663,8 @@ class View {
     const all = sum("uncommitted", this.at);
     const aborted = sum("aborted", this.at);
     const committed = sum("committed", this.at);
+    const repeated = sum("repeated", this.at);
+    const twiceOver = repeated ? `${number(repeated)} of them again` : "";
     const waits = Math.max(0, all - aborted - committed);
     const most = Math.max(1, sum("uncommitted", this.length));
     const x = compact ? 0 : workerX;
@@ -655,12 +673,12 @@ class View {
     const narrow = width < NARROW_PX;
     const [unit, of, at] = narrow ? ["", "", ""] : [" records", " of them", " at the gate"];
     const rows = [
-      ["read_uncommitted gets", all, aborted ? `${number(aborted)}${of} aborted` : "", [
+      ["read_uncommitted gets", all, aborted ? `${number(aborted)}${of} aborted` : twiceOver, [
         [committed, this.theme.COMMITTED],
         [waits, this.stripes],
         [aborted, this.theme.MARKER],
       ]],
-      ["read_committed gets", committed, waits ? `${number(waits)} wait${at}` : "", [
+      ["read_committed gets", committed, waits ? `${number(waits)} wait${at}` : twiceOver, [
         [committed, this.theme.COMMITTED],
       ]],
     ];
@@ -717,6 +735,18 @@ function cross(draw, x, y, half) {
     line(draw, x - half, y - half, x + half, y + half);
     line(draw, x - half, y + half, x + half, y - half);
   }
+}
+
+/** A box whose records are repeats of earlier ones. */
+function twice(draw, x, top, px, theme) {
+  draw.fillStyle = theme.strike;
+  draw.fillRect(x, top, px, 4);
+  if (px < 18) return;
+  draw.font = `700 10px ${theme.font}`;
+  draw.textAlign = "right";
+  draw.fillRect(x + px - 17, top, 17, 12);
+  draw.fillStyle = "#fff";
+  draw.fillText("2×", x + px - 2, top + 6);
 }
 
 /** A fill of diagonal stripes. */

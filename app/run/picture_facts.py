@@ -3,22 +3,28 @@ the headers that name each producer's source partition."""
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import streamlit as st
 
 from topicproof.app.charts.picture import RunFacts, picture
 from topicproof.app.charts.picture_words import Place
 from topicproof.app.session.connection import running_kafka
-from topicproof.app.session.snapshots import fresh_snapshot
-from topicproof.app.topic.snapshot import Snapshot
+from topicproof.app.session.reports import kept_report
+from topicproof.app.topic.snapshot import Snapshot, fresh_snapshot
 from topicproof.backend.address import Address
+from topicproof.backend.evidence.findings import PARQUET
+from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.history.run_state import Names
 from topicproof.backend.history.store import Run
 from topicproof.backend.kafka.browse.writers import Writer, writers_at
@@ -27,13 +33,19 @@ from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.entries import StampedEntry, TaskStarted
 from topicproof.backend.sink.journal import JournalReader
+from topicproof.validators.kinds import duplicate
 
+LOG = logging.getLogger("topicproof.picture")
 OFFSETS_MAX = 1_000_000
 """A sink with more offsets is not drawn: reading its log again and again takes time from the
 run."""
 PRODUCERS_READ_MAX = 12
 """Producers whose headers are read in one look; the next look reads further ones."""
+ENTRIES_MAX = 20_000
+"""Newest entries of the journal that are kept: each look goes over all of them, once a second."""
 AGE_MAX_S = 0.5
+REPEATED_MAX = 1_000_000
+"""Repeated records that are marked."""
 
 
 @dataclass
@@ -41,7 +53,7 @@ class RunFollower:
     """The journal and the producers of one run, kept from look to look."""
 
     reader: JournalReader
-    entries: list[StampedEntry] = field(default_factory=list)
+    entries: deque[StampedEntry] = field(default_factory=lambda: deque(maxlen=ENTRIES_MAX))
     writers: dict[int, Writer] = field(default_factory=dict)
     """What the records of each producer id say."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -54,7 +66,7 @@ class RunFollower:
     max_entries=4, ttl="10m", show_spinner=False, on_release=lambda follower: follower.close()
 )
 def _follower(run_id: str, bootstrap: str, journal: str, _client: Mapping[str, str]) -> RunFollower:  # noqa: ARG001 - the run is part of the key
-    return RunFollower(JournalReader(Address(bootstrap, _client), journal))
+    return RunFollower(JournalReader(Address(bootstrap, _client), journal, newest=ENTRIES_MAX))
 
 
 def drawable(run: Run) -> Names | None:
@@ -99,7 +111,7 @@ def look(settings: Settings, kafka: Services, run: Run, names: Names) -> RunFact
     follower = _follower(run.id, kafka.bootstrap, names.journal, settings.client)
     plain = _plain(snapshot)
     with follower.lock:
-        follower.entries += follower.reader.stamped_news()
+        follower.entries.extend(follower.reader.stamped_news())
         entries = tuple(follower.entries)
         _learn(address, names.sink, snapshot, plain, follower)
         by_producer = dict(follower.writers)
@@ -122,7 +134,36 @@ def look(settings: Settings, kafka: Services, run: Run, names: Names) -> RunFact
         writers,
         _period(run, snapshot),
         before,
+        _repeated(settings, run, names.sink),
     )
+
+
+def _repeated(settings: Settings, run: Run, sink: str) -> dict[int, list[int]]:
+    """Returns the offsets of records that repeat an earlier one, by partition, as the verdict of a
+    run that has ended found them; nothing without its evidence."""
+    path = run.folder(settings) / EVIDENCE / PARQUET
+    if run.alive or not path.is_file():
+        return {}
+    # Of several stages the last one is drawn, and the verdict end to end is on the same sink.
+    report = kept_report(settings, run)
+    if report is None or sink not in report.sink.topics:
+        return {}
+    try:
+        table = pq.read_table(
+            path,
+            columns=["partition", "offset"],
+            filters=pc.field("kind") == duplicate.NAME,
+        )
+    except (OSError, pa.ArrowInvalid) as error:
+        # The Verdict page says what is wrong with the evidence; the picture lacks its marks.
+        LOG.warning("The findings of %s cannot be read (%s).", run.id, type(error).__name__)
+        return {}
+    repeated: dict[int, list[int]] = {}
+    for row in table.slice(0, REPEATED_MAX).to_pylist():
+        topic, partition = report.sink.place(row["partition"])
+        if topic == sink:
+            repeated.setdefault(partition, []).append(row["offset"])
+    return {partition: sorted(offsets) for partition, offsets in repeated.items()}
 
 
 def _sources(address: Address, run: Run, names: Names) -> dict[Place, tuple[int, int]]:
@@ -156,7 +197,7 @@ def _learn(
     if unknown.empty:
         return
     places = list(zip(unknown["partition"], unknown["first_offset"], strict=True))
-    named = writers_at(address, topic, places)
+    named = writers_at(address, topic, snapshot.ranges, places)
     for producer, place in zip(unknown["producer_id"], places, strict=True):
         follower.writers[int(producer)] = named[place]
 

@@ -39,6 +39,7 @@ HTML = """
     <li class="committed"><i></i>committed</li>
     <li class="waits"><i></i>committed, waits behind the gate</li>
     <li class="aborted"><i>✕</i>aborted</li>
+    <li class="twice" hidden><i>2×</i>the same output again</li>
     <li class="gate"><i></i>gate: the last stable offset (LSO)</li>
   </ul>
   <p class="left-out"></p>

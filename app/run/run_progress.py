@@ -7,10 +7,10 @@ import streamlit as st
 from topicproof.app import wording
 from topicproof.app.charts.picture_words import worker_names
 from topicproof.app.charts.withheld import withheld_figure
-from topicproof.app.session.access import may, open_history
+from topicproof.app.session.access import may, open_history, show_errors
 from topicproof.app.session.page_masks import shown_error
-from topicproof.app.session.shown_errors import show_errors
 from topicproof.app.shell import downloads
+from topicproof.app.shell.url_state import verdict_params
 from topicproof.backend.commands.show import side_effects
 from topicproof.backend.faults.by_hand import FREEZE_S, Freeze, Kill, Strike
 from topicproof.backend.faults.fault import Side
@@ -69,9 +69,9 @@ def figures(run: Run) -> None:
     )
     fenced = counts.fenced
     row.metric(
-        "Transactions",
-        f"{counts.committed:,}",
-        f"and {counts.aborted:,} aborted" + (f", {fenced:,} fenced" if fenced else ""),
+        "Transactions declared",
+        f"{counts.committed:,} committed",
+        f"{counts.aborted:,} aborted" + (f", {fenced:,} fenced" if fenced else ""),
         delta_color="off",
         delta_arrow="off",
         border=True,
@@ -199,8 +199,8 @@ def striking(settings: Settings, run: Run, always: bool = False) -> None:
     if not places or not (planned or (always and run.alive)):
         return
     refused = None if may(Action.STRIKE) else "Your role may not strike a run."
-    no_kill = refused or why_no_kill(run)
-    no_freeze = refused or why_no_freeze(settings, run)
+    no_kill = refused or wording.plain(why_no_kill(run) or "")
+    no_freeze = refused or wording.plain(why_no_freeze(settings, run) or "")
     names = worker_names(places)
     fault: Strike | None = None
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -210,14 +210,14 @@ def striking(settings: Settings, run: Run, always: bool = False) -> None:
             format_func=lambda option: f"worker of {wording.plain(names[option])}",
             key=f"worker {run.id}",
             label_visibility="collapsed",
-            disabled=no_kill is not None,
+            disabled=bool(no_kill),
             width=WORKER_PX,
         )
         if st.button(
             "Kill this worker now",
             key=f"kill {run.id}",
             icon=":material/bolt:",
-            disabled=no_kill is not None or place is None,
+            disabled=bool(no_kill) or place is None,
             help=no_kill
             or "Kills its process with SIGKILL as soon as it runs a task. To Kafka it looks like a"
             " power cut.",
@@ -227,18 +227,18 @@ def striking(settings: Settings, run: Run, always: bool = False) -> None:
             f"Freeze the network for {FREEZE_S} s",
             key=f"freeze {run.id}",
             icon=":material/ac_unit:",
-            disabled=no_freeze is not None,
+            disabled=bool(no_freeze),
             help=no_freeze
             or "Nothing passes between the workers and the brokers. Connections stay open.",
         ):
             fault = Freeze()
         no_finish = None if may(Action.STOP) else "Your role may not stop a run."
-        no_finish = no_finish or why_no_finish(settings, run)
+        no_finish = no_finish or wording.plain(why_no_finish(settings, run) or "")
         if planned and st.button(
             "Finish and judge",
             key=f"finish {run.id}",
             icon=":material/flag:",
-            disabled=no_finish is not None,
+            disabled=bool(no_finish),
             help=no_finish
             or "Stops the fill, processes the inputs that are in the source, then judges the run.",
         ):
@@ -275,7 +275,10 @@ def ways(run: Run) -> None:
                 "views/compare.py",
                 label="Compare both levels of the sink",
                 icon=":material/compare:",
-                query_params={"topic": run.facts.sink},
+                query_params={
+                    "topic": run.facts.sink,
+                    **(verdict_params(run.id) if run.verdict is not None else {}),
+                },
             )
             st.page_link(
                 "views/transactions.py",

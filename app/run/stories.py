@@ -104,8 +104,8 @@ STORIES: tuple[Story, ...] = (
         "Two of five transactions are aborted on purpose after their records are sent, and are"
         " tried again. Their records stay in the topic; an abort marker after them says that they"
         " do not count.",
-        "In Compare, the orange stretches with a cross are aborted. A read_uncommitted consumer"
-        " gets them, and then their replacements; a read_committed consumer gets each output once.",
+        "Above, the boxes with a cross are aborted. A read_uncommitted consumer gets them, and then"
+        " their replacements; a read_committed consumer gets each output once.",
     ),
     Story(
         "crash",
@@ -122,9 +122,10 @@ STORIES: tuple[Story, ...] = (
         "In both runs the worker is killed with SIGKILL in the second transaction of every"
         " partition, when its records are in the log and its offset is not committed. Spark starts"
         " the task again.",
-        "With at-least-once, the killed workers' records are in the topic twice, and every"
-        " consumer gets both copies: this is allowed, and shown. With exactly-once, the first copy"
-        " is aborted when the next worker takes over, and no read_committed consumer ever gets it.",
+        "With at-least-once, the killed workers' records are in the topic twice (marked 2×), and"
+        " every consumer gets both copies: this is allowed, and shown. With exactly-once, the first"
+        " copy is aborted when the next worker takes over, and no read_committed consumer ever gets"
+        " it.",
     ),
     Story(
         "zombie",
@@ -168,8 +169,8 @@ STORIES: tuple[Story, ...] = (
         " aborted, and its successor continues at the committed offset. When you have seen enough,"
         " press Finish and judge: then every record is counted.",
         "Whatever you did, each input is committed exactly once: the verdict counts them all, and"
-        " names your strikes. Boxes with a cross were left open by killed workers. No"
-        " read_committed consumer gets them.",
+        " names your strikes. Boxes with a cross were open when you struck, or when Spark restarted"
+        " the workers. No read_committed consumer gets them.",
         "until you end it",
     ),
 )

@@ -1,13 +1,17 @@
-"""Who has this page open, and what they may do. Pages get the history only from here, so it
-knows who acts."""
+"""Who has this page open, what they may do, and what they are shown if it fails. Pages get the
+history only from here, so it knows who acts."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import streamlit as st
 
 from topicproof.app.session.connection import page_settings
 from topicproof.app.shell.entrance import current_identity
-from topicproof.backend.errors import NotPermitted
+from topicproof.app.wording import plain
+from topicproof.backend.errors import ClusterError, NotPermitted, TopicproofError
 from topicproof.backend.history.audit import allow
 from topicproof.backend.history.store import History
 from topicproof.backend.settings import Settings
@@ -54,3 +58,23 @@ def note_look(settings: Settings, subject: str) -> None:
     if look not in noted:
         allow(open_history(settings), Action.LOOK, subject)
         noted.add(look)
+
+
+@contextmanager
+def show_errors() -> Iterator[None]:
+    """Shows an error in the block on the page and stops the page: no traceback, and no silence."""
+    try:
+        yield
+    except TopicproofError as error:
+        show_error(error)
+        st.stop()
+
+
+def show_error(error: TopicproofError) -> None:
+    st.error(plain(str(error)), title=_title(error), icon=":material/error:")
+
+
+def _title(error: TopicproofError) -> str:
+    if isinstance(error, NotPermitted):
+        return "You may not do that"
+    return "The request to Kafka failed" if isinstance(error, ClusterError) else "That did not work"

@@ -21,8 +21,8 @@ from topicproof.backend.kafka.browse.overview import (
     Overview,
     TopicOverview,
     newest_records,
+    overview as take_overview,
 )
-from topicproof.backend.kafka.browse.overview import overview as take_overview
 from topicproof.backend.kafka.log.rawlog import connect
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings

@@ -10,7 +10,9 @@ import streamlit as st
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicproofError
+from topicproof.backend.formats.cache import Allowance
 from topicproof.backend.formats.formats import Formats
+from topicproof.backend.formats.limits import NEW_SCHEMAS_SECONDS_MAX
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.client import require_reachable
 from topicproof.backend.properties.registry_properties import RegistryFacts
@@ -80,7 +82,7 @@ def decoders(settings: Settings) -> Formats:
 
 @st.cache_resource(max_entries=4, show_spinner=False, on_release=Formats.close)
 def _formats(registry: RegistryFacts | None, avro: tuple[tuple[str, Path], ...]) -> Formats:
-    return Formats(registry, dict(avro))
+    return Formats(registry, dict(avro), Allowance(NEW_SCHEMAS_SECONDS_MAX))
 
 
 def topic_names(settings: Settings, kafka: Services, topic: str | None) -> list[str]:

@@ -21,17 +21,18 @@ from topicproof.backend.kafka.coordination.coordinator import (
 from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
 from topicproof.backend.kafka.coordination.share import ShareGroup, share_groups
-from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
 from topicproof.backend.kafka.coordination.transaction_state import (
+    TOPIC as STATE_TOPIC,
     client_versions,
     is_exposed,
     read_states,
 )
 from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds
+from topicproof.backend.kafka.look import LookBudget
 from topicproof.backend.kafka.mirror_offsets import Checkpoint, checkpoints
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from topicproof.validators.coordinator import OpenTransaction
+from topicproof.validators.coordinator import OpenTransaction, short_name
 from topicproof.validators.finding import Bounds
 
 COORDINATION_AGE_MAX_S = 5
@@ -53,6 +54,8 @@ class Coordination:
     only ids in the coordinators' log."""
     not_heard: str | None
     """Which brokers did not answer, and why; their information is missing above."""
+    note: str = ""
+    """What was left out; empty if nothing was."""
 
 
 def topic_coordination(settings: Settings, kafka: Services, snapshot: Snapshot) -> Coordination:
@@ -72,25 +75,36 @@ def _coordination(
     _client: Mapping[str, str],
     _snapshot: Snapshot,
 ) -> Coordination:
+    budget = LookBudget()
     try:
         with connect(Address(bootstrap, _client)) as kafka:
-            opened = open_transactions(kafka, topic, _snapshot.bounds, _snapshot.ranges)
-            producers = topic_producers(kafka, topic)
+            opened = open_transactions(
+                kafka, topic, _snapshot.bounds, _snapshot.ranges, budget=budget
+            )
+            producers = topic_producers(kafka, topic, budget=budget)
     except ClusterError as error:
         nobody = pd.DataFrame(columns=list(PRODUCER_COLUMNS))
         return Coordination((), nobody, {}, {}, {}, str(error))
     remembered = producers.dropna(subset=["transactional_id"])
     names = dict(zip(remembered["producer_id"], remembered["transactional_id"], strict=True))
+    short = producers["transactional_id"].map(short_name, na_action="ignore")
+    producers = producers.assign(transactional_id=short)
     if _snapshot.transactions.empty:
-        return Coordination(opened, producers, names, {}, {}, None)
+        return Coordination(opened, producers, _short(names), {}, {}, None, budget.note)
     try:
         reasons, log_names, exposed = _read_coordinator_log(
             bootstrap, _snapshot.bounds, _client, _snapshot.transactions, names
         )
     except ClusterError as error:
         unheard = f"The coordinators' own log: {error}"
-        return Coordination(opened, producers, names, {}, {}, unheard)
-    return Coordination(opened, producers, log_names | names, reasons, exposed, None)
+        return Coordination(opened, producers, _short(names), {}, {}, unheard, budget.note)
+    every_name = _short(log_names | names)
+    return Coordination(opened, producers, every_name, reasons, exposed, None, budget.note)
+
+
+def _short(names: Mapping[int, str]) -> dict[int, str]:
+    """Returns the names as pages show them: each stands in each row of its producer."""
+    return {producer_id: short_name(name) for producer_id, name in names.items()}
 
 
 @st.cache_resource(ttl="1h", max_entries=12, show_spinner="Reading the coordinators’ own log…")
@@ -108,12 +122,18 @@ def _read_coordinator_log(
     all_named = set(_ended["producer_id"]) <= _names.keys()
     bounds = fetch_bounds(Address(bootstrap, _client), STATE_TOPIC)
     states = read_states(
-        Address(bootstrap, _client), bounds, set(_names.values()) if all_named else None
+        Address(bootstrap, _client),
+        bounds,
+        set(_names.values()) if all_named else None,
+        topics=(within.topic,),
+        budget=LookBudget(),
     )
     places = zip(_ended["partition"], _ended["first_offset"], strict=True)
     placed_reasons = zip(places, abort_reasons(within.topic, _ended, states), strict=True)
     reasons = {place: reason for place, reason in placed_reasons if reason is not None}
-    exposed = {name: is_exposed(version) for name, version in client_versions(states).items()}
+    exposed = {
+        short_name(name): is_exposed(version) for name, version in client_versions(states).items()
+    }
     return reasons, transactional_ids(states), exposed
 
 
@@ -128,10 +148,13 @@ def topic_lags(
     taken_at: datetime,
     _client: Mapping[str, str],
     _snapshot: Snapshot,
-) -> tuple[GroupLag, ...]:
+) -> tuple[tuple[GroupLag, ...], str]:
+    """Returns the lags of the topic's groups, and what was left out."""
+    budget = LookBudget()
     opened = _coordination(bootstrap, topic, taken_at, _client, _snapshot).opened
     with connect(Address(bootstrap, _client)) as kafka:
-        return group_lags(kafka, topic, _snapshot.bounds, _snapshot.ranges, opened)
+        lags = group_lags(kafka, topic, _snapshot.bounds, _snapshot.ranges, opened, budget=budget)
+    return lags, budget.note
 
 
 @st.cache_data(
@@ -145,10 +168,15 @@ def topic_share_groups(
     taken_at: datetime,
     _client: Mapping[str, str],
     _snapshot: Snapshot,
-) -> tuple[ShareGroup, ...]:
+) -> tuple[tuple[ShareGroup, ...], str]:
+    """Returns the topic's share groups, and what was left out."""
+    budget = LookBudget()
     opened = _coordination(bootstrap, topic, taken_at, _client, _snapshot).opened
     with connect(Address(bootstrap, _client)) as kafka:
-        return share_groups(kafka, topic, _snapshot.bounds, _snapshot.ranges, opened)
+        groups = share_groups(
+            kafka, topic, _snapshot.bounds, _snapshot.ranges, opened, budget=budget
+        )
+    return groups, budget.note
 
 
 @st.cache_data(
@@ -158,6 +186,8 @@ def topic_share_groups(
 )
 def mirrored_offsets(
     bootstrap: str, topic: str, _client: Mapping[str, str]
-) -> tuple[Checkpoint, ...]:
-    mirrors = checkpoints(Address(bootstrap, _client), [topic])
-    return tuple(checkpoint for mirror in mirrors for checkpoint in mirror.found)
+) -> tuple[tuple[Checkpoint, ...], str]:
+    """Returns the offsets that mirrors translated, and what was left out."""
+    budget = LookBudget()
+    mirrors = checkpoints(Address(bootstrap, _client), [topic], budget=budget)
+    return tuple(checkpoint for mirror in mirrors for checkpoint in mirror.found), budget.note

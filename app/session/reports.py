@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import streamlit as st
 from pyarrow import ArrowInvalid
 
+from topicproof.app.session.access import open_history
 from topicproof.app.session.byte_budget import byte_budget
 from topicproof.app.session.page_masks import hidden_fields, hides_parts
 from topicproof.app.session.run_reads import newest_runs
 from topicproof.app.topic.topic_findings import TopicFindings, read_topic_findings
 from topicproof.app.wording import plain
 from topicproof.backend.errors import NotPermitted, TopicproofError, UsageError
-from topicproof.backend.evidence.copy import without_transactions, without_values
+from topicproof.backend.evidence.copy import without_headers, without_values
 from topicproof.backend.evidence.folder import REPORT, evidence_hash, evidence_in
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.stage_verdicts import stage_folder
@@ -29,15 +31,21 @@ MARK_BYTES = 1_000
 def report_text(settings: Settings, run: Run, stage: str | None = None) -> str | None:
     """Reads the report of the run, or of one of its stages, from its folder; None if there is none
     yet."""
-    path = (
-        run.folder(settings) if stage is None else stage_folder(run.folder(settings), stage)
-    ) / REPORT
+    path = _report_folder(settings, run, stage) / REPORT
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UsageError(f"The report {path} cannot be read: {error.strerror}.") from error
+
+
+def _report_folder(settings: Settings, run: Run, stage: str | None) -> Path:
+    folder = run.folder(settings)
+    # The name is from an address, so only one that the run has may become a path.
+    if stage is None or stage not in run.facts.results.verdicts:
+        return folder
+    return stage_folder(folder, stage)
 
 
 def parsed_report(text: str) -> Report:
@@ -51,7 +59,7 @@ def shown_report(settings: Settings, run: Run, report: Report) -> Report:
     topics are masked for this person; otherwise the same one."""
     if not _hidden(settings, run, report):
         return report
-    return without_transactions(without_values(report))
+    return without_headers(without_values(report))
 
 
 def _hidden(settings: Settings, run: Run, report: Report) -> bool:
@@ -59,11 +67,11 @@ def _hidden(settings: Settings, run: Run, report: Report) -> bool:
     return bool(hidden_fields(settings, *topics)) or hides_parts(settings, run)
 
 
-def kept_report(settings: Settings, run: Run) -> Report | None:
-    """Returns the run's report; None if there is no readable one. Raises NotPermitted if this
-    person's login has ended."""
+def kept_report(settings: Settings, run: Run, stage: str | None = None) -> Report | None:
+    """Returns the report of the run or of one of its stages; None if there is no readable one.
+    Raises NotPermitted if this person's login has ended."""
     try:
-        text = report_text(settings, run)
+        text = report_text(settings, run, stage)
         return None if text is None else shown_report(settings, run, parsed_report(text))
     except NotPermitted:
         raise
@@ -86,24 +94,50 @@ def judged_run(runs: Sequence[Run], topic: str) -> Run | None:
     )
 
 
-def newest_findings(settings: Settings, topic: str) -> TopicFindings | None:
-    """Returns what the newest verdict on the topic found in it; None without a verdict. Shows why
-    if its evidence cannot be read."""
-    run = judged_run(newest_runs(settings), topic)
-    report = None if run is None else kept_report(settings, run)
-    return None if run is None or report is None else findings_of(settings, run, report, topic)
+def verdict_findings(
+    settings: Settings, topic: str, run_id: str = "", stage: str | None = None
+) -> TopicFindings | None:
+    """Returns what a verdict found in the topic: that of the run, or of one of its stages; without
+    a run the newest verdict on the topic. None without a verdict. Shows a notice if the run has
+    none on this topic, and why if its evidence cannot be read."""
+    runs = newest_runs(settings)
+    run = judged_run(runs, topic)
+    report = None
+    if run_id:
+        try:
+            run = open_history(settings).get(run_id)
+            stage = stage if stage in run.facts.results.verdicts else None
+            report = kept_report(settings, run, stage)
+            missing = report is None or topic not in (*report.source.topics, *report.sink.topics)
+        except UsageError:
+            missing = True
+        if missing:
+            st.warning(
+                f"{plain(run_id)} has no verdict on {plain(topic)}. What is marked is of the newest"
+                " verdict on it.",
+                icon=":material/info:",
+            )
+            return verdict_findings(settings, topic)
+    elif run is not None:
+        report = kept_report(settings, run)
+    if run is None or report is None:
+        return None
+    return findings_of(settings, run, report, topic, stage if run_id else None)
 
 
-def findings_of(settings: Settings, run: Run, report: Report, topic: str) -> TopicFindings | None:
-    """Returns what the run's verdict found in the topic; nothing if parts of its topics are masked
-    for this person, whose values it could tell. Shows why if its evidence cannot be read."""
+def findings_of(
+    settings: Settings, run: Run, report: Report, topic: str, stage: str | None = None
+) -> TopicFindings | None:
+    """Returns what the run's verdict, or that of one of its stages, found in the topic; nothing if
+    parts of its topics are masked for this person, whose values it could tell. Shows why if its
+    evidence cannot be read."""
     if _hidden(settings, run, report):
         return None
     try:
-        evidence = evidence_in(run.folder(settings))[0]
+        evidence = evidence_in(_report_folder(settings, run, stage))[0]
         key = ("findings", evidence_hash(evidence), topic, run.id)
         return byte_budget().get(
-            key, lambda: read_topic_findings(evidence, report, run.id, topic), _size_of
+            key, lambda: read_topic_findings(evidence, report, run.id, topic, stage), _size_of
         )
     except (TopicproofError, OSError, ArrowInvalid) as error:
         st.warning(

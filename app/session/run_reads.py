@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import streamlit as st
 
 from topicproof.app.session.access import open_history
-from topicproof.backend.evidence.folder import evidence_hash
+from topicproof.backend.errors import EvidenceError
+from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.evidence_export import export_zip
-from topicproof.backend.history.signoff import Signoff, signoffs, standing_text
+from topicproof.backend.history.signoff import run_standings
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.settings import Settings
 
 RUNS_SHOWN = 200
+DOWNLOAD_BYTES_MAX = 100_000_000
+"""Bytes of evidence that the dashboard hands over. It packs them in its own memory."""
 
 
 def newest_runs(settings: Settings) -> list[Run]:
@@ -33,19 +35,20 @@ def run_of_url(settings: Settings) -> Run | None:
 
 def signoff_standings(settings: Settings, runs: Sequence[Run]) -> dict[str, str]:
     """Returns each run's sign-off standing in words."""
-    signed: dict[str, list[Signoff]] = {}
-    for signoff in signoffs(open_history(settings)):
-        signed.setdefault(signoff.run, []).append(signoff)
-    today = datetime.now(UTC).date()
-    return {
-        run.id: (standing_text(signed.get(run.id, []), evidence_hash(run.folder(settings)), today))
-        for run in runs
-    }
+    return run_standings(open_history(settings), runs)
+
+
+def evidence_bytes(settings: Settings, run: Run) -> int:
+    """Returns the size of the files of a run's evidence."""
+    folder = run.folder(settings) / EVIDENCE
+    return sum(path.lstat().st_size for path in folder.rglob("*"))
 
 
 def zipped_evidence(history: History, run: Run, payloads: Payloads) -> bytes:
-    """Packs the run's evidence and its sign-offs as a zip file. Raises EvidenceError,
-    NotPermitted."""
+    """Packs the run's evidence and its sign-offs as a zip file. Raises EvidenceError, also for more
+    than `DOWNLOAD_BYTES_MAX`; NotPermitted."""
+    if evidence_bytes(history.settings, run) > DOWNLOAD_BYTES_MAX:
+        raise EvidenceError(f"The evidence of {run.id} is too large for a page to hand over.")
     with TemporaryDirectory(prefix="topicproof-zip-") as folder:
         packed = Path(folder) / f"{run.id}.zip"
         export_zip(history, run, packed, payloads)

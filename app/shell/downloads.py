@@ -1,5 +1,5 @@
-"""Downloads: records with their offsets and fates as CSV, JSON or Parquet; a chart as a standalone
-page.
+"""Charts that react to clicks, and downloads: records with their offsets and fates as CSV, JSON or
+Parquet, a chart as a standalone page.
 
 `client.disableDataExport` in .streamlit/config.toml (or STREAMLIT_CLIENT_DISABLE_DATA_EXPORT=true)
 removes them, together with the downloads of Streamlit's own tables.
@@ -19,11 +19,12 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
+from topicproof.app.charts.layout import Pointer
 from topicproof.app.session.access import may, open_history
 from topicproof.app.session.connection import page_settings
-from topicproof.app.topic.payload import decoded_part
+from topicproof.app.topic.payload import EXPORT, RowDecoder
 from topicproof.backend.characters import defused
-from topicproof.backend.formats.formats import Formats
+from topicproof.backend.formats.formats import Decoder, Formats
 from topicproof.backend.history.audit import allow
 from topicproof.backend.kafka.browse.records import Record
 from topicproof.backend.kafka.browse.search import Row
@@ -36,18 +37,18 @@ PICTURE_ONLY: dict[str, Any] = {"displaylogo": False, "modeBarButtons": [["toIma
 
 
 def record_frame(
-    topic: str, rows: Sequence[Record | Row], formats: Formats | None = None
+    topic: str, rows: Sequence[Record | Row], formats: Decoder | None = None
 ) -> pd.DataFrame:
     """Returns one row per offset: topic, partition, offset, fate, timestamp (ISO 8601, UTC),
     transaction or producer, size (bytes of key, value and headers), key, value, headers (a JSON
-    array of name and value), decoded (the value as JSON text) and schema (its format and schema, or
-    why it is not decoded).
+    array of name and value), decoded (the value as JSON text, within the limits of `EXPORT` for all
+    rows) and schema (its format and schema, or why it is not decoded).
 
     Bytes that are not UTF-8 become Base64 after `base64:`, so nothing is lost and nothing is
     guessed. An offset without a record (a marker, a hole) has no timestamp, key and value.
     """
-    formats = Formats() if formats is None else formats
-    decoded = [decoded_part(row, topic, formats) for row in rows]
+    decoder = RowDecoder(Formats() if formats is None else formats, topic, EXPORT)
+    texts = [decoder.text(row) for row in rows]
     return pd.DataFrame(
         {
             "topic": [topic] * len(rows),
@@ -62,8 +63,8 @@ def record_frame(
             "headers": [
                 json.dumps([[name, _text(value)] for name, value in row.headers]) for row in rows
             ],
-            "decoded": [None if part is None else part.text for part in decoded],
-            "schema": [None if part is None else part.account for part in decoded],
+            "decoded": [text for text, _account in texts],
+            "schema": [account for _text, account in texts],
         }
     )
 
@@ -204,3 +205,22 @@ def _text(value: bytes | None) -> str | None:
         return value.decode()
     except UnicodeDecodeError:
         return "base64:" + base64.b64encode(value).decode()
+
+
+def clickable(
+    figure: go.Figure, pointer: Pointer | None, key: str, clicked: Callable[[], None], alt: str
+) -> None:
+    """Draws the chart, and the pointer over it. `clicked` finds the clicked item in the session
+    state, under `key`."""
+    with st.container(gap=None):
+        # The pointer lies over the chart rather than in it: otherwise a browser would redraw the
+        # whole chart to move it.
+        st.html(pointer.html() if pointer is not None else "<div></div>")
+        st.plotly_chart(
+            figure,
+            key=key,
+            on_select=clicked,
+            selection_mode="points",
+            config=PICTURE_ONLY,
+            alt=alt,
+        )

@@ -16,12 +16,14 @@ import secrets
 
 from starlette.exceptions import HTTPException
 from streamlit.runtime import memory_media_file_storage, memory_uploaded_file_manager
-from streamlit.runtime.media_file_storage import MediaFileKind
+from streamlit.runtime.media_file_storage import MediaFileKind, MediaFileStorageError
 from streamlit.runtime.memory_media_file_storage import MemoryFile, MemoryMediaFileStorage
 from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
 from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 
 KEY_BYTES, NAME_BYTES = 32, 32
+DOWNLOADED_BYTES_MAX = 512_000_000
+"""Bytes of all downloads of all sessions together. Streamlit drops what no page shows any more."""
 UPLOADS_PER_SESSION = 4
 """A page asks for one contract at a time; a few may wait for the next run of the page."""
 UPLOADED_BYTES_MAX = 64_000_000
@@ -44,7 +46,8 @@ class PrivateDownloads(MemoryMediaFileStorage):
         filename: str | None = None,
     ) -> str:
         """Add a file. Returns its name, the same for the same content: Streamlit asks at each run
-        of a page, and drops what no page shows any more."""
+        of a page, and drops what no page shows any more. Raises MediaFileStorageError if all
+        would take more than `DOWNLOADED_BYTES_MAX`."""
         content = self._read_file(path_or_data) if isinstance(path_or_data, str) else path_or_data
         digest = hashlib.blake2b(key=self._key, digest_size=NAME_BYTES)
         for part in (mimetype.encode(), (filename or "").encode(), content):
@@ -53,6 +56,11 @@ class PrivateDownloads(MemoryMediaFileStorage):
             digest.update(part)
         file_id = digest.hexdigest()
         if file_id not in self._files_by_id:
+            stored = sum(file.content_size for file in [*self._files_by_id.values()])
+            if stored + len(content) > DOWNLOADED_BYTES_MAX:
+                raise MediaFileStorageError(
+                    "Too much is being downloaded. Try again in some minutes."
+                )
             self._files_by_id[file_id] = MemoryFile(content, mimetype, kind, filename)
         return file_id
 

@@ -19,7 +19,7 @@ from topicproof.app.wording import TRANSACTION_WORDS, plain
 from topicproof.backend.kafka.browse.search import RecordQuery
 from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.validators.finding import Bounds, Example, Fate, PartitionBounds
-from topicproof.validators.report import Report
+from topicproof.validators.report import LINEAGE_PARTS, Report, place_of
 
 BOTH, COMMITTED, UNCOMMITTED = "both", "committed", "uncommitted"
 LEVELS = (BOTH, UNCOMMITTED, COMMITTED)
@@ -55,6 +55,10 @@ class CompareState:
     level: str
     fates: tuple[Fate, ...]
     """The fates shown; empty: all."""
+    run: str = ""
+    """The run or check whose verdict is marked; empty: the newest one on the topic."""
+    stage: str = ""
+    """The stage of the run whose verdict is meant; empty: end to end."""
 
     @property
     def first(self) -> int:
@@ -84,7 +88,14 @@ def read_compare(
         notices.append(f"There is no level {plain(level)}. Showing both.")
         level = BOTH
     return CompareState(
-        bounds.topic, p.partition, offset, record, level, _fates(params, notices)
+        bounds.topic,
+        p.partition,
+        offset,
+        record,
+        level,
+        _fates(params, notices),
+        run=params.get("run", "")[:NEEDLE_CHARACTERS],
+        stage=params.get("stage", "")[:NEEDLE_CHARACTERS] if params.get("run") else "",
     ), notices
 
 
@@ -101,7 +112,12 @@ def write_compare(selection: CompareState) -> dict[str, str]:
         params["level"] = selection.level
     if selection.fates:
         params["fate"] = ",".join(fate.lower() for fate in selection.fates)
-    return params
+    return params | verdict_params(selection.run, selection.stage)
+
+
+def verdict_params(run: str, stage: str | None = None) -> dict[str, str]:
+    """Writes the URL parameters that name a verdict, on Verdict and on Compare alike."""
+    return ({"run": run} if run else {}) | ({"stage": stage} if run and stage else {})
 
 
 @dataclass(frozen=True)
@@ -288,17 +304,12 @@ def example_position(report: Report, example: Example) -> tuple[str, int, int, s
     partition, offset and their label. None for a row of a table: Kafka does not have it."""
     if example.offset is not None and not report.of_topic:
         return None
+    label = place_of(report, example)
     if example.partition is not None and example.offset is not None:
-        topic, partition = report.sink.place(example.partition)
-        return topic, partition, example.offset, f"partition {partition}, offset {example.offset:,}"
+        return *report.sink.place(example.partition), example.offset, label
     parts = (example.lineage or "").split("/")
-    if len(parts) >= 3 and parts[1].isdecimal() and parts[2].isdecimal():
-        return (
-            parts[0],
-            int(parts[1]),
-            int(parts[2]),
-            f"source partition {parts[1]}, offset {int(parts[2]):,}",
-        )
+    if len(parts) >= LINEAGE_PARTS and parts[1].isdecimal() and parts[2].isdecimal():
+        return parts[0], int(parts[1]), int(parts[2]), label
     return None
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import pandas as pd
 
-from topicproof.app.topic.payload import CELL_BYTES_MAX, decoded_part
-from topicproof.backend.formats.formats import Formats
+from topicproof.app.topic.payload import not_decoded
+from topicproof.backend.formats.decoded import DecodedValue
 from topicproof.backend.kafka.browse.records import is_printable
-from topicproof.backend.kafka.browse.search import Row
 from topicproof.validators.json_path import parse_path, spell_path
 
 COLUMNS_MAX = 8
@@ -27,25 +27,14 @@ _MISSING = object()
 Path = tuple[str | int, ...]
 
 
-def values_of(rows: Sequence[Row], topic: str, formats: Formats) -> list[Any]:
-    """Returns the decoded value of each row; None for those that are not decoded."""
-    return [
-        content.value
-        if len(row.value or b"") <= CELL_BYTES_MAX
-        and (content := decoded_part(row, topic, formats)) is not None
-        and content.known
-        else None
-        for row in rows
-    ]
-
-
-def offered(values: Sequence[Any]) -> list[str]:
+def offered(values: Iterable[DecodedValue | None]) -> list[str]:
     """Returns paths of the fields that the first values have, in their order: no fields of arrays,
     of which there may be any number."""
     paths: dict[str, None] = {}
-    for value in values[:ROWS_SAMPLED]:
-        if isinstance(value, dict):
-            paths |= dict.fromkeys(spell_path(path) for path in _leaves(value, ()))
+    for content in islice(values, ROWS_SAMPLED):
+        if content is not None and isinstance(content.value, dict):
+            leaves = islice(_leaves(content.value, ()), OFFERED_MAX)
+            paths |= dict.fromkeys(spell_path(path) for path in leaves)
     return list(paths)[:OFFERED_MAX]
 
 
@@ -60,18 +49,20 @@ def _leaves(value: dict[str, Any], path: Path) -> Iterator[Path]:
             yield (*path, name)
 
 
-def field_columns(values: Sequence[Any], paths: Sequence[str]) -> pd.DataFrame:
-    """Builds one column for each path, one row for each value. A field that a record does not have
-    is empty; null is null."""
-    steps = {path: parse_path(path) for path in paths}
-    return pd.DataFrame(
-        {path: [field_text(value, steps[path]) for value in values] for path in paths},
-        dtype=object,
-    )
+def field_columns(values: Iterable[DecodedValue | None], paths: Sequence[str]) -> pd.DataFrame:
+    """Builds one column for each path, one row for each value: its texts, before the next value is
+    decoded. A field that a record does not have is empty; null is null."""
+    steps = [parse_path(path) for path in paths]
+    texts = [[field_text(content, path) for path in steps] for content in values]
+    return pd.DataFrame(texts, columns=list(paths), dtype=object)
 
 
-def field_text(value: Any, path: Path) -> str | None:
-    """Returns the field as text: empty if there is none, None if it is null."""
+def field_text(content: DecodedValue | None, path: Path) -> str | None:
+    """Returns the field as text: empty if there is none, None if it is null, why if the value is
+    not decoded."""
+    if content is not None and not content.known and content.reason is not None:
+        return not_decoded(content)[:CELL_CHARACTERS]
+    value = None if content is None else content.value
     for step in path:
         value = _step(value, step)
         if value is _MISSING:

@@ -5,22 +5,24 @@ from __future__ import annotations
 
 import html
 import json
+import sys
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
 
 from topicproof.app import wording
 from topicproof.backend.formats.decoded import DecodedValue, Format
-from topicproof.backend.formats.formats import Formats, Part
+from topicproof.backend.formats.formats import Decoder, Part
+from topicproof.backend.formats.limits import VALUE_BYTES_MAX
 from topicproof.backend.kafka.browse.records import Record, as_text, is_printable
 from topicproof.backend.kafka.browse.search import Row
 
 DETAIL_CHARACTERS = 4_000
 TREE_CHARACTERS = 200_000
 """Longer decoded values are shown as text, cut."""
-CELL_BYTES_MAX = 20_000
-"""Longer values are not decoded for a cell of a table: a page shows hundreds."""
 TREE_LEVELS = 3
 """Levels of a decoded value that are open."""
 INTEGER_MAX = 2**53
@@ -40,19 +42,101 @@ def payload(name: str, value: bytes | None, cut: bool = False) -> None:
         verbatim(as_text(value, DETAIL_CHARACTERS))
 
 
+@dataclass(frozen=True)
+class DecodingLimits:
+    """What the rows of one table or one file may take to decode."""
+
+    bytes_max: int
+    """Of a key or value as it is in the log."""
+    memory_max: int
+    """Bytes of memory that one decoded key or value takes."""
+    seconds: float
+    """CPU time for all rows, with what is done with them between."""
+    characters: int = 0
+    """Of the texts of all decoded values. A table needs none: it shows the beginning of each."""
+
+
+CELLS = DecodingLimits(20_000, memory_max=4_000_000, seconds=2.0)
+"""A page shows hundreds of rows, to anybody, and draws them again at every look."""
+EXPORT = DecodingLimits(sys.maxsize, VALUE_BYTES_MAX, seconds=20.0, characters=50_000_000)
+
+
+class RowDecoder:
+    """Decodes keys and values of a topic's rows within one budget for all of them. For one drawing
+    of a table or one file, in one thread.
+
+    Decoded values take up to thousands of times their bytes, so they are never held together:
+    reduce each to what is shown of it before the next one is decoded.
+    """
+
+    def __init__(
+        self,
+        formats: Decoder,
+        topic: str,
+        limits: DecodingLimits = CELLS,
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """`clock`: the seconds that count."""
+        self.topic = topic
+        self._formats = formats
+        self._limits = limits
+        self._clock = clock
+        self._deadline = clock() + limits.seconds
+        self._characters = limits.characters
+
+    def decode(self, row: Record | Row, part: Part = "value") -> DecodedValue | None:
+        """Returns the decoded key or value, or which limit left it out; None if the record has
+        none."""
+        data: bytes | None = getattr(row, part)
+        if data is None:
+            return None
+        if len(data) > self._limits.bytes_max:
+            return _left_out(f"It has more than {self._limits.bytes_max:,} bytes.")
+        if self._clock() > self._deadline:
+            return _left_out(f"The rows before it took {self._limits.seconds:g} s, the limit.")
+        return decoded_part(row, self.topic, self._formats, part, self._limits.memory_max)
+
+    def text(self, row: Record | Row) -> tuple[str | None, str | None]:
+        """Returns the value as JSON text, and its format and schema or why there is no text."""
+        content = self.decode(row)
+        if content is None:
+            return None, None
+        text = content.text
+        if text is not None and len(text) > self._characters:
+            limit = self._limits.characters
+            content = _left_out(f"All texts would have more than {limit:,} characters.")
+            text = None
+        self._characters -= len(text or "")
+        return text, not_decoded(content) if content.is_limited else content.account
+
+
+def not_decoded(content: DecodedValue) -> str:
+    """Returns what a cell shows for a value that is not decoded for a reason."""
+    return f"not decoded: {content.account}"
+
+
+def _left_out(reason: str) -> DecodedValue:
+    return DecodedValue(reason=reason, is_limited=True)
+
+
 def decoded_part(
-    row: Record | Row, topic: str, formats: Formats, part: Part = "value"
+    row: Record | Row,
+    topic: str,
+    formats: Decoder,
+    part: Part = "value",
+    limit: int = VALUE_BYTES_MAX,
 ) -> DecodedValue | None:
-    """Returns the decoded key or value of a record; None if the record has none."""
+    """Returns the decoded key or value of a record; None if the record has none. `limit`: bytes of
+    memory that it may take."""
     data: bytes | None = getattr(row, part)
     if data is None:
         return None
-    if isinstance(row, Row) and not row.whole:
-        return DecodedValue(reason="It is too long to be decoded here.")
-    return formats.decode(data, topic, part)
+    if isinstance(row, Row) and part in row.cut:
+        return DecodedValue(reason=f"Only its first {wording.size(data)} were read.")
+    return formats.decode(data, topic, part, limit)
 
 
-def decoded(row: Record | Row, topic: str, formats: Formats, part: Part) -> None:
+def decoded(row: Record | Row, topic: str, formats: Decoder, part: Part) -> None:
     """Shows a decoded key or value as a tree, with its schema, or why it is not decoded."""
     content, name = decoded_part(row, topic, formats, part), part.capitalize()
     if content is None:
@@ -70,19 +154,20 @@ def decoded(row: Record | Row, topic: str, formats: Formats, part: Part) -> None
 
 
 def cell_text(
-    row: Record | Row, topic: str, formats: Formats, characters: int, part: Part = "value"
+    row: Record | Row, decoder: RowDecoder, characters: int, part: Part = "value"
 ) -> str | None:
-    """Returns a key or value as a table shows it: decoded if that is known, otherwise as text."""
+    """Returns a key or value as a table shows it: decoded if that is known, otherwise as text.
+    Where a limit left it out and it is not text itself, the cell says so."""
     data: bytes | None = getattr(row, part)
-    if data is None:
+    content = decoder.decode(row, part)
+    if data is None or content is None:
         return None
-    if len(data) <= CELL_BYTES_MAX:
-        content = decoded_part(row, topic, formats, part)
-        if content is not None and content.text is not None and content.format is not Format.JSON:
-            # Characters that no font shows are spelled.
-            text = content.text if is_printable(content.text) else json.dumps(content.value)
-            return as_text(text.encode(), characters)
-    return as_text(data, characters)
+    if content.format is not Format.JSON and (text := content.text) is not None:
+        # Characters that no font shows are spelled.
+        text = text if is_printable(text) else json.dumps(content.value)
+        return as_text(text.encode(), characters)
+    raw = as_text(data, characters)
+    return not_decoded(content) if content.is_limited and raw.startswith("0x") else raw
 
 
 def _exact(value: Any) -> Any:

@@ -11,11 +11,10 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from topicproof.app import wording
-from topicproof.app.session.access import may, open_history
+from topicproof.app.session.access import may, open_history, show_errors
 from topicproof.app.session.connection import decoders, page_settings
 from topicproof.app.session.page_masks import hidden_fields
 from topicproof.app.session.record_reads import search_results, unmasked_records
-from topicproof.app.session.shown_errors import show_errors
 from topicproof.app.shell import downloads
 from topicproof.app.shell.url_state import (
     NEEDLE_CHARACTERS,
@@ -30,10 +29,9 @@ from topicproof.app.topic.field_columns import (
     as_path,
     field_columns,
     offered,
-    values_of,
     with_fields,
 )
-from topicproof.app.topic.payload import decoded, download, payload
+from topicproof.app.topic.payload import RowDecoder, decoded, download, payload
 from topicproof.app.topic.snapshot import Snapshot
 from topicproof.backend.formats.formats import Part
 from topicproof.backend.history.audit import allow
@@ -249,7 +247,7 @@ def outcome(snapshot: Snapshot, selection: TopicsState, results: Mapping[int, Se
             st.button(
                 f"Go on {label}"
                 if selection.partition is not None
-                else f"Partition {partition} {label}",
+                else f"More of partition {partition}, {label}",
                 key=f"go_on {partition}",
                 icon=":material/skip_next:",
                 on_click=go,
@@ -298,11 +296,11 @@ def listing(selection: TopicsState, rows: Sequence[Row], chosen: Row) -> None:
             go(replace(selection, record=(row.partition, row.offset)))
 
     formats = decoders(page_settings())
-    values = values_of(rows, selection.topic, formats)
-    choose_fields(selection, offered(values))
-    table = tables.row_table(rows, selection.topic, selection.partition is None, formats)
+    decoder = RowDecoder(formats, selection.topic)
+    choose_fields(selection, offered(map(decoder.decode, rows)))
+    table = tables.row_table(rows, selection.partition is None, decoder)
     if selection.fields:
-        table = with_fields(table, field_columns(values, selection.fields))
+        table = with_fields(table, field_columns(map(decoder.decode, rows), selection.fields))
     where = "all partitions" if selection.partition is None else f"partition {selection.partition}"
     st.dataframe(
         tables.row_tints(table, rows, chosen),

@@ -1,30 +1,44 @@
-"""A topic at one moment: bounds, raw log, fates, balance. A later snapshot reads only what is
-new."""
+"""A topic at one moment: bounds, raw log, fates, balance. A later snapshot reads only what is new.
+All pages share the newest snapshot of each topic."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 
 import pandas as pd
 import pyarrow as pa
+import streamlit as st
 
+from topicproof.app.wording import plain
 from topicproof.backend.address import Address
+from topicproof.backend.errors import LogTooLong, TopicError
 from topicproof.backend.kafka.log import fates, rawlog
 from topicproof.backend.kafka.log.over_partitions import over_partitions
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
+from topicproof.backend.waiting import ask_until
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 FATES_NEXT = (Fate.ABORTED, Fate.PENDING, Fate.MARKER, Fate.COMMITTED, Fate.GONE, Fate.UNEXPLAINED)
 """Fates to jump to, the most wanted first."""
+BATCHES_MAX = 1_000_000
+"""Batches of one topic that pages show. A snapshot takes some 800 bytes for each."""
+BATCHES_KEPT_MAX = 1_500_000
+"""Batches of all topics together."""
+WATCHES_MAX = 12
+KEPT_S = 3600.0
+"""A snapshot that nobody looked at for so long is dropped."""
 SETTLE_S = 0.3
 """How long a snapshot waits for markers in flight. Offsets still above the LSO afterwards are shown
 as pending."""
-SETTLE_STEP_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -108,6 +122,11 @@ class Watch:
     looked_at: float = 0.0
     """Monotonic clock."""
 
+    @property
+    def batches(self) -> int:
+        newest = self.newest
+        return 0 if newest is None else newest.batches.num_rows
+
     def get(self, address: Address, age_max_s: float) -> Snapshot:
         """Returns the newest snapshot; takes a new one if it is older than `age_max_s`. Raises
         ClusterError, TopicError."""
@@ -118,6 +137,39 @@ class Watch:
             return self.newest
 
 
+class Watches:
+    """The watches of all topics that pages look at. Together they keep a bounded number of batches:
+    snapshots that nobody has looked at for the longest time make room. Safe for several threads."""
+
+    def __init__(self, batches_max: int = BATCHES_KEPT_MAX) -> None:
+        self._batches_max = batches_max
+        self._watches: OrderedDict[tuple[str, str], Watch] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, address: Address, topic: str, age_max_s: float) -> Snapshot:
+        """Returns a snapshot of the topic that is at most so old. Raises ClusterError,
+        TopicError."""
+        key = address.bootstrap, topic
+        with self._lock:
+            watch = self._watches.setdefault(key, Watch(topic))
+            self._watches.move_to_end(key)
+        snapshot = watch.get(address, age_max_s)
+        self._make_room()
+        return snapshot
+
+    def _make_room(self) -> None:
+        with self._lock:
+            expired = time.monotonic() - KEPT_S
+            batches = 0
+            for number, (key, watch) in enumerate(reversed([*self._watches.items()])):
+                batches += watch.batches
+                is_last_looked_at = number == 0
+                too_many = number >= WATCHES_MAX or batches > self._batches_max
+                if not is_last_looked_at and (too_many or watch.looked_at < expired):
+                    # Whoever waits for its lock still gets its snapshot.
+                    del self._watches[key]
+
+
 def take(address: Address, topic: str, before: Snapshot | None = None) -> Snapshot:
     """Takes a snapshot now. Keeps the batches of `before` that are still in the log."""
     began = time.monotonic()
@@ -125,10 +177,23 @@ def take(address: Address, topic: str, before: Snapshot | None = None) -> Snapsh
         bounds = _settled(kafka, topic, before)
         taken_at = datetime.now(UTC)
         earlier = before.batches if before is not None and _grown(before.bounds, bounds) else None
-        batches = kafka.scan(topic, bounds, earlier)
+        batches = _scanned(kafka, topic, bounds, earlier)
     ranges = fates.fate_ranges(batches, bounds)
     counts = fates.balance(ranges, bounds)
     return Snapshot(bounds, taken_at, time.monotonic() - began, batches, ranges, counts)
+
+
+def _scanned(
+    kafka: rawlog.Connection, topic: str, bounds: Bounds, earlier: pa.Table | None
+) -> pa.Table:
+    """Reads the batch headers. Raises TopicError if there are more than pages show."""
+    try:
+        return kafka.scan(topic, bounds, earlier, batches_max=BATCHES_MAX)
+    except LogTooLong as error:
+        raise TopicError(
+            f"{error} Pages show logs of up to {BATCHES_MAX:,} batches; `topicproof inspect` and"
+            f" `topicproof check` examine {rawlog.BATCHES_MAX:,}."
+        ) from error
 
 
 def _settled(kafka: rawlog.Connection, topic: str, before: Snapshot | None) -> Bounds:
@@ -139,15 +204,11 @@ def _settled(kafka: rawlog.Connection, topic: str, before: Snapshot | None) -> B
         if before is not None
         else set()
     )
-    deadline = time.monotonic() + SETTLE_S
-    while True:
-        bounds = kafka.bounds(topic)
-        is_new = any(
-            p.lso < p.hw and (p.partition, p.lso) not in earlier for p in bounds.partitions
-        )
-        if not is_new or time.monotonic() > deadline:
-            return bounds
-        time.sleep(SETTLE_STEP_S)
+
+    def is_settled(bounds: Bounds) -> bool:
+        return all(p.lso >= p.hw or (p.partition, p.lso) in earlier for p in bounds.partitions)
+
+    return ask_until(lambda: kafka.bounds(topic), is_settled, SETTLE_S)
 
 
 def _grown(before: Bounds, now: Bounds) -> bool:
@@ -218,3 +279,37 @@ def fingerprint(snapshot: Snapshot, partition: int, first: int, end: int) -> str
     rows = pd.concat([inside, related]).drop(columns=["records"])
     edges = (max(p.start, first), min(p.lso, end), min(p.hw, end))
     return hashlib.sha256(rows.to_csv(index=False).encode() + repr(edges).encode()).hexdigest()
+
+
+REOPENED_AGE_MAX_S = 5.0
+"""Maximum age of a snapshot when a page has just been opened."""
+LIVE_AGE_MAX_S = 1.5
+
+
+def page_snapshot(settings: Settings, kafka: Services, topic: str, live: bool) -> Snapshot:
+    """Returns the topic's snapshot: a recent one for a page that was just opened, a current one
+    while the topic is `live`, otherwise the previous one."""
+    is_shown = st.session_state.get("snapshot_of") == topic
+    age_max_s = LIVE_AGE_MAX_S if live else float("inf") if is_shown else REOPENED_AGE_MAX_S
+    if st.session_state.pop("look_again", None) == topic:
+        age_max_s = 0.0
+    with nullcontext() if live else st.spinner(f"Reading the batch headers of {plain(topic)}…"):
+        snapshot = fresh_snapshot(settings, kafka, topic, age_max_s)
+    st.session_state["snapshot_of"] = topic
+    return snapshot
+
+
+def fresh_snapshot(settings: Settings, kafka: Services, topic: str, age_max_s: float) -> Snapshot:
+    """Returns a snapshot of the topic that is at most so old, whatever other pages keep. Raises
+    ClusterError, TopicError."""
+    return _watches().get(Address(kafka.bootstrap, settings.client), topic, age_max_s)
+
+
+def request_new_snapshot(topic: str) -> None:
+    """Makes the next snapshot of the topic a new one."""
+    st.session_state["look_again"] = topic
+
+
+@st.cache_resource(max_entries=1, show_spinner=False)
+def _watches() -> Watches:
+    return Watches()

@@ -12,7 +12,7 @@ import streamlit as st
 from pandas.io.formats.style import Styler
 
 from topicproof.app.shell.url_state import BOTH, COMMITTED, UNCOMMITTED
-from topicproof.app.topic.payload import cell_text
+from topicproof.app.topic.payload import RowDecoder, cell_text
 from topicproof.app.wording import (
     FATE_WORDS,
     KIND_TITLES,
@@ -24,7 +24,6 @@ from topicproof.app.wording import (
     not_here,
     short_transaction,
 )
-from topicproof.backend.formats.formats import Formats
 from topicproof.backend.kafka.browse.overview import NewestRecords, TopicOverview
 from topicproof.backend.kafka.browse.records import Headers, Record, as_text
 from topicproof.backend.kafka.browse.search import Row
@@ -33,9 +32,16 @@ from topicproof.backend.kafka.coordination.share import ShareGroup
 from topicproof.backend.kafka.log.fates import FATES
 from topicproof.backend.kafka.mirror_offsets import Checkpoint
 from topicproof.validators.finding import Bounds, Check, Fate, Finding
+from topicproof.validators.lineage.compact import COMPACT_HEADER, describe_compact
 from topicproof.validators.report import Report
 
 CELL_CHARACTERS = 80
+CELLS_FORMATTED_MAX = 20_000
+"""Streamlit refuses a formatted table of more than 262,144 cells, and each cell takes up to a
+millisecond at every drawing. A larger table has its numbers without separators."""
+TEXT_MAX = 300
+"""Characters of a text in a table that brokers answer: Kafka lets a group, a client or a
+transactional id have 32 kB, and it stands in each row of each partition."""
 OFFSET, FATE, TRANSACTION = ("", "offset"), ("", "fate"), ("", "transaction")
 READ_UNCOMMITTED_GETS, READ_COMMITTED_GETS = "read_uncommitted gets", "read_committed gets"
 LAG_COLUMNS = ("read_committed lag", "read_uncommitted lag", "withheld", "HW − committed")
@@ -51,12 +57,10 @@ TINTS: dict[Fate, str] = {
 }
 
 
-def record_table(
-    records: Sequence[Record], level: str, topic: str, formats: Formats
-) -> pd.DataFrame:
+def record_table(records: Sequence[Record], level: str, decoder: RowDecoder) -> pd.DataFrame:
     """Builds one row per offset. A cell that a level does not receive shows the reason instead."""
-    keys = [_key(record, topic, formats) for record in records]
-    values = [_value(record, topic, formats) for record in records]
+    keys = [_key(record, decoder) for record in records]
+    values = [_value(record, decoder) for record in records]
     columns: dict[tuple[str, str], list[Any]] = {
         OFFSET: [record.offset for record in records],
         FATE: [fate_label(record.fate) for record in records],
@@ -116,6 +120,32 @@ def widths(table: pd.DataFrame) -> dict[str, Any]:
     return by_position
 
 
+def cut(table: pd.DataFrame) -> pd.DataFrame:
+    """Returns the table with its texts cut."""
+    texts = table.select_dtypes("object")
+    return table.assign(
+        **{
+            str(name): [
+                f"{value[:TEXT_MAX]}…"
+                if isinstance(value, str) and len(value) > TEXT_MAX
+                else value
+                for value in texts[name]
+            ]
+            for name in texts
+        }
+    )
+
+
+def formatted(
+    table: pd.DataFrame, formats: str | dict[Any, Any], na_rep: str | None = None
+) -> pd.DataFrame | Styler:
+    """Returns the table with formats of its columns, or of all its cells, as long as it is small:
+    how many rows it has, anybody may decide who commits offsets or makes partitions."""
+    if table.size > CELLS_FORMATTED_MAX:
+        return table
+    return table.style.format(formats, na_rep=na_rep)
+
+
 def balance_table(bounds: Bounds, counts: pd.DataFrame) -> pd.DataFrame:
     """Shows the strip in numbers: bounds and fates of every partition."""
     rows = []
@@ -142,18 +172,22 @@ HEADER_WIDTHS: dict[str, Any] = {"header": {"width": 150}}
 
 
 def header_table(headers: Headers) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "header": [name for name, _value in headers],
-            "value": [
-                None if value is None else as_text(value, CELL_CHARACTERS)
-                for _name, value in headers
-            ],
-        }
-    )
+    """Builds one row per header. The binary header of our sink has one row for each thing that it
+    names."""
+    rows: list[tuple[str, str | None]] = []
+    for name, value in headers:
+        texts = describe_compact(value) if name == COMPACT_HEADER else None
+        if texts is None:
+            rows.append((name, None if value is None else as_text(value, CELL_CHARACTERS)))
+        else:
+            rows += [
+                (f"{name}: {part}", as_text(text.encode(), CELL_CHARACTERS))
+                for part, text in texts.items()
+            ]
+    return pd.DataFrame(rows, columns=["header", "value"])
 
 
-def row_table(rows: Sequence[Row], topic: str, partitions: bool, formats: Formats) -> pd.DataFrame:
+def row_table(rows: Sequence[Row], partitions: bool, decoder: RowDecoder) -> pd.DataFrame:
     """Builds one row per record, with a link to Compare, and its partition if there are several.
     Values are decoded if that is known."""
     columns: dict[str, list[Any]] = (
@@ -165,12 +199,12 @@ def row_table(rows: Sequence[Row], topic: str, partitions: bool, formats: Format
     columns |= {
         "offset": [row.offset for row in rows],
         "fate": [fate_label(row.fate) for row in rows],
-        "key": [cell_text(row, topic, formats, CELL_CHARACTERS, "key") for row in rows],
-        "value": [cell_text(row, topic, formats, CELL_CHARACTERS) for row in rows],
+        "key": [cell_text(row, decoder, CELL_CHARACTERS, "key") for row in rows],
+        "value": [cell_text(row, decoder, CELL_CHARACTERS) for row in rows],
         "timestamp (UTC)": [moment_of_ms(row.timestamp_ms).removesuffix(" UTC") for row in rows],
         "size": [data_size(row.size) for row in rows],
         "open": [
-            f"./compare?topic={quote(topic)}&partition={row.partition}&offset={row.offset}{where}"
+            f"./compare?topic={quote(decoder.topic)}&partition={row.partition}&offset={row.offset}{where}"
             for row in rows
         ],
         "headers": [
@@ -196,7 +230,7 @@ def row_tints(table: pd.DataFrame, rows: Sequence[Row], chosen: Row | None) -> S
 
 def group_table(lags: Sequence[GroupLag]) -> pd.DataFrame:
     """Shows what each group still has to read, beside the figures of other tools."""
-    return pd.DataFrame(
+    table = pd.DataFrame(
         {
             "group": [lag.group for lag in lags],
             "kind": [lag.kind for lag in lags],
@@ -211,12 +245,13 @@ def group_table(lags: Sequence[GroupLag]) -> pd.DataFrame:
             "stuck": ["stuck behind an open transaction" if lag.stuck else "" for lag in lags],
         }
     )
+    return cut(table)
 
 
 def group_partition_table(lags: Sequence[GroupLag]) -> pd.DataFrame:
     """Shows the same partition by partition, with a sentence each."""
     both = [(lag, p) for lag in lags for p in lag.partitions]
-    return pd.DataFrame(
+    table = pd.DataFrame(
         {
             "group": [lag.group for lag, _p in both],
             "partition": [p.partition for _lag, p in both],
@@ -228,13 +263,14 @@ def group_partition_table(lags: Sequence[GroupLag]) -> pd.DataFrame:
             "why": [p.why if p.exact else f"{p.why} One batch is estimated." for _lag, p in both],
         }
     )
+    return cut(table)
 
 
 def share_table(groups: Sequence[ShareGroup]) -> pd.DataFrame:
     """Builds one row per share group and partition, with a sentence each."""
     both = [(group, p) for group in groups for p in group.partitions]
     counts = [(p.start_offset, p.left, p.withheld, p.reported) for _group, p in both]
-    return pd.DataFrame(
+    table = pd.DataFrame(
         {
             "share group": [group.group for group, _p in both],
             "state": [group.state for group, _p in both],
@@ -247,11 +283,12 @@ def share_table(groups: Sequence[ShareGroup]) -> pd.DataFrame:
             "why": [p.why for _group, p in both],
         }
     )
+    return cut(table)
 
 
 def mirrored_table(checkpoints: Sequence[Checkpoint]) -> pd.DataFrame:
     """Builds one row per group of another cluster and partition."""
-    return pd.DataFrame(
+    table = pd.DataFrame(
         {
             "group": [checkpoint.group for checkpoint in checkpoints],
             "partition": [checkpoint.partition for checkpoint in checkpoints],
@@ -259,12 +296,13 @@ def mirrored_table(checkpoints: Sequence[Checkpoint]) -> pd.DataFrame:
             MIRRORED_COLUMNS[1]: [checkpoint.sink_offset for checkpoint in checkpoints],
         }
     )
+    return cut(table)
 
 
 def member_table(lags: Sequence[GroupLag | ShareGroup], topic: str) -> pd.DataFrame:
     """Builds one row per member of the groups, with its partitions of the topic."""
     both = [(lag.group, member) for lag in lags for member in lag.members or ()]
-    return pd.DataFrame(
+    table = pd.DataFrame(
         {
             "group": [group for group, _member in both],
             "client id": [member.client for _group, member in both],
@@ -273,16 +311,17 @@ def member_table(lags: Sequence[GroupLag | ShareGroup], topic: str) -> pd.DataFr
             "member id": [member.member for _group, member in both],
         }
     )
+    return cut(table)
 
 
-def _key(record: Record, topic: str, formats: Formats) -> str | None:
-    return cell_text(record, topic, formats, CELL_CHARACTERS, "key") if _came(record) else ""
+def _key(record: Record, decoder: RowDecoder) -> str | None:
+    return cell_text(record, decoder, CELL_CHARACTERS, "key") if _came(record) else ""
 
 
-def _value(record: Record, topic: str, formats: Formats) -> str | None:
+def _value(record: Record, decoder: RowDecoder) -> str | None:
     if not _came(record):
         return "— a marker" if record.marker else "— no record"
-    return cell_text(record, topic, formats, CELL_CHARACTERS)
+    return cell_text(record, decoder, CELL_CHARACTERS)
 
 
 def _came(record: Record) -> bool:
@@ -316,12 +355,19 @@ def topic_table(
             "lag, at most": pd.array(
                 [None if lag is None else lag.records for lag in lags], dtype="Int64"
             ),
-            "slowest group": [
-                None if lag is None or not lag.records else lag.group for lag in lags
-            ],
+            "slowest group": [_slowest_group(overview) for overview in topics],
             "newest record (UTC)": written,
         }
     )
+
+
+def _slowest_group(overview: TopicOverview) -> str | None:
+    """Names a group that is stuck behind an open transaction, or else the one most behind."""
+    if overview.stuck:
+        further = len(overview.stuck) - 1
+        return f"{overview.stuck[0].group}, stuck" + (f", and {further:,} more" if further else "")
+    lag = overview.behind
+    return None if lag is None or not lag.records else lag.group
 
 
 def holding_table(findings: Sequence[Finding], checked: Sequence[Check]) -> pd.DataFrame:

@@ -17,11 +17,11 @@ from topicproof.app.session.byte_budget import byte_budget
 from topicproof.app.session.connection import decoders, page_settings, running_kafka
 from topicproof.app.session.page_masks import hidden_fields, mask_records, require_unmasked
 from topicproof.app.session.record_reads import size_of
-from topicproof.app.session.snapshots import page_snapshot
 from topicproof.app.shell import downloads
 from topicproof.app.shell.url_state import COMMITTED, UNCOMMITTED, TopicsState
 from topicproof.app.topic import tables
-from topicproof.app.topic.field_columns import field_columns, offered, values_of, with_fields
+from topicproof.app.topic.field_columns import field_columns, offered, with_fields
+from topicproof.app.topic.payload import RowDecoder
 from topicproof.app.topic.record_browser import (
     ALL,
     NEEDLES,
@@ -33,7 +33,7 @@ from topicproof.app.topic.record_browser import (
     keep_needles,
     needles,
 )
-from topicproof.app.topic.snapshot import Snapshot
+from topicproof.app.topic.snapshot import Snapshot, page_snapshot
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.kafka.browse import search as browse
 from topicproof.backend.kafka.browse.search import ANYTHING, Row
@@ -95,7 +95,8 @@ def tail(_kafka: Services, snapshot: Snapshot, selection: TopicsState) -> None:
     # Outside of what is redrawn every two seconds: there it could not be used.
     tail_rows = _shown_before(selection)
     rows = () if tail_rows is None else tail_rows.rows
-    choose_fields(selection, offered(values_of(rows, selection.topic, decoders(page_settings()))))
+    decoder = RowDecoder(decoders(page_settings()), selection.topic)
+    choose_fields(selection, offered(map(decoder.decode, rows)))
     st.fragment(newest, run_every=None if paused else TAIL_S)(selection, paused)
 
 
@@ -231,10 +232,10 @@ def sentence(snapshot: Snapshot, selection: TopicsState, rows: Sequence[Row], pa
 def listing(selection: TopicsState, rows: Sequence[Row], paused: bool) -> None:
     """Lists the records."""
     formats = decoders(page_settings())
-    table = tables.row_table(rows, selection.topic, True, formats)
+    decoder = RowDecoder(formats, selection.topic)
+    table = tables.row_table(rows, True, decoder)
     if selection.fields:
-        values = values_of(rows, selection.topic, formats)
-        table = with_fields(table, field_columns(values, selection.fields))
+        table = with_fields(table, field_columns(map(decoder.decode, rows), selection.fields))
     wide: dict[str, Any] = {
         "value": st.column_config.TextColumn(width=170 if selection.fields else 330)
     }

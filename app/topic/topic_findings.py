@@ -34,6 +34,8 @@ class TopicFindings:
     """The findings of one verdict in one topic."""
 
     run: str
+    stage: str | None
+    """The stage of the run whose verdict it is; None: end to end."""
     rows: pd.DataFrame
     """`COLUMNS`: one row per finding, by kind and place. `first_partition` and `first_offset` are
     the first copy of a duplicate, otherwise null."""
@@ -44,10 +46,12 @@ class TopicFindings:
         return self.rows[(self.rows["partition"] == partition) & (self.rows["offset"] == offset)]
 
 
-def read_topic_findings(evidence: Path, report: Report, run: str, topic: str) -> TopicFindings:
+def read_topic_findings(
+    evidence: Path, report: Report, run: str, topic: str, stage: str | None = None
+) -> TopicFindings:
     """Reads the findings of a verdict in the topic. Raises OSError, pyarrow.ArrowInvalid."""
     rows = located(read_rows(evidence, report), report, topic)
-    return TopicFindings(run, rows, marks(rows))
+    return TopicFindings(run, stage, rows, marks(rows))
 
 
 def read_rows(evidence: Path, report: Report) -> pd.DataFrame:

@@ -9,14 +9,12 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from topicproof.app import wording
-from topicproof.app.session.access import open_history
+from topicproof.app.session.access import open_history, show_error, show_errors
 from topicproof.app.session.connection import running_kafka, topic_names
 from topicproof.app.session.reports import judged_run
-from topicproof.app.session.run_reads import newest_runs
-from topicproof.app.session.shown_errors import show_error, show_errors
-from topicproof.app.session.snapshots import page_snapshot, request_new_snapshot
-from topicproof.app.topic.snapshot import Snapshot
-from topicproof.backend.errors import ClusterError, TopicproofError
+from topicproof.app.session.run_reads import newest_runs, run_of_url
+from topicproof.app.topic.snapshot import Snapshot, page_snapshot, request_new_snapshot
+from topicproof.backend.errors import ClusterError, TopicproofError, UsageError
 from topicproof.backend.history.store import Run
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
@@ -63,7 +61,7 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
         st.stop()
     topic = st.session_state["last_topic"] = requested
     run = sinks.get(topic)
-    judged = judged_run(runs, topic)
+    judged = _run_of_address(settings, topic) or judged_run(runs, topic)
     word = None if judged is None else wording.run_word(judged)
     if judged is not None and word is not None:
         verdict_slot.page_link(
@@ -71,7 +69,7 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
             label="Verdict",
             icon=word.symbol,
             query_params={"run": judged.id},
-            help=wording.plain(f"{word.word}: {judged.why}"),
+            help=wording.plain(f"{judged.id}, {word.word}: {judged.why}"),
         )
     following = follow and run is not None and run.alive
 
@@ -85,6 +83,16 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
         body(kafka, snapshot, live)
 
     st.fragment(looked_at, run_every=POLL_S if following else None)()
+
+
+def _run_of_address(settings: Settings, topic: str) -> Run | None:
+    """Returns the run that the address names; None if it names none that exists, or one without a
+    verdict on this topic."""
+    try:
+        run = run_of_url(settings)
+    except UsageError:
+        return None
+    return None if run is None else judged_run([run], topic)
 
 
 def connected(settings: Settings) -> Services | None:

@@ -10,13 +10,13 @@ import pandas as pd
 import streamlit as st
 
 from topicproof.app import wording
+from topicproof.app.session.access import show_error, show_errors
 from topicproof.app.session.cluster_reads import (
     cluster_overview,
     cluster_view,
     newest_records_of,
     read_newest_records,
 )
-from topicproof.app.session.shown_errors import show_error, show_errors
 from topicproof.app.shell.url_state import TopicsState
 from topicproof.app.topic import tables, topic_header
 from topicproof.app.topic.record_browser import ROW_PX, go
@@ -144,7 +144,8 @@ def passes(overview: TopicOverview, newest: Mapping[str, NewestRecords], only: s
     return {
         WITHHELD: overview.withheld > 0,
         ABORTED: latest is not None and latest.fates[Fate.ABORTED] > 0,
-        BEHIND: overview.behind is not None and overview.behind.records > 0,
+        BEHIND: bool(overview.stuck)
+        or (overview.behind is not None and overview.behind.records > 0),
         EMPTY: overview.bounds.offsets > 0,
     }[only]
 
@@ -158,7 +159,7 @@ def table(topics: Sequence[TopicOverview], newest: Mapping[str, NewestRecords]) 
             go(TopicsState(topics[cells[0][0]].topic))
 
     st.dataframe(
-        tables.topic_table(topics, newest).style.format(FORMATS, na_rep="–"),
+        tables.formatted(tables.topic_table(topics, newest), FORMATS, na_rep="–"),
         hide_index=True,
         row_height=ROW_PX,
         height=min(TABLE_PX, ROW_PX * (len(topics) + 1) + 10),
@@ -189,6 +190,10 @@ def table(topics: Sequence[TopicOverview], newest: Mapping[str, NewestRecords]) 
                 width=90,
                 help="Offsets below the LSO that the slowest group has not read, with markers and"
                 " aborted records. Groups and lag counts records.",
+            ),
+            "slowest group": st.column_config.Column(
+                help="The group that is most behind, or one that is stuck: it has read all it can,"
+                " and an open transaction withholds the rest.",
             ),
             "newest record (UTC)": st.column_config.Column(
                 width=180,

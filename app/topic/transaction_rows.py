@@ -15,9 +15,9 @@ from topicproof.app.topic.tables import TINTS
 from topicproof.app.wording import ABORT_WORDS, HANGING, data_size, outcome_label
 from topicproof.backend.characters import visible
 from topicproof.validators.coordinator import OpenTransaction
-from topicproof.validators.durations import brief, in_words
 from topicproof.validators.facts.log_facts import ABORTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Fate
+from topicproof.validators.sentences import brief, in_words
 
 PAGE = 100
 """Number of transactions drawn and listed at once."""
@@ -76,6 +76,22 @@ def with_hanging(rows: pd.DataFrame, opened: Sequence[OpenTransaction]) -> pd.Da
     places = zip(rows["partition"], rows["first_offset"], strict=True)
     hangs = pd.Series([place in hanging for place in places], rows.index, dtype=bool)
     return rows.assign(outcome=rows["outcome"].mask(hangs & (rows["outcome"] == OPEN), HANGING))
+
+
+def whole_outcomes(
+    rows: pd.DataFrame, numbers: Mapping[tuple[int, int], int], whole: pd.DataFrame
+) -> dict[str, int]:
+    """Counts the transactions of these rows by outcome: one on several partitions counts once.
+    `numbers` are the rows of `whole` (`over_partitions`), by partition and first offset."""
+    if rows.empty:
+        return {}
+    places = zip(rows["partition"], rows["first_offset"], strict=True)
+    of_rows = pd.Series([numbers[place] for place in places], rows.index)
+    outcomes = whole["outcome"].loc[of_rows.unique()]
+    # The log calls a hanging one open.
+    hanging = set(of_rows[rows["outcome"] == HANGING])
+    outcomes = outcomes.mask(outcomes.index.isin(hanging) & (outcomes == OPEN), HANGING)
+    return {str(outcome): int(count) for outcome, count in outcomes.value_counts().items()}
 
 
 def by_partition(rows: pd.DataFrame) -> bool:

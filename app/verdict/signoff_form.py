@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -11,29 +12,30 @@ from streamlit.delta_generator import DeltaGenerator
 from topicproof.app import wording
 from topicproof.app.session.access import may, open_history, page_identity
 from topicproof.app.session.page_masks import hides_parts
-from topicproof.app.session.run_reads import zipped_evidence
+from topicproof.app.session.run_reads import DOWNLOAD_BYTES_MAX, evidence_bytes, zipped_evidence
 from topicproof.backend.errors import TopicproofError
-from topicproof.backend.evidence.folder import evidence_hash, evidence_in, read_report
+from topicproof.backend.evidence.folder import EVIDENCE, evidence_hash, evidence_in, read_report
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.signoff import (
     Decision,
     Signoff,
     breaking,
-    broken,
+    read_chain,
+    require_acceptable,
     require_signer,
     sign,
     signable,
-    signoffs,
     standing,
     standing_text,
-    unanchored,
+    waived_kinds,
 )
 from topicproof.backend.history.store import Run
 from topicproof.backend.judging.selftest import before_signoff
+from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import Action, Identity
-from topicproof.backend.trust.keyring import read_keyring
 from topicproof.validators.finding import Outcome
+from topicproof.validators.report import Report
 
 PAYLOAD_WORDS = {
     Payloads.ALL: "as they were read",
@@ -45,7 +47,22 @@ DECISION_WORDS = {
     Decision.REJECT: "Reject",
     Decision.WAIVE: "Waive findings",
 }
+SIGNED_WORDS = {
+    Decision.ACCEPT: "The verdict is accepted.",
+    Decision.REJECT: "The verdict is rejected.",
+    Decision.WAIVE: "The findings are waived. The verdict is not accepted yet.",
+}
 WAIVED_DAYS = 90
+
+
+def is_same_verdict(report: Report, other: Report) -> bool:
+    """Returns whether two reports differ in nothing but their examples: evidence without payloads
+    quotes no record."""
+    first, second = (
+        replace(each, findings=tuple(replace(row, examples=()) for row in each.findings)).to_json()
+        for each in (report, other)
+    )
+    return first == second
 
 
 def in_sight() -> DeltaGenerator:
@@ -74,6 +91,13 @@ def evidence(settings: Settings, run: Run) -> None:
         if not may(Action.EXPORT):
             st.caption("Your role does not allow you to download it.")
             return
+        size = evidence_bytes(settings, run)
+        if size > DOWNLOAD_BYTES_MAX:
+            st.caption(
+                f"It has {size / 1_000_000:,.0f} MB, more than a page hands over."
+                f" `topicproof evidence {run.id} --out FOLDER` copies it."
+            )
+            return
         masked = hides_parts(settings, run)
         payloads = st.selectbox(
             "Keys and values",
@@ -90,36 +114,52 @@ def evidence(settings: Settings, run: Run) -> None:
         )
 
 
-def signing(settings: Settings, run: Run) -> None:
+@dataclass(frozen=True)
+class Displayed:
+    """What a page shows of a run."""
+
+    report: Report
+    """As it is in the file."""
+    stage: str | None
+    """None: end to end."""
+    evidence: str | None
+    """The hash of the run's evidence before the report was read."""
+
+
+def signing(settings: Settings, run: Run, displayed: Displayed) -> None:
     """Shows the report's standing, earlier decisions, and the form for a new one."""
-    history = open_history(settings)
-    entries = signoffs(history)
-    run_entries = [entry for entry in entries if entry.run == run.id]
+    chain = read_chain(open_history(settings))
+    signoffs = chain.of(run.id, run.verdict)
     digest = evidence_hash(run.folder(settings))
     with st.container(border=True):
         today = datetime.now(UTC).date()
-        word = wording.STANDING_WORDS[standing(run_entries, digest, today)]
-        status = standing_text(run_entries, digest, today)
+        word = wording.STANDING_WORDS[standing(signoffs, digest, today)]
+        status = standing_text(signoffs, digest, today)
         st.markdown(f"**Sign-off** {wording.badge(word, status)} {word.meaning}")
-        damaged = broken(entries)
-        if damaged is not None:
+        if chain.broken is not None:
             st.error(
-                f"Entry {damaged} of the sign-offs was changed, or an entry before it was removed."
-                " This decision and all later ones prove nothing.",
+                f"Entry {chain.broken} of the sign-offs was changed, or an entry before it was"
+                " removed. No decision proves anything as long as it is so.",
                 title="The chain of sign-offs is broken",
                 icon=":material/link_off:",
             )
-        doubts = {entry.number: entry.says for entry in unanchored(history, read_keyring(settings))}
-        for entry in reversed(run_entries):
-            st.markdown(f"- {_entry(entry, digest)}{_doubt(doubts.get(entry.number))}")
+        for entry in reversed(signoffs.entries):
+            doubt = _doubt(signoffs.doubts.get(entry.number))
+            st.markdown(f"- {_entry(entry, digest)}{doubt}")
         if run.alive or digest is None:
             st.caption("It can be signed once the run has ended and its evidence exists.")
             return
         if not may(Action.SIGN):
             st.caption("Your role does not allow you to sign.")
             return
-        with st.expander("Decide", icon=":material/draw:", expanded=not run_entries):
-            _form(settings, run)
+        waived = waived_kinds(signoffs, digest)
+        if waived and signoffs.decided is None:
+            st.markdown(
+                f"{wording.count(len(waived), 'kind')} of finding waived · **not accepted yet**"
+            )
+        undecided = signoffs.decided is None or signoffs.decided.evidence != digest
+        with st.expander("Decide", icon=":material/draw:", expanded=undecided):
+            _form(settings, run, displayed)
 
 
 def _entry(signoff: Signoff, digest: str | None) -> str:
@@ -132,7 +172,7 @@ def _entry(signoff: Signoff, digest: str | None) -> str:
 
 
 def _doubt(says: str | None) -> str:
-    return "" if says is None else f" :orange-badge[not trusted] {wording.plain(says)}"
+    return "" if says is None else f" :red-badge[not vouched for] {wording.plain(says)}"
 
 
 def _name(by: Identity) -> str | None:
@@ -147,15 +187,30 @@ def _name(by: Identity) -> str | None:
     )
 
 
-def _form(settings: Settings, run: Run) -> None:
+def _form(settings: Settings, run: Run, now: Displayed) -> None:
+    key = f"shown_{run.id}"
     # What the page showed when the button was pressed, which draws the page anew.
-    displayed = st.session_state.get(f"shown_{run.id}")
-    st.session_state[f"shown_{run.id}"] = evidence_hash(run.folder(settings))
+    displayed = st.session_state.pop(key, None)
+    folder = run.folder(settings)
     try:
-        reports = [read_report(folder) for folder in evidence_in(run.folder(settings))]
+        folders = evidence_in(folder)
+        reports = [read_report(evidence) for evidence in folders]
     except TopicproofError as error:
         st.error(wording.plain(str(error)), title="It cannot be signed", icon=":material/error:")
         return
+    report_folder = folder if now.stage is None else stage_folder(folder, now.stage)
+    evidence = report_folder / EVIDENCE
+    at = folders.index(evidence) if evidence in folders else 0
+    # The hash is read again after the reports, so they are of the evidence that it names.
+    if evidence_hash(folder) != now.evidence or not is_same_verdict(now.report, reports[at]):
+        st.warning(
+            "The run was judged again while this page was drawn. Reload the page, and look at its"
+            " verdict.",
+            title="It cannot be signed yet",
+            icon=":material/sync:",
+        )
+        return
+    st.session_state[key] = now.evidence
     kinds = list(dict.fromkeys(finding.kind for finding in breaking(*reports)))
     if kinds:
         named = ", ".join(wording.KIND_TITLES.get(kind, kind) for kind in kinds)
@@ -168,6 +223,9 @@ def _form(settings: Settings, run: Run) -> None:
             " covers, say why in the comment. The sign-off names the part."
         )
     choices = [choice for choice in Decision if choice is not Decision.WAIVE or kinds]
+    if st.session_state.pop(f"waived_{run.id}", False):
+        # What comes next, now that the findings are waived.
+        st.session_state[f"decision_{run.id}"] = Decision.ACCEPT
     # Outside the form, because the form's fields depend on it.
     decision = st.radio(
         "Decision",
@@ -197,6 +255,7 @@ def _form(settings: Settings, run: Run) -> None:
                 history = open_history(settings)
                 require_signer(history, run.id, digest, decision, name)
                 if decision is Decision.ACCEPT:
+                    require_acceptable(history, run.id, signed, digest, comment)
                     with st.spinner(
                         "The judge tests itself: faults are injected into copies of the readings"
                         " and must be caught."
@@ -207,4 +266,6 @@ def _form(settings: Settings, run: Run) -> None:
             except TopicproofError as error:
                 st.error(wording.plain(str(error)), title="Not signed", icon=":material/error:")
             else:
+                st.toast(SIGNED_WORDS[decision], icon=":material/draw:")
+                st.session_state[f"waived_{run.id}"] = decision is Decision.WAIVE
                 st.rerun()

@@ -26,23 +26,22 @@ from topicproof.app.check.check_state import (
 from topicproof.app.check.contract_form import form
 from topicproof.app.check.contract_import import import_contract
 from topicproof.app.check.contract_matches import show_preview
-from topicproof.app.session.access import may, open_history
+from topicproof.app.session.access import may, open_history, show_errors
 from topicproof.app.session.connection import page_settings, topic_names
 from topicproof.app.session.page_masks import shown_error
 from topicproof.app.session.run_reads import newest_runs
-from topicproof.app.session.shown_errors import show_errors
 from topicproof.app.topic import topic_header
 from topicproof.app.topic.payload import verbatim
-from topicproof.backend.errors import ContractError, Mistake, NothingToSample, TopicproofError
-from topicproof.backend.history.kept_contracts import contracts, keep, versions
-from topicproof.backend.history.store import Run
-from topicproof.backend.judging.contract import (
+from topicproof.backend.contracts.contract import (
     PLACEHOLDER,
     make_contract,
     parse_fields,
     question_of,
 )
-from topicproof.backend.judging.contract_text import spell
+from topicproof.backend.contracts.contract_text import spell
+from topicproof.backend.errors import ContractError, Mistake, NothingToSample, TopicproofError
+from topicproof.backend.history.kept_contracts import contracts, keep, versions
+from topicproof.backend.history.store import Run
 from topicproof.backend.runs.launch import start_check
 from topicproof.backend.runs.sides import SideSettings, settings_of_sides
 from topicproof.backend.services.keeper import Services
@@ -288,14 +287,16 @@ def welcome(topics: bool) -> None:
         word = wording.run_word(run) or wording.run_state(run)
         left, right = st.columns([1.4, 3], vertical_alignment="center")
         left.page_link(
-            "views/check.py",
+            "views/check.py" if run.verdict is None else "views/verdict.py",
             label=wording.plain(f"{run.facts.source} → {run.facts.sink}"),
-            icon=":material/replay:",
+            icon=":material/replay:" if run.verdict is None else ":material/gavel:",
             query_params={"run": run.id},
         )
+        why = wording.plain(run.why or shown_error(settings, run) or "")
         right.markdown(
-            f"{wording.badge(word)} {wording.moment(run.created_at)}"
-            f" · {wording.plain(run.why or shown_error(settings, run) or '')}"
+            " · ".join(
+                filter(None, (f"{wording.badge(word)} {wording.moment(run.created_at)}", why))
+            )
         )
 
 
@@ -456,11 +457,10 @@ def begin(kafka: Services, name: str, text: str, fields: Mapping[str, Any]) -> N
         wrong = check_reads.spark_mistakes(settings, fields)
         if wrong:
             raise ContractError(*wrong)
-        terms = parse_fields(text)
-        for contract in make_contract(terms).each():
+        for contract in make_contract(parse_fields(text)).each():
             sides = settings_of_sides(contract, settings)
             address = kafka.address if contract.of.cluster is None else sides.sink.address
-            question_of(contract, terms, *sides.clusters(address))
+            question_of(contract, *sides.clusters(address))
         with st.status("Starting the check…") as status:
             history = open_history(settings)
             stored = keep(history, name, text)

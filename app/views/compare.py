@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from urllib.parse import urlencode
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -18,12 +19,12 @@ from topicproof.app.charts.strip import (
     strip_pointer,
     strip_with_pointer,
 )
+from topicproof.app.session.access import show_errors
 from topicproof.app.session.connection import decoders, page_settings
 from topicproof.app.session.record_reads import committed_retry, records_in_window
-from topicproof.app.session.reports import newest_findings
-from topicproof.app.session.shown_errors import show_errors
+from topicproof.app.session.reports import verdict_findings
 from topicproof.app.shell import downloads
-from topicproof.app.shell.clickable import clickable
+from topicproof.app.shell.downloads import clickable
 from topicproof.app.shell.url_state import (
     BOTH,
     COMMITTED,
@@ -33,11 +34,12 @@ from topicproof.app.shell.url_state import (
     CompareState,
     TransactionsState,
     read_compare,
+    verdict_params,
     write_compare,
     write_transactions,
 )
 from topicproof.app.topic import tables, topic_header
-from topicproof.app.topic.payload import decoded, payload, verbatim
+from topicproof.app.topic.payload import RowDecoder, decoded, payload, verbatim
 from topicproof.app.topic.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
 from topicproof.app.topic.topic_findings import (
     TopicFindings,
@@ -83,7 +85,11 @@ def body(kafka: Services, snapshot: Snapshot, live: bool) -> None:
     # First of all: the browser loads the drawing code and draws the strip while the rest is
     # computed.
     with show_errors():
-        topic_findings = None if live else newest_findings(settings, selection.topic)
+        topic_findings = (
+            None
+            if live
+            else verdict_findings(settings, selection.topic, selection.run, selection.stage)
+        )
     strip = overview(snapshot, selection, topic_findings, live)
     facts(kafka, snapshot, facts_slot)
     controls(snapshot, selection)
@@ -115,7 +121,7 @@ def facts(kafka: Services, snapshot: Snapshot, slot: DeltaGenerator) -> None:
         st.markdown(f"### {wording.balance(snapshot.bounds.offsets, snapshot.fates)}")
         with st.popover("In numbers", icon=":material/table:", width="content"):
             st.dataframe(
-                tables.balance_table(snapshot.bounds, snapshot.counts).style.format("{:,}"),
+                tables.formatted(tables.balance_table(snapshot.bounds, snapshot.counts), "{:,}"),
                 hide_index=True,
                 width="content",
                 alt="Bounds and fates of every partition",
@@ -174,7 +180,7 @@ def overview(
         st.markdown(
             f"{wording.plain(marks_sentence(marks))} {marks_legend(marks)}"
             f" [{wording.plain(f'Verdict of {topic_findings.run}')}]"
-            f"(verdict?run={topic_findings.run})"
+            f"(verdict?{urlencode(verdict_params(topic_findings.run, topic_findings.stage))})"
         )
     return lambda: strip_with_pointer(strip, selection.partition, selection.record)
 
@@ -326,7 +332,7 @@ def listing(selection: CompareState, records: Sequence[Record], strip: downloads
             go(replace(selection, record=visible[cells[0][0]].offset))
 
     formats = decoders(page_settings())
-    table = tables.record_table(visible, selection.level, selection.topic, formats)
+    table = tables.record_table(visible, selection.level, RowDecoder(formats, selection.topic))
     st.dataframe(
         tables.tinted(table, visible, selection.record),
         hide_index=True,
@@ -410,6 +416,7 @@ def detail(
                     "topic": lineage.topic,
                     "partition": str(lineage.partition),
                     "offset": str(lineage.offset),
+                    **verdict_params(selection.run, selection.stage),
                 },
                 help="Partition and offset in the source: lineage, from the record's header.",
             )

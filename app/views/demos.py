@@ -9,11 +9,10 @@ from topicproof.app import wording
 from topicproof.app.run import run_progress, stories
 from topicproof.app.run.picture_player import explain_picture, show_picture
 from topicproof.app.run.stories import STORIES, Story, start_story
-from topicproof.app.session.access import open_history
+from topicproof.app.session.access import open_history, show_errors
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.reports import kept_report
 from topicproof.app.session.run_reads import newest_runs
-from topicproof.app.session.shown_errors import show_errors
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.context import stop
@@ -91,7 +90,7 @@ def scene(title: str, run: Run) -> None:
         for way in stories.ways(run, report):
             st.page_link(
                 f"views/{way.view}.py",
-                label=way.label,
+                label=wording.plain(way.label),
                 icon=way.icon,
                 query_params=dict(way.params),
             )

@@ -13,14 +13,17 @@ import streamlit as st
 
 from topicproof.app import wording
 from topicproof.app.charts.trend_chart import trend_figure
+from topicproof.app.check.check_reads import of_run
+from topicproof.app.session.access import show_errors
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.page_masks import shown_error
 from topicproof.app.session.reports import kept_report
 from topicproof.app.session.run_reads import RUNS_SHOWN, newest_runs, signoff_standings
-from topicproof.app.session.shown_errors import show_errors
 from topicproof.app.shell import downloads
+from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history import trend
 from topicproof.backend.history.comparison import Comparison, compare
+from topicproof.backend.history.signoff import Standing
 from topicproof.backend.history.store import Run
 
 EVERY = "every"
@@ -41,6 +44,14 @@ def page() -> None:
     if len(runs) == RUNS_SHOWN:
         st.caption(
             f"The newest {RUNS_SHOWN:,}; `topicproof runs` and the database have all of them."
+        )
+    doubted = [run.id for run in runs if standings[run.id] == Standing.NOT_VOUCHED]
+    if doubted:
+        st.error(
+            f"No key that is trusted here vouches for the sign-offs of {len(doubted):,} of them."
+            " `topicproof keys chain` names each entry.",
+            title="Sign-offs are not vouched for",
+            icon=":material/gpp_bad:",
         )
     matches = filtered(runs, standings)
     if not matches:
@@ -190,7 +201,7 @@ def side_by_side(runs: Sequence[Run]) -> None:
         st.caption("A comparison needs two verdicts.")
         return
     names = [run.id for run in runs]
-    same = [run.id for run in runs[1:] if trend.subject(run) == trend.subject(runs[0])]
+    same = [run.id for run in runs[1:] if trend.is_comparable(run, runs[0])]
     with st.container(horizontal=True, vertical_alignment="bottom"):
         before = _choice("Before", "before", names, same[0] if same else names[1])
         after = _choice("After", "after", names, names[0])
@@ -223,8 +234,27 @@ def side_by_side(runs: Sequence[Run]) -> None:
                 icon=":material/gavel:",
                 query_params={"run": name},
             )
-    st.markdown(wording.plain(comparison.told(wording.KIND_TITLES)))
+    different = different_contracts(by_id[before], by_id[after])
+    st.markdown(wording.plain(different + comparison.told(wording.KIND_TITLES)))
     tables(comparison)
+
+
+def different_contracts(before: Run, after: Run) -> str:
+    """Says if two checks answered different questions; empty if they did not."""
+    if not before.kind == after.kind == "check":
+        return ""
+    labels = [trend.contract_label(run) or run.id for run in (before, after)]
+    try:
+        terms = [dict(of_run(settings, run).fields) for run in (before, after)]
+    except TopicproofError:
+        terms = []  # Evidence that is gone tells nothing of them.
+    if terms and terms[0] == terms[1]:
+        return ""
+    if not terms and labels[0] == labels[1]:
+        return ""
+    names = ", ".join(dict.fromkeys(labels))
+    changed = "By different contracts" if labels[0] != labels[1] else "By changed terms"
+    return f"{changed} ({names}): not comparable one to one. "
 
 
 def tables(comparison: Comparison) -> None:

@@ -9,21 +9,26 @@ import streamlit as st
 
 from topicproof.app import wording
 from topicproof.app.run.picture_facts import drawable
-from topicproof.app.run.picture_player import POLL_S as PICTURE_S
-from topicproof.app.run.picture_player import show_picture
+from topicproof.app.run.picture_player import POLL_S as PICTURE_S, show_picture
 from topicproof.app.run.stories import STORIES, start_story
-from topicproof.app.session.access import open_history
+from topicproof.app.session.access import open_history, show_error, show_errors
 from topicproof.app.session.cluster_reads import cluster_overview
 from topicproof.app.session.connection import page_settings, running_kafka
 from topicproof.app.session.run_reads import newest_runs
-from topicproof.app.session.shown_errors import show_error, show_errors
+from topicproof.app.topic.topic_list import ONLY, WITHHELD
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.evidence.folder import evidence_hash
 from topicproof.backend.history import trend
-from topicproof.backend.history.signoff import Decision, signoffs, standing, standing_text
+from topicproof.backend.history.signoff import (
+    RunSignoffs,
+    Standing,
+    read_chain,
+    standing,
+    standing_text,
+)
 from topicproof.backend.history.store import Run
 from topicproof.backend.kafka.browse.overview import Overview
-from topicproof.validators.durations import brief
+from topicproof.validators.sentences import brief
 
 POLL_S = 5.0
 VERDICTS_SHOWN = 5
@@ -65,7 +70,7 @@ def doors() -> None:
         st.markdown("**Look into a topic.** Both isolation levels, the fate of each offset.")
         if st.button("Inspect a topic", icon=":material/topic:", width="stretch"):
             st.switch_page("views/topics.py", query_params={"view": "cluster"})
-        st.page_link("views/transactions.py", label="Its transactions", icon=":material/timeline:")
+        st.page_link("views/transactions.py", label="Transactions", icon=":material/timeline:")
     with check.container(border=True, height="stretch"):
         st.markdown("**Judge a pipeline.** Any program, any two topics, by a contract.")
         if st.button("Check a pipeline", icon=":material/fact_check:", width="stretch"):
@@ -132,8 +137,8 @@ def health() -> None:
 
 def figures(cluster: Overview) -> None:
     """Shows the four figures that an operator looks at first."""
-    hanging = [transaction for _topic, transaction in cluster.opened if transaction.hanging]
-    pending = [transaction for _topic, transaction in cluster.opened if not transaction.hanging]
+    hanging = [transaction for transaction in cluster.opened if transaction.hanging]
+    pending = [transaction for transaction in cluster.opened if not transaction.hanging]
     oldest = max((transaction.age_ms for transaction in pending), default=None)
     silent = max((transaction.age_ms for transaction in hanging), default=None)
     lag = cluster.worst
@@ -142,7 +147,8 @@ def figures(cluster: Overview) -> None:
             "Open transactions",
             f"{len(pending):,}",
             "none" if oldest is None else f"oldest: {brief(oldest)}",
-            "Counted per topic. Their coordinators abort them after their timeouts.",
+            "One that is open on several topics counts once. Their coordinators abort them after"
+            " their timeouts.",
         ),
         (
             "Hanging transactions",
@@ -179,7 +185,16 @@ def figures(cluster: Overview) -> None:
 
 
 def slowest(cluster: Overview) -> None:
-    """Names the group that is most behind."""
+    """Names the group that is most behind, and groups that wait for something else than the open
+    transactions that are named below."""
+    named = {group for transaction in cluster.opened for group in cluster.held_back(transaction)}
+    for stuck in cluster.stuck:
+        if stuck.group not in named:
+            st.markdown(
+                f"Group **{wording.plain(stuck.group)}** has read all it can of"
+                f" **{wording.plain(stuck.topic)}**: an open transaction withholds the rest."
+            )
+            named.add(stuck.group)
     lag = cluster.worst
     if lag is not None and lag.records:
         most = "" if lag.exact else "at most "
@@ -191,19 +206,31 @@ def slowest(cluster: Overview) -> None:
 
 def open_ones(cluster: Overview) -> None:
     """Names the open transactions, hanging ones first."""
-    for name, transaction in cluster.opened[:OPEN_SHOWN]:
-        word = wording.open_word(transaction)
+    for transaction in cluster.opened[:OPEN_SHOWN]:
+        topic, worst = transaction.worst
         left, right = st.columns([1, 3.4], vertical_alignment="center")
+        further_topics = len(transaction.topics) - 1
         left.page_link(
             "views/transactions.py",
-            label=name,
+            label=wording.plain(topic)
+            + (f" and {further_topics:,} more" if further_topics else ""),
             icon=":material/timeline:",
-            query_params={"topic": name, "outcome": "open"},
+            query_params={"topic": topic, "outcome": "open"},
         )
-        right.markdown(f"{wording.badge(word)} {wording.plain(transaction.why)}")
+        right.markdown(
+            f"{wording.badge(wording.open_word(worst))}"
+            f" {wording.plain(wording.without_badge(transaction.why, wording.open_word(worst)))}"
+            f"{wording.held_back(cluster.held_back(transaction))}"
+        )
     further = len(cluster.opened) - OPEN_SHOWN
     if further > 0:
-        st.caption(f"And {further:,} more: `topicproof transactions` lists all of them.")
+        st.page_link(
+            "views/topics.py",
+            label=f"{wording.count(further, 'more open transaction')}: all topics that withhold"
+            " records",
+            icon=":material/topic:",
+            query_params={"view": "cluster", "only": ONLY[WITHHELD]},
+        )
 
 
 def verdicts(runs: Sequence[Run]) -> None:
@@ -216,12 +243,13 @@ def verdicts(runs: Sequence[Run]) -> None:
             icon=":material/gavel:",
         )
         return
+    chain = read_chain(open_history(settings))
     for run in judged:
         word = wording.run_word(run)
         left, middle, right = st.columns([1.5, 2.6, 1.3], vertical_alignment="center")
         left.page_link(
             "views/verdict.py",
-            label=trend.subject(run),
+            label=wording.plain(trend.subject(run)),
             icon=":material/gavel:" if word is None else word.symbol,
             query_params={"run": run.id},
         )
@@ -229,17 +257,18 @@ def verdicts(runs: Sequence[Run]) -> None:
         middle.markdown(f"{badge} {wording.plain(run.why or '')}")
         # Not a caption: a badge in one is too pale to be read.
         when = wording.moment(run.ended_at or run.created_at)
-        right.markdown(f"{signed(run)}  \n:small[{when}]")
+        decision = signed(run, chain.of(run.id, run.verdict))
+        right.markdown(f"{decision}  \n:small[{when}]")
 
 
-def signed(run: Run) -> str:
+def signed(run: Run, signoffs: RunSignoffs) -> str:
     """Returns who decided on the run, or that nobody did."""
-    entries = signoffs(open_history(settings), run.id)
     digest, today = evidence_hash(run.folder(settings)), datetime.now(UTC).date()
-    word = wording.STANDING_WORDS[standing(entries, digest, today)]
-    badge = wording.badge(word, standing_text(entries, digest, today))
-    decided = [entry.name for entry in entries if entry.decision is not Decision.WAIVE]
-    return f"{badge} by {wording.plain(decided[-1])}" if decided else badge
+    status, decided = standing(signoffs, digest, today), signoffs.decided
+    badge = wording.badge(wording.STANDING_WORDS[status], standing_text(signoffs, digest, today))
+    if decided is None or status is Standing.NOT_VOUCHED:
+        return badge
+    return f"{badge} by {wording.plain(decided.who)}"
 
 
 page()

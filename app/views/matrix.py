@@ -11,11 +11,10 @@ import streamlit as st
 from topicproof.app import wording
 from topicproof.app.charts.matrix_chart import CELL_COLOURS, matrix_figure, matrix_pointer
 from topicproof.app.run import matrix_cells
-from topicproof.app.session.access import open_history
+from topicproof.app.session.access import open_history, show_errors
 from topicproof.app.session.connection import page_settings
-from topicproof.app.session.shown_errors import show_errors
 from topicproof.app.shell import downloads
-from topicproof.app.shell.clickable import clickable
+from topicproof.app.shell.downloads import clickable
 from topicproof.app.topic.payload import verbatim
 from topicproof.backend.commands.show_matrix import summary
 from topicproof.backend.errors import TopicproofError
@@ -222,10 +221,14 @@ def commands() -> None:
         "topicproof matrix --only fault=crash  # one family of faults\n"
         "topicproof matrix --resume            # continue where it stopped"
     )
+    running = time.time() - st.session_state.get("matrix_started", 0.0) < GOES_ON_S
     if st.button(
-        f"Run the small one: {len(SMALL)} cells, about a minute",
+        f"Running: {len(SMALL)} cells, which appear here as they end"
+        if running
+        else f"Run the small one: {len(SMALL)} cells, about a minute",
         key="small",
         icon=":material/play_arrow:",
+        disabled=running,
     ):
         with show_errors(), st.status("Starting…") as status:
             start_matrix(

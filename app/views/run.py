@@ -13,13 +13,11 @@ import streamlit as st
 from topicproof.app import wording
 from topicproof.app.run import balances, run_progress
 from topicproof.app.run.picture_facts import drawable
-from topicproof.app.run.picture_player import POLL_S as PICTURE_S
-from topicproof.app.run.picture_player import explain_picture, show_picture
-from topicproof.app.session.access import open_history
+from topicproof.app.run.picture_player import POLL_S as PICTURE_S, explain_picture, show_picture
+from topicproof.app.session.access import open_history, show_error, show_errors
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.page_masks import hides_parts, shown_error
 from topicproof.app.session.run_reads import newest_runs, run_of_url
-from topicproof.app.session.shown_errors import show_error, show_errors
 from topicproof.app.topic.payload import verbatim
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.faults.kinds import KINDS, choices
@@ -28,6 +26,7 @@ from topicproof.backend.runs.context import stop
 from topicproof.backend.runs.launch import said, start_resume, start_run
 from topicproof.backend.runs.plan import RunPlan, make_plan
 from topicproof.backend.runs.scenarios import SCENARIOS
+from topicproof.backend.sink.delivery_options import OPTIONS, Option
 from topicproof.backend.sink.hooks import Step
 
 POLL_S, DETAILS_S = 1.0, 3.0
@@ -166,6 +165,8 @@ def form() -> None:
             placeholder="no limit",
             help="How fast the source is filled. Empty: as fast as possible.",
         )
+        with st.expander("More options of delivery"):
+            fields |= delivery_fields()
         fields["until_stopped"] = st.toggle(
             "Run until stopped",
             key="plan_until_stopped",
@@ -189,6 +190,39 @@ def form() -> None:
         )
     if submitted:
         begin(fields)
+
+
+def delivery_fields() -> dict[str, Any]:
+    """Shows a field for each option of delivery that has a label. Returns the values by name."""
+    return {
+        option.plan_name: option_field(option)
+        for option in OPTIONS.values()
+        if option.label is not None
+    }
+
+
+def option_field(option: Option) -> Any:
+    key = f"plan_{option.plan_name}"
+    if option.type is int:
+        return st.number_input(
+            option.label or option.name,
+            min_value=option.least,
+            max_value=option.most_in_plan,
+            value=option.default,
+            key=key,
+            bind="query-params",
+            placeholder="the producer's own default",
+            help=option.help,
+        )
+    return st.selectbox(
+        option.label or option.name,
+        option.choices,
+        index=None if option.default is None else option.choices.index(option.default),
+        key=key,
+        bind="query-params",
+        placeholder="the producer's own default",
+        help=option.help,
+    )
 
 
 def begin(fields: dict[str, Any]) -> None:

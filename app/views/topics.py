@@ -11,10 +11,10 @@ import pandas as pd
 import streamlit as st
 
 from topicproof.app import wording
+from topicproof.app.session.access import show_errors
 from topicproof.app.session.cluster_reads import topic_view
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.coordination import mirrored_offsets, topic_lags, topic_share_groups
-from topicproof.app.session.shown_errors import show_errors
 from topicproof.app.shell.url_state import (
     CLUSTER,
     GROUPS,
@@ -36,6 +36,7 @@ from topicproof.backend.kafka.coordination.share import ShareGroup
 from topicproof.backend.kafka.mirror_offsets import Checkpoint
 from topicproof.backend.services.keeper import Services
 
+STUCK_SHOWN = 5
 VIEW_NAMES = {
     RECORDS: ":material/search: Records",
     TAIL: ":material/stream: Live tail",
@@ -97,7 +98,7 @@ def partitions(kafka: Services, snapshot: Snapshot, _selection: TopicsState) -> 
     )
     numbers: dict[Any, Any] = dict.fromkeys(table.columns, "{:,}")
     st.dataframe(
-        table.merge(lies, how="left", on="partition").style.format(numbers),
+        tables.formatted(table.merge(lies, how="left", on="partition"), numbers),
         hide_index=True,
         row_height=ROW_PX,
         alt="Bounds, fates and brokers of every partition",
@@ -111,7 +112,10 @@ def groups(kafka: Services, snapshot: Snapshot, selection: TopicsState) -> None:
     """Shows the topic's consumer and share groups, and what each really has left to read."""
     query = (kafka.bootstrap, snapshot.bounds.topic, snapshot.taken_at, settings.client, snapshot)
     with show_errors():
-        lags, shares = topic_lags(*query), topic_share_groups(*query)
+        lags, note = topic_lags(*query)
+        shares, note_on_shares = topic_share_groups(*query)
+    for sentence in filter(None, (note, note_on_shares)):
+        st.caption(sentence)
     if not lags and not shares:
         st.info(
             "No consumer group owns a partition of this topic, or has committed an offset on it.",
@@ -132,7 +136,9 @@ def groups(kafka: Services, snapshot: Snapshot, selection: TopicsState) -> None:
             )
     # Last: a client may lack the right to read MirrorMaker's topic.
     with show_errors():
-        mirrored = mirrored_offsets(kafka.bootstrap, snapshot.bounds.topic, settings.client)
+        mirrored, note = mirrored_offsets(kafka.bootstrap, snapshot.bounds.topic, settings.client)
+    if note:
+        st.caption(note)
     if mirrored:
         mirrored_groups(mirrored)
 
@@ -140,12 +146,14 @@ def groups(kafka: Services, snapshot: Snapshot, selection: TopicsState) -> None:
 def consumer_groups(lags: Sequence[GroupLag], selection: TopicsState) -> None:
     """Shows the lag of each group, and warns of those that are stuck."""
     stuck = [lag for lag in lags if lag.stuck]
-    for lag in stuck:
+    for lag in stuck[:STUCK_SHOWN]:
         st.warning(
-            wording.plain(" ".join(p.why for p in lag.partitions if p.stuck)),
+            wording.plain(wording.stuck_sentence(lag)),
             title=f"Group {wording.plain(lag.group)} is stuck behind an open transaction",
             icon=":material/lock_clock:",
         )
+    if len(stuck) > STUCK_SHOWN:
+        st.caption(f"{len(stuck) - STUCK_SHOWN:,} more groups are stuck too.")
     if stuck:
         st.page_link(
             "views/transactions.py",
@@ -154,8 +162,8 @@ def consumer_groups(lags: Sequence[GroupLag], selection: TopicsState) -> None:
             query_params={"topic": selection.topic, "outcome": "open"},
         )
     st.dataframe(
-        tables.group_table(lags).style.format(
-            dict.fromkeys(tables.LAG_COLUMNS, "{:,}"), na_rep="–"
+        tables.formatted(
+            tables.group_table(lags), dict.fromkeys(tables.LAG_COLUMNS, "{:,}"), na_rep="–"
         ),
         hide_index=True,
         row_height=ROW_PX,
@@ -168,7 +176,8 @@ def consumer_groups(lags: Sequence[GroupLag], selection: TopicsState) -> None:
     )
     with st.expander("Partition by partition", icon=":material/view_week:"):
         st.dataframe(
-            tables.group_partition_table(lags).style.format(
+            tables.formatted(
+                tables.group_partition_table(lags),
                 dict.fromkeys(
                     ["committed", "read_committed lag", "read_uncommitted lag", "HW − committed"],
                     "{:,}",
@@ -189,8 +198,8 @@ def share_groups(shares: Sequence[ShareGroup]) -> None:
         if group.trap is not None:
             st.warning(wording.plain(group.trap), icon=":material/warning:")
     st.dataframe(
-        tables.share_table(shares).style.format(
-            dict.fromkeys(tables.SHARE_COLUMNS, "{:,}"), na_rep="–"
+        tables.formatted(
+            tables.share_table(shares), dict.fromkeys(tables.SHARE_COLUMNS, "{:,}"), na_rep="–"
         ),
         hide_index=True,
         row_height=ROW_PX,
@@ -206,8 +215,10 @@ def mirrored_groups(checkpoints: Sequence[Checkpoint]) -> None:
     """Shows where MirrorMaker would let groups of another cluster continue here."""
     st.markdown("**Groups of another cluster**")
     st.dataframe(
-        tables.mirrored_table(checkpoints).style.format(
-            dict.fromkeys(tables.MIRRORED_COLUMNS, "{:,}"), na_rep="–"
+        tables.formatted(
+            tables.mirrored_table(checkpoints),
+            dict.fromkeys(tables.MIRRORED_COLUMNS, "{:,}"),
+            na_rep="–",
         ),
         hide_index=True,
         row_height=ROW_PX,

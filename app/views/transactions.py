@@ -15,22 +15,23 @@ from streamlit.delta_generator import DeltaGenerator
 
 from topicproof.app import wording
 from topicproof.app.charts.timeline import timeline_figure, timeline_pointer
+from topicproof.app.session.access import show_errors
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.coordination import Coordination, topic_coordination
 from topicproof.app.session.record_reads import records_in_window
-from topicproof.app.session.shown_errors import show_errors
 from topicproof.app.shell import downloads
-from topicproof.app.shell.clickable import clickable
+from topicproof.app.shell.downloads import clickable
 from topicproof.app.shell.url_state import TransactionsState, read_transactions, write_transactions
 from topicproof.app.topic import topic_header, transaction_rows
 from topicproof.app.topic.snapshot import Snapshot
 from topicproof.backend.kafka.log.over_partitions import SPLIT
 from topicproof.backend.services.keeper import Services
-from topicproof.validators.coordinator import OpenTransaction
-from topicproof.validators.durations import in_words
+from topicproof.validators.coordinator import OpenTransaction, WholeTransaction, whole_transactions
 from topicproof.validators.facts.log_facts import ABORTED
+from topicproof.validators.sentences import in_words
 
-OPEN_SHOWN = 4
+OPEN_SHOWN, OPEN_DRAWN = 4, 50
+"""Open transactions that are shown at once, and on demand."""
 ROW_PX = 28
 TABLE_PX = 420
 
@@ -77,9 +78,8 @@ def body(kafka: Services, snapshot: Snapshot, live: bool) -> None:
         controls(snapshot, rows, selection)
     fitting = transaction_rows.matching(rows, selection)
     if fitting.empty:
-        chart_slot.info(
-            f"None of the {wording.count(len(rows), 'transaction')} matches. Remove some filters."
-        )
+        whole = wording.count(len(snapshot.over_partitions), "transaction")
+        chart_slot.info(f"None of the {whole} matches. Remove some filters.")
         return
     skip, listed = page_of(fitting, selection)
     detail_slot = st.container()
@@ -131,10 +131,9 @@ def in_lanes(
 
 def facts(snapshot: Snapshot, rows: pd.DataFrame) -> None:
     """Shows the number of each outcome, and how much of the topic was aborted."""
-    counts = {
-        str(outcome): int(number) for outcome, number in rows["outcome"].value_counts().items()
-    }
-    st.markdown(f"### {wording.transactions_balance(counts)}")
+    counts = transaction_rows.whole_outcomes(rows, snapshot.numbers, snapshot.over_partitions)
+    balance = wording.transactions_balance(counts, int(rows["partition"].nunique()))
+    st.markdown(f"### {balance}")
     if rows.empty:
         return
     records = int(rows["records"].sum())
@@ -144,8 +143,7 @@ def facts(snapshot: Snapshot, rows: pd.DataFrame) -> None:
     ]
     outside = int(plain["records"].sum())
     st.caption(
-        f"{wording.count(len(snapshot.over_partitions), 'transaction')}; {len(rows):,} counted per"
-        f" partition. {aborted:,} of {wording.count(records, 'record')} in "
+        f"{aborted:,} of {wording.count(records, 'record')} in "
         f"transactions ({aborted / max(1, records):.1%}) were aborted"
         + (
             f"; {wording.count(outside, 'further record')} in none."
@@ -153,7 +151,7 @@ def facts(snapshot: Snapshot, rows: pd.DataFrame) -> None:
             else "; every record is in one."
         )
     )
-    split = int((snapshot.over_partitions["outcome"] == SPLIT).sum())
+    split = counts.get(SPLIT, 0)
     if split:
         st.error(
             f"{wording.count(split, 'transaction')} committed on one partition and aborted on"
@@ -178,37 +176,43 @@ def what_is_open(snapshot: Snapshot, coordination: Coordination) -> None:
             title="The transaction coordinators did not answer: what they know is missing here",
             icon=":material/hearing_disabled:",
         )
+    if coordination.note:
+        st.caption(coordination.note)
     if not coordination.opened and coordination.not_heard is None:
         st.markdown(
             ":green-badge[:material/check: nothing is open] No transaction holds anything back."
         )
         return
-    ordered = sorted(
-        coordination.opened, key=lambda transaction: (not transaction.hanging, -transaction.age_ms)
-    )
+    ordered = whole_transactions((snapshot.bounds.topic, part) for part in coordination.opened)
     for transaction in ordered[:OPEN_SHOWN]:
         open_one(snapshot, transaction)
     if ordered[OPEN_SHOWN:]:
         with st.expander(f"{wording.count(len(ordered) - OPEN_SHOWN, 'further open transaction')}"):
-            for transaction in ordered[OPEN_SHOWN:]:
+            for transaction in ordered[OPEN_SHOWN:OPEN_DRAWN]:
                 open_one(snapshot, transaction)
+            if ordered[OPEN_DRAWN:]:
+                st.caption(f"{len(ordered) - OPEN_DRAWN:,} more are in the table below.")
 
 
-def open_one(snapshot: Snapshot, transaction: OpenTransaction) -> None:
+def open_one(snapshot: Snapshot, transaction: WholeTransaction) -> None:
     """Shows one open transaction: its age and limit, what it withholds, what to do."""
-    word = wording.open_word(transaction)
+    _topic, worst = transaction.worst
+    word = wording.open_word(worst)
     with st.container(border=True, gap="xxsmall"):
         left, right = st.columns([3.2, 1], vertical_alignment="center")
-        left.markdown(f"{wording.badge(word)} {wording.plain(transaction.why)}")
+        why = wording.without_badge(transaction.why, word)
+        left.markdown(f"{wording.badge(word)} {wording.plain(why)}")
         with right:
-            compare_link(snapshot, (transaction.partition, transaction.start_offset))
-        age(transaction)
-        st.caption(wording.plain(wording.open_advice(transaction)))
+            compare_link(snapshot, (worst.partition, worst.start_offset))
+        age(worst)
+        st.caption(wording.plain(wording.open_advice(worst)))
         if transaction.hanging:
-            command = wording.abort_command(
-                transaction, snapshot.bounds.topic, settings.cluster_options
+            # Each partition has its own marker to get.
+            commands = (
+                wording.abort_command(part, topic, settings.cluster_options)
+                for topic, part in transaction.parts
             )
-            st.code(command, language=None, wrap_lines=True)
+            st.code("\n".join(commands), language=None, wrap_lines=True)
 
 
 def age(transaction: OpenTransaction) -> None:
@@ -220,8 +224,9 @@ def age(transaction: OpenTransaction) -> None:
         or transaction.two_phase
         or not transaction.timeout_ms
     ):
-        # No timeout ends it, so its age is a share of nothing.
-        st.progress(1.0, f"{old}, without a limit")
+        # No timeout ends it, so its age is a share of nothing, and a bar would look like one.
+        end = "Nothing will end it by itself." if transaction.hanging else "It has no known limit."
+        st.caption(f"{old}. {end}")
         return
     share = min(1.0, transaction.age_ms / transaction.timeout_ms)
     st.progress(share, f"{old} of at most {in_words(transaction.timeout_ms)}")
@@ -312,12 +317,13 @@ def timeline(
         " same data."
     )
     clickable(figure, pointer, "timeline", clicked, alt)
+    whole = len(transaction_rows.whole_ones(listed, snapshot.numbers, None))
     which = (
-        f"All {wording.count(fitting, 'transaction')} that match are drawn and listed"
+        wording.all_listed(whole)
         if len(listed) == fitting
         else (
-            f"Drawn and listed: {skip + 1:,} to {skip + len(listed):,} of the {fitting:,} that"
-            " match, the latest first"
+            f"Drawn and listed: rows {skip + 1:,} to {skip + len(listed):,} of the {fitting:,}"
+            " that match, the latest first. A transaction has a row for each of its partitions"
         )
     )
     row = (
@@ -480,7 +486,9 @@ def listing(
             "begin (UTC)": st.column_config.DatetimeColumn(
                 format="YYYY-MM-DD HH:mm:ss.SSS", width=175
             ),
-            "end (UTC)": st.column_config.DatetimeColumn(format="HH:mm:ss.SSS", width=100),
+            "end (UTC)": st.column_config.DatetimeColumn(
+                format="YYYY-MM-DD HH:mm:ss.SSS", width=175
+            ),
             "duration": st.column_config.TextColumn(width=95, alignment="right"),
             "why": st.column_config.TextColumn(width=262),
             "producer id": st.column_config.NumberColumn(format="%d", width=85),
@@ -491,8 +499,10 @@ def listing(
     )
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption("Click a row, or a bar, to see one transaction and the way to its records.")
+        whole = len(transaction_rows.whole_ones(rows, snapshot.numbers, None))
         caption = (
-            f"{wording.count(len(listed), 'transaction')}, one row per partition. Times are UTC."
+            f"{wording.count(whole, 'transaction')}, one row for each of its partitions. Times are"
+            " UTC."
         )
         downloads.offer_table(
             f"{snapshot.bounds.topic}-transactions", lambda: listed, caption, lambda: figure
@@ -503,27 +513,27 @@ def producers(coordination: Coordination) -> None:
     """Lists the producers that wrote here, as far as the leaders remember."""
     if coordination.producers.empty:
         return
+    remembered = coordination.producers
     with st.expander(
-        f"{wording.count(len(coordination.producers), 'producer')} remembered by the partitions’"
-        " leaders",
+        f"{wording.count(len(remembered), 'producer')} remembered by the partitions’ leaders",
         icon=":material/group:",
     ):
         listed = pd.DataFrame(
             {
-                "partition": coordination.producers["partition"],
-                "producer id": coordination.producers["producer_id"],
-                "epoch": coordination.producers["producer_epoch"],
-                "transactional id": coordination.producers["transactional_id"],
-                "coordinator's state": coordination.producers["state"],
-                "late requests": coordination.producers["transactional_id"].map(
+                "partition": remembered["partition"],
+                "producer id": remembered["producer_id"],
+                "epoch": remembered["producer_epoch"],
+                "transactional id": remembered["transactional_id"],
+                "coordinator's state": remembered["state"],
+                "late requests": remembered["transactional_id"].map(
                     lambda name: wording.EXPOSED_WORDS[coordination.exposed.get(name)]
                 ),
-                "open from": coordination.producers["open_from"],
-                "last sequence": coordination.producers["last_sequence"],
+                "open from": remembered["open_from"],
+                "last sequence": remembered["last_sequence"],
                 "last wrote (UTC)": pd.to_datetime(
-                    coordination.producers["last_timestamp"], unit="ms", errors="coerce"
+                    remembered["last_timestamp"], unit="ms", errors="coerce"
                 ),
-                "coordinator epoch": coordination.producers["coordinator_epoch"],
+                "coordinator epoch": remembered["coordinator_epoch"],
             }
         )
         st.dataframe(

@@ -3,33 +3,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import streamlit as st
 
 from topicproof.app import wording
 from topicproof.app.charts.where import where_figure
+from topicproof.app.check.check_reads import matched_by
+from topicproof.app.session.access import show_errors
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.page_masks import shown_error
 from topicproof.app.session.reports import findings_of, parsed_report, report_text, shown_report
 from topicproof.app.session.run_reads import newest_runs, run_of_url
-from topicproof.app.session.shown_errors import show_errors
 from topicproof.app.shell import downloads
-from topicproof.app.shell.url_state import example_position
+from topicproof.app.shell.url_state import example_position, verdict_params
 from topicproof.app.topic import tables
 from topicproof.app.topic.topic_findings import marks_sentence
 from topicproof.app.verdict import signoff_form
 from topicproof.backend.errors import TopicproofError
+from topicproof.backend.evidence.folder import evidence_hash
 from topicproof.backend.history.store import Run
-from topicproof.validators.finding import Check, Example, Finding, Outcome
+from topicproof.validators.finding import Check, Example, Finding, Outcome, Witness
 from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.next_steps import next_step
-from topicproof.validators.report import Report
+from topicproof.validators.report import Report, place_of
+from topicproof.validators.sentences import transaction_text
+from topicproof.validators.who import who_sentence
 
 EXAMPLES_OPEN = 5
 ROW_PX = 28
 END_TO_END = "end to end"
+OF_RUNS = (Witness.JOURNAL, Witness.READER)
 
 settings = page_settings()
 QUESTIONS = {validator.NAME: validator.QUESTION for validator in VALIDATORS}
@@ -61,6 +66,7 @@ def page() -> None:
         choose(run, runs)
     stage = choose_stage(run)
     with show_errors():
+        digest = evidence_hash(run.folder(settings))
         text = report_text(settings, run, stage)
     if text is None:
         without(run)
@@ -85,24 +91,26 @@ def page() -> None:
     with left:
         outcome(run, report)
         witnesses(run, report)
-        findings(run, report)
-        uncounted(report)
-        rest(run, report, text)
+        address = verdict_params(run.id, stage)
+        findings(run, report, address)
+        uncounted(report, address)
+        rest(run, report, text, address)
     with right, signoff_form.in_sight(), show_errors():
-        signoff_form.signing(settings, run)
+        signoff_form.signing(settings, run, signoff_form.Displayed(stored, stage, digest))
         signoff_form.evidence(settings, run)
 
 
-def findings(run: Run, report: Report) -> None:
-    """Shows what is violated, then what is not known, then what holds, as one table."""
+def findings(run: Run, report: Report, address: Mapping[str, str]) -> None:
+    """Shows what is violated, then what is not known, then what holds, as one table. `address`: the
+    URL parameters of this verdict."""
     judged = [finding for finding in report.findings if finding not in report.aside]
     violated = [finding for finding in judged if finding.outcome is Outcome.VIOLATED]
     if any(finding.count for finding in violated):
-        where(run, report)
+        where(run, report, address.get("stage"))
     unknown = [finding for finding in judged if finding.outcome is Outcome.UNKNOWN]
     for finding in violated + unknown:
         with st.container(border=True, gap="small"):
-            section(report, finding)
+            section(report, finding, address)
     holding = [finding for finding in judged if finding.outcome is Outcome.HOLDS]
     if holding:
         st.markdown(f"**Holds: {wording.count(len(holding), 'kind')} of finding**")
@@ -127,10 +135,10 @@ def findings(run: Run, report: Report) -> None:
         )
         with st.expander(f"Examples of what was found and is allowed: {named}"):
             for finding in allowed:
-                section(report, finding)
+                section(report, finding, address)
 
 
-def where(run: Run, report: Report) -> None:
+def where(run: Run, report: Report, stage: str | None) -> None:
     """Draws where the findings lie in the judged ranges of sink and source."""
     if not report.of_topic:
         return
@@ -138,7 +146,7 @@ def where(run: Run, report: Report) -> None:
     # One topic may be both.
     places = {side.place(0)[0]: side for side in (report.source, report.sink) if side.partitions}
     for topic, bounds in reversed(places.items()):
-        topic_findings = findings_of(settings, run, report, topic)
+        topic_findings = findings_of(settings, run, report, topic, stage)
         marks = (
             []
             if topic_findings is None
@@ -264,8 +272,8 @@ def again(run: Run) -> None:
 def subject(run: Run, report: Report) -> None:
     """Shows what was judged: source, sink, identity, contract and cluster, in one line."""
     parts = [f"**{wording.plain(report.source.topic)}** → **{wording.plain(report.sink.topic)}**"]
-    if run.plan.get("identity"):
-        parts.append(f"records matched by {wording.plain(str(run.plan['identity']))}")
+    if identity := matched_by(settings, run):
+        parts.append(f"records matched by {wording.plain(identity)}")
     if run.kind == "check":
         contract = run.plan.get("contract")
         parts.append(
@@ -300,6 +308,8 @@ def outcome(run: Run, report: Report) -> None:
         title=f"{report.verdict}{covered} · {wording.plain(report.scope)}",
         icon=word.symbol,
     )
+    if who := who_sentence(report):
+        st.markdown(f"**Who:** {wording.plain(who)}")
     for doubt in report.doubts:
         st.warning(wording.plain(doubt), title="Doubt", icon=":material/help:")
     for warning in report.warnings:
@@ -327,8 +337,9 @@ def outcome(run: Run, report: Report) -> None:
             delta_arrow="off",
             border=True,
         )
+    by_partition = transactions.told_by == Witness.RAW_LOG
     row.metric(
-        "Committed transactions",
+        "Committed, partition by partition" if by_partition else "Committed transactions",
         "none" if transactions.committed is None else wording.number(transactions.committed),
         (
             "no witness counts them"
@@ -336,6 +347,11 @@ def outcome(run: Run, report: Report) -> None:
             else (
                 f"{wording.number(transactions.aborted)} aborted,"
                 f" {wording.number(transactions.open)} open"
+                + (
+                    f", in {wording.count(len(report.sink.partitions), 'partition')}"
+                    if by_partition
+                    else ""
+                )
             )
         ),
         delta_color="off",
@@ -344,7 +360,7 @@ def outcome(run: Run, report: Report) -> None:
         help=(
             "Transactions, counted by their headers."
             if transactions.told_by == "headers"
-            else "Transactions, counted per partition."
+            else "A transaction counts once in each partition that it wrote to."
         ),
     )
     st.markdown(
@@ -372,13 +388,15 @@ def witnesses(run: Run, report: Report) -> None:
             else f":gray-badge[missing: {name}]"
         )
         for witness, name in wording.WITNESS_WORDS.items()
+        # Only our own runs have a journal and a reader beside the pipeline.
+        if witness in present or run.kind == "run" or witness not in OF_RUNS
     ]
     st.markdown(f"Evidence used: {' '.join(badges)}")
     if run.kind == "run":
         st.markdown(f"Faults: {wording.plain(wording.faults_sentence(run))}.")
 
 
-def section(report: Report, finding: Finding) -> None:
+def section(report: Report, finding: Finding, address: Mapping[str, str]) -> None:
     """Shows one kind of finding."""
     head(report, finding)
     if not finding.examples:
@@ -387,12 +405,12 @@ def section(report: Report, finding: Finding) -> None:
         f"{wording.count(len(finding.examples), 'example')} of {finding.count:,}, worst first:"
     )
     for example in finding.examples[:EXAMPLES_OPEN]:
-        place(report, example)
+        place(report, example, address)
     further = finding.examples[EXAMPLES_OPEN:]
     if further:
         with st.expander(f"{wording.count(len(further), 'further example')}"):
             for example in further:
-                place(report, example)
+                place(report, example, address)
 
 
 def head(report: Report, finding: Finding) -> None:
@@ -400,12 +418,14 @@ def head(report: Report, finding: Finding) -> None:
     left, right = st.columns([1.1, 2], vertical_alignment="center")
     left.markdown(wording.finding_title(finding, check))
     right.markdown(wording.plain(finding.why))
+    if finding.story:
+        right.markdown(wording.plain(f"What happened: {finding.story}"))
     if step := next_step(finding):
         right.markdown(wording.plain(f"Next: {step}"))
     right.caption(f"{wording.plain(QUESTIONS.get(finding.kind, ''))} {basis(check)}")
 
 
-def uncounted(report: Report) -> None:
+def uncounted(report: Report, address: Mapping[str, str]) -> None:
     """Shows what did not count for the verdict, and why, folded away."""
     aside = report.aside
     if not aside and not report.not_checked:
@@ -424,7 +444,7 @@ def uncounted(report: Report) -> None:
         )
         for finding in aside:
             for example in finding.examples[:EXAMPLES_OPEN]:
-                place(report, example)
+                place(report, example, address)
 
 
 def basis(check: Check | None) -> str:
@@ -434,23 +454,28 @@ def basis(check: Check | None) -> str:
     return f"Based on: {names}."
 
 
-def place(report: Report, example: Example) -> None:
-    """Shows an example, with a link to its place."""
+def place(report: Report, example: Example, address: Mapping[str, str]) -> None:
+    """Shows an example, with a link to its place, where this verdict marks it."""
     target = example_position(report, example)
     # Not in columns: in a narrow window they would cut the place.
     with st.container(horizontal=True, vertical_alignment="center"):
         if target is None:
             row = example.offset
-            nowhere = "no place in either topic"
+            nowhere = place_of(report, example) or "no place in either topic"
             text = nowhere if row is None else f"row {row + 1:,} of the table"
-            st.markdown(text, width="content")
+            st.markdown(wording.plain(text), width="content")
         else:
             topic, partition, offset, label = target
             st.page_link(
                 "views/compare.py",
-                label=label,
+                label=wording.plain(label),
                 icon=":material/compare:",
-                query_params={"topic": topic, "partition": str(partition), "offset": str(offset)},
+                query_params={
+                    "topic": topic,
+                    "partition": str(partition),
+                    "offset": str(offset),
+                    **address,
+                },
                 width="content",
             )
         with st.container(gap="xxsmall"):
@@ -458,10 +483,10 @@ def place(report: Report, example: Example) -> None:
             if example.identity:
                 st.caption(f"identity {wording.plain(example.identity)}")
             if example.transaction:
-                st.caption(wording.plain(example.transaction))
+                st.caption(wording.plain(transaction_text(example.transaction)))
 
 
-def rest(run: Run, report: Report, text: str) -> None:
+def rest(run: Run, report: Report, text: str, address: Mapping[str, str]) -> None:
     """Shows the exact ranges, the versions, and the report to download."""
     with st.expander("Exact ranges that were judged", icon=":material/straighten:"):
         for name, bounds, ends in (("source", report.source, "LSO"), ("sink", report.sink, "HW")):
@@ -477,7 +502,7 @@ def rest(run: Run, report: Report, text: str) -> None:
                 }
             )
             st.dataframe(
-                frame.style.format("{:,}"), hide_index=True, alt=f"Judged range of the {name}"
+                tables.formatted(frame, "{:,}"), hide_index=True, alt=f"Judged range of the {name}"
             )
         st.caption(
             wording.plain(
@@ -498,7 +523,7 @@ def rest(run: Run, report: Report, text: str) -> None:
                 "views/compare.py",
                 label="Compare both levels of the sink",
                 icon=":material/compare:",
-                query_params={"topic": report.sink.place(0)[0]},
+                query_params={"topic": report.sink.place(0)[0], **address},
             )
         if run.kind == "run":
             st.page_link(

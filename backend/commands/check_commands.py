@@ -5,61 +5,53 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from topicproof.backend.commands.outcome import conclude_check
-from topicproof.backend.commands.run_commands import given
-from topicproof.backend.commands.run_options import (
-    Out,
-    out_folder,
-    require_sides,
-)
+from topicproof.backend.commands.run_options import Out, out_folder, require_sides
 from topicproof.backend.commands.shared_options import (
+    EMBEDDED,
+    SAME_CLUSTER,
     AllKinds,
-    Bootstrap,
     Brokers,
-    ClusterName,
-    Config,
     Json,
-    SourceBootstrap,
-    SourceCluster,
-    SourceConfig,
+    SourceTarget,
+    Target,
     settings_of,
     source_settings,
 )
 from topicproof.backend.commands.terminal import give_up, out, say, write_file
-from topicproof.backend.errors import ContractError, EvidenceError, UsageError
-from topicproof.backend.evidence.annotations import markdown, workflow_commands
-from topicproof.backend.evidence.attestation import attest_copy
-from topicproof.backend.evidence.copy import copy_evidence, require_room, without_values
-from topicproof.backend.evidence.ctrf import as_ctrf
-from topicproof.backend.evidence.folder import EVIDENCE
-from topicproof.backend.evidence.manifest import Payloads
-from topicproof.backend.evidence.open_lineage import emit as emit_events
-from topicproof.backend.evidence.open_lineage import event_of
-from topicproof.backend.exit_codes import UNJUDGED, code_of, worst
-from topicproof.backend.history.kept_contracts import find
-from topicproof.backend.history.store import History
-from topicproof.backend.judging.contract import (
+from topicproof.backend.contracts.contract import (
     Contract,
     make_contract,
     parse_fields,
     question_of,
-    read_contract,
+    read_text_of,
 )
-from topicproof.backend.judging.contract_lint import lint, needs_spark
+from topicproof.backend.contracts.lint import lint, needs_spark
+from topicproof.backend.errors import ContractError, EvidenceError, UsageError
+from topicproof.backend.evidence.annotations import markdown, workflow_commands
+from topicproof.backend.evidence.copy import copy_parts, without_values
+from topicproof.backend.evidence.ctrf import as_ctrf
+from topicproof.backend.evidence.delivery import require_room
+from topicproof.backend.evidence.folder import EVIDENCE
+from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.evidence.open_lineage import emit as emit_events, event_of
+from topicproof.backend.exit_codes import UNJUDGED, code_of, worst
+from topicproof.backend.history.kept_contracts import find
+from topicproof.backend.history.store import History
 from topicproof.backend.judging.selftest import self_test
-from topicproof.backend.runs.check import check as judge
+from topicproof.backend.runs.check import CheckOptions, check as judge
 from topicproof.backend.runs.sides import settings_of_sides
 from topicproof.backend.services.keeper import Services, services
-from topicproof.backend.services.spark import spark_session
+from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import Settings
 from topicproof.backend.storage import is_url
 from topicproof.backend.yaml_fields import YamlFields
@@ -68,20 +60,23 @@ from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.report import Report
 
 
-def check(
+@dataclass(frozen=True)
+class Topics:
+    """Options that say what is checked: two topics, or a contract."""
+
     source: Annotated[
         str | None, typer.Option(help="The topic that was read. Default: numbers.", metavar="T")
-    ] = None,
+    ] = None
     sink: Annotated[
         str | None, typer.Option(help="The topic that was written. Default: squares.", metavar="T")
-    ] = None,
+    ] = None
     identity: Annotated[
         Identity | None,
         typer.Option(help="How a sink record identifies its input. Default: lineage."),
-    ] = None,
+    ] = None
     guarantee: Annotated[
         Guarantee | None, typer.Option(help="What was promised. Default: exactly_once.")
-    ] = None,
+    ] = None
     contract: Annotated[
         str | None,
         typer.Option(
@@ -91,7 +86,49 @@ def check(
             ),
             metavar="FILE|NAME",
         ),
-    ] = None,
+    ] = None
+
+    def require_contract_alone(self) -> None:
+        """Raises UsageError if another option says what a contract says."""
+        for option in fields(self):
+            if option.name != "contract" and getattr(self, option.name) is not None:
+                raise UsageError(
+                    f"The contract already says this. Remove --{option.name}, or --contract."
+                )
+
+
+@dataclass(frozen=True)
+class Outlets:
+    """Options that hand the verdict to other programs."""
+
+    annotate: Annotated[
+        bool,
+        typer.Option(
+            "--annotate",
+            help="Also print the verdict as annotations of a GitHub workflow, with a summary.",
+        ),
+    ] = False
+    ctrf: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the verdict in the Common Test Report Format. JUnit is in --out.",
+            metavar="FILE",
+        ),
+    ] = None
+    openlineage: Annotated[
+        str | None,
+        typer.Option(
+            help="Send the verdict to an OpenLineage endpoint, with OPENLINEAGE_API_KEY if set.",
+            metavar="URL",
+        ),
+    ] = None
+
+
+DEFAULT_TOPICS, TERMINAL_ALONE = Topics(), Outlets()
+
+
+def check(
+    topics: Topics = DEFAULT_TOPICS,
     self_tested: Annotated[
         bool,
         typer.Option(
@@ -109,34 +146,10 @@ def check(
             )
         ),
     ] = Payloads.ALL,
-    bootstrap: Bootstrap = None,
-    config: Config = None,
-    cluster: ClusterName = None,
-    source_bootstrap: SourceBootstrap = None,
-    source_config: SourceConfig = None,
-    source_cluster: SourceCluster = None,
+    target: Target = EMBEDDED,
+    source_target: SourceTarget = SAME_CLUSTER,
     brokers: Brokers = None,
-    annotate: Annotated[
-        bool,
-        typer.Option(
-            "--annotate",
-            help="Also print the verdict as annotations of a GitHub workflow, with a summary.",
-        ),
-    ] = False,
-    ctrf: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the verdict in the Common Test Report Format. JUnit is in --out.",
-            metavar="FILE",
-        ),
-    ] = None,
-    openlineage: Annotated[
-        str | None,
-        typer.Option(
-            help="Send the verdict to an OpenLineage endpoint, with OPENLINEAGE_API_KEY if set.",
-            metavar="URL",
-        ),
-    ] = None,
+    outlets: Outlets = TERMINAL_ALONE,
     all_kinds: AllKinds = False,
     json_: Json = None,
 ) -> None:
@@ -150,35 +163,30 @@ def check(
     Example: `topicproof check --source numbers --sink squares --identity key`, or
     `topicproof check --contract contracts/squares.yaml`
     """
-    options = given(source=source, sink=sink, identity=identity, guarantee=guarantee)
     if self_tested and payloads is Payloads.NONE:
         raise UsageError(
             "--self-test needs the records, which --payloads none does not keep. Leave one of them"
             " out."
         )
-    source_side = source_settings(source_bootstrap, source_config, source_cluster)
-    option_texts = {name: str(value) for name, value in options.items()}
-    check_contract = _read_check_contract(
-        settings_of(), contract, option_texts, across=source_side is not None
-    )
-    terms, fields = check_contract.terms, check_contract.fields
+    source_side = source_settings(source_target)
+    across = source_side is not None
+    contract = _read_check_contract(settings_of(), topics, across)
     if folder is not None and not is_url(folder):
         require_room(Path(folder))
-    _require_one_name(terms, given(bootstrap=bootstrap, config=config, cluster=cluster))
-    settings = settings_of(bootstrap, config, brokers, cluster)
+    _require_one_name(contract.terms, target)
+    settings = settings_of(target, brokers)
     checks = [
-        (sink_contract, require_sides(settings_of_sides(sink_contract, settings, source_side)))
-        for sink_contract in terms.each()
+        (terms, require_sides(settings_of_sides(terms, settings, source_side)))
+        for terms in contract.terms.each()
     ]
     history = History(settings)
-    attachments = {} if check_contract.text is None else {"contract.yaml": check_contract.text}
     reports, codes, servers = [], [], []
     with (
         nullcontext() if folder is None else out_folder(folder) as place,
         _services(sides.sink for _, sides in checks) as running,
     ):
-        _require_expressions(fields, running.values(), across=source_side is not None)
-        for sink_contract, sides in checks:
+        _require_expressions(contract.terms, running.values(), across)
+        for terms, sides in checks:
             sink_services = running[sides.sink.cluster]
             clusters = sides.clusters(sink_services.address)
             for side in clusters:
@@ -187,12 +195,8 @@ def check(
                 sides.sink,
                 sink_services,
                 history,
-                question_of(sink_contract, fields, *clusters),
-                attachments=attachments,
-                contract=check_contract.name,
-                payloads=payloads,
-                version=check_contract.version,
-                source_side=sides.source,
+                question_of(terms, *clusters),
+                contract.options(payloads, sides.source),
                 give_up=give_up,
             )
             reports.append(report)
@@ -201,32 +205,47 @@ def check(
             servers.append((of_source, of_sink))
             codes.append(code_of(report))
             if self_tested and report.run is not None:
-                with spark_session(sink_services.spark_remote, sink_services.storage) as spark:
-                    test = self_test(spark, history.get(report.run).folder(settings))
-                if test.caught:
-                    kinds = ", ".join(fault.kind for fault in test.caught)
-                    say(f"self-test: {kinds} caught, each once")
-                else:
-                    codes.append(UNJUDGED)
-                    say(f"self-test: not run: {test.reason}.")
-        for (sink_contract, _), report in zip(checks, reports, strict=True):
-            if place is not None and report.run is not None:
-                copied_payloads = Payloads.MASKED if payloads is Payloads.MASKED else Payloads.ALL
-                subfolder = place / (sink_contract.of.cluster or "") / report.sink.topic
-                target = place if len(reports) == 1 else subfolder
-                kept_at = history.get(report.run).folder(settings) / EVIDENCE
-                copy_evidence(kept_at, target, copied_payloads)
-                attest_copy(settings, kept_at, target)
+                codes.append(_self_tested(sink_services, history.get(report.run).folder(settings)))
+        parts = {
+            history.get(report.run).folder(settings) / EVIDENCE: (
+                Path() if len(reports) == 1 else Path(terms.of.cluster or "") / report.sink.topic
+            )
+            for (terms, _), report in zip(checks, reports, strict=True)
+            if report.run is not None
+        }
+        if place is not None and parts:
+            copied_payloads = Payloads.MASKED if payloads is Payloads.MASKED else Payloads.ALL
+            copy_parts(parts, place, copied_payloads, settings=settings)
     if payloads is not Payloads.ALL:
         # Logs, annotations, summaries and files of CI have more readers than the evidence.
         reports = [without_values(report) for report in reports]
-    if annotate:
-        _annotate(reports)
-    if ctrf is not None:
-        write_file(ctrf, json.dumps(as_ctrf(reports, round(time.time() * 1000)), indent=2) + "\n")
-    if openlineage is not None:
-        codes.append(_told_catalogue(openlineage, reports, servers))
+    codes.append(_hand_out(outlets, reports, servers))
     conclude_check(reports, json_, worst(codes), all_kinds)
+
+
+def _self_tested(sink_services: Services, folder: Path) -> int:
+    """Test the judge on copies of the check's readings. Returns `UNJUDGED` if that cannot be."""
+    with spark_session(sink_services.spark_remote, sink_services.storage) as spark:
+        test = self_test(spark, folder)
+    if not test.caught:
+        say(f"self-test: not run: {test.reason}.")
+        return UNJUDGED
+    say(f"self-test: {', '.join(fault.kind for fault in test.caught)} caught, each once")
+    return 0
+
+
+def _hand_out(
+    outlets: Outlets, reports: Sequence[Report], servers: Sequence[tuple[str, str]]
+) -> int:
+    """Hand the verdicts to other programs. Returns `UNJUDGED` if a catalogue does not take them."""
+    if outlets.annotate:
+        _annotate(reports)
+    if outlets.ctrf is not None:
+        document = json.dumps(as_ctrf(reports, round(time.time() * 1000)), indent=2)
+        write_file(outlets.ctrf, document + "\n")
+    if outlets.openlineage is None:
+        return 0
+    return _told_catalogue(outlets.openlineage, reports, servers)
 
 
 def _told_catalogue(url: str, reports: Sequence[Report], servers: Sequence[tuple[str, str]]) -> int:
@@ -263,46 +282,52 @@ class _CheckContract:
     """The contract of a check. Without one, options say the same."""
 
     terms: Contract
-    fields: dict[str, Any]
     name: str | None = None
     version: int | None = None
     text: str | None = None
 
+    def options(self, payloads: Payloads, source_side: Settings | None) -> CheckOptions:
+        return CheckOptions(
+            contract=self.name,
+            version=self.version,
+            attachments={} if self.text is None else {"contract.yaml": self.text},
+            payloads=payloads,
+            source_side=source_side,
+        )
 
-def _read_check_contract(
-    settings: Settings, contract: str | None, options: Mapping[str, str], across: bool
-) -> _CheckContract:
+
+def _read_check_contract(settings: Settings, topics: Topics, across: bool) -> _CheckContract:
     """Return the contract of a check: from a file, from the history, or from options. `across`: the
     topics are in two clusters. Raises UsageError, ContractError."""
-    if contract is None:
-        fields: dict[str, Any] = {"source": {"topic": "numbers"}, "sink": {"topic": "squares"}}
-        if across:
-            fields["identity"] = "key"
-        for name, value in options.items():
-            fields[name] = {"topic": value} if name in fields else value
-        return _CheckContract(make_contract(fields, across), fields)
-    if options:
-        raise UsageError(
-            f"The contract already says this. Remove --{next(iter(options))}, or --contract."
-        )
-    path = Path(contract)
+    if topics.contract is None:
+        terms = {
+            "source": {"topic": topics.source or "numbers"},
+            "sink": {"topic": topics.sink or "squares"},
+            "identity": topics.identity or (Identity.KEY if across else Identity.LINEAGE),
+            "guarantee": topics.guarantee or Guarantee.EXACTLY_ONCE,
+        }
+        return _CheckContract(make_contract(terms, across))
+    topics.require_contract_alone()
+    path = Path(topics.contract)
     if path.suffix in (".yaml", ".yml") or path.exists():
-        terms, read = read_contract(path, across)
-        return _CheckContract(terms, read, path.name, text=path.read_text(encoding="utf-8"))
-    kept_contract = find(History(settings), contract)
-    read = parse_fields(kept_contract.text, kept_contract.label)
+        # Read once: what is judged is what the evidence keeps, whoever else writes the file.
+        text = read_text_of(path)
+        contract = make_contract(parse_fields(text, str(path)), across)
+        return _CheckContract(contract, path.name, text=text)
+    kept_contract = find(History(settings), topics.contract)
+    fields = parse_fields(kept_contract.text, kept_contract.label)
     return _CheckContract(
-        make_contract(read, across),
-        read,
+        make_contract(fields, across),
         kept_contract.name,
         kept_contract.version,
         kept_contract.text,
     )
 
 
-def _require_expressions(fields: dict[str, Any], running: Iterable[Services], across: bool) -> None:
+def _require_expressions(contract: Contract, running: Iterable[Services], across: bool) -> None:
     """Raises ContractError for what only Spark finds wrong in expressions: rather now than after
     hours of reading."""
+    fields = contract.yaml_fields
     if isinstance(fields, YamlFields) and needs_spark(fields):
         first = next(iter(running))
         mistakes = lint(fields, lambda: spark_session(first.spark_remote, first.storage), across)
@@ -310,13 +335,13 @@ def _require_expressions(fields: dict[str, Any], running: Iterable[Services], ac
             raise ContractError(*mistakes)
 
 
-def _require_one_name(terms: Contract, cluster_options: Mapping[str, Any]) -> None:
+def _require_one_name(terms: Contract, target: Target) -> None:
     """Raises UsageError if contract and options both say where a sink is."""
     for sink_contract in terms.each():
-        if sink_contract.of.cluster is not None and cluster_options:
+        if sink_contract.of.cluster is not None and target != EMBEDDED:
             raise UsageError(
                 f"The contract already names the cluster {sink_contract.of.cluster}. Remove"
-                f" --{next(iter(cluster_options))}."
+                f" {target.first_option}."
             )
 
 

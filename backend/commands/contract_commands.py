@@ -12,35 +12,31 @@ from typing import Annotated
 import typer
 from pyspark.sql import SparkSession
 
-from topicproof.backend.commands.run_options import (
-    require_sides,
-)
+from topicproof.backend.commands.run_options import require_sides
 from topicproof.backend.commands.shared_options import (
-    Bootstrap,
-    ClusterName,
-    Config,
+    EMBEDDED,
+    SAME_CLUSTER,
     Json,
-    SourceBootstrap,
-    SourceCluster,
-    SourceConfig,
+    SourceTarget,
+    Target,
     kafka_settings,
     settings_of,
     source_settings,
 )
-from topicproof.backend.commands.terminal import emit, err, out, say
-from topicproof.backend.errors import ContractError, EvidenceError, UsageError
+from topicproof.backend.commands.terminal import emit, err, out, say, write_file
+from topicproof.backend.contracts.contract import make_contract, read_contract, read_fields
+from topicproof.backend.contracts.draft import draft
+from topicproof.backend.contracts.draft_expectation import ONE_OUTPUT
+from topicproof.backend.contracts.lint import lint
+from topicproof.backend.contracts.preview import preview
+from topicproof.backend.contracts.sample import samples
+from topicproof.backend.errors import ContractError, UsageError
 from topicproof.backend.history.kept_contracts import KeptContract, contracts, find, keep
 from topicproof.backend.history.store import History
-from topicproof.backend.judging.contract import make_contract, read_contract, read_fields
-from topicproof.backend.judging.contract_draft import draft
-from topicproof.backend.judging.contract_lint import lint
-from topicproof.backend.judging.contract_preview import preview
-from topicproof.backend.judging.expectation_seen import ONE_OUTPUT
-from topicproof.backend.judging.sample import samples
 from topicproof.backend.kafka.browse.records import as_text
 from topicproof.backend.runs.sides import SideSettings, settings_of_sides
 from topicproof.backend.services.keeper import require_topics, services
-from topicproof.backend.services.spark import spark_session
+from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import Settings
 
 PREVIEWED_CHARACTERS = 80
@@ -89,12 +85,8 @@ def contract(
         str | None,
         typer.Option(help="The name to keep it by. Default: the file's (keep).", metavar="NAME"),
     ] = None,
-    bootstrap: Bootstrap = None,
-    config: Config = None,
-    cluster: ClusterName = None,
-    source_bootstrap: SourceBootstrap = None,
-    source_config: SourceConfig = None,
-    source_cluster: SourceCluster = None,
+    target: Target = EMBEDDED,
+    source_target: SourceTarget = SAME_CLUSTER,
     json_: Json = None,
 ) -> None:
     """`init` looks at two topics and writes a first contract. `lint` explains all errors, by line.
@@ -107,8 +99,8 @@ def contract(
     path = None if file is None else Path(file)
     match action:
         case Action.INIT:
-            source_side = source_settings(source_bootstrap, source_config, source_cluster)
-            settings = kafka_settings(bootstrap, config, cluster=cluster)
+            source_side = source_settings(source_target)
+            settings = kafka_settings(target)
             _init(path, source, sink, SideSettings(settings, source_side), json_)
         case Action.LIST:
             _list(json_)
@@ -119,8 +111,8 @@ def contract(
         case Action.KEEP:
             _keep(Path(_required(action, file)), name, json_)
         case Action.PREVIEW:
-            source_side = source_settings(source_bootstrap, source_config, source_cluster)
-            settings = settings_of(bootstrap, config, cluster=cluster)
+            source_side = source_settings(source_target)
+            settings = settings_of(target)
             require_topics(settings)
             _preview(Path(_required(action, file)), settings, source_side, json_)
 
@@ -156,10 +148,7 @@ def _init(
         out.document(first_draft.text)
         raise UsageError(f"{first_draft.why} No contract was written.")
     if file is not None:
-        try:
-            file.write_text(first_draft.text, encoding="utf-8")
-        except OSError as error:
-            raise EvidenceError(f"{file} cannot be written: {error.strerror}.") from error
+        write_file(file, first_draft.text)
     emit(
         json_,
         {
@@ -184,7 +173,7 @@ def _init(
 
 
 def _preview(file: Path, settings: Settings, source: Settings | None, json_: str | None) -> None:
-    terms, _fields = read_contract(file, across=source is not None)
+    terms = read_contract(file, across=source is not None)
     previews = []
     for sink_contract in terms.each():
         if sink_contract.unique is not None:

@@ -8,13 +8,7 @@ from typing import Annotated
 
 import typer
 
-from topicproof.backend.commands.shared_options import (
-    Bootstrap,
-    ClusterName,
-    Config,
-    Json,
-    settings_of,
-)
+from topicproof.backend.commands.shared_options import EMBEDDED, Json, Target, settings_of
 from topicproof.backend.commands.terminal import Style, Styled, emit, out
 from topicproof.backend.doctor.diagnosis import Health, exit_code
 from topicproof.backend.doctor.examine import examine
@@ -30,9 +24,7 @@ COLOURS: Mapping[Health, Style] = {
 
 
 def doctor(
-    bootstrap: Bootstrap = None,
-    config: Config = None,
-    cluster: ClusterName = None,
+    target: Target = EMBEDDED,
     task: Annotated[
         Task, typer.Option("--for", help="The task that the user needs rights for.")
     ] = Task.CHECK,
@@ -53,7 +45,7 @@ def doctor(
     """
     settings: Settings | TopicproofError
     try:
-        settings = settings_of(bootstrap, config, cluster=cluster, make_home=False)
+        settings = settings_of(target, make_home=False)
     except TopicproofError as error:
         settings = error
     diagnoses = examine(settings, task, topic or [], group or [])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, replace
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,32 +13,22 @@ from typing import Annotated, Any
 import typer
 
 from topicproof.backend.commands.outcome import print_report
-from topicproof.backend.commands.run_options import (
-    Out,
-    PayloadsKept,
-    out_folder,
-)
+from topicproof.backend.commands.run_options import Out, PayloadsKept, out_folder
 from topicproof.backend.commands.shared_options import (
+    SAME_CLUSTER,
     AllKinds,
-    ClusterName,
-    Config,
     Json,
     RunId,
-    SourceBootstrap,
-    SourceCluster,
-    SourceConfig,
+    SourceTarget,
+    Target,
     settings_of,
 )
 from topicproof.backend.commands.terminal import Styled, emit, out, say
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.attestation import Trust
-from topicproof.backend.evidence.folder import (
-    BESIDE_SHOWN,
-    evidence_hash,
-    evidence_in,
-    names_beside,
-)
-from topicproof.backend.evidence.manifest import Payloads, read_manifest, require_unchanged
+from topicproof.backend.evidence.copy import content_of
+from topicproof.backend.evidence.folder import BESIDE_SHOWN, evidence_in, names_beside
+from topicproof.backend.evidence.manifest import Payloads, require_unchanged
 from topicproof.backend.evidence.private_copy import private_evidence
 from topicproof.backend.evidence.read_limits import UNPACKED_BYTES_MAX, plain_name
 from topicproof.backend.evidence.signoff_trust import SignoffTrust
@@ -50,11 +40,14 @@ from topicproof.backend.history.signoff import Decision
 from topicproof.backend.history.store import History
 from topicproof.backend.judging.selftest import before_signoff
 from topicproof.backend.services.keeper import services
-from topicproof.backend.services.spark import spark_session
+from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.storage import downloaded, is_url
 from topicproof.backend.trust.keyring import keyring_folders, read_keyring
-from topicproof.backend.verifying.verify import Verification, unchanged_parts
-from topicproof.backend.verifying.verify import verify as verify_evidence
+from topicproof.backend.verifying.verify import (
+    Verification,
+    unchanged_parts,
+    verify as verify_evidence,
+)
 from topicproof.validators.expectation import merge
 
 
@@ -72,31 +65,47 @@ def evidence(
     place = run.folder(settings)
     for part in evidence_in(place):
         require_unchanged(part)
-    with ExitStack() as opened:
-        if folder is not None:
-            place = opened.enter_context(out_folder(folder))
-            export_folder(history, run, place, payloads)
-        place_name = folder if folder is not None and is_url(folder) else str(place)
-        manifests = {
-            str(part).replace(str(place), place_name, 1): read_manifest(part)
-            for part in evidence_in(place)
-        }
-        digest = evidence_hash(place)
-    size = sum(entry.bytes for manifest in manifests.values() for entry in manifest.files.values())
-    count = sum(len(manifest.files) for manifest in manifests.values())
+    if folder is None:
+        content, root = content_of(place), str(place)
+    else:
+        with out_folder(folder) as target:
+            content = export_folder(history, run, target, payloads)
+        root = folder if is_url(folder) else str(Path(folder))
+    manifests = {
+        root if path == Path() else f"{root.rstrip('/')}/{path}": manifest
+        for path, manifest in content.manifests.items()
+    }
+    entries = [entry for manifest in manifests.values() for entry in manifest.files.values()]
+    count, size = len(entries), sum(entry.bytes for entry in entries)
     emit(
         json_,
         {
             "run": run_id,
             "folders": list(manifests),
-            "manifest": digest,
+            "manifest": content.hash,
             "files": count,
             "bytes": size,
         },
     )
     for name in manifests:
         out.line(name)
-    out.line(f"{count} files, {size / 1e6:,.1f} MB, manifest {digest}")
+    out.line(f"{count} files, {size / 1e6:,.1f} MB, manifest {content.hash}")
+
+
+@dataclass(frozen=True)
+class JudgedTarget(Target):
+    """Options that name the judged cluster."""
+
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            help="host:port of the judged cluster, to compare ids and raw logs with it too.",
+            metavar="B",
+        ),
+    ] = None
+
+
+NOT_COMPARED = JudgedTarget()
 
 
 def verify(
@@ -114,14 +123,7 @@ def verify(
             help="Judge again, or only compare the files with their hashes.",
         ),
     ] = True,
-    bootstrap: Annotated[
-        str | None,
-        typer.Option(
-            help="host:port of the judged cluster, to compare ids and raw logs with it too.",
-            metavar="B",
-        ),
-    ] = None,
-    config: Config = None,
+    target: JudgedTarget = NOT_COMPARED,
     signature_required: Annotated[
         bool,
         typer.Option(
@@ -130,10 +132,7 @@ def verify(
             " unsigned ones.",
         ),
     ] = False,
-    cluster: ClusterName = None,
-    source_bootstrap: SourceBootstrap = None,
-    source_config: SourceConfig = None,
-    source_cluster: SourceCluster = None,
+    source_target: SourceTarget = SAME_CLUSTER,
     all_kinds: AllKinds = False,
     json_: Json = None,
 ) -> None:
@@ -146,11 +145,9 @@ def verify(
 
     Example: `topicproof verify proof`
     """
-    settings = settings_of(bootstrap, config, cluster=cluster)
-    address = settings.address if bootstrap or cluster else None
-    source = None
-    if source_bootstrap or source_cluster:
-        source = settings_of(source_bootstrap, source_config, cluster=source_cluster).address
+    settings = settings_of(target)
+    address = settings.address if target.is_named else None
+    source = settings_of(source_target.target).address if source_target.target.is_named else None
     if (address or source) and not judged:
         raise UsageError(
             "--hashes-only does not compare evidence with a cluster. Remove --hashes-only, or the"
@@ -254,6 +251,7 @@ def signoff(
     reports, digest = signoffs_of.signable(settings, run, evidence_)
     signoffs_of.require_signer(history, run_id, digest, decision, by)
     if decision is Decision.ACCEPT:
+        signoffs_of.require_acceptable(history, run_id, reports, digest, comment)
         caught = before_signoff(settings, run.folder(settings), comment, say)
         say(f"self-test: {', '.join(caught) or 'nothing'} injected and caught")
     entry = signoffs_of.sign(

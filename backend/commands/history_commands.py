@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -13,9 +12,9 @@ from topicproof.backend.characters import visible
 from topicproof.backend.commands.shared_options import Json, settings_of
 from topicproof.backend.commands.terminal import Styled, Table, emit, out
 from topicproof.backend.errors import EvidenceError, UsageError
-from topicproof.backend.evidence.folder import evidence_hash, read_report
+from topicproof.backend.evidence.folder import read_report
 from topicproof.backend.history.comparison import compare as compare_reports
-from topicproof.backend.history.signoff import Standing, signoffs, standing_text
+from topicproof.backend.history.signoff import Standing, run_standings
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.history.trend import MEASURES, subject, topics
 from topicproof.backend.settings import Settings
@@ -102,8 +101,9 @@ def trend(
         raise UsageError(
             f"No run or check with a verdict is about {of}. `topicproof runs` lists all."
         )
+    standings = run_standings(history, [run for runs in runs_by_subject.values() for run in runs])
     rows_by_subject = {
-        name: _rows(settings, history, runs) for name, runs in runs_by_subject.items()
+        name: _rows(settings, standings, runs) for name, runs in runs_by_subject.items()
     }
     emit(json_, [{"of": name, "reports": rows} for name, rows in rows_by_subject.items()])
     if json_ is not None:
@@ -120,17 +120,16 @@ def trend(
         out.table(table)
 
 
-def _rows(settings: Settings, history: History, runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _rows(
+    settings: Settings, standings: Mapping[str, str], runs: Sequence[Run]
+) -> list[dict[str, Any]]:
     """Return the fields shown for each run. A figure is None if its report is gone."""
-    today = datetime.now(UTC).date()
     return [
         {
             "run": run.id,
             "started": f"{run.created_at:%Y-%m-%d %H:%M:%S}",
             "verdict": run.verdict,
-            "sign_off": standing_text(
-                signoffs(history, run.id), evidence_hash(run.folder(settings)), today
-            ),
+            "sign_off": standings[run.id],
             "figures": {
                 name: measure(run, report) if report is not None else None
                 for name, measure in MEASURES.items()

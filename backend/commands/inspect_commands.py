@@ -8,11 +8,10 @@ from typing import Annotated
 import typer
 
 from topicproof.backend.commands.shared_options import (
-    Bootstrap,
+    EMBEDDED,
     Brokers,
-    ClusterName,
-    Config,
     Json,
+    Target,
     kafka_settings,
 )
 from topicproof.backend.commands.show_topic import print_topic, print_transactions
@@ -20,8 +19,7 @@ from topicproof.backend.commands.terminal import Styled, emit, out, say
 from topicproof.backend.history.audit import allow
 from topicproof.backend.history.store import History
 from topicproof.backend.kafka.browse.inspect import inspect_topic
-from topicproof.backend.kafka.coordination.abort import abort as abort_transaction
-from topicproof.backend.kafka.coordination.abort import plan_abort
+from topicproof.backend.kafka.coordination.abort import abort as abort_transaction, plan_abort
 from topicproof.backend.kafka.coordination.transactions import cluster_transactions
 from topicproof.backend.services.keeper import require_topics, services
 from topicproof.backend.trust.identity import Action
@@ -33,9 +31,7 @@ def inspect(
         bool,
         typer.Option("--check-crc", help="Also verify the checksum of every record batch."),
     ] = False,
-    bootstrap: Bootstrap = None,
-    config: Config = None,
-    cluster: ClusterName = None,
+    target: Target = EMBEDDED,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
@@ -43,7 +39,7 @@ def inspect(
 
     Example: `topicproof inspect squares --bootstrap localhost:9092`
     """
-    settings = kafka_settings(bootstrap, config, brokers, cluster)
+    settings = kafka_settings(target, brokers)
     require_topics(settings)
     with services(settings, spark=False, say=say) as running:
         view = inspect_topic(running.address, topic, check_crc)
@@ -53,9 +49,7 @@ def inspect(
 
 
 def transactions(
-    bootstrap: Bootstrap = None,
-    config: Config = None,
-    cluster: ClusterName = None,
+    target: Target = EMBEDDED,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
@@ -64,7 +58,7 @@ def transactions(
 
     Example: `topicproof transactions --bootstrap broker:9092`
     """
-    settings = kafka_settings(bootstrap, config, brokers, cluster)
+    settings = kafka_settings(target, brokers)
     require_topics(settings)
     with services(settings, spark=False, say=say) as running:
         view = cluster_transactions(running.address)
@@ -103,9 +97,7 @@ def abort(
             " committed.",
         ),
     ] = False,
-    bootstrap: Bootstrap = None,
-    config: Config = None,
-    cluster: ClusterName = None,
+    target: Target = EMBEDDED,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
@@ -114,7 +106,7 @@ def abort(
 
     Example: `topicproof abort invoices 0 12345 --bootstrap broker:9092`
     """
-    settings = kafka_settings(bootstrap, config, brokers, cluster)
+    settings = kafka_settings(target, brokers)
     require_topics(settings)
     with services(settings, spark=False, say=say) as running:
         plan = plan_abort(

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from topicproof.backend.commands.shared_options import Json, settings_of
-from topicproof.backend.commands.terminal import Styled, changed_entry, emit, out
-from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.commands.terminal import Styled, changed_entry, emit, out, write_file
+from topicproof.backend.errors import UsageError
 from topicproof.backend.exit_codes import FORGED
-from topicproof.backend.history.signoff import broken, signoffs, unanchored
+from topicproof.backend.history.signoff import read_chain
 from topicproof.backend.history.store import History
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.keyring import (
@@ -111,10 +111,7 @@ def _export(settings: Settings, file: str | None, json_: str | None) -> None:
         emit(json_, {"pem": text})
         out.document(text)
         return
-    try:
-        Path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise EvidenceError(f"{file} cannot be written: {error.strerror}.") from error
+    write_file(Path(file), text)
     emit(json_, {"pem": text, "file": file})
     out.line(f"{file}: give it to those who verify your evidence.")
 
@@ -125,19 +122,17 @@ def _tell(key: KnownKey, says: str, json_: str | None) -> None:
 
 
 def _chain(settings: Settings, json_: str | None) -> None:
-    history = History(settings)
-    entries = signoffs(history)
-    damaged = broken(entries)
-    doubted = unanchored(history, read_keyring(settings))
+    chain = read_chain(History(settings))
+    damaged, doubted = chain.broken, chain.unanchored
     emit(
         json_,
         {
-            "entries": len(entries),
+            "entries": len(chain.entries),
             "broken": damaged,
             "not_vouched": [{"number": entry.number, "why": entry.says} for entry in doubted],
         },
     )
-    out.line(f"{len(entries)} sign-offs")
+    out.line(f"{len(chain.entries)} sign-offs")
     if damaged is not None:
         out.line(Styled("broken", "bold red"), f" {changed_entry(damaged)}")
     for entry in doubted:

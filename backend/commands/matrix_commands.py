@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 
 from topicproof.backend.commands.shared_options import (
-    Bootstrap,
+    EMBEDDED,
     Brokers,
-    ClusterName,
-    Config,
     Json,
+    Target,
     kafka_settings,
 )
 from topicproof.backend.commands.show_matrix import heat_map, line, markdown, summary
@@ -65,9 +64,7 @@ def matrix(
             "--html", help="Write the table as a heat map in one HTML file.", metavar="FILE"
         ),
     ] = None,
-    bootstrap: Bootstrap = None,
-    config: Config = None,
-    cluster: ClusterName = None,
+    target: Target = EMBEDDED,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
@@ -78,7 +75,7 @@ def matrix(
     matrix that was stopped. Broker faults need three embedded brokers: `--brokers 3 --only
     fault=broker`. Example: `topicproof matrix --only fault=crash --markdown matrix.md`
     """
-    settings = kafka_settings(bootstrap, config, brokers, cluster)
+    settings = kafka_settings(target, brokers)
     planned = cells(only or (), small, settings.brokers if settings.bootstrap is None else 1)
     if real_time:
         planned = in_real_time(planned)

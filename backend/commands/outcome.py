@@ -16,8 +16,7 @@ from topicproof.backend.history.run_state import progress_fields
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.trust.acting import DETACHED
 from topicproof.validators.finding import Outcome
-from topicproof.validators.report import Report
-from topicproof.validators.report import exit_code as exit_code_of
+from topicproof.validators.report import Report, exit_code as exit_code_of
 
 
 def print_report(report: Report, all_kinds: bool = False) -> None:

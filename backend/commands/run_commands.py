@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from operator import not_
 from pathlib import Path
@@ -15,48 +16,48 @@ import typer
 
 from topicproof.backend.commands.outcome import conclude_run, print_report, print_stages, run_json
 from topicproof.backend.commands.run_options import (
-    AbortProbability,
-    AttemptsMax,
+    PLANNED,
     ByHand,
     CommitInterval,
-    Fault,
-    Lineage,
     OffsetsForced,
-    PerTransaction,
     PlanFile,
+    PlanOption,
     RealTime,
     Scenario,
-    Seed,
     SourceOption,
+    TransactionOptions,
+    pairs,
+    plan_options,
 )
 from topicproof.backend.commands.shared_options import (
+    EMBEDDED,
     AllKinds,
-    Bootstrap,
     Brokers,
-    ClusterName,
-    Config,
     Json,
     Partitions,
     Rate,
     Records,
     RunId,
+    Target,
     UntilStopped,
     kafka_settings,
     settings_of,
 )
 from topicproof.backend.commands.show import progress_line, side_effects
-from topicproof.backend.commands.terminal import Table, emit, give_up, out, say, stopping
+from topicproof.backend.commands.terminal import Styled, Table, emit, give_up, out, say, stopping
 from topicproof.backend.errors import TopicproofError, UsageError
-from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.evidence.folder import REPORT, evidence_hash
 from topicproof.backend.faults.by_hand import FREEZE_S, Freeze, Kill
 from topicproof.backend.history.audit import allow
-from topicproof.backend.history.signoff import signoffs
+from topicproof.backend.history.signoff import read_chain, run_standings, standing_text
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.runs.clean import clean as clean_run
-from topicproof.backend.runs.context import finish as finish_run
-from topicproof.backend.runs.context import make_context
-from topicproof.backend.runs.context import release as release_run
-from topicproof.backend.runs.context import stop as stop_run
+from topicproof.backend.runs.context import (
+    finish as finish_run,
+    make_context,
+    release as release_run,
+    stop as stop_run,
+)
 from topicproof.backend.runs.create import create
 from topicproof.backend.runs.duplicates import Cause
 from topicproof.backend.runs.execute import execute as execute_run
@@ -87,12 +88,7 @@ def run(
     ] = None,
     records: Records = None,
     partitions: Partitions = None,
-    per_transaction: PerTransaction = None,
-    lineage: Lineage = None,
-    abort_probability: AbortProbability = None,
-    attempts_max: AttemptsMax = None,
-    fault: Fault = None,
-    seed: Seed = None,
+    transactions: TransactionOptions = PLANNED,
     rate: Rate = None,
     until_stopped: UntilStopped = False,
     by_hand: ByHand = False,
@@ -102,6 +98,7 @@ def run(
         str | None, typer.Option(help="An existing source topic: nothing is filled.", metavar="T")
     ] = None,
     source_option: SourceOption = None,
+    plan_option: PlanOption = None,
     sink: Annotated[
         str | None,
         typer.Option(help="An existing sink topic or table, instead of a new one.", metavar="T"),
@@ -133,9 +130,7 @@ def run(
             "--reader", help="Also read the sink while it is being written: one more witness."
         ),
     ] = False,
-    bootstrap: Bootstrap = None,
-    config: Config = None,
-    cluster: ClusterName = None,
+    target: Target = EMBEDDED,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
@@ -148,18 +143,13 @@ def run(
     """
     named = plan_file is not None and str(plan_file) in SCENARIOS and not plan_file.exists()
     fields: dict[str, Any] = read_yaml(plan_file, PLAN_FIELDS) if plan_file and not named else {}
+    fields |= transactions.fields | plan_options(plan_option)
     fields |= given(
         scenario=scenario or (str(plan_file) if named else None),
         guarantee=guarantee,
         records=records,
         partitions=partitions,
         rate=rate,
-        lineage=lineage,
-        per_transaction=per_transaction,
-        abort_probability=abort_probability,
-        attempts_max=attempts_max,
-        faults=fault,
-        seed=seed,
         until_stopped=until_stopped or None,
         by_hand=by_hand or None,
         trigger="real_time" if real_time else None,
@@ -169,7 +159,7 @@ def run(
         reader=reader or None,
     )
     fields |= _topics(fields, source, source_option, sink, url)
-    _launch(kafka_settings(bootstrap, config, brokers, cluster), make_plan(fields), json_)
+    _launch(kafka_settings(target, brokers), make_plan(fields), json_)
 
 
 def process(
@@ -178,19 +168,13 @@ def process(
         str, typer.Option(help="The topic to write. It is created if missing.", metavar="T")
     ] = "squares",
     scenario: Scenario = None,
-    per_transaction: PerTransaction = None,
-    lineage: Lineage = None,
-    abort_probability: AbortProbability = None,
-    attempts_max: AttemptsMax = None,
-    fault: Fault = None,
-    seed: Seed = None,
+    transactions: TransactionOptions = PLANNED,
     until_stopped: UntilStopped = False,
     real_time: RealTime = False,
     commit_interval_ms: CommitInterval = None,
     source_option: SourceOption = None,
-    bootstrap: Bootstrap = None,
-    config: Config = None,
-    cluster: ClusterName = None,
+    plan_option: PlanOption = None,
+    target: Target = EMBEDDED,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
@@ -198,21 +182,16 @@ def process(
 
     Example: `topicproof process --source numbers --sink squares`
     """
-    fields = given(
+    fields = transactions.fields | plan_options(plan_option)
+    fields |= given(
         judged=False,
         scenario=scenario,
-        lineage=lineage,
-        per_transaction=per_transaction,
-        abort_probability=abort_probability,
-        attempts_max=attempts_max,
-        faults=fault,
-        seed=seed,
         until_stopped=until_stopped or None,
         trigger="real_time" if real_time else None,
         commit_interval_ms=commit_interval_ms,
     )
     fields |= _topics(fields, source, source_option, sink)
-    _launch(kafka_settings(bootstrap, config, brokers, cluster), make_plan(fields), json_)
+    _launch(kafka_settings(target, brokers), make_plan(fields), json_)
 
 
 def stop(
@@ -307,16 +286,14 @@ def _has_moved(state: str, run: Run) -> bool:
 def resume(
     run_id: RunId,
     offsets_forced: OffsetsForced = False,
-    bootstrap: Bootstrap = None,
-    config: Config = None,
-    cluster: ClusterName = None,
+    target: Target = EMBEDDED,
     json_: Json = None,
 ) -> None:
     """Continue a run that was stopped or killed, from its committed offsets.
 
     Example: `topicproof resume squares-k3f9a2`
     """
-    settings = settings_of(bootstrap, config, cluster=cluster)
+    settings = settings_of(target)
     history = History(settings)
     settings = where_it_ran(settings, history.get(run_id))
     with stopping() as stop, services(settings, say=say) as running, _followed(history, run_id):
@@ -329,9 +306,11 @@ def list_runs(json_: Json = None) -> None:
 
     Example: `topicproof runs`
     """
-    runs = History(settings_of()).list()
-    emit(json_, [run_json(run_) for run_ in runs])
+    history = History(settings_of())
+    runs = history.list()
     if json_ is not None:
+        standings = run_standings(history, runs)
+        emit(json_, [{**run_json(run_), "sign_off": standings[run_.id]} for run_ in runs])
         return
     if not runs:
         out.line("No runs yet. Start one: topicproof run")
@@ -365,13 +344,19 @@ def show(run_id: RunId, all_kinds: AllKinds = False, json_: Json = None) -> None
         )
         for name in run_.facts.results.verdicts
     }
-    signed = signoffs(history, run_id)
+    signoffs = read_chain(history).of(run_id, run_.verdict)
+    today = datetime.now(UTC).date()
     document = {
         **run_json(run_),
         "report": json.loads(report.to_json()) if report else None,
         "stages": stages,
+        "sign_off": standing_text(signoffs, evidence_hash(run_.folder(settings)), today),
+        "signoffs": [
+            {**entry.as_json(), "not_vouched": signoffs.doubts.get(entry.number)}
+            for entry in signoffs.entries
+        ],
     }
-    emit(json_, {**document, "signoffs": [signoff.as_json() for signoff in signed]})
+    emit(json_, document)
     if json_ is not None:
         return
     out.line(f"{run_.id}: {run_.state}" + (f". {run_.error}" if run_.error else ""))
@@ -382,8 +367,12 @@ def show(run_id: RunId, all_kinds: AllKinds = False, json_: Json = None) -> None
     print_stages(run_)
     if counted := side_effects(run_.progress):
         out.line(counted)
-    for signoff in signed:
-        out.line(f"signed: {signoff.said}")
+    for entry in signoffs.entries:
+        says = signoffs.doubts.get(entry.number)
+        if says is None:
+            out.line(f"signed: {entry.said}")
+        else:
+            out.line(Styled("not vouched for", "bold red"), f": {entry.said}. {says}")
 
 
 def clean(
@@ -392,30 +381,32 @@ def clean(
         bool,
         typer.Option("--signed-too", help="Also delete a signed run. Its evidence is then lost."),
     ] = False,
-    bootstrap: Bootstrap = None,
-    config: Config = None,
-    cluster: ClusterName = None,
+    target: Target = EMBEDDED,
     json_: Json = None,
 ) -> None:
     """Delete a run: the topics it created, its group, its folder and its history entry.
 
     Example: `topicproof clean squares-k3f9a2`
     """
-    settings = settings_of(bootstrap, config, cluster=cluster)
+    settings = settings_of(target)
     history = History(settings)
     run_ = history.get(run_id)
-    signed = signoffs(history, run_id)
-    if signed and not signed_too:
+    signoffs = read_chain(history).of(run_id, run_.verdict)
+    if signoffs.entries and not signed_too:
+        last = signoffs.entries[-1]
+        by = f"was signed by {last.who}"
+        if last.number in signoffs.doubts:
+            by = "has a sign-off that nobody vouches for"
         raise UsageError(
-            f"Run {run_id} was signed by {signed[-1].name}. This would delete its evidence: copy it"
-            f" first (topicproof evidence {run_id} --out DIR), then repeat with --signed-too."
+            f"Run {run_id} {by}. This would delete its evidence: copy it first (topicproof evidence"
+            f" {run_id} --out DIR), then repeat with --signed-too."
         )
     allow(history, Action.CLEAN, run_id)
     settings = where_it_ran(settings, run_)
     with services(
         settings, spark=run_.facts.session is not None and not run_.ended_at, say=say
     ) as running:
-        deleted = clean_run(settings, running, history, run_id)
+        deleted = clean_run(settings, running, history, run_id, say)
     emit(json_, {"run": run_id, "deleted": deleted})
     out.line(f"{run_id} is gone" + (f", with its topics {', '.join(deleted)}." if deleted else "."))
 
@@ -477,12 +468,18 @@ def _followed(history: History, run_id: str) -> Iterator[None]:
 
 def where_it_ran(settings: Settings, run_: Run) -> Settings:
     """Return settings for the cluster that a run used, unless another address is given. A check
-    left nothing there."""
+    left nothing there. Raises UsageError for properties without an address: they log in, and the
+    run's address is from the history, where an administrator of a shared database can write."""
     where = run_.facts.cluster
     if settings.bootstrap is not None or run_.kind == "check":
         return settings
     if where.name is not None:
         return read_settings(home=settings.home, cluster=where.name)
+    if settings.client and where.bootstrap is not None:
+        raise UsageError(
+            f"The properties have no address, and a login is not sent to the one that the history"
+            f" has for {run_.id}. Give your Kafka's with --bootstrap, or in the properties."
+        )
     update = {"bootstrap": where.bootstrap, "brokers": where.brokers or settings.brokers}
     return settings.model_copy(update=update)
 
@@ -499,13 +496,8 @@ def _topics(
     url: str | None = None,
 ) -> dict[str, Any]:
     """Return a plan's source and sink. Options override `fields`."""
-    pairs = {}
-    for text in source_options or []:
-        name, separator, value = text.partition("=")
-        if not separator:
-            raise UsageError(f"--source-option {text}: expected NAME=VALUE.")
-        pairs[name] = value
-    options = {**(fields.get("source") or {}).get("options", {}), **pairs} if pairs else None
+    more = pairs("--source-option", source_options)
+    options = {**(fields.get("source") or {}).get("options", {}), **more} if more else None
     changed = {
         "source": given(topic=source or None, options=options),
         "sink": given(topic=sink or None, url=url or None),

@@ -5,18 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from topicproof.backend.evidence.copy import require_room
-from topicproof.backend.evidence.manifest import MANIFEST, Payloads
+from topicproof.backend.errors import UsageError
+from topicproof.backend.evidence.copy import is_copy
+from topicproof.backend.evidence.delivery import require_room
+from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.faults.kinds import KINDS
 from topicproof.backend.kafka.log.client import require_reachable
 from topicproof.backend.runs.scenarios import SCENARIOS
 from topicproof.backend.runs.sides import SideSettings
 from topicproof.backend.services.keeper import require_topics
+from topicproof.backend.sink.delivery_options import OPTIONS
 from topicproof.backend.storage import is_url, uploading
 
 Scenario = Annotated[
@@ -28,34 +32,6 @@ PlanFile = Annotated[
         help="A plan in YAML, or the name of a scenario. Options override the plan.",
         metavar="[PLAN.yaml|SCENARIO]",
     ),
-]
-PerTransaction = Annotated[int | None, typer.Option(help="Records per transaction.", metavar="N")]
-Lineage = Annotated[
-    str | None,
-    typer.Option(
-        help="record: each sink record names its input in a header. off: judged by key.",
-        metavar="HOW",
-    ),
-]
-AbortProbability = Annotated[
-    float | None,
-    typer.Option(
-        help="Probability that a transaction is aborted on purpose, from 0 to 1.", metavar="p"
-    ),
-]
-AttemptsMax = Annotated[
-    int | None, typer.Option(help="Attempts per transaction before the run fails.", metavar="N")
-]
-Fault = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Inject a fault, such as crash@transaction=3,step=begun. "
-        + " ".join(f"{kind.name}: {kind.says}" for kind in KINDS),
-        metavar="KIND@WHERE",
-    ),
-]
-Seed = Annotated[
-    int | None, typer.Option(help="Random seed. The same seed repeats the run.", metavar="S")
 ]
 ByHand = Annotated[
     bool,
@@ -90,6 +66,16 @@ SourceOption = Annotated[
     list[str] | None,
     typer.Option(help="A further option for Spark's Kafka source.", metavar="NAME=VALUE"),
 ]
+PlanOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="A further option of delivery, under its name in a plan: "
+        + ", ".join(option.plan_name for option in OPTIONS.values())
+        + ".",
+        metavar="NAME=VALUE",
+    ),
+]
 Out = Annotated[
     str | None,
     typer.Option(
@@ -105,6 +91,73 @@ PayloadsKept = Annotated[
         help="Keys, values and headers in the evidence: all as read, masked as digests, or none.",
     ),
 ]
+
+
+@dataclass(frozen=True)
+class TransactionOptions:
+    """Options of runs with the names of the plan's fields."""
+
+    per_transaction: Annotated[
+        int | None, typer.Option(help="Records per transaction.", metavar="N")
+    ] = None
+    lineage: Annotated[
+        str | None,
+        typer.Option(
+            help="record: each sink record names its input in a header. off: judged by key.",
+            metavar="HOW",
+        ),
+    ] = None
+    abort_probability: Annotated[
+        float | None,
+        typer.Option(
+            help="Probability that a transaction is aborted on purpose, from 0 to 1.", metavar="p"
+        ),
+    ] = None
+    attempts_max: Annotated[
+        int | None, typer.Option(help="Attempts per transaction before the run fails.", metavar="N")
+    ] = None
+    faults: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fault",
+            help="Inject a fault, such as crash@transaction=3,step=begun. "
+            + " ".join(f"{kind.name}: {kind.says}" for kind in KINDS),
+            metavar="KIND@WHERE",
+        ),
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option(help="Random seed. The same seed repeats the run.", metavar="S")
+    ] = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The plan's fields that were given."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, [])}
+
+
+def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
+    """Return what `option`, such as --set, was given as NAME=VALUE. Raises UsageError."""
+    values = {}
+    for text in texts or []:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise UsageError(f"{option} {text}: expected NAME=VALUE.")
+        values[name] = value
+    return values
+
+
+def plan_options(texts: list[str] | None) -> dict[str, str]:
+    """Return the plan's fields of `--set`. Raises UsageError."""
+    values = pairs("--set", texts)
+    names = [option.plan_name for option in OPTIONS.values()]
+    for name in values:
+        if name not in names:
+            raise UsageError(f"--set {name}: unknown option. Known: {', '.join(names)}.")
+    return values
+
+
+PLANNED = TransactionOptions()
+"""Nothing overrides the plan."""
 
 
 def require_sides(sides: SideSettings) -> SideSettings:
@@ -124,7 +177,7 @@ def out_folder(place: str) -> Iterator[Path]:
     """Give the folder of the option `--out`. What the block wrote into that of a URL is copied
     there. Raises UsageError before the block if other files are there; EvidenceError."""
     if is_url(place):
-        with uploading(place, MANIFEST) as folder:
+        with uploading(place, is_copy) as folder:
             yield folder
         return
     require_room(Path(place))

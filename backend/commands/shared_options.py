@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -71,38 +75,100 @@ UntilStopped = Annotated[
 ]
 
 
-def kafka_settings(
-    bootstrap: str | None = None,
-    config: Path | None = None,
-    brokers: int | None = None,
-    cluster: str | None = None,
-) -> Settings:
+@dataclass(frozen=True)
+class Target:
+    """Options that name the cluster of a command, all None for the embedded Kafka."""
+
+    bootstrap: Bootstrap = None
+    config: Config = None
+    cluster: ClusterName = None
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a cluster was named. Properties alone name none."""
+        return bool(self.bootstrap or self.cluster)
+
+    @property
+    def first_option(self) -> str | None:
+        """The first of these options that was given; None without any."""
+        options = (f"--{name}" for name, value in asdict(self).items() if value is not None)
+        return next(options, None)
+
+
+@dataclass(frozen=True)
+class SourceTarget:
+    """Options that name the source's cluster, all None if it is the sink's."""
+
+    source_bootstrap: SourceBootstrap = None
+    source_config: SourceConfig = None
+    source_cluster: SourceCluster = None
+
+    @property
+    def target(self) -> Target:
+        return Target(self.source_bootstrap, self.source_config, self.source_cluster)
+
+
+EMBEDDED, SAME_CLUSTER = Target(), SourceTarget()
+
+
+def flattened(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with an option for each field of its parameters that are dataclasses, in
+    their place. Typer knows no groups of options (github.com/fastapi/typer/issues/154), but reads
+    the signature of a function."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {}
+    parameters: list[Parameter] = []
+    for parameter in signature(command).parameters.values():
+        group = hints[parameter.name]
+        if not is_dataclass(group):
+            parameters.append(parameter.replace(annotation=group, kind=Parameter.KEYWORD_ONLY))
+            continue
+        groups[parameter.name] = group
+        types = get_type_hints(group, include_extras=True)
+        parameters += [
+            Parameter(
+                option.name,
+                Parameter.KEYWORD_ONLY,
+                default=option.default,
+                annotation=types[option.name],
+            )
+            for option in fields(group)
+        ]
+
+    @wraps(command)
+    def of_options(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(
+                **{option.name: values.pop(option.name) for option in fields(group)}
+            )
+        command(**values)
+
+    of_options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    of_options.__annotations__ = {each.name: each.annotation for each in parameters}
+    return of_options
+
+
+def kafka_settings(target: Target, brokers: int | None = None) -> Settings:
     """Return the settings of a command that needs Kafka. Raises ClusterError before anything is
     started if a given Kafka cannot be reached, and what `settings_of` raises."""
-    settings = settings_of(bootstrap, config, brokers, cluster)
+    settings = settings_of(target, brokers)
     if settings.bootstrap is not None:
         require_reachable(settings.address)
     return settings
 
 
 def settings_of(
-    bootstrap: str | None = None,
-    config: Path | None = None,
-    brokers: int | None = None,
-    cluster: str | None = None,
-    make_home: bool = True,
+    target: Target = EMBEDDED, brokers: int | None = None, make_home: bool = True
 ) -> Settings:
     """Return the settings of a command. Raises UsageError for an unsupported number of brokers."""
     if brokers not in (None, 1, 3):
         raise UsageError(f"--brokers is {brokers}; the embedded Kafka has 1 or 3.")
-    return read_settings(bootstrap, config, brokers, cluster=cluster, make_home=make_home)
+    return read_settings(
+        target.bootstrap, target.config, brokers, cluster=target.cluster, make_home=make_home
+    )
 
 
-def source_settings(
-    bootstrap: str | None, config: Path | None, cluster: str | None
-) -> Settings | None:
+def source_settings(source: SourceTarget) -> Settings | None:
     """Return what a command says of the source's cluster alone; None if it says nothing. Raises as
     `kafka_settings` does."""
-    if not (bootstrap or config or cluster):
-        return None
-    return kafka_settings(bootstrap, config, cluster=cluster)
+    return None if source == SAME_CLUSTER else kafka_settings(source.target)

@@ -6,21 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from topicproof.backend.commands.terminal import Line, Style, Styled
 from topicproof.backend.history.run_state import Facts, Progress
-from topicproof.validators.expectation import PREMISES
-from topicproof.validators.finding import Bounds, Example, Finding, Origin, Outcome, Witness
+from topicproof.validators.expectation import PREMISES, RANGE
+from topicproof.validators.finding import Example, Finding, Origin, Outcome, Witness
 from topicproof.validators.next_steps import next_step
-from topicproof.validators.report import Report
+from topicproof.validators.report import Report, identified_place
 from topicproof.validators.sentences import counted, transaction_text
+from topicproof.validators.who import who_sentence
 
 RANGES_MAX = 8
 """Maximum partitions whose ranges are listed."""
 
 EXAMPLES_SHOWN = 3
 """Examples listed of each finding; the report has more."""
-LINEAGE_PARTS = 3
-"""Topic, partition and offset of an input; an output's number may follow."""
-PARTITION_PARTS = 2
-"""Topic and partition, where a finding is about a whole partition of the source."""
 
 COLOURS: Mapping[Outcome, Style] = {
     Outcome.HOLDS: "green",
@@ -39,7 +36,8 @@ def progress_line(progress: Progress) -> str:
         f"{progress.processed:,}"
         + (f" of {total:,}" if total is not None else "")
         + " inputs committed",
-        f"{progress.committed:,} transactions committed, {progress.aborted:,} aborted",
+        # A killed worker declares nothing, so the log may hold more aborted ones.
+        f"transactions declared: {progress.committed:,} committed, {progress.aborted:,} aborted",
     ]
     if progress.fenced:
         parts.append(f"{progress.fenced:,} fenced")
@@ -94,15 +92,14 @@ def report_lines(report: Report, all_kinds: bool = False) -> Iterator[Line]:
         Styled(report.verdict, _bold(COLOURS[report.verdict])),
         f" {report.scope}: {report.why}",
     )
+    if who := who_sentence(report):
+        yield (f"who: {who}",)
     fates = {
         name: count
         for name, count in report.fates.items()
         if count is not None and name != "never_transactional"
     }
-    yield (
-        f"judged: {report.source_records:,} inputs of {report.source.topic},"
-        f" {judged_range(report.source)}",
-    )
+    yield (judged_line(report),)
     terms = " + ".join(
         f"{count:,} {'marker' if (name, count) == ('markers', 1) else name}"
         for name, count in fates.items()
@@ -133,15 +130,19 @@ def _kind_lines(report: Report, all_kinds: bool) -> Iterator[Line]:
     one for each kind."""
     uncounted = {entry.kind: entry.why for entry in report.not_checked}
     aside = {finding.kind: finding for finding in report.aside}
-    holding, silent, steps = [], [], set()
+    holding, silent = [], []
+    steps: set[str] = set()
+    rows: set[str] = set()
     for finding in report.findings:
         if finding.kind in aside:
             continue
-        # A kind that holds although it found something has more to say than its name.
-        if finding.outcome is Outcome.HOLDS and not finding.count and not all_kinds:
+        # A kind that holds although it found something, or left something out, has more to say
+        # than its name.
+        is_whole = not finding.count and ". " not in finding.why
+        if finding.outcome is Outcome.HOLDS and is_whole and not all_kinds:
             holding.append(finding.kind)
         else:
-            yield from _finding_lines(report, finding, finding.kind in uncounted)
+            yield from _finding_lines(report, finding, finding.kind in uncounted, rows)
             if (step := next_step(finding)) and step not in steps:
                 steps.add(step)
                 yield (f"           Next: {step}",)
@@ -149,11 +150,12 @@ def _kind_lines(report: Report, all_kinds: bool) -> Iterator[Line]:
         yield from _aside_lines(aside.values())
     else:
         for finding in aside.values():
-            if finding.outcome is Outcome.HOLDS:
-                name = f"{finding.kind} ({finding.count:,})" if finding.count else finding.kind
-                holding.append(name)
-            else:
+            if finding.outcome is not Outcome.HOLDS:
                 silent.append(finding.kind)
+            elif finding.count:
+                yield (f"  {'info':8} {_normal_rows(finding)}",)
+            else:
+                holding.append(finding.kind)
     looked_for = {finding.kind for finding in report.findings}
     not_looked_for = {kind: why for kind, why in uncounted.items() if kind not in looked_for}
     if all_kinds:
@@ -168,6 +170,15 @@ def _kind_lines(report: Report, all_kinds: bool) -> Iterator[Line]:
         yield (f"  {kinds} not looked for (--all tells why): {', '.join(silent)}",)
 
 
+def _normal_rows(finding: Finding) -> str:
+    """Describe what was seen and is not wrong: its first row, and how many more there are."""
+    if not finding.examples:
+        return f"{finding.kind}: {finding.why}"
+    more = finding.count - 1
+    others = f" And {more:,} more." if more else ""
+    return f"{finding.kind}: {finding.examples[0].why}{others}"
+
+
 def _bold(colour: Style) -> Style:
     bold: Mapping[Style, Style] = {
         "green": "bold green",
@@ -177,13 +188,23 @@ def _bold(colour: Style) -> Style:
     return bold[colour]
 
 
-def judged_range(source: Bounds) -> str:
-    """Format the judged range as `offsets 0: 0-499, 1: 20-480`, for the first few partitions."""
-    ranges = [
-        f"{p.partition}: {p.start:,}-{p.lso - 1:,}" for p in source.partitions if p.lso > p.start
-    ]
-    more = f" and {len(ranges) - RANGES_MAX:,} more partitions" if len(ranges) > RANGES_MAX else ""
-    return f"offsets {', '.join(ranges[:RANGES_MAX])}{more}" if ranges else "no offset"
+def judged_line(report: Report) -> str:
+    """Format the judged range as `judged: 12 inputs: orders-0@0-9, orders-1@5-9 (3 of these offsets
+    hold no input)`, for the first few partitions."""
+    judged = [bounds for bounds in report.source.partitions if bounds.lso > bounds.start]
+    ranges = []
+    for bounds in judged[:RANGES_MAX]:
+        topic, partition = report.source.place(bounds.partition)
+        last = f"-{bounds.lso - 1}" if bounds.lso - 1 > bounds.start else ""
+        ranges.append(f"{topic}-{partition}@{bounds.start}{last}")
+    if (more := len(judged) - RANGES_MAX) > 0:
+        ranges.append(f"and {counted(more, 'more partition')}")
+    places = ", ".join(ranges) or f"no offset of {report.source.topic}"
+    empty = sum(bounds.lso - bounds.start for bounds in judged) - report.source_records
+    holes = ""
+    if empty > 0 and report.source_records:
+        holes = f" ({empty:,} of these offsets {'holds' if empty == 1 else 'hold'} no input)"
+    return f"judged: {counted(report.source_records, 'input')}: {places}{holes}"
 
 
 def origin_line(origin: Origin) -> str:
@@ -195,7 +216,11 @@ def origin_line(origin: Origin) -> str:
     return f"cluster{name} {origin.cluster or 'without an id'}, topic ids: {topics}"
 
 
-def _finding_lines(report: Report, finding: Finding, uncounted: bool) -> Iterator[Line]:
+def _finding_lines(
+    report: Report, finding: Finding, uncounted: bool, rows: set[str]
+) -> Iterator[Line]:
+    """Yield a finding and its first rows. `rows`: those of earlier findings, to which these are
+    added; a finding whose rows are all among them refers to them."""
     # The sentence names the kind that explains the rows, unless that is a broken premise.
     premise = finding.explained_by if finding.explained_by in PREMISES else None
     notes = [f"explained by {premise}"] if premise else []
@@ -203,30 +228,26 @@ def _finding_lines(report: Report, finding: Finding, uncounted: bool) -> Iterato
     note = f" ({', '.join(notes)})" if notes else ""
     outcome = Styled(f"{finding.outcome:8}", COLOURS[finding.outcome])
     yield "  ", outcome, f" {finding.kind}: {finding.why}{note}"
-    for example in finding.examples[:EXAMPLES_SHOWN]:
-        place = _place(report, example)
-        yield (
-            f"           {place + ': ' if place else ''}{example.why}{_writer(finding, example)}",
-        )
-    if (more := finding.count - EXAMPLES_SHOWN) > 0 and finding.examples:
+    if finding.story:
+        yield (f"           What happened: {finding.story}",)
+    if finding.outcome is Outcome.HOLDS and not finding.primary and finding.explained_by == RANGE:
+        return
+    lines = [_row(report, finding, example) for example in finding.examples[: EXAMPLES_SHOWN + 1]]
+    if lines and rows.issuperset(lines):
+        yield ("           The same records as above.",)
+        return
+    # A line for "1 more" would be no shorter than the row.
+    is_one_more = finding.count == EXAMPLES_SHOWN + 1
+    lines = lines[: EXAMPLES_SHOWN + is_one_more]
+    rows.update(lines)
+    yield from ((line,) for line in lines)
+    if (more := finding.count - len(lines)) > 0 and lines:
         yield (f"           and {more:,} more",)
 
 
-def _place(report: Report, example: Example) -> str:
-    """Return where an example lies: in the sink, in the source, or in both, and what identifies it;
-    empty if nowhere."""
-    sink, source = "", ""
-    if example.partition is not None:
-        topic, partition = report.sink.place(example.partition)
-        sink = f"{topic}-{partition}"
-        sink += "" if example.offset is None else f"@{example.offset}"
-    parts = (example.lineage or "").split("/")
-    if len(parts) == PARTITION_PARTS and parts[1].isdecimal():
-        source = f"{parts[0]}-{parts[1]}"
-    if len(parts) >= LINEAGE_PARTS and parts[1].isdecimal() and parts[2].isdecimal():
-        source = f"input {parts[0]}-{parts[1]}@{parts[2]}"
-    place = f"{sink} ({source})" if sink and source else sink or source
-    return f"{place}, identity {example.identity}" if place and example.identity else place
+def _row(report: Report, finding: Finding, example: Example) -> str:
+    place = identified_place(report, example)
+    return f"           {place + ': ' if place else ''}{example.why}{_writer(finding, example)}"
 
 
 def _writer(finding: Finding, example: Example) -> str:

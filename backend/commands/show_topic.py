@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from topicproof.backend.commands.terminal import Piece, Styled, Table, Terminal
 from topicproof.backend.kafka.browse.inspect import ProducerView, TopicView
 from topicproof.backend.kafka.coordination.transactions import TransactionsOfCluster
-from topicproof.validators.coordinator import TWO_PHASE_TIMEOUT_MS, OpenTransaction
-from topicproof.validators.durations import brief
+from topicproof.validators.coordinator import TWO_PHASE_TIMEOUT_MS, OpenTransaction, short_name
 from topicproof.validators.finding import Fate
+from topicproof.validators.sentences import brief
 
 ALWAYS = {Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER}
 """Fates that are always shown, even without offsets."""
@@ -54,13 +54,15 @@ def print_transactions(out: Terminal, view: TransactionsOfCluster, at: str) -> N
         _open(out, f"Open on {topic}", topic, opened, at)
     if not view.open:
         out.line("No transaction is open on any topic.")
+    if view.note:
+        out.line(view.note)
     states = Counter(entry.state for entry in view.ids)
     counts = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
     names = ("transactional id", "state", "producer", "age", "timeout", "partitions", "protocol")
     table = _table(*names)
     for entry in view.ids[:IDS_MAX]:
         table.add(
-            entry.transactional_id,
+            short_name(entry.transactional_id),
             entry.state,
             f"{entry.producer_id}"
             + ("" if entry.producer_epoch is None else f":{entry.producer_epoch}"),
@@ -111,7 +113,10 @@ def _transactions(out: Terminal, view: TopicView) -> None:
             f"{transaction.producer_id}:{transaction.producer_epoch}",
             transaction.transactional_id or "",
         )
-    _section(out, "Transactions", table, ends, *((", ", lost) if moved.unexplained else ()))
+    # One on several partitions counts in each of them.
+    partitions = len(view.partitions)
+    title = "Transactions" if partitions == 1 else f"Transactions in {partitions:,} partitions"
+    _section(out, title, table, ends, *((", ", lost) if moved.unexplained else ()))
 
 
 def _in_the_way(out: Terminal, view: TopicView, at: str) -> None:

@@ -13,6 +13,7 @@ a character, so each is taken for as wide as any terminal draws it.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -283,10 +284,7 @@ def emit(json_: str | None, value: Any) -> None:
         out.json(text)
         out.quiet = True
         return
-    try:
-        Path(json_).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise EvidenceError(f"{json_} cannot be written: {error.strerror}.") from error
+    write_file(Path(json_), text + "\n")
 
 
 def say(text: str) -> None:
@@ -368,8 +366,14 @@ def end_at_once(code: int) -> NoReturn:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file that the user asked for. Raises EvidenceError if it cannot be written."""
+    """Write a file that the user asked for. Others may write its folder, so it is written past no
+    link, except those of the system, such as `/dev/stdout`. Raises EvidenceError if it cannot be
+    written."""
+    is_own_link = path.is_relative_to("/dev")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | (0 if is_own_link else os.O_NOFOLLOW)
     try:
-        path.write_text(text, encoding="utf-8")
+        with os.fdopen(os.open(path, flags, 0o666), "w", encoding="utf-8") as file:
+            file.write(text)
     except OSError as error:
-        raise EvidenceError(f"{path} cannot be written: {error.strerror}.") from error
+        why = "it is a link" if error.errno == errno.ELOOP else error.strerror
+        raise EvidenceError(f"{path} cannot be written: {why}.") from error

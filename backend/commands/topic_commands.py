@@ -7,14 +7,13 @@ from typing import Annotated
 import typer
 
 from topicproof.backend.commands.shared_options import (
-    Bootstrap,
+    EMBEDDED,
     Brokers,
-    ClusterName,
-    Config,
     Json,
     Partitions,
     Rate,
     Records,
+    Target,
     UntilStopped,
     kafka_settings,
 )
@@ -37,9 +36,7 @@ def fill(
     partitions: Partitions = 3,
     rate: Rate = None,
     until_stopped: UntilStopped = False,
-    bootstrap: Bootstrap = None,
-    config: Config = None,
-    cluster: ClusterName = None,
+    target: Target = EMBEDDED,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
@@ -47,7 +44,7 @@ def fill(
 
     Example: `topicproof fill --topic numbers --records 100000 --partitions 4`
     """
-    settings = kafka_settings(bootstrap, config, brokers, cluster)
+    settings = kafka_settings(target, brokers)
     with stopping() as stop, services(settings, spark=False, say=say) as running:
         allow(History(settings), Action.FILL, topic)
         kafka = Cluster(running.address)
@@ -74,9 +71,7 @@ def floor(
     latest: Annotated[
         bool, typer.Option("--latest", help="Begin at the end of the topic instead of its start.")
     ] = False,
-    bootstrap: Bootstrap = None,
-    config: Config = None,
-    cluster: ClusterName = None,
+    target: Target = EMBEDDED,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
@@ -84,7 +79,7 @@ def floor(
 
     Example: `topicproof floor --group loud-run --topic quiet --bootstrap broker:9092`
     """
-    settings = kafka_settings(bootstrap, config, brokers, cluster)
+    settings = kafka_settings(target, brokers)
     with services(settings, spark=False, say=say) as running:
         allow(History(settings), Action.FLOOR, f"of {group} on {topic}")
         offsets = commit_initial_offsets(Cluster(running.address), group, topic, latest)

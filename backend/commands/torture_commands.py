@@ -10,11 +10,10 @@ from typing import Annotated
 import typer
 
 from topicproof.backend.commands.shared_options import (
-    Bootstrap,
+    EMBEDDED,
     Brokers,
-    ClusterName,
-    Config,
     Json,
+    Target,
     kafka_settings,
 )
 from topicproof.backend.commands.show_torture import line, markdown, summary
@@ -60,9 +59,7 @@ def torture(
     markdown_file: Annotated[
         Path | None, typer.Option("--markdown", help="Write all runs as Markdown.", metavar="FILE")
     ] = None,
-    bootstrap: Bootstrap = None,
-    config: Config = None,
-    cluster: ClusterName = None,
+    target: Target = EMBEDDED,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
@@ -73,7 +70,7 @@ def torture(
     possible. The exit code is 1 if a run failed. Example: `topicproof torture --minutes 10 --seed
     1 --markdown torture.md`
     """
-    settings = kafka_settings(bootstrap, config, brokers, cluster)
+    settings = kafka_settings(target, brokers)
     replays = [parse(text) for text in schedule or ()]
     if not replays and minutes is None and runs is None:
         runs = 10

@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from topicproof.backend.commands.run_commands import where_it_ran
-from topicproof.backend.commands.shared_options import (
-    Bootstrap,
-    ClusterName,
-    Config,
-    Json,
-    RunId,
-    kafka_settings,
-)
+from topicproof.backend.commands.shared_options import EMBEDDED, Json, RunId, Target, kafka_settings
 from topicproof.backend.commands.terminal import Table, emit, out, say
 from topicproof.backend.errors import UsageError
 from topicproof.backend.history.store import History
@@ -23,9 +16,7 @@ from topicproof.backend.services.keeper import services
 
 def totals(
     run_id: RunId,
-    bootstrap: Bootstrap = None,
-    config: Config = None,
-    cluster: ClusterName = None,
+    target: Target = EMBEDDED,
     json_: Json = None,
 ) -> None:
     """Show every account's total in the run's sink beside the correct one.
@@ -35,7 +26,7 @@ def totals(
 
     Example: `topicproof totals totals-k3f9a2`
     """
-    settings = kafka_settings(bootstrap, config, cluster=cluster)
+    settings = kafka_settings(target)
     run = History(settings).get(run_id)
     if run.plan.get("scenario") != "totals":
         raise UsageError(f"{run_id} is not a run of the scenario totals, so it has no totals.")

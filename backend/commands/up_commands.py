@@ -7,14 +7,7 @@ from typing import Annotated
 import typer
 
 from topicproof.backend.commands.run_commands import execute, stop_all
-from topicproof.backend.commands.shared_options import (
-    Bootstrap,
-    Brokers,
-    ClusterName,
-    Config,
-    Json,
-    settings_of,
-)
+from topicproof.backend.commands.shared_options import EMBEDDED, Brokers, Json, Target, settings_of
 from topicproof.backend.commands.terminal import Styled, emit, out, say, stopping
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.dashboard import dashboard, require_closed, require_port
@@ -26,9 +19,7 @@ from topicproof.backend.settings import DASHBOARD_PORT
 def up(
     brokers: Brokers = None,
     port: Annotated[int, typer.Option(help="Port of the dashboard.")] = DASHBOARD_PORT,
-    bootstrap: Bootstrap = None,
-    config: Config = None,
-    cluster: ClusterName = None,
+    target: Target = EMBEDDED,
     demo: Annotated[
         bool, typer.Option("--demo/--no-demo", help="Run one small demo first.")
     ] = True,
@@ -45,7 +36,7 @@ def up(
 
     Example: `topicproof up --brokers 3`
     """
-    settings = settings_of(bootstrap, config, brokers, cluster)
+    settings = settings_of(target, brokers)
     if insecure:
         settings = settings.model_copy(update={"insecure": True})
     require_closed(settings, settings.dashboard_address)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from urllib.parse import urlsplit
@@ -15,12 +14,15 @@ from topicproof.backend.doctor.workers import require_versions
 from topicproof.backend.errors import ClusterError, SetupError, SparkError, TopicproofError
 from topicproof.backend.kafka.acls import Resource, Right, Task, rights_for
 from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
-from topicproof.backend.kafka.cluster import Cluster, cluster_error
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.consumers import cluster_error
 from topicproof.backend.kafka.coordination.coordinator import sees_every_id
 from topicproof.backend.kafka.coordinator_logs import require_coordinator_logs
 from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.log.client import require_reachable
-from topicproof.backend.services.spark import connect, given_remote, without_token
+from topicproof.backend.services.processes import connect_once
+from topicproof.backend.services.spark import given_remote, without_token
+from topicproof.backend.services.spark_session import connect
 from topicproof.backend.settings import Settings
 
 SPARK_PORT = 15002
@@ -173,7 +175,7 @@ def _require_listening(remote: str) -> None:
     url = urlsplit(remote)
     try:
         host, port = url.hostname or "", url.port or SPARK_PORT
-        socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+        connect_once(host, port, CONNECT_TIMEOUT_S)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise SparkError(

@@ -21,8 +21,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession, functions as F
 from pyspark.sql.types import StringType
 
 from topicproof.backend.address import Address

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 from topicproof.backend.characters import visible, without_commands
 from topicproof.validators.finding import Example, Finding, Outcome
-from topicproof.validators.lineage.headers import parse_lineage
-from topicproof.validators.report import Report
+from topicproof.validators.report import Report, place_of
 
 FINDINGS_MAX = 9
 EXAMPLES_MAX = 5
@@ -58,15 +57,8 @@ def markdown(report: Report) -> str:
 
 
 def place(report: Report, example: Example) -> str:
-    """Return where an example lies, why it is one, and the input behind it if that is known."""
-    origin = parse_lineage((example.lineage or "").encode(errors="replace"))
-    input_place = None if origin is None else f"{origin.topic}-{origin.partition}@{origin.offset}"
-    if example.partition is None:
-        return f"{input_place or example.lineage or 'no place'}: {example.why}"
-    topic, partition = report.sink.place(example.partition)
-    cause = "" if input_place is None else f" Its input: {input_place}."
-    offset = "" if example.offset is None else f"@{example.offset}"
-    return f"{topic}-{partition}{offset}: {example.why}{cause}"
+    """Return where an example lies, and why it is one."""
+    return f"{place_of(report, example) or 'no place'}: {example.why}"
 
 
 def broken(report: Report) -> list[Finding]:

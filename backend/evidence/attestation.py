@@ -18,12 +18,7 @@ from typing import Any
 
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.folder import evidence_in, read_report
-from topicproof.backend.evidence.manifest import (
-    ATTESTATION,
-    MANIFEST,
-    manifest_hash,
-    read_manifest,
-)
+from topicproof.backend.evidence.manifest import ATTESTATION, MANIFEST, manifest_hash, read_manifest
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.acting import machine_user
 from topicproof.backend.trust.dsse import (
@@ -100,18 +95,20 @@ def attest_all(settings: Settings, folder: Path, launched_by: Sequence[Mapping[s
         attest(settings, evidence, launched_by)
 
 
-def attest_copy(settings: Settings, folder: Path, copy: Path) -> None:
-    """Sign the copies of a run's evidence that differ from their originals, such as masked ones.
-    Only a copy of what a trusted key vouches for is signed. Raises as `attest`."""
-    originals = evidence_in(folder)
-    keyring = read_keyring(settings)
-    for original in originals:
-        target = copy if len(originals) == 1 else copy / original.relative_to(folder)
-        if manifest_hash(original) == manifest_hash(target):
-            continue
-        if vouching(original, keyring).trust is Trust.VOUCHED:
-            fields = payload_fields(parse_envelope(_read(original / ATTESTATION)))
-            attest(settings, target, fields["predicate"].get("launchedBy", ()))
+def attest_copy(settings: Settings, original: Path, copy: Path, copied: str) -> None:
+    """Sign a copy of evidence that differs from its original, such as a masked one. Only a copy of
+    what a trusted key vouches for is signed, and only with the manifest of the hash `copied`, which
+    `copy_evidence` returned. Raises as `attest`."""
+    if manifest_hash(original) == copied:
+        return
+    if vouching(original, read_keyring(settings)).trust is not Trust.VOUCHED:
+        return
+    fields = payload_fields(parse_envelope(_read(original / ATTESTATION)))
+    key = usable_key(settings)
+    statement = statement_of(settings, copy, fields["predicate"].get("launchedBy", ()))
+    if statement["subject"][0]["digest"]["sha256"] != copied:
+        raise EvidenceError(f"The copy in {copy} was changed before it was signed.")
+    write_attestation(copy, sign_statement(key, statement))
 
 
 def usable_key(settings: Settings) -> SigningKey:

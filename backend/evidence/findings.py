@@ -19,12 +19,9 @@ PARQUET, CSV = "findings.parquet", "findings.csv"
 SUSPECT = "^[^A-Za-z0-9]"
 """A pattern of RE2: every cell that `spreadsheet.is_formula` accepts, and others."""
 TYPES = {"int": pa.int32(), "long": pa.int64(), "string": pa.string()}
-SCHEMA = pa.schema(
-    [
-        ("kind", pa.string()),
-        *((name, TYPES[type_]) for name, type_ in map(str.split, COLUMNS.split(", "))),
-    ]
-)
+ROWS = f"kind string, {COLUMNS}"
+"""The columns of `findings.parquet`, as a Spark schema string."""
+SCHEMA = pa.schema([(name, TYPES[type_]) for name, type_ in map(str.split, ROWS.split(", "))])
 
 
 class Place(NamedTuple):

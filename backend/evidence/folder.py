@@ -116,7 +116,14 @@ def names_beside(folder: Path) -> list[str]:
 
 
 def _evidence_at(folder: Path, *patterns: str) -> list[Path]:
-    return [path.parent for pattern in patterns for path in sorted(folder.glob(pattern))]
+    """Raises EvidenceError for a folder whose name has a line break or the like: hashes of several
+    parts are put together by lines with their names."""
+    parts = [path.parent for pattern in patterns for path in sorted(folder.glob(pattern))]
+    for part in parts:
+        name = str(part.relative_to(folder))
+        if not name.isprintable():
+            raise EvidenceError(f"A folder in {folder} has the name {name!r}, as no evidence has.")
+    return parts
 
 
 def evidence_hash(folder: Path) -> str | None:

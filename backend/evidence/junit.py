@@ -18,7 +18,7 @@ from topicproof.backend.characters import visible_lines
 from topicproof.backend.evidence.findings import Place
 from topicproof.validators.expectation import judge_rows
 from topicproof.validators.finding import Example, Finding, Outcome
-from topicproof.validators.report import Report
+from topicproof.validators.report import Report, place_of
 
 JUNIT = "junit.xml"
 GROUPS_MAX = 8
@@ -140,10 +140,7 @@ def _belongs(example: Example, group: Group | None) -> bool:
 
 
 def _line(report: Report, example: Example) -> str:
-    if example.partition is None:
-        return f"{example.lineage or 'no place'}: {example.why}"
-    offset = "" if example.offset is None else f"@{example.offset}"
-    return f"{report.sink.topic}-{example.partition}{offset}: {example.why}"
+    return f"{place_of(report, example) or 'no place'}: {example.why}"
 
 
 def _text(text: str) -> str:

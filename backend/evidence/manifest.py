@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pydantic import TypeAdapter
 
 from topicproof.backend.errors import EvidenceError
-from topicproof.backend.evidence.read_limits import plain_file, plain_name, read_bytes, read_json
+from topicproof.backend.evidence.read_limits import parse_json, plain_file, plain_name, read_bytes
 
 MANIFEST = "manifest.json"
 ATTESTATION = "attestation.intoto.json"
@@ -107,7 +107,18 @@ def read_manifest(folder: Path) -> Manifest:
 def parse_manifest(path: Path) -> Manifest:
     """Read a manifest from a file of any name. Raises EvidenceError, FileNotFoundError."""
     try:
-        fields = read_json(path)
+        data = read_bytes(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise EvidenceError(f"{path} cannot be read: {error.strerror}.") from error
+    return manifest_from(data, path)
+
+
+def manifest_from(data: bytes, path: Path) -> Manifest:
+    """Return the manifest with this content; errors name `path`. Raises EvidenceError."""
+    try:
+        fields = parse_json(data)
         if fields.pop("schema") != SCHEMA:
             raise EvidenceError(
                 f"{path} was written by another version of Topicproof, which this one cannot read."
@@ -115,10 +126,6 @@ def parse_manifest(path: Path) -> Manifest:
         files = {name: Entry(**entry) for name, entry in fields.pop("files").items()}
         manifest = Manifest(**{**fields, "payloads": Payloads(fields["payloads"])}, files=files)
         return _CHECKED.validate_python(asdict(manifest) | {"files": files})
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise EvidenceError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise EvidenceError(f"{path} is damaged: Topicproof does not write such a file.") from error
 

@@ -20,7 +20,9 @@ from topicproof.backend.characters import visible_lines
 from topicproof.backend.evidence.figures import FATES, figures
 from topicproof.backend.evidence.signed import Entries, signoff_rows
 from topicproof.validators.finding import Example, Origin, Outcome, PartitionBounds
-from topicproof.validators.report import Report
+from topicproof.validators.report import Report, identified_place
+from topicproof.validators.sentences import transaction_text
+from topicproof.validators.who import who_sentence
 
 PAGE = "report.html"
 EXAMPLES_OPEN = 5
@@ -42,6 +44,7 @@ def write_page(
         .get_template("report.html.jinja")
         .render(
             report=report,
+            who=who_sentence(report),
             made_at=made_at,
             signoffs=signoff_rows(signoffs, signatures),
             signatures=signatures,
@@ -87,12 +90,9 @@ def page_time(page: Path) -> str | None:
     return f"{match[1]}T{match[2]}" if match else None
 
 
-def _row(example: Example, topic: str) -> tuple[str, str, str]:
-    place = example.lineage or "–"
-    if example.partition is not None:
-        place = f"{topic}-{example.partition}"
-        place += "" if example.offset is None else f"@{example.offset}"
-    return place, example.transaction or "", example.why
+def _row(example: Example, report: Report) -> tuple[str, str, str]:
+    place = identified_place(report, example) or "–"
+    return place, transaction_text(example.transaction or ""), example.why
 
 
 def _range(bounds: PartitionBounds) -> tuple[int, int, int, int]:

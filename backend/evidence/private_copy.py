@@ -54,6 +54,13 @@ def only_we_write(folder: Path) -> bool:
         return False
 
 
+def only_we_enter(folder: Path) -> bool:
+    """Return whether only this user and root can reach what a folder without links in its path
+    holds, or change which folder has its name. Raises OSError."""
+    above = [_is_ours(path, entries_only=True) for path in reversed(folder.parents)]
+    return all(above) and _is_ours(folder) and not stat.S_IMODE(folder.lstat().st_mode) & 0o077
+
+
 def _is_ours(path: Path, entries_only: bool = False) -> bool:
     """Return whether only this user and root can write a file or a folder. With `entries_only` a
     sticky folder such as /tmp passes: others add entries there, and cannot rename ours."""

@@ -1,8 +1,9 @@
 """Limits on evidence that comes from elsewhere. Every file in it may be hostile.
 
 All reading of a received folder goes through this module. `require_readable` looks at every file
-once, before anything is decoded: only files that Topicproof writes may be there, and together they
-may take only so many bytes as decoded. The other functions read one file each, within its limit.
+once, before anything is decoded: only files that Topicproof writes may be there, with footers as
+Topicproof writes them (footers.py), and together they may take only so many bytes as decoded. The
+other functions read one file each, within its limit.
 
 A limit is far above what Topicproof writes. Each has a name here, and its message tells the figure.
 """
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from topicproof.backend.errors import EvidenceError
+from topicproof.backend.evidence.footers import SPARK_SCHEMA, require_plain_footer
 
 FILES_MAX = 100_000
 """Files of a folder or a zip file."""
@@ -154,13 +156,19 @@ def require_readable(folder: Path) -> None:
             if size:
                 budget.spend(path, decoded_bytes(path))
         elif name in TEXTS or name in RENDERED or name == JOURNAL or _BESIDE.fullmatch(name):
-            _require_length(path, size, _length_max(name))
+            require_length(path, size, _length_max(name))
             budget.spend(path, size)
         else:
             raise EvidenceError(
                 f"{folder} holds {plain_name(name)}, which is no file of evidence. Remove it, or"
                 " ask for the evidence again."
             )
+
+
+def is_evidence_file(name: str) -> bool:
+    """Return whether Topicproof writes a file of this name, by its path in a folder of evidence."""
+    texts = TEXTS | RENDERED | TABLES | {JOURNAL}
+    return name in texts or bool(_PARTS.fullmatch(name) or _BESIDE.fullmatch(name))
 
 
 def _length_max(name: str) -> int:
@@ -176,7 +184,8 @@ def _everything(folder: Path) -> Iterator[Path]:
         yield path
 
 
-def _require_length(path: Path, size: int, bytes_max: int) -> None:
+def require_length(path: Path, size: int, bytes_max: int) -> None:
+    """Raises EvidenceError for a file that is longer than it may be."""
     if size > bytes_max:
         name = plain_name(str(path))
         raise EvidenceError(f"{name} has {size:,} bytes; {bytes_max:,} are allowed.")
@@ -192,7 +201,7 @@ def read_bytes(path: Path, bytes_max: int = TEXT_BYTES_MAX) -> bytes:
     _require_plain(path)
     with path.open("rb") as file:
         data = file.read(bytes_max + 1)
-    _require_length(path, max(len(data), path.stat().st_size), bytes_max)
+    require_length(path, max(len(data), path.stat().st_size), bytes_max)
     return data
 
 
@@ -200,7 +209,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
     """Read a journal line by line. Raises EvidenceError if it is too long or no plain file,
     OSError."""
     _require_plain(path)
-    _require_length(path, path.stat().st_size, JOURNAL_BYTES_MAX)
+    require_length(path, path.stat().st_size, JOURNAL_BYTES_MAX)
     with path.open("rb") as file:
         for count, line in enumerate(file, start=1):
             if count > JOURNAL_LINES_MAX:
@@ -265,15 +274,26 @@ def decoded_bytes(path: Path) -> int:
     allowed = max(DECODED_FREE_BYTES, EXPANSION_MAX * path.stat().st_size)
     try:
         footer = pq.read_metadata(path)
+        _require_plain_footer(path, footer)
         size, dictionaries = _size_in_footer(path, footer)
         _require_proportion(path, size, allowed)
         for column in dictionaries:
             size += _size_of_texts(path, column, allowed - size)
             _require_proportion(path, size, allowed)
-    except (pa.ArrowException, ValueError, OverflowError) as error:
+    except (pa.ArrowException, ValueError, OverflowError, RecursionError) as error:
         why = plain_name(str(error).partition("\n")[0])
         raise EvidenceError(f"{plain_name(str(path))} cannot be read: {why}") from error
     return size
+
+
+def _require_plain_footer(path: Path, footer: pq.FileMetaData) -> None:
+    """Raises as `require_plain_footer`, EvidenceError for too many columns."""
+    if footer.num_columns > COLUMNS_MAX:
+        raise EvidenceError(
+            f"{path} has {footer.num_columns:,} columns; {COLUMNS_MAX} are allowed."
+        )
+    text = (footer.metadata or {}).get(SPARK_SCHEMA)
+    require_plain_footer(footer, None if text is None else parse_json(text))
 
 
 def _require_proportion(path: Path, size: int, allowed: int) -> None:
@@ -287,10 +307,6 @@ def _require_proportion(path: Path, size: int, allowed: int) -> None:
 def _size_in_footer(path: Path, footer: pq.FileMetaData) -> tuple[int, set[str]]:
     """Return the bytes of all values but those of texts in dictionaries, and the columns with
     such."""
-    if footer.num_columns > COLUMNS_MAX:
-        raise EvidenceError(
-            f"{path} has {footer.num_columns:,} columns; {COLUMNS_MAX} are allowed."
-        )
     size, dictionaries = 0, set()
     for group in (footer.row_group(at) for at in range(footer.num_row_groups)):
         for column in (group.column(at) for at in range(group.num_columns)):

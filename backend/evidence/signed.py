@@ -23,6 +23,8 @@ from topicproof.backend.trust.dsse import (
 )
 
 SIGNOFFS = "signoffs.json"
+SIGNOFFS_MAX = 10_000
+"""Sign-offs in one copy. Each is hashed, and its signature is checked with each known key."""
 ORIGINAL = "original-manifest.json"
 """In a copy with sign-offs and all payloads: the manifest that they speak of. Of a masked copy it
 would tell hashes of what is masked."""
@@ -47,7 +49,12 @@ def entry_hash(entry: Mapping[str, Any]) -> str:
 
 
 def write_signoffs(folder: Path, entries: Entries) -> None:
-    """Raises OSError."""
+    """Raises OSError, EvidenceError for more than are read again."""
+    if len(entries) > SIGNOFFS_MAX:
+        raise EvidenceError(
+            f"The run has {len(entries):,} sign-offs; a copy of its evidence holds"
+            f" {SIGNOFFS_MAX:,} at most."
+        )
     text = json.dumps(list(entries), indent=1, ensure_ascii=False)
     (folder / SIGNOFFS).write_text(text + "\n", encoding="utf-8")
 
@@ -59,6 +66,8 @@ def read_signoffs(folder: Path) -> Entries:
         entries = read_json(path) if path.is_file() else []
         if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
             raise ValueError("it is not a list of sign-offs")
+        if len(entries) > SIGNOFFS_MAX:
+            raise ValueError(f"it holds {len(entries):,} sign-offs; {SIGNOFFS_MAX:,} are allowed")
     except (OSError, ValueError, TypeError) as error:
         raise EvidenceError(f"The sign-offs {path} cannot be read: {error}") from error
     return entries
@@ -66,10 +75,9 @@ def read_signoffs(folder: Path) -> Entries:
 
 def signoff_contradictions(entries: Entries) -> list[str]:
     """Return a sentence for each entry that was changed after it was signed. It needs no key."""
-    numbers = [entry.get("number") for entry in entries]
     problems = [
-        entry_contradiction(entry, is_in_order(numbers[: at + 1]))
-        for at, entry in enumerate(entries)
+        entry_contradiction(entry, in_order)
+        for entry, in_order in zip(entries, orders(entries), strict=True)
     ]
     return [
         sentence_on(entry, problem)
@@ -120,10 +128,14 @@ def _text(fields: Any) -> str:
     return json.dumps(fields, sort_keys=True, ensure_ascii=False)
 
 
-def is_in_order(numbers: Sequence[Any]) -> bool:
-    """Return whether the last of these numbers is above the one before."""
-    last = numbers[-2:]
-    return all(type(number) is int for number in last) and last == sorted(set(last))
+def orders(entries: Entries) -> list[bool]:
+    """Return for each entry whether its number is above the one before."""
+    numbers = [entry.get("number") for entry in entries]
+    return [_is_rising(numbers[max(0, at - 1) : at + 1]) for at in range(len(numbers))]
+
+
+def _is_rising(numbers: Sequence[Any]) -> bool:
+    return all(type(number) is int for number in numbers) and numbers == sorted(set(numbers))
 
 
 def entry_number(entry: Mapping[str, Any]) -> int | None:

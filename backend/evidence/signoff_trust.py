@@ -17,7 +17,7 @@ from topicproof.backend.evidence.signed import (
     Entries,
     entry_contradiction,
     entry_number,
-    is_in_order,
+    orders,
     parse_entry_envelope,
     sentence_on,
     signoff_text,
@@ -90,10 +90,9 @@ def vouched_signoffs(
     entries: Entries, subject: Subject, keyring: Keyring
 ) -> tuple[SignoffVouching, ...]:
     """Return what each entry is worth, in their order."""
-    numbers = [entry.get("number") for entry in entries]
     return tuple(
-        _vouched(entry, is_in_order(numbers[: at + 1]), subject, keyring)
-        for at, entry in enumerate(entries)
+        _vouched(entry, in_order, subject, keyring)
+        for entry, in_order in zip(entries, orders(entries), strict=True)
     )
 
 

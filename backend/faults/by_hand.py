@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from topicproof.backend.address import Address
@@ -37,6 +38,9 @@ NAMED_MAX = 20
 _KILL, _FREEZE = "kill@by_hand=", "freeze@by_hand="
 CUT_OFF = f"{ISOLATED.name}@", _FREEZE
 """How the names of faults begin that cut every worker off from the brokers."""
+_FORKS = "topicproof.backend.services.prefork_server"
+_OF_SPARK = "pyspark.daemon", "pyspark.worker"
+"""The modules in a worker's command line: it is forked by us, or started by Spark itself."""
 _Place = tuple[str, int]
 
 
@@ -175,7 +179,7 @@ def require_nearby(worker: WorkerBegan) -> None:
 def stopped(worker: WorkerBegan) -> Iterator[psutil.Process | None]:
     """Stop a worker's process (SIGSTOP) while the block decides whether to kill it. Yields None if
     the process is gone: its number may belong to another one by now. Raises UsageError if it
-    belongs to another user."""
+    belongs to another user, or is no worker."""
     import psutil
 
     process = _process(worker)
@@ -199,8 +203,15 @@ def _process(worker: WorkerBegan) -> psutil.Process | None:
         same = round(process.create_time(), 2) == round(worker.created, 2)
         if not same or process.status() == psutil.STATUS_ZOMBIE:
             return None
+        if not _is_worker(process):
+            # Whoever may write to the journal can name any process of this user.
+            raise UsageError(
+                f"process {worker.pid}, which the journal names as the worker of"
+                f" {worker.source_topic}-{worker.source_partition}, is no Python worker of Spark,"
+                " and is not killed"
+            )
         process.suspend()
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, ProcessLookupError):
         return None
     except psutil.AccessDenied as error:
         raise UsageError(
@@ -208,3 +219,24 @@ def _process(worker: WorkerBegan) -> psutil.Process | None:
             " belongs to another user, and cannot be killed from here"
         ) from error
     return process
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    """Return whether a process is a Python worker of Spark, by its command line."""
+    import psutil
+
+    module = _module(process)
+    if module != _FORKS:
+        return module in _OF_SPARK
+    # A fork has the command line of the prefork server and stays in its session. The process of a
+    # run is such a fork too, but leads a session of its own.
+    server = psutil.Process(os.getsid(process.pid))
+    parent = server.parent()
+    is_server = _module(server) == _FORKS and (parent is None or _module(parent) != _FORKS)
+    return is_server and server != process
+
+
+def _module(process: psutil.Process) -> str:
+    """Return the module that a Python process runs; empty if its command line names none."""
+    words = process.cmdline()
+    return next((word for option, word in pairwise(words) if option == "-m"), "")

@@ -24,7 +24,8 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.faults.fault import Fault
 from topicproof.backend.kafka.bounded import TIMEOUT_S
-from topicproof.backend.kafka.cluster import Cluster, cluster_error
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.consumers import cluster_error
 from topicproof.backend.kafka.transaction import TransactionalProducer
 
 OWN_TOPICS = {"transactions": "__transaction_state", "offsets": "__consumer_offsets"}

@@ -13,7 +13,8 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.client_configs import REQUEST_TIMEOUT_MS
-from topicproof.backend.kafka.cluster import Cluster, cluster_error
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.consumers import cluster_error
 from topicproof.backend.kafka.transaction import TransactionalProducer
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000

@@ -77,7 +77,7 @@ class Injecting(DataSource):
     """Common parts of the sinks with faults."""
 
     def sink_options(self) -> Mapping[str, str]:
-        return _without_faults(self.options)
+        return without_faults(self.options)
 
     def hooks(self) -> MakeHooks:
         return Faults.parse(self.options)
@@ -95,8 +95,8 @@ def start_injecting_real_time(
     rows: DataFrame, options: Mapping[str, str], batch_s: int, pace: Pace
 ) -> RealTimeQuery:
     """Start a query in real time (backend/sink/real_time.py) whose sink has faults."""
-    return start_real_time(rows, _without_faults(options), batch_s, Faults.parse(options), pace)
+    return start_real_time(rows, without_faults(options), batch_s, Faults.parse(options), pace)
 
 
-def _without_faults(options: Mapping[str, str]) -> dict[str, str]:
+def without_faults(options: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in options.items() if name.lower() not in OPTIONS}

@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from topicproof.backend.errors import ClusterError
-from topicproof.backend.kafka.client_configs import READ_COMMITTED, consumer_config
-from topicproof.backend.kafka.cluster import Cluster, cluster_error
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.consumers import cluster_error, offset_consumer
 
 JOINED_WITHIN_S = 30.0
 POLL_S = 0.1
@@ -24,10 +24,10 @@ def join(cluster: Cluster, group: str, topic: str) -> Callable[[], str]:
 
     Raises ClusterError if the group gives it no partitions in time.
     """
-    consumer = Consumer(consumer_config(cluster.address, group, READ_COMMITTED))
+    consumer = offset_consumer(cluster.address, group)
     deadline = time.monotonic() + JOINED_WITHIN_S
     try:
-        consumer.subscribe([topic])
+        consumer.subscribe([topic], on_assign=_own)
         while not consumer.assignment():
             if time.monotonic() > deadline:
                 raise ClusterError(
@@ -48,3 +48,9 @@ def join(cluster: Cluster, group: str, topic: str) -> Callable[[], str]:
         return f"a member of group {group} owned {owned} partitions of {topic}, and left"
 
     return leave
+
+
+def _own(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    """Take the partitions, and read nothing from them."""
+    consumer.assign(partitions)
+    consumer.pause(partitions)

@@ -49,6 +49,15 @@ ARRIVAL_TIMEOUT_S = 5.0
 _HEADER = struct.Struct(">hhi")
 """api key, version, correlation id"""
 _LENGTH = struct.Struct(">i")
+FRAME_MIN, FRAME_MAX = _LENGTH.size, 128 * 2**20
+"""Bytes of a request or answer. The smallest answer is a correlation id alone; no broker of a test
+or run takes a request of more than Kafka's `socket.request.max.bytes`, 100 MiB."""
+PENDING_BYTES_MAX = 4 * FRAME_MAX
+"""Bytes of all requests and answers on their way: any user of the machine may connect, and announce
+the largest on each connection."""
+CONNECTIONS_MAX = 500
+AWAITED_MAX = 1_000
+"""Requests of a connection whose answers are to be rewritten. Clients send a few at a time."""
 NONE_CAME = "No client of the proxy has written: does the program use the proxy's bootstrap?"
 IN_NEXT = "when the next transaction had written"
 """When most ghosts arrive, in the journal's words."""
@@ -190,6 +199,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ghosts: list[_Ghost] = []
         self._clients: set[socket.socket] = set()
+        self._bytes_left = PENDING_BYTES_MAX
         self._writers: set[asyncio.StreamWriter] = set()
         """Writers of all open connections, to clients and to brokers."""
 
@@ -299,6 +309,9 @@ class Proxy:
         # A client may be gone again before it is accepted.
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
             client, _ = listener.accept()
+            if len(self._tasks) >= CONNECTIONS_MAX:
+                client.close()
+                return
             client.setblocking(False)
             self._clients.add(client)
             self._spawn(_Connection(self, broker).serve(client))
@@ -379,25 +392,29 @@ class _Connection:
         except OSError:
             await self.proxy._close(client[1])
             return
+        frames = [_Frames(self.proxy, side[0]) for side in (client, upstream)]
         pumps = [
-            asyncio.create_task(self._requests(client[0], upstream[1])),
-            asyncio.create_task(self._answers(upstream[0], client[1])),
+            asyncio.create_task(self._requests(frames[0], upstream[1])),
+            asyncio.create_task(self._answers(frames[1], client[1])),
         ]
         try:
             # Either pump ends the connection: its side has closed, or a rule breaks it.
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for pump in pumps:
+            for pump, side in zip(pumps, frames, strict=True):
                 pump.cancel()
+                side.release()
             # Network errors are ordinary here. Any other error is a mistake of the proxy.
             for ended in await asyncio.gather(*pumps, return_exceptions=True):
                 if isinstance(ended, Exception) and not isinstance(ended, OSError):
                     self.proxy.failure = ended
             await asyncio.gather(self.proxy._close(client[1]), self.proxy._close(upstream[1]))
 
-    async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while (frame := await _frame(reader)) is not None:
+    async def _requests(self, frames: _Frames, writer: asyncio.StreamWriter) -> None:
+        while (frame := await frames.read()) is not None:
             await self.proxy._open.wait()
+            if len(frame) < _HEADER.size or len(self.awaited) >= AWAITED_MAX:
+                return  # No client of Kafka sent this.
             api, version, correlation = _HEADER.unpack_from(frame)
             if api in (METADATA, FIND_COORDINATOR):
                 # An answer has only a correlation id, so its kind is noted now.
@@ -443,8 +460,8 @@ class _Connection:
                 # LATE waits in this loop: everything behind the request waits too.
                 await self._later(writer, frame, rule)
 
-    async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while (frame := await _frame(reader)) is not None:
+    async def _answers(self, frames: _Frames, writer: asyncio.StreamWriter) -> None:
+        while (frame := await frames.read()) is not None:
             await self.proxy._open.wait()
             (correlation,) = _LENGTH.unpack_from(frame)
             if correlation in self.swallowed:
@@ -482,7 +499,7 @@ class _Connection:
             with contextlib.suppress(OSError):
                 reader, writer = await self.proxy._connect(**self.broker)
                 await _send(writer, frame)
-                answer = await _frame(reader) if ghost.answered else None
+                answer = await self._answer(reader) if ghost.answered else None
                 outcome = errors(api, version, answer) if answer else "no answer"
                 await self.proxy._close(writer)
         finally:
@@ -491,6 +508,41 @@ class _Connection:
             ghost.arrived.set()
         ghost.rule.settled += 1
         ghost.rule.arrived(f"{IN_NEXT if ghost.met else 'at the end of its time'}: {outcome}")
+
+    async def _answer(self, reader: asyncio.StreamReader) -> bytes | None:
+        frames = _Frames(self.proxy, reader)
+        try:
+            return await frames.read()
+        finally:
+            frames.release()
+
+
+class _Frames:
+    """The requests or answers that come from one side of a connection. Each counts against the
+    proxy's `PENDING_BYTES_MAX` from its announcement until the next one is read."""
+
+    def __init__(self, proxy: Proxy, reader: asyncio.StreamReader) -> None:
+        self._proxy = proxy
+        self._reader = reader
+        self._reserved = 0
+
+    async def read(self) -> bytes | None:
+        """Read the next one without its length; None at the end of the connection, if it is none of
+        Kafka's (whoever may connect to this machine may send anything), or if there is no room."""
+        self.release()
+        try:
+            (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+            if not FRAME_MIN <= length <= min(FRAME_MAX, self._proxy._bytes_left):
+                return None
+            self._reserved = length
+            self._proxy._bytes_left -= length
+            return await self._reader.readexactly(length)
+        except (asyncio.IncompleteReadError, OSError):
+            return None
+
+    def release(self) -> None:
+        self._proxy._bytes_left += self._reserved
+        self._reserved = 0
 
 
 async def _arrivals(ghosts: Iterable[_Ghost]) -> None:
@@ -505,15 +557,6 @@ async def _waited(rule: Rule) -> None:
     # Polled: other threads set the event, which asyncio cannot await.
     while not rule.released.is_set() and loop.time() < deadline:
         await asyncio.sleep(0.005)
-
-
-async def _frame(reader: asyncio.StreamReader) -> bytes | None:
-    """Read one request or answer without its length; None at the end of the connection."""
-    try:
-        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        return await reader.readexactly(length)
-    except (asyncio.IncompleteReadError, OSError):
-        return None
 
 
 async def _send(writer: asyncio.StreamWriter, frame: bytes) -> None:

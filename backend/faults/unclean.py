@@ -17,7 +17,8 @@ from kafka import TopicPartition
 
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.bounded import TIMEOUT_S
-from topicproof.backend.kafka.cluster import Cluster, cluster_error
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.consumers import cluster_error
 from topicproof.backend.kafka.log.client import open_client
 from topicproof.backend.waiting import ask_until
 

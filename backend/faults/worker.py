@@ -63,7 +63,7 @@ class Injector:
         if self.by_hand and self.sink.journal:
             self.presence = Presence(self.sink.address, self.sink.journal, self.task, self.source)
         if (self.faults or self.abort_probability > 0) and self.sink.journal:
-            self.entries = read_journal(self.sink.address, self.sink.journal)
+            self.entries = read_journal(self.sink.address, self.sink.journal, on_worker=True)
 
     def client_settings(self) -> Mapping[str, int]:
         if any(fault.kind == REFUSED for fault in self.faults):
@@ -104,7 +104,7 @@ class Injector:
                     self.entries.append(claim)
                 self._fire(fault, *inputs)
 
-    def before_commit(self, sequence: int, attempt: int, flush: Callable[[], None]) -> None:
+    def maybe_abort(self, sequence: int, attempt: int, flush: Callable[[], None]) -> None:
         """Abort at random, from the plan's seed. Raises TransactionAborted."""
         draw = random.Random(f"{self.seed}/{self.source[1]}/{sequence}/{attempt}").random()
         if draw < self.abort_probability:
@@ -200,7 +200,7 @@ LOOK_S = 0.05
 def wait_for_the_run(address: Address, journal: str, fault: str) -> None:
     """Wait until the fault is under way. Raises InjectedError when the run's process cannot do
     it."""
-    reader = JournalReader(address, journal)
+    reader = JournalReader(address, journal, on_worker=True)
     deadline = time.monotonic() + DONE_WITHIN_S
     try:
         while time.monotonic() < deadline:

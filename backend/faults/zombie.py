@@ -82,7 +82,7 @@ def _watch(
     import psutil
 
     process = psutil.Process(stopped)
-    reader = JournalReader(Address(bootstrap, client), journal)
+    reader = JournalReader(Address(bootstrap, client), journal, on_worker=True)
     deadline = time.monotonic() + SUCCESSOR_WITHIN_S
     entries: list[Entry] = []
     with suppress(psutil.NoSuchProcess):

@@ -13,7 +13,7 @@ from fastavro.read import LOGICAL_READERS
 
 from topicproof.backend.formats.avro_sizes import AvroSizes
 from topicproof.backend.formats.decoded import AwkwardPart, as_json, name_parts
-from topicproof.backend.formats.limits import quoted, require_size
+from topicproof.backend.formats.limits import VALUE_BYTES_MAX, quoted, require_size
 
 
 class AvroSchema:
@@ -34,7 +34,6 @@ class AvroSchema:
             raise
         except Exception as error:  # fastavro's own errors have no common class
             raise ValueError(f"fastavro does not read the schema ({quoted(error)})") from error
-        self._free_bytes = self._sizes.free_bytes
         self._lenient: Any = None
         """The schema as it reads what its logical types cannot express; None before it is needed"""
         self._bytes = self._parsed == "bytes" or (
@@ -42,17 +41,16 @@ class AvroSchema:
         )
         """Confluent's serialisers write a schema of bytes alone as it is, without its length."""
 
-    def read(self, data: bytes) -> tuple[Any, str | None]:
+    def read(self, data: bytes, limit: int = VALUE_BYTES_MAX) -> tuple[Any, str | None]:
         """Return the value as fastavro does, and what it leaves out. Every byte belongs to it. A
         part beyond its logical type, such as a time after the year 9999, is an `AwkwardPart`.
 
-        Raises ValueError for truncated or broken bytes and for values that take too much memory,
-        RecursionError if it is nested too deeply.
+        Raises TooLargeError for values that take more than `limit` bytes of memory, ValueError for
+        truncated or broken bytes, RecursionError if it is nested too deeply.
         """
         if self._bytes:
             return data, None
-        if len(data) > self._free_bytes:
-            self._sizes.require(data)
+        self._sizes.require(data, limit)
         source = io.BytesIO(data)
         left = None
         try:

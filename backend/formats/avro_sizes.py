@@ -17,7 +17,6 @@ from topicproof.backend.formats.limits import (
     DICT_BYTES,
     FIELD_BYTES,
     ITEM_BYTES,
-    VALUE_BYTES_MAX,
     TooLargeError,
     quoted,
 )
@@ -72,14 +71,13 @@ class AvroSizes:
         self._endless = False
         """Whether a type contains itself."""
         self._root = self._shape(schema, 0)
-        free = (VALUE_BYTES_MAX - self._root.whole) // self._per_byte
-        self.free_bytes = -1 if self._walks else free
-        """Values up to this length cannot exceed the budget."""
 
-    def require(self, data: bytes) -> None:
-        """Raises ValueError if the value takes too much memory or its bytes end within a number,
-        RecursionError if it is nested too deeply."""
-        _ValueWalk(data, self._endless).value(self._root, 0)
+    def require(self, data: bytes, limit: int) -> None:
+        """Raises TooLargeError if the value takes more than `limit` bytes of memory, ValueError if
+        its bytes end within a number, RecursionError if it is nested too deeply."""
+        # A short value of most schemas cannot exceed the limit, whatever it holds.
+        if self._walks or self._root.whole + len(data) * self._per_byte > limit:
+            _ValueWalk(data, self._endless, limit).value(self._root, 0)
 
     def _shape(self, schema: Any, depth: int) -> _Shape:
         if depth > DEPTH_MAX:
@@ -149,11 +147,11 @@ class AvroSizes:
 class _ValueWalk:
     """One way through the bytes of a value."""
 
-    def __init__(self, data: bytes, endless: bool) -> None:
+    def __init__(self, data: bytes, endless: bool, limit: int) -> None:
         self._data = data
         self._endless = endless
         self._at = 0
-        self._left = VALUE_BYTES_MAX
+        self._limit = self._left = limit
 
     def value(self, shape: _Shape, depth: int) -> None:
         if depth > DEPTH_MAX:
@@ -202,7 +200,7 @@ class _ValueWalk:
     def _charge(self, size: int) -> None:
         self._left -= size
         if self._left < 0:
-            raise TooLargeError
+            raise TooLargeError(self._limit)
 
     def _skip(self, size: int) -> int:
         """Return how many bytes there are: fastavro says that too few are there."""

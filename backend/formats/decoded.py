@@ -66,6 +66,8 @@ class DecodedValue:
     """The schema's version in that subject."""
     reason: str | None = None
     """Why the bytes are not decoded, or what the decoded value leaves out. One sentence."""
+    is_limited: bool = False
+    """Whether they are not decoded because a limit on memory, time or length left them out."""
 
     @property
     def known(self) -> bool:

@@ -23,7 +23,12 @@ from topicproof.backend.formats.decoded import (
     spell_path,
 )
 from topicproof.backend.formats.formats import HEAD_BYTES, Decoder, Part, Plain, Read
-from topicproof.backend.formats.limits import DESCRIPTORS_BYTES_MAX, SCHEMAS_MAX, quoted
+from topicproof.backend.formats.limits import (
+    DESCRIPTORS_BYTES_MAX,
+    SCHEMAS_MAX,
+    VALUE_BYTES_MAX,
+    quoted,
+)
 from topicproof.backend.formats.registered import RegisteredSchema, RegistryFailure
 
 Path = tuple[str | int, ...]
@@ -146,7 +151,7 @@ class FieldReader:
         short = self._short.get(data[1:HEAD_BYTES]) if data[:1] == b"\0" else None
         if short is not None and topic not in self._schemas.avro:
             try:
-                return None, short(data[HEAD_BYTES:])[0]
+                return None, short(data[HEAD_BYTES:], VALUE_BYTES_MAX)[0]
             except (ValueError, RecursionError):
                 pass  # The long way says why.
         if self._refused and self._part == "value" and topic in self._refused:

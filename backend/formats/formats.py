@@ -7,15 +7,16 @@ a second, and most dashboards have no registry.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import msgpack
 
 from topicproof.backend.errors import UsageError
+from topicproof.backend.formats.cache import Allowance, Cache
 from topicproof.backend.formats.decoded import (
     TWICE,
     AwkwardPart,
@@ -27,8 +28,10 @@ from topicproof.backend.formats.decoded import (
     unique,
 )
 from topicproof.backend.formats.limits import (
+    COMPILED_AT_ONCE,
     DICT_BYTES,
     ITEM_BYTES,
+    READERS_BYTES_MAX,
     SCHEMAS_MAX,
     VALUE_BYTES_MAX,
     TooLargeError,
@@ -53,12 +56,13 @@ HEAD_BYTES = 5
 
 PLACES_MAX = 10_000
 _UTF8_MARK = b"\xef\xbb\xbf"
-_COUNTED_BYTES = VALUE_BYTES_MAX // (4 * DICT_BYTES)
-"""Values up to this length cannot exceed the budget, whatever they hold."""
+_BYTE_MAX = 4 * DICT_BYTES
+"""Bytes of memory for one byte of JSON or MessagePack, at most."""
 
 Part = Literal["key", "value"]
-Read = Callable[[bytes], tuple[Any, str | None]]
-"""Returns the value and what it leaves out. Raises ValueError, RecursionError."""
+Read = Callable[[bytes, int], tuple[Any, str | None]]
+"""Takes bytes, and how many bytes of memory the value may take. Returns the value and what it
+leaves out. Raises ValueError (TooLargeError above the limit), RecursionError."""
 
 
 class Schemas(Protocol):
@@ -85,49 +89,61 @@ class Decoder:
     """Decodes with given schemas. Safe for several threads."""
 
     def __init__(
-        self, schemas: Schemas | None, avro: Mapping[str, AvroSchema], plain: Plain = AS_JSON
+        self,
+        schemas: Schemas | None,
+        avro: Mapping[str, AvroSchema],
+        plain: Plain = AS_JSON,
+        allowance: Allowance | None = None,
+        texts_bytes_max: int = sys.maxsize,
     ) -> None:
-        """`avro` has the schema of each topic whose values are Avro without a registry."""
+        """`avro` has the schema of each topic whose values are Avro without a registry.
+        `allowance`: how long schemas may be asked for and compiled. None: as long as it takes.
+        `texts_bytes_max`: the bytes of the schemas whose readers are kept."""
         self._schemas = schemas
         self._avro = avro
         self._plain = plain
-        self._readers: dict[int, tuple[Format, Read] | str] = {}
+        self._allowance = allowance
+        self._readers: Cache[tuple[Format, Read] | str] = Cache(
+            SCHEMAS_MAX, texts_bytes_max, COMPILED_AT_ONCE
+        )
         """The reader of each schema id, or why there is none."""
         self._places: dict[tuple[int, str, Part], tuple[str | None, int | None]] = {}
-        self._lock = Lock()
-        """Guards `_readers`, of which the oldest goes when there are many."""
 
-    def decode(self, data: bytes, topic: str = "", part: Part = "value") -> DecodedValue:
+    def decode(
+        self,
+        data: bytes,
+        topic: str = "",
+        part: Part = "value",
+        limit: int = VALUE_BYTES_MAX,
+    ) -> DecodedValue:
         """Decode a key or value; schema files are for values. Bytes, schemas and registries never
-        raise: `reason` has what is wrong. The bytes of one schema always give the same value."""
+        raise: `reason` has what is wrong. The bytes of one schema always give the same value.
+        `limit`: bytes of memory that the value may take."""
         schema_file = self._avro.get(topic) if part == "value" else None
         if schema_file is not None:
             try:
-                value, left = schema_file.read(data)
+                value, left = schema_file.read(data, limit)
                 return DecodedValue(self._plain.finish(value), Format.AVRO, reason=left)
             except AwkwardPartError as error:
                 return DecodedValue(reason=f"{_capital(error)}.")
             except (ValueError, RecursionError) as error:
                 missed = f"They do not fit the schema file of {topic}: {_said(error)}."
-                other = self._decode(data, topic, part)
-                return other if other.known else replace(other, reason=other.reason or missed)
-        return self._decode(data, topic, part)
+                other = self._decode(data, topic, part, limit)
+                if other.known:
+                    return other
+                is_limited = other.is_limited or isinstance(error, TooLargeError)
+                return replace(other, reason=other.reason or missed, is_limited=is_limited)
+        return self._decode(data, topic, part, limit)
 
     def reader(self, schema: RegisteredSchema) -> tuple[Format, Read] | str:
         """Return the format and the reader of a schema, or why there is none."""
-        reader = self._readers.get(schema.schema_id)
-        if reader is not None:
-            return reader
-        with self._lock:
-            if schema.schema_id not in self._readers:
-                try:
-                    self._readers[schema.schema_id] = _reader_of(schema, self._plain)
-                except (ValueError, RecursionError) as error:
-                    why = f"Schema {schema.schema_id} cannot be used: {_said(error)}."
-                    self._readers[schema.schema_id] = why
-                if len(self._readers) > SCHEMAS_MAX:
-                    del self._readers[next(iter(self._readers))]
-            return self._readers[schema.schema_id]
+        return self._readers.get(schema.schema_id, lambda: (self._made(schema), schema.size))
+
+    def _made(self, schema: RegisteredSchema) -> tuple[Format, Read] | str:
+        try:
+            return _reader_of(schema, self._plain)
+        except (ValueError, RecursionError) as error:
+            return f"Schema {schema.schema_id} cannot be used: {_said(error)}."
 
     def _place(
         self, schema: RegisteredSchema, topic: str, part: Part
@@ -141,12 +157,12 @@ class Decoder:
             self._places[where] = None if subject is None else quoted(subject), version
         return self._places[where]
 
-    def _decode(self, data: bytes, topic: str, part: Part) -> DecodedValue:
+    def _decode(self, data: bytes, topic: str, part: Part, limit: int) -> DecodedValue:
         if data[:1] == bytes([MAGIC]) and len(data) >= HEAD_BYTES:
-            return self._registered(data, topic, part)
-        return _self_described(data, self._plain)
+            return self._registered(data, topic, part, limit)
+        return _self_described(data, self._plain, limit)
 
-    def _registered(self, data: bytes, topic: str, part: Part) -> DecodedValue:
+    def _registered(self, data: bytes, topic: str, part: Part, limit: int) -> DecodedValue:
         schema_id = int.from_bytes(data[1:HEAD_BYTES], "big")
         if not schema_id:
             return DecodedValue()  # A number with leading zeros rather than a record of a registry.
@@ -156,22 +172,35 @@ class Decoder:
                 " schema.registry.url is given."
             )
             return DecodedValue(schema_id=schema_id, reason=why)
+        began = None
+        if self._allowance is not None and schema_id not in self._readers:
+            if self._allowance.is_spent:
+                why = (
+                    f"Schema {schema_id} is not read now: other new schemas have taken"
+                    f" {self._allowance.seconds:g} s of the last minute. Look again later."
+                )
+                return DecodedValue(schema_id=schema_id, reason=why)
+            began = self._allowance.now()
         try:
             schema = self._schemas.schema(schema_id)
+            reader = self.reader(schema)
         except RegistryFailure as failure:
             return DecodedValue(schema_id=schema_id, reason=str(failure))
-        reader = self.reader(schema)
+        finally:
+            if self._allowance is not None and began is not None:
+                self._allowance.spend(began)
         subject, version = self._place(schema, topic, part)
         if isinstance(reader, str):
             return DecodedValue(None, None, schema_id, subject, version, reader)
         kind, read = reader
         try:
-            value, left = read(data[HEAD_BYTES:])
+            value, left = read(data[HEAD_BYTES:], limit)
         except AwkwardPartError as error:
             return DecodedValue(None, None, schema_id, subject, version, f"{_capital(error)}.")
         except (ValueError, RecursionError) as error:
             why = f"The bytes are not as {kind} schema {schema_id} has them: {_said(error)}."
-            return DecodedValue(None, None, schema_id, subject, version, why)
+            is_limited = isinstance(error, TooLargeError)
+            return DecodedValue(None, None, schema_id, subject, version, why, is_limited)
         return DecodedValue(value, kind, schema_id, subject, version, left)
 
 
@@ -179,9 +208,13 @@ class Formats(Decoder):
     """The decoders of one configuration."""
 
     def __init__(
-        self, registry: RegistryFacts | None = None, avro: Mapping[str, Path] | None = None
+        self,
+        registry: RegistryFacts | None = None,
+        avro: Mapping[str, Path] | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
         """`avro` has the schema file of each topic whose values are Avro without a registry.
+        `allowance`: as a `Decoder` has it.
 
         Raises UsageError for a schema file that cannot be read.
         """
@@ -192,7 +225,9 @@ class Formats(Decoder):
             self.registry = Registry(registry)
         self.avro = {topic: _schema_file(path) for topic, path in (avro or {}).items()}
         """The schema of each topic whose values are Avro without a registry."""
-        super().__init__(self.registry, self.avro)
+        super().__init__(
+            self.registry, self.avro, allowance=allowance, texts_bytes_max=READERS_BYTES_MAX
+        )
 
     @property
     def configured(self) -> bool:
@@ -202,6 +237,17 @@ class Formats(Decoder):
     def close(self) -> None:
         if self.registry is not None:
             self.registry.close()
+
+
+class SideFormats(NamedTuple):
+    """The formats of both sides of a check."""
+
+    sink: Formats
+    source: Formats | None = None
+    """None: those of the sink."""
+
+
+WITHOUT_REGISTRY = SideFormats(Formats())
 
 
 def _reader_of(schema: RegisteredSchema, plain: Plain) -> tuple[Format, Read]:
@@ -217,46 +263,47 @@ def _reader_of(schema: RegisteredSchema, plain: Plain) -> tuple[Format, Read]:
         return Format.PROTOBUF, _finished(protobuf.read, plain)
     if schema.kind == JSON:
         # Not validated: a schema may refer to any address, which would then be asked.
-        return Format.JSON_SCHEMA, lambda data: _loads(data, plain)
+        return Format.JSON_SCHEMA, lambda data, limit: _loads(data, plain, limit)
     raise ValueError(f"{quoted(schema.kind)} is neither {AVRO}, {PROTOBUF} nor {JSON}")
 
 
 def _finished(read: Read, plain: Plain) -> Read:
     finish = plain.finish
 
-    def finished(data: bytes) -> tuple[Any, str | None]:
-        value, left = read(data)
+    def finished(data: bytes, limit: int) -> tuple[Any, str | None]:
+        value, left = read(data, limit)
         return finish(value), left
 
     return finished
 
 
-def _self_described(data: bytes, plain: Plain) -> DecodedValue:
+def _self_described(data: bytes, plain: Plain, limit: int) -> DecodedValue:
     """Decode JSON objects and arrays, and MessagePack's maps with names. Other values of both look
     like text or arbitrary bytes."""
     start = data.removeprefix(_UTF8_MARK).lstrip(b" \t\r\n")[:1]
     try:
         if start and start in b"{[":
-            value, left = _loads(data, plain)
+            value, left = _loads(data, plain, limit)
             return DecodedValue(value, Format.JSON, reason=left)
         if data and (0x80 < data[0] <= 0x8F or data[0] in (0xDE, 0xDF)):
-            value = _unpacked(data)
+            value = _unpacked(data, limit)
             if value:
                 return DecodedValue(plain.finish(to_json(value)), Format.MESSAGEPACK)
     except (AwkwardPartError, TooLargeError) as error:
-        return DecodedValue(reason=f"{_capital(error)}.")
+        is_limited = isinstance(error, TooLargeError)
+        return DecodedValue(reason=f"{_capital(error)}.", is_limited=is_limited)
     except (ValueError, RecursionError, msgpack.UnpackException):
         return DecodedValue()  # Text or bytes that only begin like it. They are shown as they are.
     return DecodedValue()
 
 
-def _loads(data: bytes, plain: Plain) -> tuple[Any, str | None]:
+def _loads(data: bytes, plain: Plain, limit: int) -> tuple[Any, str | None]:
     """Return the value of JSON text, and what it leaves out. Raises ValueError, RecursionError."""
     text = data.removeprefix(_UTF8_MARK)
-    if len(text) > _COUNTED_BYTES:
+    if len(text) * _BYTE_MAX > limit:
         nodes = sum(map(text.count, (b",", b"[", b"{")))
-        if len(text) + nodes * DICT_BYTES > VALUE_BYTES_MAX:
-            raise TooLargeError
+        if len(text) + nodes * DICT_BYTES > limit:
+            raise TooLargeError(limit)
     value = json.loads(
         text.decode(),
         parse_constant=_no_number,
@@ -274,16 +321,16 @@ def _no_number(name: str) -> AwkwardPart:
     return AwkwardPart(f"is {name}, which is not a number of JSON")
 
 
-def _unpacked(data: bytes) -> Any:
+def _unpacked(data: bytes, limit: int) -> Any:
     """Return a map of MessagePack whose names are texts. Raises ValueError, RecursionError,
     UnpackException."""
-    left = VALUE_BYTES_MAX - len(data)
+    left = limit - len(data)
 
     def charge(items: list[Any]) -> list[Any]:
         nonlocal left
         left -= DICT_BYTES + ITEM_BYTES * len(items)
         if left < 0:
-            raise TooLargeError
+            raise TooLargeError(limit)
         return items
 
     is_named = True
@@ -300,7 +347,7 @@ def _unpacked(data: bytes) -> Any:
             values[name] = AwkwardPart(TWICE) if name in values else value
         return values
 
-    hooks = {"list_hook": charge} if len(data) > _COUNTED_BYTES else {}
+    hooks = {"list_hook": charge} if len(data) * _BYTE_MAX > limit else {}
     value = msgpack.unpackb(
         data, timestamp=0, strict_map_key=False, object_pairs_hook=mapped, **hooks
     )

@@ -20,6 +20,14 @@ NAME_CHARACTERS_MAX = 255
 """Characters of a reference's name or subject."""
 SCHEMAS_MAX = 1_000
 """Schemas that are kept in memory. Broken bytes may look like any schema id."""
+TEXTS_BYTES_MAX = 50_000_000
+"""The texts of all schemas that are kept of a registry."""
+READERS_BYTES_MAX = 20_000_000
+"""The texts of all schemas of a registry whose readers are kept. A reader takes up to 30 times its
+text."""
+ASKED_AT_ONCE, COMPILED_AT_ONCE = 4, 2
+NEW_SCHEMAS_SECONDS_MAX = 20.0
+"""How long all pages together may ask for schemas and compile them in a minute."""
 SCHEMAS_BYTES_MAX = 20_000_000
 """All schemas of the source or of the sink. Two such sides fit into a file of evidence."""
 DESCRIPTORS_BYTES_MAX = 100_000_000
@@ -35,8 +43,9 @@ DICT_BYTES, FIELD_BYTES, ITEM_BYTES = 200, 100, 64
 class TooLargeError(ValueError):
     """A value would exceed the budget."""
 
-    def __init__(self) -> None:
-        super().__init__(f"the value would take more than {VALUE_BYTES_MAX:,} bytes of memory")
+    def __init__(self, limit: int) -> None:
+        """`limit`: bytes of memory that the value may take."""
+        super().__init__(f"the value would take more than {limit:,} bytes of memory")
 
 
 def require_size(text: str, references: Mapping[Any, str]) -> None:

@@ -68,18 +68,17 @@ class ProtobufSchema:
         except (TypeError, KeyError, DecodeError) as error:
             raise ValueError(f"the schema's files do not fit together ({quoted(error)})") from error
 
-    def read(self, data: bytes) -> tuple[Any, str | None]:
+    def read(self, data: bytes, limit: int = VALUE_BYTES_MAX) -> tuple[Any, str | None]:
         """Return the message in Protobuf's own JSON mapping (64-bit numbers are strings), and what
         that leaves out. `data` begins with the message's index. A part that has no JSON, such as an
         Any of an unknown type, is an `AwkwardPart` in the value.
 
-        Raises ValueError for truncated or broken bytes and for values that take too much memory,
-        RecursionError if it is nested too deeply.
+        Raises TooLargeError for values that take more than `limit` bytes of memory, ValueError for
+        truncated or broken bytes, RecursionError if it is nested too deeply.
         """
         index, payload = read_index(data)
         message = self._class(index)()
-        if len(payload) > self._sizes.free_bytes:
-            self._sizes.require(payload, message.DESCRIPTOR)
+        self._sizes.require(payload, message.DESCRIPTOR, limit)
         try:
             message.ParseFromString(payload)
             size = message.ByteSize()  # It looks for required fields, which the parser does not.
@@ -193,27 +192,29 @@ class _Sizes:
         copies = _ANY_LEVELS_MAX if any(f.name == "google/protobuf/any.proto" for f in files) else 1
         # No byte of a message stands for more than the largest of these.
         self._most = max(DICT_BYTES, *widths, self._enum + FIELD_BYTES, copies)
-        free = VALUE_BYTES_MAX // self._most
-        if any(map(_is_map_of_numbers, messages)):
-            free = min(free, int(_STEPS_MAX**0.5) * _ENTRY_BYTES)
-        self.free_bytes = free or -1
-        """Messages up to this length cannot exceed the budget. -1: not even an empty one."""
+        has_numbers = any(map(_is_map_of_numbers, messages))
+        self._length_max = int(_STEPS_MAX**0.5) * _ENTRY_BYTES if has_numbers else VALUE_BYTES_MAX
+        """A longer message may have maps whose entries take a parser `_STEPS_MAX` steps to find."""
 
-    def require(self, data: bytes, descriptor: Descriptor) -> None:
+    def require(self, data: bytes, descriptor: Descriptor, limit: int) -> None:
         """Check a message before it is parsed: the parser itself takes memory for each field that
         an empty message does not have. Raises ValueError, RecursionError."""
-        _MessageWalk(self._pool, self._enum, self._most).message(memoryview(data), descriptor, 0)
+        # A short message of most schemas cannot exceed the limit, whatever it holds. An empty one
+        # still has all of its fields.
+        if max(1, len(data)) * self._most > limit or len(data) > self._length_max:
+            walk = _MessageWalk(self._pool, self._enum, self._most, limit)
+            walk.message(memoryview(data), descriptor, 0)
 
 
 class _MessageWalk:
     """One way through the bytes of a message."""
 
-    def __init__(self, pool: DescriptorPool, enum_width: int, most: int) -> None:
-        """`most` is the memory for a byte of any message."""
+    def __init__(self, pool: DescriptorPool, enum_width: int, most: int, limit: int) -> None:
+        """`most` is the memory for a byte of any message, `limit` that for all of this one."""
         self._pool = pool
         self._enum_width = enum_width
         self._most = most
-        self._left = VALUE_BYTES_MAX
+        self._limit = self._left = limit
         self._steps = _STEPS_MAX
 
     def message(self, data: memoryview, descriptor: Descriptor, depth: int, at: int = 0) -> int:
@@ -307,7 +308,7 @@ class _MessageWalk:
     def _charge(self, size: int) -> None:
         self._left -= size
         if self._left < 0:
-            raise TooLargeError
+            raise TooLargeError(self._limit)
 
 
 def portable(schema: RegisteredSchema) -> RegisteredSchema:

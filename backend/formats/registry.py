@@ -10,20 +10,23 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from threading import RLock
+from threading import Lock
 from typing import Any, TypeGuard, TypeVar
 
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 from confluent_kafka.schema_registry.common._httpx_compat import httpx
 
+from topicproof.backend.formats.cache import Cache
 from topicproof.backend.formats.limits import (
     ANSWER_BYTES_MAX,
     ANSWER_SECONDS_MAX,
+    ASKED_AT_ONCE,
     NAME_CHARACTERS_MAX,
     REFERENCE_DEPTH_MAX,
     REFERENCES_MAX,
     SCHEMA_BYTES_MAX,
     SCHEMAS_MAX,
+    TEXTS_BYTES_MAX,
     quoted,
 )
 from topicproof.backend.formats.refused import tls_refusal
@@ -56,32 +59,38 @@ class Registry:
         session = self._client._rest_client.session
         session.headers["Accept-Encoding"] = "identity"
         session.event_hooks = {"response": [_limit]}
-        self._found: dict[int, RegisteredSchema] = {}
+        self._found: Cache[RegisteredSchema] = Cache(SCHEMAS_MAX, TEXTS_BYTES_MAX, ASKED_AT_ONCE)
         self._failed: dict[int | None, tuple[float, str]] = {}
         """When a request for an id failed, in seconds of the monotonic clock, and why. None stands
         for the registry itself."""
-        self._lock = RLock()
-        """Guards both, of which the oldest entries go when there are many."""
+        self._lock = Lock()
+        """Guards `_failed`, of which the oldest entries go when there are many."""
 
     def close(self) -> None:
         self._client.close()
 
     def schema(self, schema_id: int) -> RegisteredSchema:
         """Return the schema of an id. Raises RegistryFailure."""
-        schema = self._found.get(schema_id)
-        if schema is not None:
-            return schema
+
+        def ask() -> tuple[RegisteredSchema, int]:
+            self._raise_known(schema_id)
+            try:
+                schema = self._ask_in_time(schema_id)
+            except RegistryFailure as failure:
+                self._remember(schema_id, str(failure))
+                raise
+            finally:
+                # It would keep every answer for ever.
+                self._client.clear_caches()  # type: ignore[no-untyped-call]
+            return schema, schema.size
+
+        return self._found.get(schema_id, ask)
+
+    def _remember(self, schema_id: int | None, why: str) -> None:
         with self._lock:
-            if schema_id not in self._found:
-                self._raise_known(schema_id)
-                try:
-                    self._found[schema_id] = self._ask_in_time(schema_id)
-                except RegistryFailure as failure:
-                    self._failed[schema_id] = time.monotonic(), str(failure)
-                    _drop_oldest(self._failed)
-                    raise
-                _drop_oldest(self._found)
-            return self._found[schema_id]
+            self._failed[schema_id] = time.monotonic(), why
+            while len(self._failed) > SCHEMAS_MAX:
+                del self._failed[next(iter(self._failed))]
 
     def _raise_known(self, schema_id: int) -> None:
         for key in (None, schema_id):
@@ -96,7 +105,7 @@ class Registry:
             return bounded(lambda: self._ask(schema_id), stuck_s=ANSWER_SECONDS_MAX)
         except TimeoutError as error:
             why = f"The registry {self.url} has not answered within {ANSWER_SECONDS_MAX:g} s."
-            self._failed[None] = time.monotonic(), why
+            self._remember(None, why)
             raise RegistryFailure(why) from error
 
     def _ask(self, schema_id: int) -> RegisteredSchema:
@@ -166,7 +175,7 @@ class Registry:
         except (httpx.HTTPError, httpx.InvalidURL, OSError, RuntimeError) as error:
             silent = f"The registry {self.url} does not answer ({type(error).__name__})."
             reason = tls_refusal(self._facts) or silent
-            self._failed[None] = time.monotonic(), reason
+            self._remember(None, reason)
             raise RegistryFailure(reason) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RegistryFailure(
@@ -200,11 +209,6 @@ class _Chain:
 
 def _is_name(name: object) -> TypeGuard[str]:
     return isinstance(name, str) and 0 < len(name) <= NAME_CHARACTERS_MAX
-
-
-def _drop_oldest(entries: dict[Any, Any]) -> None:
-    while len(entries) > SCHEMAS_MAX:
-        del entries[next(iter(entries))]
 
 
 class _LimitedStream(httpx.SyncByteStream):

@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from topicproof.backend.address import Sides
 from topicproof.backend.characters import visible
 from topicproof.backend.commands.show import report_lines
 from topicproof.backend.commands.terminal import plain_text
+from topicproof.backend.contracts.contract import make_contract, question_of, read_fields
 from topicproof.backend.errors import ContractError, UsageError
 from topicproof.backend.evidence.annotations import broken, place
 from topicproof.backend.harness.broker import Broker
-from topicproof.backend.judging.contract import make_contract, question_of, read_fields
 from topicproof.backend.judging.judge import judge_topics
-from topicproof.backend.services.spark import spark_session
+from topicproof.backend.services.spark_session import spark_session
 from topicproof.validators.finding import Finding, Outcome
 from topicproof.validators.kinds import identity_disjoint
 from topicproof.validators.report import Report
@@ -50,9 +51,9 @@ def judge(broker: Broker, source: object, sink: object, contract: Terms, folder:
     except ContractError as error:
         # The sentences say it all. What raised them would only hide them in pytest's output.
         raise error from None
-    question = question_of(terms, fields, broker.cluster)
+    question = question_of(terms, broker.cluster)
     with spark_session(broker.spark_remote) as spark:
-        return judge_topics(spark, broker.services.address, question, folder)
+        return judge_topics(spark, Sides(broker.services.address), question, folder)
 
 
 def said(report: Report, folder: Path, by_default: bool = False) -> str:

@@ -10,12 +10,9 @@ from dataclasses import dataclass, field
 import pandas as pd
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from topicproof.backend.kafka.client_configs import (
-    READ_UNCOMMITTED,
-    consumer_config,
-    transactional_producer_config,
-)
+from topicproof.backend.kafka.client_configs import READ_UNCOMMITTED, transactional_producer_config
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.consumers import offset_consumer
 from topicproof.backend.kafka.log.fates import fate_ranges, records_between
 from topicproof.backend.kafka.log.rawlog import scan
 from topicproof.validators.finding import Bounds, Fate
@@ -126,8 +123,7 @@ class Topic:
         # At read_committed the coordinator would not answer while a transaction holds an offset
         # back, and a frozen program never ends its transaction.
         if group not in self.asking:
-            config = consumer_config(self.cluster.address, group, READ_UNCOMMITTED)
-            self.asking[group] = Consumer(config)
+            self.asking[group] = offset_consumer(self.cluster.address, group, READ_UNCOMMITTED)
         partitions = [
             TopicPartition(self.name, number) for number in self.cluster.partitions(self.name)
         ]

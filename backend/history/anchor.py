@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy.engine import make_url
 
@@ -22,7 +23,6 @@ from topicproof.backend.evidence.attestation import (
     revoked_says,
     sign_statement,
     signer_fields,
-    signers_of,
     usable_key,
 )
 from topicproof.backend.evidence.signed import PREDICATE
@@ -39,6 +39,8 @@ from topicproof.backend.trust.keys import trust_folder
 
 SIGNED = "signoffs.jsonl"
 """In the home's folder `trust`: the entries that this installation signed, one a line."""
+ENVELOPES_REMEMBERED = 20_000
+"""Envelopes whose signatures are verified once in a process. Each takes some 300 bytes."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,10 @@ def remember(settings: Settings, number: int, digest: str) -> None:
         ) from error
 
 
-def missing(settings: Settings, hashes: Sequence[str]) -> list[int]:
-    """Return the numbers of the entries that this installation signed and that the chain, given by
-    its hashes, no longer has. Raises EvidenceError for a damaged list."""
+def signed_here(settings: Settings) -> list[tuple[int, str]]:
+    """Return number and hash of each entry that this installation signed into this database. Read
+    it before the chain: what is entered in between is then not missed. Raises EvidenceError for a
+    damaged list."""
     path = trust_folder(settings) / SIGNED
     if not path.exists():
         return []
@@ -90,38 +93,80 @@ def missing(settings: Settings, hashes: Sequence[str]) -> list[int]:
     try:
         entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         return [
-            entry["number"]
+            (int(entry["number"]), str(entry["hash"]))
             for entry in entries
             if entry["database"] == database
-            and (entry["number"] > len(hashes) or hashes[entry["number"] - 1] != entry["hash"])
         ]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise EvidenceError(f"The list of signed sign-offs {path} cannot be read.") from error
+
+
+def missing(signed: Sequence[tuple[int, str]], hashes: Sequence[str]) -> list[int]:
+    """Return the numbers of the signed entries (number and hash) that a chain, given by its
+    hashes, no longer has."""
+    return [
+        number for number, digest in signed if number > len(hashes) or hashes[number - 1] != digest
+    ]
 
 
 def anchored(number: int, digest: str, envelope: str | None, keyring: Keyring) -> Anchored:
     """Return who vouches for an entry with this hash."""
     if envelope is None:
         return Anchored(number, False, "Nobody vouches for it: it has no signature.")
-    try:
-        parsed = parse_envelope(envelope.encode())
-        fields = payload_fields(parsed)
-        fits = (
-            parsed.payload_type == PAYLOAD_TYPE
-            and fields["predicateType"] == PREDICATE
-            and fields["subject"][0]["digest"]["sha256"] == digest
-        )
-    except (ValueError, KeyError, TypeError, IndexError):
+    proof = _proof(envelope, keyring)
+    if proof.damaged:
         return Anchored(number, False, "Its signature is damaged.")
-    signer, _ = signers_of(parsed, keyring)
+    signers = [keyring[key_id] for key_id in proof.signers]
+    signer = min(signers, key=lambda key: key.revoked is not None, default=None)
     if signer is None:
         return Anchored(number, False, "Its signature is by no key that is known here.")
     by = f"{signer.name} (key {signer.id[:16]})"
-    if not fits:
+    if proof.digest != digest:
         return Anchored(number, False, f"{by} signed another entry.")
     if signer.revoked is not None:
         return Anchored(number, False, f"{by} signed it. {revoked_says(signer)}")
     return Anchored(number, True, f"{by} vouches for it.")
+
+
+class _Proof(NamedTuple):
+    """What an envelope proves, whatever is revoked."""
+
+    damaged: bool
+    digest: str | None = None
+    """The hash of the entry that it is about; None if it is about something else."""
+    signers: tuple[str, ...] = ()
+    """The ids of the known keys that signed it."""
+
+
+_proofs: dict[str, _Proof] = {}
+_proofs_lock = threading.Lock()
+
+
+def _proof(envelope: str, keyring: Keyring) -> _Proof:
+    """Verify an envelope, once for each set of keys: a page that lists runs does it for all their
+    sign-offs, each time it is drawn. What is revoked is for the caller to see."""
+    text = "\0".join((*keyring, envelope))
+    name = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    proof = _proofs.get(name)
+    if proof is None:
+        proof = _verified(envelope, keyring)
+        with _proofs_lock:
+            _proofs[name] = proof
+            while len(_proofs) > ENVELOPES_REMEMBERED:
+                del _proofs[next(iter(_proofs))]
+    return proof
+
+
+def _verified(envelope: str, keyring: Keyring) -> _Proof:
+    try:
+        parsed = parse_envelope(envelope.encode())
+        fields = payload_fields(parsed)
+        is_ours = parsed.payload_type == PAYLOAD_TYPE and fields["predicateType"] == PREDICATE
+        digest = str(fields["subject"][0]["digest"]["sha256"])
+    except (ValueError, KeyError, TypeError, IndexError):
+        return _Proof(damaged=True)
+    signers = tuple(key.id for key in keyring.values() if parsed.signed_by(key.public))
+    return _Proof(damaged=False, digest=digest if is_ours else None, signers=signers)
 
 
 def _database(settings: Settings) -> str:

@@ -6,28 +6,25 @@ from __future__ import annotations
 from pathlib import Path
 
 from topicproof.backend.errors import EvidenceError, NotPermitted
-from topicproof.backend.evidence.attestation import attest_copy
-from topicproof.backend.evidence.copy import copy_all, zip_evidence
+from topicproof.backend.evidence.copy import Content, copy_all, zip_evidence
 from topicproof.backend.evidence.folder import evidence_in, holds_evidence, read_report
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.evidence.signed import Entries
 from topicproof.backend.history.audit import allow, noting_refusal
-from topicproof.backend.history.signoff import broken, signoffs, unanchored
+from topicproof.backend.history.signoff import read_chain
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import Action, Identity
-from topicproof.backend.trust.keyring import read_keyring
 from topicproof.backend.trust.login import Login, configured_login
 from topicproof.backend.trust.masking import Field, masked_fields
 
 
-def export_folder(history: History, run: Run, target: Path, payloads: Payloads) -> None:
-    """Copy a run's evidence with its sign-offs. Raises NotPermitted, EvidenceError for a
-    sign-off that nobody vouches for, and as `copy_all`."""
+def export_folder(history: History, run: Run, target: Path, payloads: Payloads) -> Content:
+    """Copy a run's evidence with its sign-offs. Returns what was handed out. Raises NotPermitted,
+    EvidenceError for a sign-off that nobody vouches for, and as `copy_all`."""
     _allow(history, run, payloads)
     place = run.folder(history.settings)
-    copy_all(place, target, payloads, _sound_signoffs(history, run))
-    attest_copy(history.settings, place, target)
+    return copy_all(place, target, payloads, _sound_signoffs(history, run), history.settings)
 
 
 def export_zip(history: History, run: Run, target: Path, payloads: Payloads) -> None:
@@ -42,31 +39,13 @@ def export_zip(history: History, run: Run, target: Path, payloads: Payloads) -> 
 def _sound_signoffs(history: History, run: Run) -> Entries:
     """Return the sign-offs of a run. A copy is signed, and its reader believes the signature: so
     raises EvidenceError for an entry that `topicproof keys chain` rejects."""
-    entries = signoffs(history)
-    ours = [entry for entry in entries if entry.run == run.id]
-    damaged = broken(entries)
-    doubts = {
-        doubt.number: doubt.says for doubt in unanchored(history, read_keyring(history.settings))
-    }
-    for entry in ours:
-        says = doubts.get(entry.number)
-        if entry.hash != entry.hashed():
-            says = "It was changed after it was entered."
-        elif entry.envelope is None and damaged is not None:
-            says = f"It has no signature, and the chain is broken at entry {damaged}."
-        if says is not None:
-            raise EvidenceError(_refusal(run, f"entry {entry.number}", says))
-    gone = sorted(doubts.keys() - {entry.number for entry in entries})
-    if ours and gone:
-        raise EvidenceError(_refusal(run, f"entry {gone[0]}", doubts[gone[0]]))
-    return [entry.as_json() for entry in ours]
-
-
-def _refusal(run: Run, entry: str, says: str) -> str:
-    return (
-        f"The evidence of {run.id} is not exported with its sign-offs, because of {entry}: {says}"
-        " `topicproof keys chain` checks all entries."
-    )
+    signoffs = read_chain(history).of(run.id, run.verdict)
+    for number, says in signoffs.doubts.items():
+        raise EvidenceError(
+            f"The evidence of {run.id} is not exported with its sign-offs, because of entry"
+            f" {number}: {says} `topicproof keys chain` checks all entries."
+        )
+    return [entry.as_json() for entry in signoffs.entries]
 
 
 def hidden_of(login: Login, settings: Settings, by: Identity, run: Run) -> tuple[Field, ...]:

@@ -10,10 +10,10 @@ from sqlalchemy import Text, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 
+from topicproof.backend.contracts.contract import make_contract, parse_fields
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.history.audit import note, require_noted
 from topicproof.backend.history.store import Base, History
-from topicproof.backend.judging.contract import make_contract, parse_fields
 from topicproof.backend.trust.identity import Action
 
 TRIES = 10

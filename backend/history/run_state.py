@@ -186,7 +186,8 @@ class Progress:
     tasks: int = 0
     """Spark tasks that a check has finished."""
     elsewhere: tuple[str, ...] = ()
-    """Machines of workers that cannot be killed by hand from the run's own machine."""
+    """Machines of workers that cannot be killed by hand from the run's own machine; the first of
+    them, if there are many."""
     trouble: str | None = None
     """One sentence on what the last look failed to see."""
 

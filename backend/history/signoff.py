@@ -9,10 +9,11 @@ entry has the identity that the login established; without one it says "unauthen
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Text, select
@@ -29,18 +30,14 @@ from topicproof.backend.history.anchor import (
     missing,
     remember,
     sign_entry,
+    signed_here,
 )
 from topicproof.backend.history.audit import note, noting_refusal, require_noted
 from topicproof.backend.history.store import Base, History, Run
 from topicproof.backend.settings import Settings
-from topicproof.backend.trust.identity import (
-    Action,
-    How,
-    Identity,
-    read_identity,
-    unauthenticated,
-)
-from topicproof.backend.trust.keyring import Keyring
+from topicproof.backend.trust.identity import Action, How, Identity, read_identity, unauthenticated
+from topicproof.backend.trust.keyring import read_keyring
+from topicproof.backend.trust.login import configured_login
 from topicproof.validators.expectation import merge
 from topicproof.validators.finding import Finding, Outcome
 from topicproof.validators.report import Report
@@ -71,6 +68,10 @@ class Standing(StrEnum):
     """Accepted under a waiver that has expired."""
     CHANGED = "evidence changed"
     """The evidence has changed since it was signed."""
+    NOT_VOUCHED = "not vouched for"
+    """No trusted key vouches for what the history says of it."""
+    OTHER = "another verdict signed"
+    """Accepted with another verdict than the history has of the run."""
 
 
 class _SignoffRow(Base):
@@ -155,6 +156,69 @@ class Signoff:
         return fields if self.identity is None else {**fields, "identity": self.identity.as_json()}
 
 
+@dataclass(frozen=True)
+class RunSignoffs:
+    """The sign-offs of one run, and what each is worth here. Only a chain makes them."""
+
+    entries: tuple[Signoff, ...]
+    """Oldest first."""
+    doubts: Mapping[int, str]
+    """Why an entry does not count, in one sentence, by its number."""
+    verdict: str | None
+    """The run's verdict in the history; None before there is one."""
+
+    @property
+    def decided(self) -> Signoff | None:
+        """The last decision that counts."""
+        vouched = (entry for entry in reversed(self.entries) if entry.number not in self.doubts)
+        return next((entry for entry in vouched if entry.decision is not Decision.WAIVE), None)
+
+    def waivers(self, evidence: str | None) -> list[Signoff]:
+        """Return the waivers of findings on this evidence, also those that do not count."""
+        return [
+            entry
+            for entry in self.entries
+            if entry.decision is Decision.WAIVE and entry.evidence == evidence
+        ]
+
+
+@dataclass(frozen=True)
+class SignoffChain:
+    """All sign-offs of a history, and what each is worth here. Whoever can write to the database
+    can write rows; so what is shown of a sign-off is taken from here."""
+
+    entries: tuple[Signoff, ...]
+    """Oldest first."""
+    broken: int | None
+    """The first entry that was tampered with; None if the hashes agree."""
+    unanchored: tuple[Anchored, ...]
+    """The entries that no trusted key vouches for, then those that this installation signed and
+    that somebody removed. Each needs a signature of its own, also one of a version that did not
+    sign: whoever can write to the database could append an entry, and the hash that the next
+    person signs would cover it."""
+    doubts: Mapping[int, str]
+    """Why an entry does not count, in one sentence, by its number."""
+    damage: str | None
+    """Why none of them counts: one may have been removed that decides otherwise."""
+
+    def of(self, run: str, verdict: str | None) -> RunSignoffs:
+        """Return the sign-offs of a run. `verdict`: what the history says of it."""
+        entries = tuple(self._by_run.get(run, ()))
+        doubts = {
+            entry.number: says
+            for entry in entries
+            if (says := self.doubts.get(entry.number, self.damage)) is not None
+        }
+        return RunSignoffs(entries, doubts, verdict)
+
+    @cached_property
+    def _by_run(self) -> Mapping[str, Sequence[Signoff]]:
+        entries: dict[str, list[Signoff]] = {}
+        for entry in self.entries:
+            entries.setdefault(entry.run, []).append(entry)
+        return entries
+
+
 def signable(
     settings: Settings, run: Run, displayed: str | None = None
 ) -> tuple[list[Report], str]:
@@ -207,7 +271,7 @@ def sign(
     elif kind is not None or until is not None:
         raise UsageError("A kind and a day belong to a waiver only.")
     if decision is Decision.ACCEPT:
-        _require_acceptable(reports, signoffs(history, run), evidence, comment)
+        require_acceptable(history, run, reports, evidence, comment)
         comment = " ".join([*filter(None, [_covered(reports)]), comment]).strip()
     note(history, _action(decision), run)
     for _ in range(TRIES):
@@ -239,13 +303,16 @@ def require_signer(
     with noting_refusal(history, action, run):
         by = _signer(history.by, name)
         if decision is Decision.ACCEPT and history.settings.four_eyes:
+            # A waiver that nobody vouches for still keeps its person from accepting.
             waived = [entry for entry in signoffs(history, run) if entry.evidence == evidence]
+            _require_known_people(history.settings)
             _require_other_eyes(by, history.get(run).facts.launched_by, waived)
     return by
 
 
 def signoffs(history: History, run: str | None = None) -> list[Signoff]:
-    """Return all entries, or those of one run, oldest first."""
+    """Return the rows of all entries, or of those of one run, oldest first, as the database has
+    them. What they are worth is for `read_chain` to say."""
     query = select(_SignoffRow).order_by(_SignoffRow.number)
     with history.session() as session:
         return [
@@ -267,55 +334,74 @@ def broken(entries: Sequence[Signoff]) -> int | None:
     return None
 
 
-def unanchored(history: History, keyring: Keyring) -> list[Anchored]:
-    """Return the entries for which no trusted key vouches, and those that this installation signed
-    and somebody has removed. Entries without a signature, of earlier versions, are covered by the
-    first one that is signed, as long as the chain is not broken. After it each needs its own:
-    whoever can write to the database could append one, and the next person's sign-off would cover
-    it."""
-    entries = signoffs(history)
-    removed = missing(history.settings, [entry.hash for entry in entries])
+def read_chain(history: History) -> SignoffChain:
+    """Read all sign-offs, and check their hashes and signatures. Raises EvidenceError, and
+    UsageError for a damaged keyring."""
+    signed = signed_here(history.settings)
+    entries = tuple(signoffs(history))
+    keyring = read_keyring(history.settings)
+    number_broken = broken(entries)
     anchors = [anchored(entry.number, entry.hash, entry.envelope, keyring) for entry in entries]
-    covered = min((entry.number for entry in anchors if entry.trusted), default=0)
-    unsigned = {
-        entry.number for entry in entries if entry.envelope is None and entry.number < covered
-    }
-    return [
-        *(entry for entry in anchors if not entry.trusted and entry.number not in unsigned),
-        *(
-            Anchored(number, False, "This installation signed it, and it is not in the history.")
-            for number in removed
-        ),
-    ]
-
-
-def standing(entries: Sequence[Signoff], evidence: str | None, today: date) -> Standing:
-    """Return a run's status from its entries, oldest first. `evidence`: the current hash of its
-    manifest, None without one."""
-    decided = next(
-        (entry for entry in reversed(entries) if entry.decision is not Decision.WAIVE), None
+    doubtful = [entry for entry in anchors if not entry.trusted]
+    removed = missing(signed, [entry.hash for entry in entries])
+    doubts = {entry.number: entry.says for entry in doubtful}
+    damage = None
+    if number_broken is not None:
+        damage = f"The chain of sign-offs is broken at entry {number_broken}."
+        doubts |= {
+            entry.number: "It was changed after it was entered."
+            for entry in entries
+            if entry.hash != entry.hashed()
+        }
+    elif removed:
+        damage = f"This installation signed entry {removed[0]}, and it is not in the history."
+    gone = (
+        Anchored(number, False, "This installation signed it, and it is not in the history.")
+        for number in removed
     )
+    return SignoffChain(entries, number_broken, (*doubtful, *gone), doubts, damage)
+
+
+def standing(signoffs: RunSignoffs, evidence: str | None, today: date) -> Standing:
+    """Return a run's status. `evidence`: the current hash of its manifest, None without one.
+
+    A sign-off that does not count, and that is newer than the last decision that does, makes the
+    status NOT_VOUCHED: it may have been a rejection before somebody changed it.
+    """
+    decided = signoffs.decided
+    if any(decided is None or number > decided.number for number in signoffs.doubts):
+        return Standing.NOT_VOUCHED
     if decided is None:
         return Standing.NONE
     if decided.evidence != evidence:
         return Standing.CHANGED
     if decided.decision is Decision.REJECT:
         return Standing.REJECTED
-    # The longest of several waivers of one kind counts. Only a VIOLATED verdict depends on waivers.
+    if signoffs.verdict is not None and signoffs.verdict != decided.verdict:
+        return Standing.OTHER
+    if decided.verdict is not Outcome.VIOLATED:
+        return Standing.ACCEPTED
+    # Only a VIOLATED verdict depends on waivers.
+    days = _waived_until(signoffs, evidence)
+    if any(entry.kind not in days for entry in signoffs.waivers(evidence)):
+        return Standing.NOT_VOUCHED
+    return Standing.EXPIRED if any(day < today for day in days.values()) else Standing.ACCEPTED
+
+
+def _waived_until(signoffs: RunSignoffs, evidence: str | None) -> dict[str | None, date]:
+    """Return the last day of each kind that is waived on the evidence. The longest of several
+    waivers of one kind counts."""
     days: dict[str | None, date] = {}
-    for entry in entries:
-        if entry.decision is Decision.WAIVE and entry.evidence == evidence and entry.until:
+    for entry in signoffs.waivers(evidence):
+        if entry.number not in signoffs.doubts and entry.until:
             days[entry.kind] = max(entry.until, days.get(entry.kind, entry.until))
-    rests = decided.verdict is Outcome.VIOLATED and any(day < today for day in days.values())
-    return Standing.EXPIRED if rests else Standing.ACCEPTED
+    return days
 
 
-def waivers(entries: Sequence[Signoff], evidence: str | None) -> int:
+def waivers(signoffs: RunSignoffs, evidence: str | None) -> int:
     """Return how many kinds of finding are waived on the evidence in a verdict that is accepted; 0
     if it does not depend on waivers."""
-    decided = next(
-        (entry for entry in reversed(entries) if entry.decision is not Decision.WAIVE), None
-    )
+    decided = signoffs.decided
     if decided is None or decided.decision is Decision.REJECT:
         return 0
     if decided.verdict is not Outcome.VIOLATED or decided.evidence != evidence:
@@ -323,20 +409,30 @@ def waivers(entries: Sequence[Signoff], evidence: str | None) -> int:
     return len(
         {
             entry.kind
-            for entry in entries
-            if entry.decision is Decision.WAIVE
-            and entry.evidence == evidence
-            and entry.number < decided.number
+            for entry in signoffs.waivers(evidence)
+            if entry.number < decided.number and entry.number not in signoffs.doubts
         }
     )
 
 
-def standing_text(entries: Sequence[Signoff], evidence: str | None, today: date) -> str:
+def standing_text(signoffs: RunSignoffs, evidence: str | None, today: date) -> str:
     """Return a run's status in words: `accepted with 3 waivers`. Takes what `standing` takes."""
-    status, waived = standing(entries, evidence, today), waivers(entries, evidence)
+    status, waived = standing(signoffs, evidence, today), waivers(signoffs, evidence)
     if status is not Standing.ACCEPTED or not waived:
         return str(status)
     return f"{status} with {waived} {'waiver' if waived == 1 else 'waivers'}"
+
+
+def run_standings(history: History, runs: Iterable[Run]) -> dict[str, str]:
+    """Return the status of each run in words, by its id. Raises as `read_chain`."""
+    chain = read_chain(history)
+    today = _today()
+    return {
+        run.id: standing_text(
+            chain.of(run.id, run.verdict), evidence_hash(run.folder(history.settings)), today
+        )
+        for run in runs
+    }
 
 
 def breaking(*reports: Report) -> tuple[Finding, ...]:
@@ -365,9 +461,18 @@ def _require_waivable(
         raise UsageError("A waiver needs its reason, as its comment.")
 
 
-def _require_acceptable(
-    reports: Sequence[Report], entries: Sequence[Signoff], evidence: str, comment: str
+def waived_kinds(signoffs: RunSignoffs, evidence: str) -> set[str]:
+    """Return the kinds of finding that are waived today on this evidence."""
+    days = _waived_until(signoffs, evidence)
+    return {kind for kind, day in days.items() if kind is not None and day >= _today()}
+
+
+def require_acceptable(
+    history: History, run: str, reports: Sequence[Report], evidence: str, comment: str
 ) -> None:
+    """Ask it before the judge tests itself, which takes a while. Raises UsageError as `sign` does
+    if the verdict needs a waiver or a comment to be accepted."""
+    comment = comment.strip()
     if any(report.verdict is Outcome.UNKNOWN for report in reports) and not comment:
         raise UsageError(
             "The verdict is UNKNOWN: accepting it needs a reason in words, as its comment."
@@ -377,19 +482,21 @@ def _require_acceptable(
         raise UsageError(
             f"The verdict {covered} Accepting it needs a reason in words, as its comment."
         )
-    waived = {
-        entry.kind
-        for entry in entries
-        if entry.decision is Decision.WAIVE
-        and entry.evidence == evidence
-        and entry.until
-        and entry.until >= _today()
-    }
+    signoffs = read_chain(history).of(run, None)
+    waived = waived_kinds(signoffs, evidence)
     left = [kind for kind in _kinds(reports) if kind not in waived]
     if left:
+        doubtful = next(
+            (
+                f" The waiver of entry {entry.number} does not count. {says}"
+                for entry in signoffs.waivers(evidence)
+                if entry.kind in left and (says := signoffs.doubts.get(entry.number))
+            ),
+            "",
+        )
         raise UsageError(
             f"The verdict is VIOLATED by {', '.join(left)}. Waive each of these kinds first, until"
-            " a day and with a reason, or reject."
+            f" a day and with a reason, or reject.{doubtful}"
         )
 
 
@@ -411,6 +518,19 @@ def _signer(by: Identity, name: str | None) -> Identity:
     return unauthenticated(name)
 
 
+def _require_known_people(settings: Settings) -> None:
+    """Raises NotPermitted if one person may seem to be two, on the dashboard and on the command
+    line."""
+    login = configured_login(settings)
+    if login is not None and login.provider is not None and not login.provider.knows_people:
+        raise NotPermitted(
+            "Four eyes are required (TOPICPROOF_FOUR_EYES), and the provider may call one person"
+            " two names: the dashboard and the command line are two clients of it. Name in"
+            " openid.person of the login a claim that is the same for both, such as oid, or sub if"
+            " subjects are the same in all clients."
+        )
+
+
 def _require_other_eyes(
     by: Identity, launched_by: Sequence[Identity], entries: Sequence[Signoff]
 ) -> None:
@@ -425,6 +545,10 @@ def _require_other_eyes(
     if not by.authenticated:
         raise NotPermitted(f"{need}, so accepting needs a login.")
     for did, people in (("launched it", launched_by), ("waived its findings", waived_by)):
+        if by.person and any(person.authenticated and not person.person for person in people):
+            raise NotPermitted(
+                f"{need}, and it is not known who {did}: that was before openid.person was set."
+            )
         if any(by.is_same_person(person) for person in people):
             raise NotPermitted(f"{need}, and {by.name} {did}. Somebody else must accept it.")
         if any(not person.authenticated for person in people):
@@ -494,10 +618,10 @@ def _read(row: _SignoffRow) -> Signoff:
     fields = {name: getattr(row, name) for name in Signoff.__dataclass_fields__}
     try:
         fields["identity"] = row.identity and read_identity(json.loads(row.identity))
+        return Signoff(
+            **{**fields, "decision": Decision(row.decision), "verdict": Outcome(row.verdict)}
+        )
     except ValueError as error:
         raise EvidenceError(
             f"Entry {row.number} of the sign-offs cannot be read: {error}."
         ) from error
-    return Signoff(
-        **{**fields, "decision": Decision(row.decision), "verdict": Outcome(row.verdict)}
-    )

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import socket
 import sqlite3
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 from sqlalchemy import Engine, Text, create_engine, event, or_, select, text, update
@@ -29,6 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
 
+from topicproof.backend.characters import visible_lines
 from topicproof.backend.errors import EvidenceError, SetupError, UsageError
 from topicproof.backend.history.run_state import (
     Facts,
@@ -51,8 +53,15 @@ BUSY_S = 10
 """How long a process waits for other writers of the same SQLite file."""
 ID_LETTERS = "23456789abcdefghjkmnpqrstvwxyz"
 """Letters and digits that are hard to confuse."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
+SENTENCE_MAX = 10_000
+"""Characters of a run's reason or error: each page reads those of all runs that it lists."""
+DAMAGED = "Its row in the history is damaged"
 LOCK = 0x70697070
 """Our number among PostgreSQL's advisory locks."""
+
+
+T = TypeVar("T")
 
 
 class State(StrEnum):
@@ -113,6 +122,8 @@ class Run:
     verdict: str | None = None
     why: str | None = None
     error: str | None = None
+    damaged: tuple[str, ...] = ()
+    """Columns of its row that cannot be read; they have their defaults here."""
 
     @property
     def age_s(self) -> float:
@@ -183,6 +194,7 @@ class History:
         with self.session() as session:
             row = session.get(_RunRow, run)
             if row is not None:
+                _require_name(row.id)
                 return _read(row)
             newest = session.scalars(
                 select(_RunRow.id).order_by(_RunRow.created_at.desc()).limit(3)
@@ -200,7 +212,8 @@ class History:
         """Return the ids of the runs whose owner begins with these words, newest first."""
         query = select(_RunRow.id).where(_RunRow.owner.startswith(process, autoescape=True))
         with self.session() as session:
-            return session.scalars(query.order_by(_RunRow.created_at.desc())).all()
+            ids = session.scalars(query.order_by(_RunRow.created_at.desc())).all()
+        return [run for run in ids if NAME.fullmatch(run)]
 
     def take(self, run: str) -> Run:
         """Become the owner. Raises UsageError while another live process owns the run."""
@@ -234,6 +247,8 @@ class History:
     def renew(self, run: str, progress: Progress) -> bool:
         """Renew the lease and publish live figures. Returns whether a stop was requested
         meanwhile. Raises UsageError if another process has taken the run."""
+        if progress.trouble is not None:
+            progress = replace(progress, trouble=_storable(progress.trouble))
         self._update(run, True, renewed_at=_now(), progress=progress_json(progress))
         return self.get(run).stop_requested
 
@@ -259,8 +274,8 @@ class History:
             False,
             state=state,
             verdict=verdict,
-            why=why,
-            error=error,
+            why=None if why is None else _storable(why),
+            error=None if error is None else _storable(error),
             ended_at=_now(),
             owner=None,
             stop_requested=False,
@@ -454,20 +469,57 @@ def _holds(owner: str, renewed_at: datetime | None) -> bool:
     return renewed_at is not None and _now() - renewed_at < timedelta(seconds=LEASE_S)
 
 
+def _require_name(run: str) -> None:
+    """Raises EvidenceError for an id that is no name of a folder. Another hand may have entered it,
+    and a run's folder is named, written and removed by its id."""
+    if not NAME.fullmatch(run):
+        raise EvidenceError(f"The history has a run {run!r}, which Topicproof does not name so.")
+
+
 def _read(row: _RunRow) -> Run:
+    """Read a row. What is damaged in it takes its default, and `error` says so: one row must not
+    hide all others."""
+    damaged: list[str] = []
+
+    def read(name: str, parse: Callable[[], T], default: T) -> T:
+        try:
+            return parse()
+        except (ValueError, RecursionError):  # pydantic's ValidationError is one
+            damaged.append(name)
+            return default
+
+    state = read("state", lambda: State(row.state), State.FAILED)
+    plan: dict[str, Any] = read("plan", lambda: _object(row.plan), {})
+    facts = read("facts", lambda: read_facts(row.facts), Facts())
+    progress = read("progress", lambda: read_progress(row.progress), Progress())
     return Run(
         id=row.id,
         kind=row.kind,
         created_at=row.created_at,
         ended_at=row.ended_at,
-        state=State(row.state),
+        state=state,
         owner=row.owner,
         renewed_at=row.renewed_at,
         stop_requested=row.stop_requested,
-        plan=json.loads(row.plan),
-        facts=read_facts(row.facts),
-        progress=read_progress(row.progress),
+        plan=plan,
+        facts=facts,
+        progress=progress,
         verdict=row.verdict,
         why=row.why,
-        error=row.error,
+        error=f"{DAMAGED} ({', '.join(damaged)})." if damaged else row.error,
+        damaged=tuple(damaged),
     )
+
+
+def _storable(sentence: str) -> str:
+    """Return a sentence as every database takes it: names in it are any text that a Kafka client
+    has sent, and PostgreSQL takes no NUL."""
+    return visible_lines(sentence)[:SENTENCE_MAX]
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Parse a JSON object. Raises ValueError for anything else."""
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("it is no object")
+    return value

@@ -35,14 +35,26 @@ def topics(run: Run) -> list[str]:
 
 
 def subject(run: Run) -> str:
-    """Return what runs share to be comparable over time: a scenario and guarantee, a contract, or
-    two topics and a guarantee."""
+    """Return what runs share to be comparable over time: a scenario and guarantee, a version of a
+    contract, or two topics and a guarantee."""
     guarantee = run.plan.get("guarantee", "")
-    if "contract" in run.plan:
-        return f"{run.plan['contract']}: {' → '.join(topics(run))} · {guarantee}"
+    if label := contract_label(run):
+        return f"{label}: {' → '.join(topics(run))} · {guarantee}"
     if run.kind == "check":
         return f"{' → '.join(topics(run))} · {guarantee}"
     return f"{scenario(run)} · {guarantee}"
+
+
+def contract_label(run: Run) -> str:
+    """Return the contract of a check, such as `orders@2` or `orders.yaml`; empty without one."""
+    version = run.plan.get("contract_version")
+    return str(run.plan.get("contract", "")) + (f"@{version}" if version else "")
+
+
+def is_comparable(before: Run, after: Run) -> bool:
+    """Whether both answer one question, as far as their plans tell."""
+    matched = (run.plan.get("identity") for run in (before, after))
+    return subject(before) == subject(after) and len({str(identity) for identity in matched}) == 1
 
 
 def took_s(run: Run) -> float | None:

@@ -7,18 +7,18 @@ irregular.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from topicproof.backend.address import Address, Sides
 from topicproof.backend.errors import ClusterError, EvidenceError, RecordTooLarge, TopicproofError
+from topicproof.backend.judging.bounded_question import BoundedQuestion, bound, origins_of
 from topicproof.backend.judging.capture_store import (
     ABORTED,
     COMMITTED,
@@ -32,17 +32,15 @@ from topicproof.backend.judging.log_scan import scan_log, source_options
 from topicproof.backend.judging.mirrored import mirror_notes
 from topicproof.backend.judging.presence import capture_of_nothing, interrupted_without
 from topicproof.backend.judging.spark_tuning import tune
-from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.attribution import fetch_attribution
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 from topicproof.backend.kafka.log import fates, rawlog
 from topicproof.backend.kafka.log.inflation import largest_ratio
-from topicproof.backend.kafka.origin import fetch_origins
+from topicproof.backend.kafka.look import LookBudget
 from topicproof.backend.kafka.records_source import OVERFLOW, beyond_spark, read_clamped, register
-from topicproof.backend.services.spark import failed
-from topicproof.backend.storage import fetch, keep_in
-from topicproof.backend.waiting import ask_until
+from topicproof.backend.services.spark_session import failed
+from topicproof.backend.storage import FrameFolder, fetch
 from topicproof.validators.coordinator import NO_ATTRIBUTION, Attribution, Coordinator
 from topicproof.validators.facts.log_facts import log_facts
 from topicproof.validators.finding import Bounds, Origins, Witness
@@ -56,11 +54,10 @@ from topicproof.validators.lineage.identity import (
     has_packed_lineage,
     names_packed_lineage,
 )
-from topicproof.validators.merged_topics import join, split
+from topicproof.validators.merged_topics import split
 from topicproof.validators.question import Question
 from topicproof.validators.readings import COLUMNS, Readings, read
 
-SETTLE_S = 3.0
 PACKED = (
     "the lineage of some records is packed in headers of others, which this version no longer"
     " reads. Topicproof 0.3.0 is the last release that does."
@@ -70,52 +67,32 @@ Reader = Callable[[Bounds, Witness], DataFrame]
 """Reads the records within bounds at one isolation level."""
 
 
-class TimestampsBeyond(Exception):
-    """Spark cannot read topics because it cannot hold their timestamps."""
-
-    def __init__(self, topics: frozenset[str]) -> None:
-        super().__init__(", ".join(sorted(topics)))
-        self.topics = topics
-
-
 def capture_topics(
-    spark: SparkSession,
-    address: Address,
-    question: Question,
-    evidence: Path,
-    source: Address | None = None,
+    spark: SparkSession, sides: Sides, question: Question, evidence: Path, *, folded: bool = False
 ) -> Capture:
-    """Take the bounds, then everything within them. The readings are kept in the folder `evidence`.
-    `source` is the source's cluster, if it is not the sink's.
+    """Take the bounds, then everything within them. `question` has the ids of its topics.
 
-    Raises ClusterError, TopicError, SparkError, EvidenceError.
+    The readings are kept in the folder `evidence`. If `folded`, none is kept: Spark folds the
+    records on arrival.
+
+    Raises ClusterError, TopicError, SparkError, EvidenceError; ReadingsNeeded if folded readings
+    are not enough.
     """
-    before, sides = question.source, Sides(address, source)
-    question, origins = identified(sides, question)
+    origins = origins_of(question)
     try:
         with interrupted_without(spark, sides, origins):
-            question, sink, group = _bounded(sides, question)
-            try:
-                capture = _capture(spark, sides, question, sink, evidence)
-            except TimestampsBeyond as beyond:
-                capture = _capture(spark, sides, question, sink, evidence, beyond.topics)
-            capture = with_circumstances(sides, capture, before, group)
+            bounded = bound(sides, question)
+            capture = _fold(spark, bounded) if folded else _read(spark, bounded, evidence)
+            capture = with_circumstances(capture, bounded)
+        replaced = capture.circumstances.replaced
+        if not capture.circumstances.vanished:
+            return capture
     except (TopicproofError, PySparkException) as error:
         replaced = _vanished_before(error, sides, origins)
-        return capture_of_nothing(spark, question, replaced, evidence)
-    if capture.circumstances.vanished:
-        return capture_of_nothing(spark, question, capture.circumstances.replaced, evidence)
-    return capture
-
-
-def identified(sides: Sides, question: Question) -> tuple[Question, Origins]:
-    """Return the question with the ids of its topics, and these. Raises TopicError,
-    ClusterError."""
-    origins = question.origins
-    if origins is None:
-        sources = () if question.agreed.unique else question.source.topics
-        origins = fetch_origins(sides.sink, sides.other, sources, (question.sink, *question.also))
-    return replace(question, origins=origins), origins
+    if folded:
+        # With readings, the same is met again.
+        raise ReadingsNeeded
+    return capture_of_nothing(spark, question, replaced, evidence)
 
 
 def _vanished_before(error: Exception, sides: Sides, origins: Origins) -> tuple[str, ...]:
@@ -130,52 +107,39 @@ def _vanished_before(error: Exception, sides: Sides, origins: Origins) -> tuple[
     return replaced
 
 
-def _capture(
+def _read(
     spark: SparkSession,
-    sides: Sides,
-    question: Question,
-    sink: Bounds,
+    bounded: BoundedQuestion,
     evidence: Path,
     clamped: frozenset[str] = frozenset(),
 ) -> Capture:
-    """Capture the topics. `clamped`: topics whose timestamps are moved into Spark's range. Raises
-    TimestampsBeyond if another topic needs that."""
-    assert question.origins is not None
-    source = question.source
-    logs = _scan_logs(spark, sides, sink, source)
+    """Capture the topics with their readings. `clamped`: topics whose timestamps are moved into
+    Spark's range, since it cannot hold them."""
+    sides, sink, source = bounded.sides, bounded.sink, bounded.source
+    logs = _scan_logs(spark, bounded)
     read_source = _reader(spark, sides.source, logs.source, clamped)
     read_sink = _reader(spark, sides.sink, logs.sink, clamped)
-    offsets = sink.offsets + source.offsets
+    folder = FrameFolder(evidence, bounded.offsets)
 
     def reading(reader: Reader, bounds: Bounds, level: Witness, name: str) -> DataFrame:
-        return keep_in(reader(bounds, level), evidence / name, offsets, COLUMNS)
+        return folder.keep(reader(bounds, level), name, COLUMNS)
 
-    tune(spark, offsets)
+    tune(spark, bounded.offsets)
     with ThreadPoolExecutor(4) as pool:
         # Concurrent, because each mostly waits for Kafka.
         committed = pool.submit(reading, read_sink, sink, Witness.READ_COMMITTED, COMMITTED)
         uncommitted = pool.submit(reading, read_sink, sink, Witness.READ_UNCOMMITTED, UNCOMMITTED)
         inputs = pool.submit(reading, read_source, source, Witness.READ_COMMITTED, INPUTS)
-        answers = pool.submit(_ask_kafka, sides, sink, source, logs, foreign=question.foreign)
+        answers = pool.submit(_ask_kafka, bounded, logs)
     kafka = answers.result()
     try:
         readings = Readings(committed.result(), uncommitted.result(), inputs.result())
-        capture = Capture(
-            question=question,
-            sink=sink,
-            readings=readings,
-            batches=kafka.batches,
-            coordinator=kafka.coordinator,
-            source_batches=kafka.source_batches,
-            aborted=_aborted(
-                read_source, source, kafka.source_batches, readings.inputs, evidence, offsets
-            ),
-            pending=_pending(read_source, question, evidence, offsets),
-            origin=question.origins.sink,
-            notes=tuple(map(_clamped_note, sorted(clamped))),
-            source_origin=question.origins.source,
-            attribution=kafka.attribution,
+        capture = replace(
+            _capture(bounded, readings, kafka),
+            aborted=_aborted(read_source, source, kafka.source_batches, readings.inputs, folder),
+            pending=_pending(read_source, bounded.question, folder),
         )
+        capture = replace(capture, notes=(*capture.notes, *map(_clamped_note, sorted(clamped))))
         fetch(spark, evidence)
         if sides.across:
             capture = replace(capture, notes=capture.notes + mirror_notes(sides, capture))
@@ -186,10 +150,25 @@ def _capture(
                 f"The evidence in {evidence} cannot be written: {error.strerror}."
             ) from error
     except PySparkException as error:
-        beyond = _beyond(error, (sink, kafka.batches), (source, kafka.source_batches))
+        beyond = _beyond(error, bounded, kafka)
         if beyond - clamped:
-            raise TimestampsBeyond(beyond | clamped) from error
-        raise failed(f"Spark could not read {question.sink}", error) from error
+            return _read(spark, bounded, evidence, beyond | clamped)
+        raise failed(f"Spark could not read {bounded.question.sink}", error) from error
+
+
+def _capture(bounded: BoundedQuestion, readings: Readings | Folded, kafka: _Answers) -> Capture:
+    return Capture(
+        question=bounded.question,
+        sink=bounded.sink,
+        readings=readings,
+        batches=kafka.batches,
+        coordinator=kafka.coordinator,
+        source_batches=kafka.source_batches,
+        origin=bounded.origins.sink,
+        source_origin=bounded.origins.source,
+        attribution=kafka.attribution,
+        notes=_left_out_notes(kafka.coordinator),
+    )
 
 
 def _reader(
@@ -207,11 +186,16 @@ def _reader(
     return reader
 
 
-def _beyond(error: PySparkException, *logs: tuple[Bounds, pa.Table]) -> frozenset[str]:
+def _beyond(error: PySparkException, bounded: BoundedQuestion, kafka: _Answers) -> frozenset[str]:
     """Return the topics whose timestamps may have made Spark fail, according to their raw logs. If
     none shows one and Spark reports an overflow, return all topics."""
-    topics = frozenset(bounds.topic for bounds, batches in logs if beyond_spark(batches))
-    return topics or frozenset(bounds.topic for bounds, _ in logs if OVERFLOW in str(error))
+    logs = ((bounded.sink.topic, kafka.batches), (bounded.source.topic, kafka.source_batches))
+    topics = frozenset(topic for topic, batches in logs if beyond_spark(batches))
+    return topics or frozenset(topic for topic, _ in logs if OVERFLOW in str(error))
+
+
+def _left_out_notes(coordinator: Coordinator | None) -> tuple[str, ...]:
+    return () if coordinator is None else tuple(filter(None, [coordinator.left_out_note]))
 
 
 def _clamped_note(topic: str) -> str:
@@ -221,38 +205,20 @@ def _clamped_note(topic: str) -> str:
     )
 
 
-def capture_folded(spark: SparkSession, address: Address, question: Question) -> Capture:
-    """Capture the topics as `capture_topics` does, but keep no reading: Spark folds the records on
-    arrival. Also raises ReadingsNeeded if folded readings are not enough."""
-    sides = Sides(address)
-    question, origins = identified(sides, question)
-    try:
-        with interrupted_without(spark, sides, origins):
-            capture = _capture_folded(spark, sides, question)
-    except (TopicproofError, PySparkException) as error:
-        _vanished_before(error, sides, origins)
-        # `capture_topics` meets the same, and knows what to make of it.
-        raise ReadingsNeeded from error
-    if capture.circumstances.vanished:
-        raise ReadingsNeeded
-    return capture
-
-
-def _capture_folded(spark: SparkSession, sides: Sides, question: Question) -> Capture:
-    before, address = question.source, sides.sink
-    question, sink, group = _bounded(sides, question)
-    logs = _scan_logs(spark, sides, sink, question.source)
-    options = source_options(address, logs.sink)
-    offsets = sink.offsets + question.source.offsets
-    of_source = source_options(address, logs.source)
-    source = read(spark, of_source, question.source, Witness.READ_COMMITTED)
-    committed = read(spark, options, sink, Witness.READ_COMMITTED)
-    uncommitted = read(spark, options, sink, Witness.READ_UNCOMMITTED)
+def _fold(spark: SparkSession, bounded: BoundedQuestion) -> Capture:
+    """Capture the topics with folded readings. Raises ReadingsNeeded if these are not enough."""
+    sides, sink, offsets = bounded.sides, bounded.sink, bounded.offsets
+    logs = _scan_logs(spark, bounded)
+    source_log, sink_log = (
+        source_options(sides.source, logs.source),
+        source_options(sides.sink, logs.sink),
+    )
+    source = read(spark, source_log, bounded.source, Witness.READ_COMMITTED)
+    committed = read(spark, sink_log, sink, Witness.READ_COMMITTED)
+    uncommitted = read(spark, sink_log, sink, Witness.READ_UNCOMMITTED)
     tune(spark, offsets, folding=True)
     with ThreadPoolExecutor(1) as pool:
-        answers = pool.submit(
-            _ask_kafka, sides, sink, question.source, logs, foreign=question.foreign
-        )
+        answers = pool.submit(_ask_kafka, bounded, logs)
         try:
             # One job after the other: each has a task per partition, so parallel jobs only contend.
             inputs = words_of(source, F.lit(0).cast("long"), offsets)
@@ -260,29 +226,17 @@ def _capture_folded(spark: SparkSession, sides: Sides, question: Question) -> Ca
             log = provable_log(
                 log_facts(kafka.batches, sink),
                 sink,
-                aborted_inputs=_has_aborted(kafka.source_batches, question.source),
+                aborted_inputs=_has_aborted(kafka.source_batches, bounded.source),
             )
             if log is None:
                 raise ReadingsNeeded
             pieces = folded_pieces(uncommitted, content(), offsets, spans_of(log))
-            committed_words = words_of(committed, content(), offsets)
+            folded = Folded(words_of(committed, content(), offsets), pieces, inputs)
         except PySparkException as error:
-            kafka = answers.result()
-            if _beyond(error, (sink, kafka.batches), (question.source, kafka.source_batches)):
+            if _beyond(error, bounded, answers.result()):
                 raise ReadingsNeeded from error
-            raise failed(f"Spark could not read {question.sink}", error) from error
-    assert question.origins is not None
-    capture = Capture(
-        question=question,
-        sink=sink,
-        readings=Folded(committed_words, pieces, inputs),
-        batches=kafka.batches,
-        coordinator=kafka.coordinator,
-        source_batches=kafka.source_batches,
-        origin=question.origins.sink,
-        attribution=kafka.attribution,
-    )
-    return with_circumstances(sides, capture, before, group)
+            raise failed(f"Spark could not read {bounded.question.sink}", error) from error
+    return _capture(bounded, folded, kafka)
 
 
 @dataclass(frozen=True)
@@ -303,26 +257,27 @@ class _Logs:
     source: pa.Table
 
 
-def _scan_logs(spark: SparkSession, sides: Sides, sink: Bounds, source: Bounds) -> _Logs:
+def _scan_logs(spark: SparkSession, bounded: BoundedQuestion) -> _Logs:
     """Scan both raw logs. This comes before Spark reads a record: a batch of a few kB may hold a
     record that would end the server. Raises RecordTooLarge naming it."""
+    sides = bounded.sides
     with ThreadPoolExecutor(2) as pool:
-        of_sink = pool.submit(scan_log, spark, sides.sink, sink)
-        of_source = pool.submit(scan_log, spark, sides.source, source)
+        of_sink = pool.submit(scan_log, spark, sides.sink, bounded.sink)
+        of_source = pool.submit(scan_log, spark, sides.source, bounded.source)
     try:
         return _Logs(of_sink.result(), of_source.result())
     except RecordTooLarge as error:
         raise RecordTooLarge(f"{error} No record was read: the verdict is UNKNOWN.") from error
 
 
-def _ask_kafka(
-    sides: Sides, sink: Bounds, source: Bounds, logs: _Logs, *, foreign: bool
-) -> _Answers:
+def _ask_kafka(bounded: BoundedQuestion, logs: _Logs) -> _Answers:
     with ThreadPoolExecutor(2) as pool:
-        coordinator = pool.submit(_ask_coordinator, sides, sink, source)
+        coordinator = pool.submit(_ask_coordinator, bounded)
         # Records of our own runs name their transaction.
         attribution = (
-            pool.submit(fetch_attribution, sides.sink, sink, logs.sink) if foreign else None
+            pool.submit(fetch_attribution, bounded.sides.sink, bounded.sink, logs.sink)
+            if bounded.question.foreign
+            else None
         )
     # Only readers need to know how large a batch becomes; evidence has the log's own columns.
     batches, source_batches = (log.drop_columns("inflated") for log in (logs.sink, logs.source))
@@ -334,80 +289,7 @@ def _ask_kafka(
     )
 
 
-def _bounded(sides: Sides, question: Question) -> tuple[Question, Bounds, Mapping[int, int] | None]:
-    """Return the question, the sink's bounds and the committed offsets of its group, all of this
-    moment.
-
-    The source's bounds are taken after the sink's, so that each output finds its input.
-    """
-    whole = join([settled_bounds(sides.sink, topic) for topic in (question.sink, *question.also)])
-    starts = {p.partition: p.start for p in whole.partitions} | dict(question.sink_from)
-    partitions = (replace(p, start=max(p.start, starts[p.partition])) for p in whole.partitions)
-    sink = replace(whole, partitions=tuple(partitions))
-    if question.agreed.unique:
-        # The sink alone is judged: whatever it holds is below the same bounds on both sides.
-        return replace(question, source=sink), sink, None
-    if question.foreign:
-        now = [
-            rawlog.fetch_bounds(sides.source, topic_bounds.topic)
-            for topic_bounds, _ in split(question.source)
-        ]
-        question = replace(question, source=join(now))
-    if question.group is None or not question.foreign:
-        return question, sink, None
-    cluster = Cluster(sides.source)
-    return question, sink, committed_offsets(cluster, question.group, question.source)
-
-
-def settled_bounds(address: Address, topic: str) -> Bounds:
-    """Return the topic's bounds once everything from the first look has settled.
-
-    A commit is acknowledged before its markers are written. Bounds taken right after it may show
-    offsets above the LSO that are about to settle. A transaction that is still open after
-    `SETTLE_S` counts as open. Records after the first look are not awaited: a busy topic always has
-    open transactions.
-    """
-    first: dict[int, int] = {}
-
-    def ask() -> Bounds:
-        bounds = rawlog.fetch_bounds(address, topic)
-        for p in bounds.partitions:
-            first.setdefault(p.partition, p.hw)
-        return bounds
-
-    def settled(bounds: Bounds) -> bool:
-        return all(p.lso >= first[p.partition] for p in bounds.partitions)
-
-    return ask_until(ask, settled, SETTLE_S)
-
-
-def committed_offsets(cluster: Cluster, group: str, source: Bounds) -> dict[int, int]:
-    """Return the group's committed offsets of the source, by its consecutive partition numbers.
-    Raises ClusterError, also for an offset whose transaction stays open."""
-    return {
-        first + partition: at
-        for topic_bounds, first in split(source)
-        for partition, at in _committed(cluster, group, topic_bounds.topic).items()
-        if at >= 0
-    }
-
-
-def _committed(cluster: Cluster, group: str, topic: str) -> dict[int, int]:
-    try:
-        return cluster.committed(group, topic)
-    except ClusterError as error:
-        # Kafka does not say an offset that a transaction may still change, and clients ask again.
-        with rawlog.connect(cluster.address) as kafka:
-            _, unstable = unstable_offsets(kafka, topic)
-        for unstable_offset in unstable:
-            if unstable_offset.group == group:
-                raise ClusterError(
-                    f"{unstable_offset.why} Check again when it has ended."
-                ) from error
-        raise
-
-
-def _pending(reader: Reader, question: Question, evidence: Path, offsets: int) -> DataFrame | None:
+def _pending(reader: Reader, question: Question, folder: FrameFolder) -> DataFrame | None:
     """Read and keep the source's records at and above its last stable offset. None without any, or
     by lineage."""
     open_ = [p for p in question.source.partitions if p.lso < p.hw]
@@ -417,28 +299,38 @@ def _pending(reader: Reader, question: Question, evidence: Path, offsets: int) -
         question.source,
         partitions=tuple(replace(p, start=max(p.start, p.lso)) for p in question.source.partitions),
     )
-    reading = reader(above, Witness.READ_UNCOMMITTED)
-    return keep_in(reading, evidence / PENDING, offsets, COLUMNS)
+    return folder.keep(reader(above, Witness.READ_UNCOMMITTED), PENDING, COLUMNS)
 
 
-def _ask_coordinator(sides: Sides, sink: Bounds, source: Bounds) -> Coordinator | None:
+def _ask_coordinator(bounded: BoundedQuestion) -> Coordinator | None:
     """Ask the coordinators; None without an answer. A client may read topics without the right to
     describe transactions and groups."""
+    sink, sides = bounded.sink, bounded.sides
+    of_sink, of_source = LookBudget(), LookBudget()
     try:
         with rawlog.connect(sides.sink) as kafka:
             opened = tuple(
                 replace(transaction, partition=first + transaction.partition)
                 for topic_bounds, first in split(sink)
-                for transaction in open_transactions(kafka, topic_bounds.topic, topic_bounds)
+                for transaction in open_transactions(
+                    kafka, topic_bounds.topic, topic_bounds, budget=of_sink
+                )
             )
         with rawlog.connect(sides.source) as kafka:
             answers = [
-                unstable_offsets(kafka, topic_bounds.topic) for topic_bounds, _ in split(source)
+                unstable_offsets(kafka, topic, budget=of_source) for topic in bounded.source.topics
             ]
     except ClusterError:
         return None
     unstable = tuple(offset for _, offsets in answers for offset in offsets)
-    return Coordinator(len(sink.partitions), opened, sum(count for count, _ in answers), unstable)
+    return Coordinator(
+        len(sink.partitions),
+        opened,
+        sum(count for count, _ in answers),
+        unstable,
+        left_out=of_sink.left_out.total(),
+        offsets_left_out=of_source.left_out.total(),
+    )
 
 
 def _aborted(
@@ -446,8 +338,7 @@ def _aborted(
     source: Bounds,
     batches: pa.Table,
     inputs: DataFrame,
-    evidence: Path,
-    offsets: int,
+    folder: FrameFolder,
 ) -> DataFrame | None:
     """Read and keep the aborted records of the judged range. None if the raw log shows no aborted
     transaction."""
@@ -456,7 +347,7 @@ def _aborted(
     judged = replace(source, partitions=tuple(replace(p, hw=p.lso) for p in source.partitions))
     every = reader(judged, Witness.READ_UNCOMMITTED)
     lost = every.join(inputs.select("partition", "offset"), ["partition", "offset"], "left_anti")
-    return keep_in(lost.select(*inputs.columns), evidence / ABORTED, offsets)
+    return folder.keep(lost.select(*inputs.columns), ABORTED)
 
 
 def _has_aborted(batches: pa.Table, bounds: Bounds) -> bool:

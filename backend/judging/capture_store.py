@@ -16,22 +16,24 @@ from pydantic import TypeAdapter
 from pyspark.sql import DataFrame, SparkSession
 
 from topicproof.backend.characters import visible
+from topicproof.backend.contracts.expression_fields import is_of_fields
+from topicproof.backend.contracts.expression_tree import parse
+from topicproof.backend.contracts.expressions import stored_sql
+from topicproof.backend.contracts.plan_lock import plan_fault, planned_frame
 from topicproof.backend.errors import EvidenceError, PackedLineage
 from topicproof.backend.evidence.folded import keep_folded, read_folded
 from topicproof.backend.evidence.read_limits import (
     OFFSETS_MAX,
+    TEXT_BYTES_MAX,
     read_json,
     read_json_text,
     read_lines,
     read_table,
     require_inside,
+    require_length,
     require_rows,
 )
 from topicproof.backend.formats.fields import KnownSchemas
-from topicproof.backend.judging.expressions import stored_sql
-from topicproof.backend.judging.named_fields import is_of_fields
-from topicproof.backend.judging.plan_lock import plan_fault, planned_frame
-from topicproof.backend.judging.sql_tree import parse
 from topicproof.backend.sink.entries import Entry, decode, encode
 from topicproof.backend.storage import forget, keep_in, sent
 from topicproof.backend.yaml_fields import is_topic_name
@@ -62,6 +64,7 @@ PACKS = "sink-packs", "source-packs"
 """Folders of earlier versions, written if the lineage was packed."""
 SOURCE_BATCHES, ABORTED, POLLED = "source-raw_log.parquet", "source-aborted", "sink-polled.parquet"
 PENDING = "source-pending"
+COUNT_COLUMNS = "partition int, offset long, count long"
 SCHEMAS = "schemas.json"
 TABLE_NAME_MAX = 249
 """Characters of a table's name: as many as Kafka gives a topic."""
@@ -196,8 +199,9 @@ def keep_capture(capture: Capture, evidence: Path) -> None:
 
 
 def read_capture(spark: SparkSession, evidence: Path) -> Capture:
-    """Read the capture in a folder of evidence, which may be hostile (evidence/limits.py). Raises
-    EvidenceError if it cannot be read or is refused; PackedLineage."""
+    """Read the capture in a folder of evidence, which may be hostile
+    (backend/evidence/read_limits.py). Raises EvidenceError if it cannot be read or is refused;
+    PackedLineage."""
 
     def reading(name: str, bounds: Bounds) -> DataFrame:
         require_rows(evidence / name, bounds.offsets)
@@ -219,7 +223,7 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
         )
         count = document["count"]
         if (evidence / COUNTS).exists():
-            count = spark.read.parquet(sent(spark, evidence / COUNTS))
+            count = spark.read.schema(COUNT_COLUMNS).parquet(sent(spark, evidence / COUNTS))
         question = Question(**question_fields, expected=Expected(Expect(document["expect"]), count))
         sink = TypeAdapter(Bounds).validate_python(document["sink"])
         schemas = (
@@ -380,7 +384,10 @@ def empty(spark: SparkSession, folder: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text of evidence. Raises EvidenceError, also for one that nobody could read again."""
+    data = f"{text}\n".encode()
+    require_length(path, len(data), TEXT_BYTES_MAX)
     try:
-        path.write_text(text + "\n", encoding="utf-8")
+        path.write_bytes(data)
     except OSError as error:
         raise EvidenceError(f"{path} cannot be written: {error.strerror}.") from error

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from topicproof.backend.address import Address, Sides
+from topicproof.backend.judging.bounded_question import BoundedQuestion
 from topicproof.backend.judging.capture_store import Capture
 from topicproof.backend.kafka.browse.describe import cleanup_policy
 from topicproof.backend.kafka.log import fates, rawlog
@@ -16,23 +17,19 @@ from topicproof.validators.circumstances import Circumstances, Growth, Incarnati
 from topicproof.validators.finding import Bounds, Fate, Origins
 from topicproof.validators.incarnations import find_incarnations
 from topicproof.validators.lineage.identity import Identity
-from topicproof.validators.merged_topics import join, split
+from topicproof.validators.merged_topics import join
 
-SINCE_RECORDED = "since its outputs were written"
+SINCE_RECORDED = (
+    "since its outputs were written, as the history or the first entry of their run's journal says"
+)
 SINCE_CAPTURED = "while it was read"
 
 
-def with_circumstances(
-    sides: Sides, capture: Capture, before: Bounds, group: Mapping[int, int] | None
-) -> Capture:
-    """Return the capture with observations on the topics beside their records.
-
-    `before` are the source's bounds at the first look, `group` its committed offsets. A run knows
-    its range, so only what compaction removed from that range counts.
-    """
-    question, sink = capture.question, capture.sink
-    assert question.origins is not None
-    replaced = replaced_topics(sides, question.topic_ids, question.origins)
+def with_circumstances(capture: Capture, bounded: BoundedQuestion) -> Capture:
+    """Return the capture with observations on the topics beside their records. A run knows its
+    range, so only what compaction removed from that range counts."""
+    question, sink, sides = bounded.question, bounded.sink, bounded.sides
+    replaced = replaced_topics(sides, question.topic_ids, bounded.origins)
     vanished = any(SINCE_CAPTURED in clause for clause in replaced)
     assert capture.batches is not None and capture.source_batches is not None
     if not question.foreign:
@@ -49,7 +46,7 @@ def with_circumstances(
         return replace(capture, circumstances=circumstances)
     source_end, source_policies = _now(sides.source, question.source)
     sink_end, policies = _now(sides.sink, sink)
-    growth = [*_growth("source", before, source_end), *_growth("sink", sink, sink_end)]
+    growth = [*_growth("source", bounded.first_look, source_end), *_growth("sink", sink, sink_end)]
     circumstances = Circumstances(
         looked=True,
         source_removed=_removed(capture.source_batches, question.source, source_end),
@@ -57,7 +54,7 @@ def with_circumstances(
         growth=tuple(growth),
         watched=True,
         source_lso={p.partition: p.lso for p in question.source.partitions},
-        offsets_after=group,
+        offsets_after=bounded.group_offsets,
         policies=policies if sides.across else source_policies | policies,
         source_policies=source_policies if sides.across else {},
         incarnations=_incarnations(capture),
@@ -97,7 +94,7 @@ def vanished_topics(sides: Sides, origins: Origins) -> tuple[str, ...]:
 
 def _now(address: Address, bounds: Bounds) -> tuple[Bounds, dict[str, str]]:
     """Return the topics' bounds of this moment, and each topic's policy."""
-    topics = [topic_bounds.topic for topic_bounds, _ in split(bounds)]
+    topics = bounds.topics
     with rawlog.connect(address) as kafka:
         return (
             join([kafka.bounds(topic) for topic in topics]),

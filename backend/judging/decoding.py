@@ -15,22 +15,22 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
 from topicproof.backend.formats.fields import KnownSchemas, field_reader
-from topicproof.backend.formats.formats import HEAD_BYTES, Formats, Part
+from topicproof.backend.formats.formats import HEAD_BYTES, Formats, Part, SideFormats
 from topicproof.backend.formats.limits import SCHEMAS_BYTES_MAX, SCHEMAS_MAX
 from topicproof.backend.formats.registered import RegisteredSchema, RegistryFailure
 from topicproof.backend.judging.capture_store import Capture
-from topicproof.backend.storage import keep_in
+from topicproof.backend.services.spark_session import failed
+from topicproof.backend.storage import FrameFolder
 from topicproof.validators.decoded import DECODED, KEY_FIELD, decoded_type, parse_field, path_of
 from topicproof.validators.finding import Bounds
 from topicproof.validators.folded.fold import Folded
-from topicproof.validators.in_parallel import in_parallel
 from topicproof.validators.merged_topics import split
-from topicproof.validators.readings import Readings
+from topicproof.validators.readings import Readings, in_parallel
 
 FOLDER = "decoded"
 """In the evidence, while it is judged: the readings with their fields."""
@@ -59,21 +59,24 @@ class _NamedFields:
         return tuple((first, topic_bounds.topic) for topic_bounds, first in split(self.bounds))
 
 
-def fetch_schemas(
-    capture: Capture, formats: Formats, source_formats: Formats | None = None
-) -> KnownSchemas | None:
-    """Ask for the schemas of all records whose fields are named. None if no fields are named.
-    Failures are part of the answer. `source_formats`: those of the source, if they are not the
-    sink's; an id of one registry says nothing about the other's. Raises PySparkException."""
+def with_schemas(capture: Capture, formats: SideFormats) -> Capture:
+    """Return the capture with the schemas of all records whose fields are named; unchanged if no
+    fields are named. Failures are part of the answer. Raises SparkError."""
     source, sink = _sides(capture)
     if not source.fields and not sink.fields:
-        return None
-    inputs = (capture.kept.inputs, capture.aborted, capture.pending)
-    outputs = (capture.kept.uncommitted,)
-    if source_formats is None:
-        return _schemas([(source, inputs), (sink, outputs)], formats)
-    theirs = _schemas([(source, inputs)], source_formats)
-    return replace(_schemas([(sink, outputs)], formats), source=theirs)
+        return capture
+    inputs = (capture.inputs, capture.aborted, capture.pending)
+    outputs = (capture.uncommitted,)
+    try:
+        if formats.source is None:
+            schemas = _schemas([(source, inputs), (sink, outputs)], formats.sink)
+        else:
+            # An id of one registry says nothing about the other's.
+            theirs = _schemas([(source, inputs)], formats.source)
+            schemas = replace(_schemas([(sink, outputs)], formats.sink), source=theirs)
+    except PySparkException as error:
+        raise failed(f"Spark could not read {capture.question.sink}", error) from error
+    return replace(capture, schemas=schemas)
 
 
 def _schemas(
@@ -90,10 +93,10 @@ def _schemas(
     for found_ids in in_parallel(*lookups) if lookups else ():
         counts.update(found_ids)
     ids = sorted(counts, key=lambda schema_id: (-counts[schema_id], schema_id))
-    schemas, failed = _ask(ids[:SCHEMAS_MAX], formats)
+    schemas, failures = _ask(ids[:SCHEMAS_MAX], formats)
     topics = {name for side, _ in sides for _, name in side.topics}
     avro = {topic: schema.text for topic, schema in formats.avro.items() if topic in topics}
-    return KnownSchemas(schemas, failed, avro)
+    return KnownSchemas(schemas, failures, avro)
 
 
 def _ids(reading: DataFrame, part: Part) -> dict[int, int]:
@@ -111,17 +114,17 @@ def _ask(
 ) -> tuple[dict[int, RegisteredSchema], dict[int, str]]:
     """Return the schemas, and why others are not known."""
     schemas: dict[int, RegisteredSchema] = {}
-    failed: dict[int, str] = {}
+    failures: dict[int, str] = {}
     size = 0
     for schema_id in ids:
         if size > SCHEMAS_BYTES_MAX:
-            failed[schema_id] = (
+            failures[schema_id] = (
                 f"Schema {schema_id} was not asked for: the schemas of the records take more than"
                 f" {SCHEMAS_BYTES_MAX:,} bytes."
             )
             continue
         if formats.registry is None:
-            failed[schema_id] = (
+            failures[schema_id] = (
                 f"They begin like records with schema {schema_id} of a registry, and no"
                 " schema.registry.url is given."
             )
@@ -130,8 +133,8 @@ def _ask(
             schemas[schema_id] = formats.registry.schema(schema_id)
             size += schemas[schema_id].size
         except RegistryFailure as failure:
-            failed[schema_id] = str(failure)
-    return schemas, failed
+            failures[schema_id] = str(failure)
+    return schemas, failures
 
 
 def decode(capture: Capture, folder: Path) -> Capture:
@@ -141,14 +144,13 @@ def decode(capture: Capture, folder: Path) -> Capture:
     if isinstance(capture.readings, Folded) or not (source.fields or sink.fields):
         return capture
     schemas = capture.schemas or KnownSchemas()
+    decoded_frames = FrameFolder(folder / FOLDER, capture.offsets)
 
     def keep_decoded(frame: DataFrame | None, side: _NamedFields, name: str) -> DataFrame | None:
         if frame is None or not side.fields or DECODED in frame.columns:
             return frame
         side_schemas = schemas if side is sink else schemas.source or schemas
-        return keep_in(
-            with_fields(frame, side, side_schemas), folder / FOLDER / name, capture.offsets
-        )
+        return decoded_frames.keep(with_fields(frame, side, side_schemas), name)
 
     readings = capture.readings
     inputs, uncommitted, aborted, pending = in_parallel(

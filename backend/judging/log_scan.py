@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from threading import Lock
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +23,7 @@ from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.log.batches import SCHEMA
 from topicproof.backend.kafka.log.inflation import fetch_bytes, largest_ratio, polled_records
 from topicproof.backend.kafka.log.rawlog_source import FORMAT, KafkaRawLog
-from topicproof.backend.services.spark import failed
+from topicproof.backend.services.spark_session import failed
 from topicproof.validators.finding import Bounds
 from topicproof.validators.merged_topics import split
 
@@ -64,8 +65,13 @@ def source_options(address: Address, batches: pa.Table) -> dict[str, str]:
     return {**options, "kafka.max.poll.records": str(polled_records(batches))}
 
 
+_REGISTERING = Lock()
+
+
 def _by_spark(spark: SparkSession, address: Address, bounds: Bounds) -> pa.Table:
-    spark.dataSource.register(KafkaRawLog)
+    # Both logs of a check are scanned at once, and Spark refuses two threads that register.
+    with _REGISTERING:
+        spark.dataSource.register(KafkaRawLog)
     spans = {p.partition: [p.start, p.hw] for p in bounds.partitions}
     options = {
         **spark_options_of_address(address),

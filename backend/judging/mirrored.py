@@ -8,16 +8,24 @@ sample, and another program may have written the sink.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from topicproof.backend.address import Address, Sides
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.judging.capture_store import Capture
-from topicproof.backend.kafka.mirror_offsets import Sync, Syncs, checkpoints, offset_syncs
+from topicproof.backend.kafka.look import LookBudget
+from topicproof.backend.kafka.mirror_offsets import (
+    Checkpoint,
+    Checkpoints,
+    Sync,
+    Syncs,
+    checkpoints,
+    offset_syncs,
+)
 from topicproof.validators.finding import Bounds
 from topicproof.validators.lineage.identity import Match
 from topicproof.validators.merged_topics import split
@@ -26,7 +34,9 @@ from topicproof.validators.readings import frame_of
 _COLUMNS = "partition int, offset long, sink_partition int, sink_offset long"
 
 
-GROUPS_SHOWN = 5
+SHOWN = 5
+"""Groups that are named, and partitions of each: whoever may make a topic of this kind decides how
+many there are."""
 
 
 def mirror_notes(sides: Sides, capture: Capture) -> tuple[str, ...]:
@@ -37,10 +47,13 @@ def mirror_notes(sides: Sides, capture: Capture) -> tuple[str, ...]:
 
 def _sync_notes(sides: Sides, capture: Capture) -> Iterator[str]:
     try:
-        sync_topics = list(offset_syncs((sides.source, sides.sink)))
+        budget = LookBudget()
+        sync_topics = list(offset_syncs((sides.source, sides.sink), budget=budget))
     except ClusterError as error:
         yield f"MirrorMaker's offset syncs were not read. {error}"
         return
+    if budget.note:
+        yield f"MirrorMaker's offset syncs. {budget.note}"
     for syncs in sync_topics:
         yield from _notes(syncs, capture)
 
@@ -48,35 +61,41 @@ def _sync_notes(sides: Sides, capture: Capture) -> Iterator[str]:
 def _group_notes(address: Address, sink: Bounds) -> Iterator[str]:
     """Yield where groups would continue on the sink's cluster."""
     try:
-        checkpoint_topics = list(
-            checkpoints(address, [topic_bounds.topic for topic_bounds, _first in split(sink)])
-        )
+        budget, topics = LookBudget(), [topic_bounds.topic for topic_bounds, _first in split(sink)]
+        checkpoint_topics = list(checkpoints(address, topics, budget=budget))
     except ClusterError as error:
         yield f"MirrorMaker's checkpoints were not read. {error}"
         return
+    if budget.note:
+        yield f"MirrorMaker's checkpoints. {budget.note}"
     for checkpoint_topic in checkpoint_topics:
-        groups = {
-            checkpoint.group: [
-                other for other in checkpoint_topic.found if other.group == checkpoint.group
-            ]
-            for checkpoint in checkpoint_topic.found
-        }
-        examples = "; ".join(
-            f"{group}: "
-            + ", ".join(
-                f"partition {checkpoint.partition}, {checkpoint.source_offset:,} to"
-                f" {checkpoint.sink_offset:,}"
-                for checkpoint in of_group
-            )
-            for group, of_group in list(groups.items())[:GROUPS_SHOWN]
-        )
-        rest = len(groups) - GROUPS_SHOWN
-        more = f"; and {rest:,} more groups" if rest > 0 else ""
-        yield (
-            f"MirrorMaker's {checkpoint_topic.topic} at {address} translates the offsets of"
-            f" {len(groups):,} {'group' if len(groups) == 1 else 'groups'} on"
-            f" {checkpoint_topic.found[0].topic}. {examples}{more}."
-        )
+        yield _group_note(address, checkpoint_topic)
+
+
+def _group_note(address: Address, translated: Checkpoints) -> str:
+    groups: dict[str, list[Checkpoint]] = {}
+    for checkpoint in translated.found:
+        groups.setdefault(checkpoint.group, []).append(checkpoint)
+    examples = "; ".join(
+        f"{group}: {_places(of_group)}" for group, of_group in islice(groups.items(), SHOWN)
+    )
+    rest = len(groups) - SHOWN
+    more = f"; and {rest:,} more groups" if rest > 0 else ""
+    return (
+        f"MirrorMaker's {translated.topic} at {address} translates the offsets of {len(groups):,}"
+        f" {'group' if len(groups) == 1 else 'groups'} on {translated.found[0].topic}."
+        f" {examples}{more}."
+    )
+
+
+def _places(checkpoints_of_group: Sequence[Checkpoint]) -> str:
+    places = ", ".join(
+        f"partition {checkpoint.partition}, {checkpoint.source_offset:,} to"
+        f" {checkpoint.sink_offset:,}"
+        for checkpoint in checkpoints_of_group[:SHOWN]
+    )
+    rest = len(checkpoints_of_group) - SHOWN
+    return f"{places}, and {rest:,} more partitions" if rest > 0 else places
 
 
 def _notes(syncs: Syncs, capture: Capture) -> Iterator[str]:
@@ -101,7 +120,7 @@ def _notes(syncs: Syncs, capture: Capture) -> Iterator[str]:
 
 
 def _pairs(syncs: tuple[Sync, ...], source: Bounds, sink: Bounds) -> pa.Table:
-    """Return the pairs of the judged topics, with consecutive partition numbers."""
+    """Return the pairs of partitions that the judged topics have, with consecutive numbers."""
     firsts = {topic_bounds.topic: first for topic_bounds, first in split(source)}
     copies = {
         topic: first
@@ -109,6 +128,8 @@ def _pairs(syncs: tuple[Sync, ...], source: Bounds, sink: Bounds) -> pa.Table:
         for topic_bounds, first in split(sink)
         if _is_copy(topic_bounds.topic, topic)
     }
+    inputs = {p.partition for p in source.partitions}
+    outputs = {p.partition for p in sink.partitions}
     rows = [
         (
             firsts[sync.topic] + sync.partition,
@@ -118,6 +139,8 @@ def _pairs(syncs: tuple[Sync, ...], source: Bounds, sink: Bounds) -> pa.Table:
         )
         for sync in dict.fromkeys(syncs)
         if sync.topic in copies
+        and firsts[sync.topic] + sync.partition in inputs
+        and copies[sync.topic] + sync.partition in outputs
     ]
     names = [column.split()[0] for column in _COLUMNS.split(", ")]
     return pa.table({name: [row[at] for row in rows] for at, name in enumerate(names)})

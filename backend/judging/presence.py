@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from topicproof.backend.address import Address, Sides
 from topicproof.backend.errors import TopicproofError
+from topicproof.backend.judging.bounded_question import origins_of
 from topicproof.backend.judging.capture_store import COMMITTED, INPUTS, UNCOMMITTED, Capture, empty
 from topicproof.backend.judging.circumstances import SINCE_CAPTURED
 from topicproof.backend.kafka.log.batches import SCHEMA
@@ -79,7 +80,7 @@ def capture_of_nothing(
 ) -> Capture:
     """Return a capture without records, for topics that vanished while they were read: its verdict
     is UNKNOWN and says so. `replaced`: a clause for each of these topics. Raises EvidenceError."""
-    assert question.origins is not None
+    origins = origins_of(question)
     empty(spark, evidence)
     nothing = PartitionBounds(0, 0, 0, 0)
     sink = join([Bounds(topic, (nothing,)) for topic in (question.sink, *question.also)])
@@ -109,6 +110,6 @@ def capture_of_nothing(
         None,
         log,
         circumstances=Circumstances(looked=True, replaced=replaced, vanished=True),
-        origin=question.origins.sink,
-        source_origin=question.origins.source,
+        origin=origins.sink,
+        source_origin=origins.source,
     )

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from topicproof.backend.errors import SelfTestError, UsageError
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, evidence_hash, evidence_in
 from topicproof.backend.judging.capture_store import Capture, read_capture
 from topicproof.backend.judging.decoding import decoded_sink
-from topicproof.backend.judging.judge import judge_capture, ledger_of
+from topicproof.backend.judging.judge import judge_capture
+from topicproof.backend.judging.ledger_input import ledger_of
 from topicproof.backend.services.keeper import services
-from topicproof.backend.services.spark import failed, spark_session
+from topicproof.backend.services.spark_session import failed, spark_session
 from topicproof.backend.settings import Settings
 from topicproof.backend.storage import discard, keep_in
 from topicproof.validators.folded.fold import Folded

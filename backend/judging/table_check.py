@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -26,70 +27,60 @@ from topicproof.backend.judging.circumstances import replaced_topics
 from topicproof.backend.judging.judge import conclude
 from topicproof.backend.judging.log_scan import scan_log, source_options
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.origin import fetch_origin, topic_names
+from topicproof.backend.kafka.origin import fetch_origin
 from topicproof.backend.sink.table import LINEAGE, connect_database, rows_of, shown
-from topicproof.backend.storage import keep_in
+from topicproof.backend.storage import FrameFolder
 from topicproof.validators.circumstances import Circumstances
 from topicproof.validators.contract_terms import ContractTerms
-from topicproof.validators.finding import Bounds, Guarantee, Origins, PartitionBounds, Witness
+from topicproof.validators.finding import Bounds, Origins, PartitionBounds, Witness
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, Lineage, format_lineage
 from topicproof.validators.question import Question
 from topicproof.validators.readings import COLUMNS, Readings, read
 from topicproof.validators.report import Report
 
 REQUIRED = ("duplicate", "gap", "order", "phantom")
+NOTHING_ATTACHED: Mapping[str, Any] = MappingProxyType({})
 
 
 def judge_table(
     spark: SparkSession,
     cluster: Cluster,
     url: str,
-    table: str,
-    source: Bounds,
+    question: Question,
     folder: Path,
-    guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
-    run: str | None = None,
-    not_processed: int = 0,
-    attachments: Mapping[str, Any] | None = None,
-    topic_ids: Mapping[str, str | None] | None = None,
+    attachments: Mapping[str, Any] = NOTHING_ATTACHED,
 ) -> Report:
-    """Judge a table; report and evidence go into `folder`, as in backend/judging/judge.py.
-    `topic_ids`: the ids that the source and the journal had at the run's creation.
+    """Judge the table that `question` names as its sink, in the database at `url`. Report and
+    evidence go into `folder`, as in backend/judging/judge.py. `attachments`: further files of the
+    evidence.
 
     Raises SinkError if the table cannot be read, EvidenceError, SparkError.
     """
-    evidence = folder / EVIDENCE
+    evidence, source = folder / EVIDENCE, question.source
     empty(spark, evidence)
-    rows = read_table(url, table)
+    rows = read_table(url, question.sink)
     count = rows.num_rows
-    sink = Bounds(table, (PartitionBounds(0, 0, count, count),))
-    offsets = sink.offsets + source.offsets
+    sink = Bounds(question.sink, (PartitionBounds(0, 0, count, count),))
+    frames = FrameFolder(evidence, sink.offsets + source.offsets)
     reading = (
         spark.createDataFrame(rows).selectExpr(*_typed())
         if count
         else spark.createDataFrame([], COLUMNS)
     )
-    committed, uncommitted = (
-        keep_in(reading, evidence / name, offsets) for name in (COMMITTED, UNCOMMITTED)
-    )
+    committed, uncommitted = (frames.keep(reading, name) for name in (COMMITTED, UNCOMMITTED))
     options = source_options(cluster.address, scan_log(spark, cluster.address, source))
-    inputs = keep_in(
-        read(spark, options, source, Witness.READ_COMMITTED), evidence / INPUTS, offsets
-    )
-    question = Question(
-        source=source,
-        sink=table,
-        guarantee=guarantee,
-        agreed=ContractTerms(require=REQUIRED),
-        run=run,
-        not_processed=not_processed,
-        topic_ids=topic_ids or {},
-    )
-    origin = fetch_origin(cluster.address, topic_names(source))
-    readings = Readings(committed, uncommitted, inputs)
-    capture = Capture(question, sink, readings, batches=None, coordinator=None, origin=origin)
+    inputs = frames.keep(read(spark, options, source, Witness.READ_COMMITTED), INPUTS)
+    origin = fetch_origin(cluster.address, source.topics)
     replaced = replaced_topics(Sides(cluster.address), question.topic_ids, Origins(origin))
-    capture = replace(capture, circumstances=Circumstances(replaced=replaced))
+    capture = Capture(
+        replace(question, agreed=ContractTerms(require=REQUIRED)),
+        sink,
+        Readings(committed, uncommitted, inputs),
+        batches=None,
+        coordinator=None,
+        circumstances=Circumstances(replaced=replaced),
+        origin=origin,
+    )
     return conclude(spark, capture, folder, attachments)
 
 

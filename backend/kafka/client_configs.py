@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NewType
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
 from topicproof.backend.properties.facts import facts_of
 from topicproof.backend.properties.spelling import for_java, for_kafka_python, for_librdkafka
+
+FetchLimits = NewType("FetchLimits", dict[str, Any])
+"""Settings of a consumer, made from the sizes of the records that it will read."""
 
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
@@ -64,16 +67,27 @@ def consumer_config(address: Address, group: str, isolation: str) -> dict[str, A
     }
 
 
-def fetch_settings(fetch_bytes: int) -> dict[str, Any]:
+def fetch_limits(fetch_bytes: int) -> FetchLimits:
     """Let a consumer fetch little at once, and nothing ahead. For records that become much larger
     when they are decompressed."""
     if fetch_bytes >= READER_FETCH_BYTES:
-        return {}
-    return {
-        "fetch.message.max.bytes": fetch_bytes,
-        "queued.min.messages": 1,
-        "queued.max.messages.kbytes": 1,
-    }
+        return FetchLimits({})
+    return FetchLimits(
+        {
+            "fetch.message.max.bytes": fetch_bytes,
+            "queued.min.messages": 1,
+            "queued.max.messages.kbytes": 1,
+            # Otherwise the client waits a second before it fetches more into an emptied queue.
+            "fetch.queue.backoff.ms": 5,
+        }
+    )
+
+
+UNCOMPRESSED = fetch_limits(READER_FETCH_BYTES)
+"""For a topic whose broker stores no compressed batch (`KEEPS_UNCOMPRESSED`)."""
+KEEPS_UNCOMPRESSED = {"compression.type": "uncompressed"}
+"""Configures a topic. The broker decompresses what it receives, and then refuses what is longer
+than `max.message.bytes`. Kafka's own topics of offsets and transactions have the same."""
 
 
 def idempotent_producer_config(address: Address) -> dict[str, Any]:
@@ -105,6 +119,14 @@ def transactional_producer_config(
     transactional_id: str,
     timeout_ms: int = TRANSACTION_TIMEOUT_MS,
 ) -> dict[str, Any]:
+    """Raises UsageError for an id that librdkafka would cut: it would take over another one's
+    transaction."""
+    if "\0" in transactional_id:
+        raise UsageError(
+            f"The transactional id {transactional_id!a} has a NUL character, at which librdkafka"
+            " ends a name: it would take over another program's id. kafka-transactions.sh abort, or"
+            " its coordinator's time-out, ends its transaction."
+        )
     return {
         **idempotent_producer_config(address),
         "linger.ms": 50,
@@ -132,6 +154,11 @@ def plain_producer_config(address: Address, idempotence: bool, acks: str) -> dic
         "acks": acks,
         **({} if acks == "all" else {"retries": 0}),
     }
+
+
+def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings that are written with underscores under librdkafka's names."""
+    return {name.replace("_", "."): value for name, value in settings.items()}
 
 
 def _librdkafka(address: Address) -> dict[str, Any]:

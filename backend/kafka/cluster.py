@@ -1,4 +1,4 @@
-"""A Kafka cluster's topics, groups and offsets. Turns confluent-kafka's errors into sentences."""
+"""A Kafka cluster's topics, groups and offsets."""
 
 from __future__ import annotations
 
@@ -24,12 +24,9 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_expone
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.admission import open_admin, require_admitted
-from topicproof.backend.kafka.bounded import RESOURCES, TIMEOUT_S, bounded, require_group
-from topicproof.backend.kafka.client_configs import (
-    READ_COMMITTED,
-    TRANSACTION_TIMEOUT_MS,
-    consumer_config,
-)
+from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded, require_group
+from topicproof.backend.kafka.client_configs import TRANSACTION_TIMEOUT_MS
+from topicproof.backend.kafka.consumers import cluster_error, is_unreachable, offset_consumer
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.waiting import ask_until
 from topicproof.validators.finding import Bounds, PartitionBounds
@@ -54,12 +51,6 @@ _NOT_READY_YET = {
     KafkaError._WAIT_COORD,
     # Offsets are committed by us as no member. As long as the group has one, they are refused.
     KafkaError.UNKNOWN_MEMBER_ID,
-}
-_UNREACHABLE = {
-    KafkaError._TRANSPORT,
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._TIMED_OUT,
-    KafkaError._RESOLVE,
 }
 _EARLIEST = cast(OffsetSpec, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 _LATEST = cast(OffsetSpec, OffsetSpec.latest())  # type: ignore[no-untyped-call]
@@ -241,7 +232,7 @@ class Cluster:
         def once() -> list[TopicPartition]:
             try:
                 if group not in self.asking:
-                    asking = Consumer(consumer_config(self.address, group, READ_COMMITTED))
+                    asking = offset_consumer(self.address, group)
                     if self.address.client:
                         bounded(partial(require_group, asking))
                     self.asking[group] = asking
@@ -254,7 +245,7 @@ class Cluster:
                     ) from error
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
             except KafkaException as error:
-                if _silent(error):
+                if is_unreachable(error):
                     # It may stick to a coordinator that is gone; a new consumer looks up the
                     # current one.
                     self.asking.pop(group, None)
@@ -315,7 +306,7 @@ class Cluster:
         """
         retrying = Retrying(
             retry=retry_if_exception(
-                lambda error: _not_ready(error, also) or (_silent(error) and self.answers())
+                lambda error: _not_ready(error, also) or (is_unreachable(error) and self.answers())
             ),
             stop=stop_after_delay(patience_s),
             wait=wait_exponential(0.05, max=1),
@@ -357,29 +348,6 @@ def require_transactions(address: Address, spoken: Mapping[int, tuple[int, int]]
         )
 
 
-def cluster_error(
-    error: KafkaException, address: Address, doing: str, right: str | None = None
-) -> ClusterError:
-    """Describe a client's error: unreachable, or refused with the broker's own words. `right` is
-    the ACL that this needs: its operation and resource."""
-    cause: KafkaError = error.args[0]
-    if cause.code() in RESOURCES:
-        return address.not_allowed(right or f"a right on {RESOURCES[cause.code()]} (while {doing})")
-    if _silent(error):
-        return ClusterError(
-            f"No Kafka broker answers at {address} (while {doing}). Check the address and that"
-            " Kafka runs."
-        )
-    if cause.code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP):
-        return ClusterError(
-            f"Kafka at {address} refused while {doing}: another consumer is a member of the group."
-            " Stop the consumers of this group, and start this again."
-        )
-    return ClusterError(
-        f"Kafka at {address} refused while {doing}: {cause.str()} ({cause.name()})."
-    )
-
-
 def _without_errors(partitions: list[TopicPartition]) -> list[TopicPartition]:
     for partition in partitions:
         if partition.error is not None:
@@ -389,10 +357,6 @@ def _without_errors(partitions: list[TopicPartition]) -> list[TopicPartition]:
 
 def _not_ready(error: BaseException, also: frozenset[int] = frozenset()) -> bool:
     return isinstance(error, KafkaException) and error.args[0].code() in _NOT_READY_YET | also
-
-
-def _silent(error: BaseException) -> bool:
-    return isinstance(error, KafkaException) and error.args[0].code() in _UNREACHABLE
 
 
 def _wait(condition: Callable[[], bool], message: str) -> None:

@@ -11,28 +11,27 @@ from __future__ import annotations
 
 import logging
 import struct
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from topicproof.backend.address import Address
-from topicproof.backend.errors import ClusterError, RecordTooLarge
-from topicproof.backend.kafka.client_configs import (
-    READ_COMMITTED,
-    READER_FETCH_BYTES,
-    fetch_settings,
-)
+from topicproof.backend.errors import RecordTooLarge
+from topicproof.backend.kafka.client_configs import READ_COMMITTED
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.log import rawlog
-from topicproof.backend.kafka.log.inflation import fetch_bytes, largest_ratio
-from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
+from topicproof.backend.kafka.look import MIRRORS, LookBudget
+from topicproof.backend.kafka.reading import as_bytes, read_records
 from topicproof.validators.finding import Bounds
 
 LOG = logging.getLogger(__name__)
 NEWEST_MAX = 10_000
 """At most this many of the newest records of each partition are read."""
-SILENCE_S = 10.0
+TOPICS_MAX = 20
+"""At most so many topics of such names are read: anybody may make one."""
+SHARES = 4
+"""One topic takes at most this part of a look, so that it does not hide all others."""
+NAME_BYTES_MAX = 255
+"""Longer names of groups are passed over. Names of topics have 249 bytes at most."""
 _LENGTH, _PARTITION, _PAIR = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">qq")
 _VERSION = 0
 """Of a checkpoint's value. MirrorMaker has had no other since 2.4."""
@@ -81,24 +80,30 @@ class Syncs:
     pairs: tuple[Sync, ...]
 
 
-def offset_syncs(addresses: Iterable[Address]) -> Iterator[Syncs]:
+def offset_syncs(addresses: Iterable[Address], *, budget: LookBudget) -> Iterator[Syncs]:
     """Yield the syncs of each topic of offset syncs on these clusters. Raises ClusterError,
     TopicError."""
     for address in addresses:
         cluster = Cluster(address)
-        for topic in filter(_is_syncs, cluster.topics()):
-            yield Syncs(topic, address, _read(address, cluster.bounds(topic), parse_sync))
+        for topic in _first(filter(_is_syncs, cluster.topics()), budget):
+            yield Syncs(topic, address, _read(address, cluster.bounds(topic), parse_sync, budget))
 
 
-def checkpoints(address: Address, topics: Iterable[str]) -> Iterator[Checkpoints]:
+def checkpoints(
+    address: Address, topics: Iterable[str], *, budget: LookBudget
+) -> Iterator[Checkpoints]:
     """Yield the checkpoints of these topics of the sink's cluster, from each topic that has some.
     Raises ClusterError, TopicError."""
     cluster, names = Cluster(address), set(topics)
-    for topic in filter(_is_checkpoints, cluster.topics()):
+
+    def parse(key: bytes | None, value: bytes | None) -> Checkpoint | None:
+        checkpoint = parse_checkpoint(key, value)
+        return checkpoint if checkpoint is not None and checkpoint.topic in names else None
+
+    for topic in _first(filter(_is_checkpoints, cluster.topics()), budget):
         newest = {
             (checkpoint.group, checkpoint.topic, checkpoint.partition): checkpoint
-            for checkpoint in _read(address, cluster.bounds(topic), parse_checkpoint)
-            if checkpoint.topic in names
+            for checkpoint in _read(address, cluster.bounds(topic), parse, budget)
         }
         if newest:
             yield Checkpoints(topic, tuple(newest[place] for place in sorted(newest)))
@@ -145,9 +150,17 @@ def _text(data: bytes) -> tuple[str, bytes]:
     """Return a text with its length in front, and what follows. Raises ValueError."""
     length = int.from_bytes(data[: _LENGTH.size], signed=True)
     text, rest = data[_LENGTH.size :][: max(length, 0)], data[_LENGTH.size + max(length, 0) :]
-    if len(data) < _LENGTH.size or len(text) != length:
-        raise ValueError("the text is cut off")
+    if len(data) < _LENGTH.size or len(text) != length or length > NAME_BYTES_MAX:
+        raise ValueError("the text is cut off, or too long for a name")
     return text.decode(), rest
+
+
+def _first(topics: Iterable[str], budget: LookBudget) -> Iterator[str]:
+    """Yield the first topics by name, while the budget lasts."""
+    every = sorted(topics)
+    budget.leave_out(len(every) - TOPICS_MAX, MIRRORS)
+    for (topic,) in budget.batches(every[:TOPICS_MAX], 1, MIRRORS):
+        yield topic
 
 
 def _is_syncs(topic: str) -> bool:
@@ -162,36 +175,30 @@ def _read(
     address: Address,
     bounds: Bounds,
     parse: Callable[[bytes | None, bytes | None], Parsed | None],
+    budget: LookBudget,
 ) -> tuple[Parsed, ...]:
-    """Return the newest entries of a topic; none, with a line in the log, if a record in it would
-    exhaust this process: anybody may make a topic of such a name."""
-    newest = tuple(replace(p, start=max(p.start, p.lso - NEWEST_MAX)) for p in bounds.partitions)
-    span = Bounds(bounds.topic, newest)
+    """Return the newest entries of a topic; none if a record in it would exhaust this process, or
+    all of them together: anybody may make a topic of such a name."""
+    records_max, size_max = budget.limits.records // SHARES, budget.limits.size // SHARES
+    most = min(NEWEST_MAX, records_max // max(1, len(bounds.partitions)))
+    spans = {p.partition: (max(p.start, p.lso - most), p.lso) for p in bounds.partitions}
+    entries: list[Parsed] = []
+    size = 0
     try:
-        batches = rawlog.scan(address, bounds.topic, span, readable=True)
+        for record in read_records(address, bounds.topic, READ_COMMITTED, spans):
+            key, value = as_bytes(record.key()), as_bytes(record.value())
+            length = len(key or b"") + len(value or b"")
+            size += length
+            budget.size += length
+            budget.records += 1
+            if size > size_max or budget.is_spent:
+                budget.leave_out(1, MIRRORS)
+                return ()
+            entry = parse(key, value)
+            if entry is not None:
+                entries.append(entry)
     except RecordTooLarge as error:
         LOG.warning("%s is passed over: %s", bounds.topic, error)
+        budget.leave_out(1, MIRRORS)
         return ()
-    settings = fetch_settings(fetch_bytes(largest_ratio(batches), READER_FETCH_BYTES))
-    return tuple(_entries(address, span, settings, parse))
-
-
-def _entries(
-    address: Address,
-    bounds: Bounds,
-    settings: Mapping[str, int],
-    parse: Callable[[bytes | None, bytes | None], Parsed | None],
-) -> Iterator[Parsed]:
-    spans = {p.partition: (p.start, p.lso) for p in bounds.partitions}
-    last_arrival = time.monotonic()
-    with open_consumer(address, bounds.topic, READ_COMMITTED, settings) as consumer:
-        for message in read_range(consumer, bounds.topic, spans):
-            if message is not None:
-                last_arrival = time.monotonic()
-                entry = parse(as_bytes(message.key()), as_bytes(message.value()))
-                if entry is not None:
-                    yield entry
-            elif time.monotonic() - last_arrival > SILENCE_S:
-                raise ClusterError(
-                    f"Kafka at {address} sent nothing of {bounds.topic} for {SILENCE_S:.0f} s."
-                )
+    return tuple(entries)

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from topicproof.backend.address import Address
 from topicproof.backend.errors import NotDelivered
 from topicproof.backend.kafka.bounded import TIMEOUT_S
-from topicproof.backend.kafka.client_configs import plain_producer_config
+from topicproof.backend.kafka.client_configs import dotted, plain_producer_config
 from topicproof.backend.kafka.transaction import Record, enqueue
 
 
@@ -18,9 +18,12 @@ class PlainProducer:
     """With `idempotence`, a retry after a lost acknowledgement appends no second copy. With `acks`
     "0" nothing is acknowledged or retried."""
 
-    def __init__(self, address: Address, idempotence: bool, acks: str) -> None:
-        config = plain_producer_config(address, idempotence, acks)
-        self.producer = Producer({**config, "on_delivery": self._delivered})
+    def __init__(
+        self, address: Address, idempotence: bool, acks: str, **special: int | str
+    ) -> None:
+        """Create the client. `special`: more of its settings, with underscores for dots."""
+        self.config = {**plain_producer_config(address, idempotence, acks), **dotted(special)}
+        self.producer = Producer({**self.config, "on_delivery": self._delivered})
         self.failed: KafkaError | None = None
 
     def __enter__(self) -> PlainProducer:

@@ -1,42 +1,90 @@
-"""Reads records at given offsets with a consumer that is in no group."""
+"""Reads records at given offsets with a consumer that is in no group.
+
+Their sizes are measured in the raw log first: a client of Kafka decompresses whatever a broker
+sends, and one record of 3 kB may become 100 MB. What arrives between the measurement and the read
+is fetched with the rest, unmeasured.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from operator import methodcaller
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from topicproof.backend.address import Address
-from topicproof.backend.errors import TopicError
-from topicproof.backend.kafka.client_configs import consumer_config
-from topicproof.backend.kafka.cluster import cluster_error
+from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.kafka.client_configs import (
+    READER_FETCH_BYTES,
+    REQUEST_TIMEOUT_MS,
+    UNCOMPRESSED,
+    FetchLimits,
+    fetch_limits,
+)
+from topicproof.backend.kafka.consumers import reading_errors, record_consumer
+from topicproof.validators.finding import Bounds, PartitionBounds
 
-GROUP = "topicproof"
-"""Every consumer must name a group. Nothing is committed to this one, so the cluster never stores
-it."""
 POLL_S = 0.1
+SILENCE_S = REQUEST_TIMEOUT_MS / 1000
+Spans = Mapping[int, tuple[int, int]]
+"""The offsets [first, end) of each partition."""
+
+
+def read_records(
+    address: Address, topic: str, isolation: str, spans: Spans, from_earliest: bool = False
+) -> Iterator[Message]:
+    """Measure the spans, then yield their visible records as they arrive, in order within each
+    partition.
+
+    `from_earliest`: begin with the first record left if the first offset was deleted. Raises
+    RecordTooLarge for one that is too large to read, TopicError for a deleted first offset,
+    ClusterError, also when nothing arrives in time.
+    """
+    limits = measure(address, topic, spans)
+    with open_consumer(address, topic, isolation, limits, from_earliest) as consumer:
+        yield from receive(consumer, topic, spans)
+
+
+def measure(address: Address, topic: str, spans: Spans) -> FetchLimits:
+    """Measure the spans in the raw log; return the limits of a consumer that reads them. Raises
+    RecordTooLarge naming the first record that is too large to read, TopicError, ClusterError."""
+    bounds = tuple(
+        PartitionBounds(partition, first, end, end)
+        for partition, (first, end) in sorted(spans.items())
+        if first < end
+    )
+    if not bounds:
+        return UNCOMPRESSED
+    # Late: the sink has no kafka-python. What uses it alone measures nothing.
+    from topicproof.backend.kafka.log import rawlog
+    from topicproof.backend.kafka.log.inflation import fetch_bytes, largest_ratio
+
+    batches = rawlog.scan(address, topic, Bounds(topic, bounds), readable=True)
+    return fetch_limits(fetch_bytes(largest_ratio(batches), READER_FETCH_BYTES))
 
 
 @contextmanager
 def open_consumer(
-    address: Address, topic: str, isolation: str, settings: Mapping[str, str | int] | None = None
+    address: Address,
+    topic: str,
+    isolation: str,
+    limits: FetchLimits,
+    from_earliest: bool = False,
 ) -> Iterator[Consumer]:
     """Open a consumer for `read_range`. Raises ClusterError, also for errors inside the block."""
-    consumer = Consumer({**consumer_config(address, GROUP, isolation), **(settings or {})})
-    try:
+    with (
+        reading_errors(address, topic),
+        closing(
+            record_consumer(address, isolation, limits, from_earliest=from_earliest)
+        ) as consumer,
+    ):
         yield consumer
-    except KafkaException as error:
-        raise cluster_error(error, address, f"reading {topic}", f"Read on topic {topic}") from error
-    finally:
-        consumer.close()
 
 
-def read_range(
-    consumer: Consumer, topic: str, spans: Mapping[int, tuple[int, int]]
-) -> Iterator[Message | None]:
+def read_range(consumer: Consumer, topic: str, spans: Spans) -> Iterator[Message | None]:
     """Yield the visible records of [first, end) of each partition, as they arrive.
 
     Yields None when nothing arrived for `POLL_S`, so that the caller can check the clock. Ends when
@@ -65,6 +113,18 @@ def read_range(
         # A client without a right to the group may still read: it is not a member.
         elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
             raise KafkaException(error)
+
+
+def receive(consumer: Consumer, topic: str, spans: Spans) -> Iterator[Message]:
+    """Yield the records of `read_range`. Raises ClusterError too, when nothing arrives for
+    `SILENCE_S`."""
+    last_arrival = time.monotonic()
+    for message in read_range(consumer, topic, spans):
+        if message is not None:
+            yield message
+            last_arrival = time.monotonic()
+        elif time.monotonic() - last_arrival > SILENCE_S:
+            raise ClusterError(f"Topic {topic} could not be read: nothing came in time. Try again.")
 
 
 def as_bytes(value: str | bytes | None) -> bytes | None:

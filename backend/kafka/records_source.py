@@ -24,14 +24,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
-from topicproof.backend.kafka.client_configs import READER_FETCH_BYTES, fetch_settings
+from topicproof.backend.kafka.client_configs import READER_FETCH_BYTES, fetch_limits
 from topicproof.backend.kafka.log.inflation import fetch_bytes
 from topicproof.backend.kafka.reading import NotText, headers_in, open_consumer, read_range
 from topicproof.validators.finding import Bounds, Witness
@@ -126,7 +125,7 @@ class RecordsReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str]) -> None:
         self.address = Address(options["bootstrap"], json.loads(options["client"]))
         self.topic, self.level = options["topic"], options["level"]
-        self.settings = fetch_settings(int(options["fetch"]))
+        self.limits = fetch_limits(int(options["fetch"]))
         self.spans: dict[str, tuple[int, int]] = json.loads(options["spans"])
 
     def partitions(self) -> list[InputPartition]:
@@ -143,7 +142,7 @@ class RecordsReader(DataSourceReader):
         span = {partition.partition: (partition.first, partition.end)}
         waiting: list[Message] = []
         size, last_arrival = 0, time.monotonic()
-        with open_consumer(self.address, self.topic, self.level, self.settings) as consumer:
+        with open_consumer(self.address, self.topic, self.level, self.limits) as consumer:
             for message in read_range(consumer, self.topic, span):
                 if message is None:
                     if time.monotonic() - last_arrival > SILENCE_S:

@@ -39,6 +39,7 @@ from topicproof.backend.errors import (
 from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
 from topicproof.backend.kafka.client_configs import (
     TRANSACTION_TIMEOUT_MS,
+    dotted,
     transactional_producer_config,
 )
 
@@ -125,14 +126,14 @@ class TransactionalProducer:
         address: Address,
         transactional_id: str,
         timeout_ms: int = TRANSACTION_TIMEOUT_MS,
-        **special: int,
+        **special: int | str,
     ) -> None:
-        """Create the client. `special`: more of its settings, with underscores for dots."""
+        """Create the client. `special`: more of its settings, with underscores for dots. Raises
+        UsageError for an id with a NUL."""
         self.transactional_id = transactional_id
-        more = {name.replace("_", "."): value for name, value in special.items()}
         config = transactional_producer_config(address, transactional_id, timeout_ms)
         debug = ",".join({*str(config.get("debug", "")).split(","), ConnectionLog.DEBUG} - {""})
-        self.config = {**config, **more, "on_delivery": self.heard, "debug": debug}
+        self.config = {**config, **dotted(special), "on_delivery": self.heard, "debug": debug}
         self.connections = ConnectionLog()
         self.producer = Producer({**self.config, "logger": self.connections})
         self.failed: KafkaError | None = None

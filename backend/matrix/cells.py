@@ -15,7 +15,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -25,12 +25,13 @@ from topicproof.backend.errors import EvidenceError, TopicproofError, UsageError
 from topicproof.backend.faults.cluster_faults import fill_with_attempts, how_many
 from topicproof.backend.faults.kinds import ZOMBIE
 from topicproof.backend.history.store import History, State
+from topicproof.backend.kafka.client_configs import READ_COMMITTED
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.reading import as_bytes, read_records
 from topicproof.backend.matrix.choice import Cell
 from topicproof.backend.matrix.first_copy_reader import judge_deduplicated
 from topicproof.backend.matrix.promises import KINDS, Damage
 from topicproof.backend.matrix.proofs import Trial
-from topicproof.backend.matrix.recount import disagreements, recount
 from topicproof.backend.runs.clean import clean
 from topicproof.backend.runs.context import Context, make_context
 from topicproof.backend.runs.create import create
@@ -42,10 +43,12 @@ from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.expectation import EXEMPT
-from topicproof.validators.finding import Guarantee, Outcome
+from topicproof.validators.finding import Bounds, Guarantee, Outcome
 from topicproof.validators.kinds import offset_ahead
 from topicproof.validators.report import Report
 
+COUNTED = (Damage.DUPLICATES, Damage.GAPS)
+"""Damage that a plain consumer can count."""
 RESULTS = "matrix/results.json"
 """Relative to the home."""
 REFUSED = "refused"
@@ -331,3 +334,39 @@ def _write_results(settings: Settings, results: Sequence[Result]) -> None:
         raise EvidenceError(
             f"The results of the matrix cannot be kept in {path}: {error.strerror}."
         ) from error
+
+
+def recount(cluster: Cluster, source: Bounds, sink: Bounds) -> dict[Damage, int]:
+    """Count duplicates and gaps of a sink, by a plain consumer and without Spark. The scenario
+    `squares` makes no two equal outputs.
+
+    `source` are the bounds of the judged inputs: a run that was refused has not processed all.
+    Raises ClusterError; TopicError, also RecordTooLarge.
+    """
+    expected = {int(value or b"") ** 2 for value in _values(cluster, source)}
+    outputs = [int(value or b"") for value in _values(cluster, sink)]
+    return {
+        Damage.DUPLICATES: len(outputs) - len(set(outputs)),
+        Damage.GAPS: len(expected - set(outputs)),
+    }
+
+
+def disagreements(
+    damage_counts: Mapping[Damage, int], recounted: Mapping[Damage, int]
+) -> list[str]:
+    """Describe where the verdict's damage is not what was counted, one sentence each. Behind a
+    hanging transaction a reader sees nothing, so nothing can be compared."""
+    if damage_counts.get(Damage.HANGING):
+        return []
+    return [
+        f"a plain consumer counts {recounted[damage]:,} {damage}, the verdict"
+        f" {damage_counts.get(damage, 0):,}"
+        for damage in COUNTED
+        if recounted[damage] != damage_counts.get(damage, 0)
+    ]
+
+
+def _values(cluster: Cluster, bounds: Bounds) -> Iterator[bytes | None]:
+    spans = {p.partition: (p.start, p.lso) for p in bounds.partitions}
+    for message in read_records(cluster.address, bounds.topic, READ_COMMITTED, spans):
+        yield as_bytes(message.value())

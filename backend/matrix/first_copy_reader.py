@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Window, functions as F
 
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.table_check import REQUIRED
-from topicproof.backend.services.spark import spark_session
+from topicproof.backend.services.spark_session import spark_session
 from topicproof.validators.finding import Guarantee
 from topicproof.validators.judge import judge
 from topicproof.validators.ledger.build import build_ledger
-from topicproof.validators.lineage.headers import LINEAGE_HEADER
+from topicproof.validators.ledger.ledger import LedgerInput
+from topicproof.validators.lineage.header_columns import LINEAGE_TEXT, with_lineage_text
 from topicproof.validators.question import Question
 from topicproof.validators.readings import Readings, keep
 from topicproof.validators.report import Report
@@ -36,26 +36,22 @@ def judge_deduplicated(spark_remote: str, folder: Path) -> Report:
         )
         question = capture.question
         ledger = build_ledger(
-            spark,
-            Question(
-                question.source, question.sink, expected=question.expected, order=question.order
-            ),
-            sink_bounds=capture.sink,
-            readings=Readings(deduplicated, deduplicated, capture.inputs),
-            evidence=(folder / "deduplicated" / "ledger").as_uri(),
+            LedgerInput(
+                spark,
+                Question(
+                    question.source, question.sink, expected=question.expected, order=question.order
+                ),
+                sink_bounds=capture.sink,
+                readings=Readings(deduplicated, deduplicated, capture.inputs),
+                evidence=(folder / "deduplicated" / "ledger").as_uri(),
+            )
         )
         return judge(ledger, Guarantee.EXACTLY_ONCE, require=REQUIRED)
 
 
 def first_of_each(reading: DataFrame) -> DataFrame:
     """Return the first record of every lineage in each partition, by offset."""
-    lineage = F.get(F.filter("headers", lambda header: header["key"] == LINEAGE_HEADER), F.lit(0))[
-        "value"
-    ]
-    alike = Window.partitionBy(
-        "partition", F.coalesce("lineage", F.col("offset").cast("string").cast("binary"))
-    )
-    numbered = reading.withColumn("lineage", lineage).withColumn(
-        "copy", F.row_number().over(alike.orderBy("offset"))
-    )
-    return numbered.where("copy = 1").drop("lineage", "copy")
+    line = F.coalesce(LINEAGE_TEXT, F.col("offset").cast("string"))
+    turn = F.row_number().over(Window.partitionBy("partition", line).orderBy("offset"))
+    numbered = with_lineage_text(reading).withColumn("copy", turn)
+    return numbered.where("copy = 1").select(*reading.columns)

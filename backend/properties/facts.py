@@ -13,14 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.properties.jaas import (
-    PLAIN,
-    QUOTES,
-    SCRAM,
-    TOKENS,
-    Login,
-    parse_login,
-)
+from topicproof.backend.properties.jaas import PLAIN, QUOTES, SCRAM, TOKENS, Login, parse_login
 from topicproof.backend.properties.names import MSK_IAM, others
 from topicproof.backend.properties.properties_file import place_of, read_text
 from topicproof.backend.properties.stores import (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
+from topicproof.backend.characters import has_control, visible
 from topicproof.backend.errors import UsageError
-from topicproof.backend.properties.properties_file import place_of
+from topicproof.backend.properties.properties_file import CONTROL_IN_VALUE, place_of
 
 KNOWN = frozenset(
     {
@@ -143,6 +145,11 @@ _VALUES: Mapping[str, Callable[[str], str | None]] = {
 }
 
 
+_NAME = re.compile(r"[a-z0-9._-]+")
+"""What librdkafka is asked about, and gets. Its texts end at a NUL: a name that is none of those
+above for Python could be one of them for librdkafka."""
+
+
 def others(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the properties that concern no security and that librdkafka knows.
 
@@ -151,6 +158,8 @@ def others(properties: Mapping[str, str]) -> dict[str, str]:
     """
     remaining: dict[str, str] = {}
     for name, value in properties.items():
+        if has_control(value, layout=True):
+            raise UsageError(f"{_place(properties, name)}: {CONTROL_IN_VALUE}")
         why = _REFUSED.get(name) or (_VALUES[name](value) if name in _VALUES else None)
         if name.startswith("sasl.oauthbearer.assertion."):
             why = _CLAIMS
@@ -158,12 +167,16 @@ def others(properties: Mapping[str, str]) -> dict[str, str]:
         if is_login and value.startswith("software.amazon.msk.auth.iam."):
             why = MSK_IAM
         if why is not None:
-            raise UsageError(f"{place_of(properties, name)} is not supported: {why}.")
+            raise UsageError(f"{_place(properties, name)} is not supported: {why}.")
         if name in KNOWN or name in _VALUES or name in _IGNORED:
             continue
         _require_known(name, value, properties)
         remaining[name] = value
     return remaining
+
+
+def _place(properties: Mapping[str, str], name: str) -> str:
+    return visible(place_of(properties, name))
 
 
 def _require_known(name: str, value: str, properties: Mapping[str, str]) -> None:
@@ -172,16 +185,18 @@ def _require_known(name: str, value: str, properties: Mapping[str, str]) -> None
     from confluent_kafka import KafkaException, Producer  # late: most files need none of this
 
     last = "topicproof.last"
+    message = _UNKNOWN
     try:
-        Producer({name: value, last: ""})
+        if _NAME.fullmatch(name):
+            Producer({name: value, last: ""})
     except KafkaException as error:
         message = error.args[0].str()
     except TypeError:
-        message = _UNKNOWN  # A Python callback, which a file cannot name.
+        pass  # A Python callback, which a file cannot name.
     if last in message:
         return
     if _UNKNOWN not in message:
-        raise UsageError(f"{place_of(properties, name)}: librdkafka does not take its value.")
+        raise UsageError(f"{_place(properties, name)}: librdkafka does not take its value.")
     supported = KNOWN | _IGNORED | _VALUES.keys()
     near = get_close_matches(name, supported, 1, 0.8)
     bare = [candidate for candidate in KNOWN if name.endswith(f".{candidate}")]
@@ -190,7 +205,7 @@ def _require_known(name: str, value: str, properties: Mapping[str, str]) -> None
         hint = f" Write {max(bare, key=len)}, without a prefix."
     elif near:
         hint = f" Did you mean {near[0]}?"
-    raise UsageError(f"{place_of(properties, name)}: no Kafka client has this property.{hint}")
+    raise UsageError(f"{_place(properties, name)}: no Kafka client has this property.{hint}")
 
 
 _UNKNOWN = "No such configuration property"

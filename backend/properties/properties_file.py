@@ -4,6 +4,8 @@ The file has the format of `java.util.Properties`: `name=value`, `name: value` o
 backslash at the end of a line continues it, and a backslash escapes. One rule is stricter: a
 backslash in front of a character that needs none is an error. Java drops it, librdkafka's own tools
 keep it, and either way a password would silently be another.
+Another is that control characters are an error, but tabs and line breaks in values: librdkafka's
+texts end at a NUL, so it would take the rest of a name for no part of it.
 
 References have the syntax of Kafka's configuration providers: `${env:NAME}` (KIP-887),
 `${file:/path:key}` (KIP-297) and `${directory:/path:file}` (KIP-632). The providers of these three
@@ -18,13 +20,15 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from topicproof.backend.characters import joined, require_text
+from topicproof.backend.characters import has_control, joined, require_text, visible
 from topicproof.backend.errors import UsageError
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPED = frozenset("\\=:#! ")
-_REFERENCE = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
-"""Kafka's own pattern (ConfigTransformer.DEFAULT_PATTERN)."""
+_REFERENCE = re.compile(r"\$\{([^}:]{0,250}):(?:([^}:]{0,4096}):)?([^}]{0,4096})\}")
+"""Kafka's own pattern (ConfigTransformer.DEFAULT_PATTERN), which takes the cube of a value's length
+for one without an end: a provider ends at the first colon, and a path has at most 4,096 characters.
+"""
 _JAAS = re.compile(r"^\s*[\w.$-]+\s*\{[^{}]*LoginModule\s", re.MULTILINE)
 """Matches a file of Java's logins: `KafkaClient { MODULE required NAME="VALUE"; };`"""
 _PROVIDERS = {
@@ -32,6 +36,9 @@ _PROVIDERS = {
     "file": "FileConfigProvider",
     "directory": "DirectoryConfigProvider",
 }
+
+
+CONTROL_IN_VALUE = "a control character is in its value. Only tabs and line breaks may be there."
 
 
 class Properties(dict[str, str]):
@@ -64,6 +71,9 @@ def read_properties(path: Path) -> Properties:
         for name, value in raw.items()
         if not name.startswith("config.providers")
     }
+    for name, value in values.items():
+        if has_control(value, layout=True):
+            raise UsageError(f"{place_of(raw, name)}: {CONTROL_IN_VALUE}")
     return Properties(values, raw.places)
 
 
@@ -99,6 +109,10 @@ def _raw(path: Path, wanted_by: str = "The client properties") -> Properties:
         if value is None:
             raise UsageError(f"{place}: expected name=value.")
         name = _unescaped(name, place)
+        if has_control(name):
+            raise UsageError(
+                f"{place}: a control character is in the name {visible(name)}. Remove it."
+            )
         values[name] = _unescaped(value, place)
         places[name] = place
     return Properties(values, places)

@@ -61,7 +61,7 @@ def _tokens_of_librdkafka(tokens: Tokens) -> dict[str, str]:
 
 
 def for_kafka_python(facts: ClientFacts) -> dict[str, Any]:
-    """Keyword arguments without a token provider: `backend/kafka/log/tokens.py` has it."""
+    """Keyword arguments without a token provider: `backend/kafka/tokens.py` has it."""
     arguments: dict[str, Any] = {}
     if facts.protocol != "PLAINTEXT":
         arguments["security_protocol"] = facts.protocol

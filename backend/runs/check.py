@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from topicproof.backend.contracts.contract_text import identity_terms
 from topicproof.backend.doctor.workers import require_workers
 from topicproof.backend.errors import CheckStopped, TopicproofError
 from topicproof.backend.evidence.attestation import attest, usable_key
@@ -17,7 +18,7 @@ from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.audit import note, require_noted
 from topicproof.backend.history.run_state import Facts, RanOn
 from topicproof.backend.history.store import History, State
-from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.judging.judge import JudgeOptions, judge_topics
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.log_file import RUN_LOG, logged_to
 from topicproof.backend.runs.lifeline import check_lifeline, kafka_service, spark_service
@@ -25,7 +26,7 @@ from topicproof.backend.runs.recorded_ids import outdated_ids
 from topicproof.backend.runs.sides import SideSettings
 from topicproof.backend.runs.watched import watched
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.services.spark import spark_session
+from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import Settings
 from topicproof.backend.storage import Storage, publish, withdraw
 from topicproof.backend.trust.identity import Action
@@ -33,39 +34,52 @@ from topicproof.validators.question import Question
 from topicproof.validators.report import Report
 
 
+@dataclass(frozen=True)
+class CheckOptions:
+    """What a check is told besides its question."""
+
+    contract: str | None = None
+    """The name that all checks of one contract share."""
+    version: int | None = None
+    """The contract's version, if it is kept in the history."""
+    attachments: Mapping[str, str] = field(default_factory=dict)
+    """Additional evidence files, by name."""
+    payloads: Payloads = Payloads.ALL
+    """All, or none in the evidence."""
+    source_side: Settings | None = None
+    """The settings of the source's cluster, if it is not that of the services."""
+
+
+TWO_TOPICS = CheckOptions()
+"""The options of a check without a contract."""
+
+
 def check(
     settings: Settings,
     services: Services,
     history: History,
     question: Question,
-    attachments: Mapping[str, str] | None = None,
-    contract: str | None = None,
-    payloads: Payloads = Payloads.ALL,
-    version: int | None = None,
-    source_side: Settings | None = None,
+    options: CheckOptions = TWO_TOPICS,
     give_up: Callable[[TopicproofError], None] | None = None,
 ) -> Report:
     """Judge two topics from any program, and keep the verdict in the history.
 
-    `attachments`: additional evidence files, by name. `contract`: the name that all checks of one
-    contract share; `version`: its version, if it is kept in the history. `payloads`: all, or none
-    in the evidence. `source_side`: the settings of the source's cluster, if it is not that of the
-    services. `give_up` ends this process if Kafka or Spark is gone for good (lifeline.py).
-    Raises CheckStopped if somebody stops it (`History.request_stop`), NotPermitted.
+    `give_up` ends this process if Kafka or Spark is gone for good (lifeline.py). Raises
+    CheckStopped if somebody stops it (`History.request_stop`), NotPermitted.
     """
     source, sink = question.source.topic, question.sink
     plan: dict[str, Any] = {
         "source": source,
         "sink": sink,
-        "identity": question.identity,
+        "identity": identity_terms(question),
         "guarantee": question.guarantee,
-        **({"contract": contract} if contract else {}),
-        **({"contract_version": version} if version else {}),
+        **({"contract": options.contract} if options.contract else {}),
+        **({"contract_version": options.version} if options.version else {}),
     }
     require_noted(history, Action.CHECK, f"{source} and {sink}")
     # Rather now than after an hour of judging: the key may be in a device that is not there.
     usable_key(settings).sign(b"Topicproof tries its key before a check.")
-    chosen = SideSettings(settings, source_side)
+    chosen = SideSettings(settings, options.source_side)
     if chosen.other is not None:
         sides = {"source": chosen.other.called, "sink": services.address.called}
         plan["clusters"] = sides
@@ -85,7 +99,7 @@ def check(
         required_services.append(kafka_service(Cluster(chosen.other), source))
 
     def without(error: TopicproofError) -> None:
-        _remove(services.storage, folder, payloads, stopped=False)
+        _remove(services.storage, folder, options.payloads, stopped=False)
         if give_up is not None:
             give_up(error)
 
@@ -100,28 +114,27 @@ def check(
                 require_workers(spark, services.address, folder)
             outdated = outdated_ids(history, services.address, question)
             judged = replace(question, run=entry.id, topic_ids=outdated)
-            every = {"plan.json": entry.plan, **(attachments or {})}
             with chosen.formats() as formats:
                 report = judge_topics(
                     spark,
-                    services.address,
+                    chosen.at(services.address),
                     judged,
                     folder,
-                    every,
-                    payloads,
-                    watch.on_step,
-                    formats=formats[0],
-                    source=chosen.other,
-                    source_formats=formats[1],
+                    JudgeOptions(
+                        attachments={"plan.json": entry.plan, **options.attachments},
+                        payloads=options.payloads,
+                        on_step=watch.on_step,
+                        formats=formats,
+                    ),
                 )
-        if payloads is Payloads.NONE:
+        if options.payloads is Payloads.NONE:
             without_payloads(folder / EVIDENCE)
             report = without_values(report)
         attest(settings, folder / EVIDENCE, [identity.as_json() for identity in by])
         publish(services.storage, folder / EVIDENCE)
     except TopicproofError as error:
         stopped = isinstance(error, CheckStopped)
-        _remove(services.storage, folder, payloads, stopped)
+        _remove(services.storage, folder, options.payloads, stopped)
         state = State.STOPPED if stopped else State.FAILED
         history.end(entry.id, state, None, None, None if stopped else str(error))
         raise

@@ -9,16 +9,18 @@ from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.audit import note, require_noted
 from topicproof.backend.history.run_state import DEAD_LETTERS, Facts, Names, RanOn
 from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.kafka.client_configs import KEEPS_UNCOMPRESSED
 from topicproof.backend.kafka.cluster import Cluster, require_records
 from topicproof.backend.kafka.coordinator_logs import require_coordinator_logs
 from topicproof.backend.kafka.origin import fetch_origin
+from topicproof.backend.runs.creations import Creations, is_named_by, keep_creations
 from topicproof.backend.runs.file_server import HOST
 from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.runs.query import require_expressions, transactional_ids
 from topicproof.backend.runs.scenarios import Scenario, Stage, scenario
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.processes import free_ports
-from topicproof.backend.services.spark import spark_session
+from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.entries import RunTopics
 from topicproof.backend.sink.journal import append_to_journal
@@ -29,6 +31,7 @@ from topicproof.validators.finding import Guarantee
 
 TABLES = "tables.db"
 """File in a run's folder: the SQLite database with its tables."""
+NO_FACTS = Facts()
 
 
 def create(settings: Settings, services: Services, history: History, plan: RunPlan) -> Run:
@@ -46,20 +49,38 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
             require_expressions(spark, plan)
     if plan.sink.url is not None and plan.sink.topic is not None:
         require_no_table(plan.sink.url, plan.sink.topic)
-    run = history.create("run", plan.scenario, plan.model_dump(mode="json"))
+    run = history.create("run", plan.scenario, plan.model_dump(mode="json", by_alias=True))
     note(history, Action.LAUNCH, run.id)
     created: list[str] = []
     try:
         facts = _make(settings, cluster, plan, run.id, created)
+        _keep_creations(settings, run.id, created, facts)
         history.remember(run.id, replace(facts, launched_by=(history.by,)))
     except TopicproofError as error:
         # `clean` deletes what there is.
+        _keep_creations(settings, run.id, created)
         where = RanOn(settings.bootstrap, settings.brokers, settings.cluster)
         left = Facts(made=tuple(created), cluster=where, launched_by=(history.by,))
         history.remember(run.id, left)
         history.end(run.id, State.FAILED, None, None, str(error))
         raise
     return history.get(run.id)
+
+
+def _keep_creations(
+    settings: Settings, run_id: str, created: Sequence[str], facts: Facts = NO_FACTS
+) -> None:
+    """Write down what the run created under names that its plan chose, if anything."""
+    topics = {
+        topic: facts.topic_ids.get(topic) for topic in created if not is_named_by(run_id, topic)
+    }
+    tables = tuple(
+        (names.database, names.sink)
+        for names in facts.stages
+        if names.database is not None and not is_named_by(run_id, names.sink)
+    )
+    if topics or tables:
+        keep_creations(settings.runs / run_id, Creations(topics, tables))
 
 
 def _make(
@@ -70,7 +91,7 @@ def _make(
     chosen = scenario(plan.scenario)
     topics = topics_of(run_id, plan, chosen)
     journal = f"{run_id}-journal"
-    cluster.create_topic(journal, 1)
+    cluster.create_topic(journal, 1, exists_ok=False, **KEEPS_UNCOMPRESSED)
     created.append(journal)
     _make_topics(cluster, plan, chosen, topics, created)
     database = _database(settings, run_id, plan) if chosen.tables else None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from confluent_kafka import Producer
@@ -33,6 +34,8 @@ LOST_EVERY = 7
 POSTS_MAX = 5
 """Maximum posts of a payment before the client gives up."""
 ACCEPTED = 204
+BODY_BYTES_MAX = 10_000
+"""Bytes of a post: whoever may connect to this machine may post."""
 
 
 class Cause(StrEnum):
@@ -157,7 +160,11 @@ def _ingest_server(cluster: Cluster, topic: str) -> Iterator[int]:
     class Ingest(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             nonlocal count
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            length = self.headers.get("Content-Length", "")
+            if not length.isdecimal() or int(length) > BODY_BYTES_MAX:
+                self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+                return
+            body = self.rfile.read(int(length))
             producer.produce(topic, body, json.loads(body)["account"])
             if producer.flush(TIMEOUT_S):
                 return

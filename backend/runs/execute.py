@@ -25,6 +25,7 @@ from topicproof.backend.evidence.folder import evidence_in
 from topicproof.backend.history.run_state import RunResults, StageVerdict
 from topicproof.backend.history.store import State
 from topicproof.backend.log_file import RUN_LOG, logged_to
+from topicproof.backend.runs.checkpoints import private_checkpoints
 from topicproof.backend.runs.context import Context
 from topicproof.backend.runs.fault_director import Director, StrikeTarget
 from topicproof.backend.runs.file_server import serving
@@ -45,7 +46,7 @@ from topicproof.backend.runs.real_time import (
 from topicproof.backend.runs.stage_verdicts import RunVerdicts, Until, judge_run
 from topicproof.backend.runs.strikes import FOLDER as STRIKES
 from topicproof.backend.runs.totals import current_totals, wrong_by
-from topicproof.backend.services.spark import session_id, spark_session
+from topicproof.backend.services.spark_session import session_id, spark_session
 from topicproof.backend.storage import publish, spark_url
 from topicproof.validators.finding import Guarantee
 from topicproof.validators.report import Report
@@ -82,7 +83,15 @@ def _execute(context: Context) -> Report | None:
         context.remember(session=session_id(spark))
         if context.settings.spark_remote is not None:
             require_workers(spark, context.services.address, context.folder)
-        failure = _work(context, spark)
+        url = context.plan.checkpoints
+        checkpoints = (
+            spark_url(spark, context.folder / "checkpoint")
+            if url is None
+            else private_checkpoints(
+                f"{url}/{context.run.id}", storage, context.settings.spark_remote is None
+            )
+        )
+        failure = _work(context, spark, checkpoints)
         report = _conclude(context, spark, failure)
         context.remember(session=None)
         return report
@@ -94,30 +103,25 @@ def _served(context: Context) -> AbstractContextManager[object]:
     return serving(urlsplit(served).port or 0, context.requests_log) if served else nullcontext()
 
 
-def _work(context: Context, spark: SparkSession) -> TopicproofError | None:
+def _work(context: Context, spark: SparkSession, checkpoints: str) -> TopicproofError | None:
     """Fill and process. Returns the error of a pipeline that failed after its start."""
     with ThreadPoolExecutor(1) as pool:
         filling = start_fill(context, pool)
         try:
-            return _process(context, spark, filling)
+            return _process(context, spark, filling, checkpoints)
         finally:
             if filling is not None and not context.finished:
                 context.stop.set()
 
 
 def _process(
-    context: Context, spark: SparkSession, filling: Future[None] | None
+    context: Context, spark: SparkSession, filling: Future[None] | None, checkpoints: str
 ) -> TopicproofError | None:
     if context.stop.is_set():
         return None
     context.enter(State.PROCESSING)
     plan = context.plan
     ready = _ready(context, spark)
-    checkpoints = (
-        f"{plan.checkpoints}/{context.run.id}"
-        if plan.checkpoints
-        else spark_url(spark, context.folder / "checkpoint")
-    )
     exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
     struck = StrikeTarget(
         context.settings,
@@ -144,7 +148,8 @@ def _process(
                 if fault is None:
                     return None
                 if fault.word("checkpoint") == "lost":
-                    checkpoints += "-again"
+                    # Inside of the first ones: a plan's folder is private, not the one above it.
+                    checkpoints += "/again"
                 if fault.word("partitions") == "more":
                     names = context.names
                     for topic in (names.source, *(() if names.database else (names.sink,))):

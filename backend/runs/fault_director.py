@@ -286,7 +286,9 @@ class Director(threading.Thread):
             return self._join(name, fault)
         if fault.kind == RIGHTS:
             return self._deny(name, fault)
-        return self._isolate(name, fault.number("seconds"))
+        if fault.kind == ISOLATED:
+            return self._isolate(name, fault.number("seconds"))
+        raise AssertionError(f"the director cannot do {fault}")
 
     def _arm(self, name: str, fault: Fault, claim: FaultFired) -> str:
         assert self.proxy is not None

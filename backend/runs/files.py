@@ -192,9 +192,9 @@ def parse(url: str, body: bytes) -> list[dict[str, str]]:
 
 def _csv(text: str) -> Iterator[Any]:
     rows = csv.DictReader(io.StringIO(text), strict=True)
-    if tuple(rows.fieldnames or ()) != FIELDS:
-        raise BadFile(f"malformed: the first line is not {','.join(FIELDS)}")
     try:
+        if tuple(rows.fieldnames or ()) != FIELDS:
+            raise BadFile(f"malformed: the first line is not {','.join(FIELDS)}")
         yield from rows
     except csv.Error as error:
         raise BadFile(f"malformed: {error}") from error
@@ -205,7 +205,7 @@ def _json_lines(text: str) -> Iterator[Any]:
         if line.strip():
             try:
                 yield json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise BadFile(f"malformed: line {number} is not JSON") from error
 
 

@@ -28,7 +28,7 @@ AGENT = "topicproof-judge"
 effects."""
 PIECE = 65_536
 _COLUMNS = pa.schema([("id", pa.string()), ("account", pa.string()), ("amount", pa.string())])
-_URL = re.compile(r"https?://(\[[^\]]+\]|[^/:@?#]+)(:\d+)?(/[^?#]*)?")
+_URL = re.compile(r"https?://(\[[^\]@]+\]|[^/:@?#]+)(:\d+)?(/[^?#]*)?([?#].*)?", re.DOTALL)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -52,7 +52,8 @@ def _look(opener: urllib.request.OpenerDirector, limits: Limits, url: bytes | No
     """Download and count once. None means a dead letter."""
     try:
         text = (url or b"").decode()
-        parts = _URL.match(text)
+        # To the end: urllib would read `http://allowed@.other.example/` as a name of its own.
+        parts = _URL.fullmatch(text)
         if parts is None or parts.group(1).strip("[]").lower() not in limits.hosts:
             return None
         request = urllib.request.Request(text, headers={"User-Agent": AGENT})

@@ -9,17 +9,16 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.client_configs import (
     READ_UNCOMMITTED,
     REQUEST_TIMEOUT_MS,
-    consumer_config,
     idempotent_producer_config,
 )
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.log import rawlog
+from topicproof.backend.kafka.reading import read_records
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 TICK_S = 0.02
@@ -89,36 +88,9 @@ def numbers_in(
 
     Raises TopicError for any other record, RecordTooLarge for one that cannot be read.
     """
-    bounds = cluster.bounds(topic)
-    ends = {p.partition: p.hw for p in bounds.partitions if p.hw > p.start}
-    if ends:
-        rawlog.scan(cluster.address, topic, bounds, readable=True)
-    consumer = Consumer(consumer_config(cluster.address, f"{topic}-fill", READ_UNCOMMITTED))
-    consumer.assign(
-        [
-            TopicPartition(topic, p.partition, p.start)
-            for p in bounds.partitions
-            if p.partition in ends
-        ]
-    )
-    numbers: set[int] = set()
-    try:
-        while ends:
-            message = consumer.poll(TIMEOUT_S)
-            error = message.error() if message is not None else None
-            if message is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
-                raise ClusterError(
-                    f"Topic {topic} could not be read{': ' + error.str() if error else ' in time'}."
-                )
-            if error is not None:
-                ends.pop(message.partition() or 0, None)
-                continue
-            numbers.add(_number(topic, number(message)))
-    except KafkaException as error:
-        raise ClusterError(f"Topic {topic} could not be read: {error}.") from error
-    finally:
-        consumer.close()
-    return numbers
+    spans = {p.partition: (p.start, p.hw) for p in cluster.bounds(topic).partitions}
+    messages = read_records(cluster.address, topic, READ_UNCOMMITTED, spans)
+    return {_number(topic, number(message)) for message in messages}
 
 
 def _connect(producer: Producer, topic: str) -> None:

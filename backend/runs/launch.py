@@ -58,7 +58,8 @@ def start_run(
     try:
         folder.mkdir(parents=True)
         path.write_text(
-            yaml.safe_dump(plan.model_dump(mode="json"), sort_keys=False), encoding="utf-8"
+            yaml.safe_dump(plan.model_dump(mode="json", by_alias=True), sort_keys=False),
+            encoding="utf-8",
         )
     except OSError as error:
         raise EvidenceError(f"The plan {path} cannot be written: {error.strerror}.") from error

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from topicproof.backend.errors import ClusterError, SinkError, TopicproofError
+from topicproof.backend.errors import ClusterError, SinkError
 from topicproof.backend.faults.by_hand import is_elsewhere
 from topicproof.backend.history.run_state import Names, Progress, StageProgress
 from topicproof.backend.history.store import State
@@ -28,6 +28,8 @@ from topicproof.backend.sink.journal import JournalReader
 
 TICK_S = 0.5
 RATE_WINDOW_S = 5.0
+HOSTS_MAX = 10
+"""Machines that the history names: whoever may write to the journal can invent any number."""
 
 
 class Monitor(threading.Thread):
@@ -40,20 +42,24 @@ class Monitor(threading.Thread):
         self.journal = JournalReader(context.cluster.address, context.names.journal)
         self.figures = Progress(stage=State.CREATED)
         self.window: deque[tuple[float, int]] = deque()
-        self.error: TopicproofError | None = None
+        self.error: Exception | None = None
 
     def run(self) -> None:
         while True:
             ended = self.ended.wait(TICK_S)
             try:
-                self.figures = self._look()
-            except (ClusterError, SinkError) as error:
-                # A brief broker outage must not end the run. The page shows the error.
-                self.figures = replace(self.figures, stage=self.context.stage, trouble=str(error))
-            try:
+                try:
+                    self.figures = self._look()
+                except (ClusterError, SinkError) as error:
+                    # A brief broker outage must not end the run. The page shows the error.
+                    self.figures = replace(
+                        self.figures, stage=self.context.stage, trouble=str(error)
+                    )
                 if self.context.history.renew(self.context.run.id, self.figures):
                     self.context.stop.set()
-            except TopicproofError as error:
+            except Exception as error:
+                # Whatever it is: a run whose lease nobody renews would count as interrupted, and
+                # could be resumed beside itself.
                 self.error = error
                 self.context.stop.set()
                 return
@@ -125,7 +131,7 @@ def _counted(figures: Progress, news: Iterable[Entry]) -> Progress:
         aborted += _ended(entry, Declared.ABORTED)
         fenced += _ended(entry, Declared.FENCED)
         faults += isinstance(entry, FaultFired)
-        if isinstance(entry, WorkerBegan) and is_elsewhere(entry):
+        if len(elsewhere) < HOSTS_MAX and isinstance(entry, WorkerBegan) and is_elsewhere(entry):
             elsewhere.add(entry.host)
         if isinstance(entry, TransactionEnded):
             attempted += entry.inputs

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
+    create_model,
+    field_validator,
     model_validator,
 )
+from pydantic.alias_generators import to_camel
 
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.faults.kinds import parse_fault
-from topicproof.backend.kafka.client_configs import TRANSACTION_TIMEOUT_MS
 from topicproof.backend.runs.download_limits import Limits
 from topicproof.backend.runs.duplicates import Cause
 from topicproof.backend.runs.scenarios import SCENARIOS, scenario
+from topicproof.backend.sink.delivery_options import OPTIONS, DeliveryOptions, Option
 from topicproof.backend.sink.options import (
     BATCH_LEAST_S,
     BATCH_S,
-    COMMIT_INTERVAL_MS,
     PACKED,
     PACKED_REMOVED,
+    Isolation,
 )
 from topicproof.backend.yaml_fields import TopicName
 
@@ -76,6 +78,13 @@ NOT_A_FIGURE = (
 )
 OPTION_VALUE = re.compile(r"[0-9]{1,19}", re.ASCII)
 
+CHECKPOINTS = re.compile(
+    r"(?!file://[^/])(?=[^:]+:/)[a-z][a-z0-9+.-]*:(//([A-Za-z0-9][A-Za-z0-9@._:-]*)?)?"
+    r"(/(?!\.\.?(/|$))[\w.=+@~-]+)*/?"
+)
+"""A URL that Hadoop, Python and pyarrow read alike. Hadoop knows no queries and no fragments,
+decodes nothing, and resolves `..`; for each of these, another reader sees another place."""
+
 
 DATABASE_PARAMETERS = frozenset(
     ("application_name", "connect_timeout", "host", "port", "sslmode", "target_session_attrs")
@@ -89,10 +98,10 @@ def _scenario(name: str) -> str:
 
 
 def _url(text: str) -> str:
-    if not re.match(r"[a-z][a-z0-9+.-]*:/", text):
+    if not CHECKPOINTS.fullmatch(text):
         raise ValueError(
             "expected a URL that Spark can write, such as file:///var/checkpoints or"
-            " s3a://bucket/folder"
+            " s3a://bucket/folder. Its folders have names of letters, digits and . = + @ ~ _ -"
         )
     return text.rstrip("/")
 
@@ -138,15 +147,16 @@ def _fault(text: str) -> str:
 
 def _expression(text: str | None) -> str | None:
     # Imported late: the parser is slow to import, and most plans have no expression.
-    from topicproof.backend.judging.expressions import check_expression
+    from topicproof.backend.contracts.expressions import check_expression
 
     return None if text is None else check_expression(text)
 
 
-def _lineage(how: Any) -> Any:
-    if how == PACKED:
-        raise ValueError(PACKED_REMOVED)
-    return how
+def _field_of(option: Option) -> tuple[Any, Any]:
+    """Return the type and the field of a plan's option of delivery."""
+    type_ = option.type | None if option.default is None else option.type
+    least, most = (option.least, option.most_in_plan) if option.type is int else (None, None)
+    return type_, Field(default=option.default, alias=option.alias, ge=least, le=most)
 
 
 def _as_value_error(call: Any) -> None:
@@ -156,7 +166,7 @@ def _as_value_error(call: Any) -> None:
         raise ValueError(str(error)) from error
 
 
-_STRICT = ConfigDict(frozen=True, extra="forbid")
+_STRICT = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 class SourcePlan(BaseModel):
@@ -165,7 +175,7 @@ class SourcePlan(BaseModel):
     model_config = _STRICT
     topic: TopicName = None
     """An existing topic; None: the run creates and fills one."""
-    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    isolation: Isolation = "read_committed"
     starting: Literal["earliest", "latest"] = "earliest"
     url: Annotated[str | None, AfterValidator(_database)] = None
     """SQLAlchemy URL of the database whose table is copied into the source, with `duplicates:
@@ -214,26 +224,39 @@ class FilesPlan(BaseModel):
         return Limits(self.hosts, self.timeout_s, self.attempts, self.bytes_max)
 
 
-class PlanFields(BaseModel):
-    """The fields of a plan, each valid on its own."""
+if TYPE_CHECKING:
+
+    class _DeliveryFields(BaseModel, DeliveryOptions): ...
+
+else:
+    _DeliveryFields = create_model(
+        "_DeliveryFields",
+        __config__=_STRICT,
+        **{name: _field_of(option) for name, option in OPTIONS.items()},
+    )
+
+
+class DeliveryPlan(_DeliveryFields):
+    """How transactions reach the sink. Each field is an option of the sink; those beside the
+    guarantee are declared in backend/sink/delivery_options.py."""
+
+    guarantee: Literal["exactly_once", "at_least_once", "at_most_once"] = "exactly_once"
+
+    @field_validator("lineage", mode="before")
+    @classmethod
+    def _refuse_packed(cls, how: Any) -> Any:
+        if how == PACKED:
+            raise ValueError(PACKED_REMOVED)
+        return how
+
+
+class FaultsPlan(BaseModel):
+    """What goes wrong on purpose. Each field is an option of a sink with faults
+    (backend/faults/injecting.py)."""
 
     model_config = _STRICT
-    scenario: Annotated[str, AfterValidator(_scenario)] = next(iter(SCENARIOS))
-    guarantee: Literal["exactly_once", "at_least_once", "at_most_once"] = "exactly_once"
-    idempotence: bool = True
-    """Whether at_least_once uses an idempotent producer; exactly_once always does."""
-    acks: Literal["all", "0"] = "all"
-    """Whether at_most_once waits for the brokers at all."""
-    records: Annotated[int, Field(ge=1)] = 10_000
-    """Number of integers to fill. Ignored if the source is given or the run continues until
-    stopped."""
-    partitions: Annotated[int, Field(ge=1, le=10_000)] = 3
-    per_transaction: Annotated[int, Field(ge=1)] = 1000
-    lineage: Annotated[Literal["record", "off"], BeforeValidator(_lineage)] = "record"
-    """Whether each sink record names its input and transaction in headers. off is faster, but the
-    run is judged by key."""
     abort_probability: Annotated[float, Field(ge=0, le=1)] = 0.0
-    attempts_max: Annotated[int, Field(ge=1, le=1000)] = 10
+    seed: int = 0
     faults: tuple[Annotated[str, AfterValidator(_fault)], ...] = ()
     by_hand: bool = False
     """Whether somebody may kill its workers and freeze their network while it runs
@@ -241,21 +264,33 @@ class PlanFields(BaseModel):
     slow_motion_ms: Annotated[int, Field(ge=0, le=10_000)] = 0
     """How long each transaction stays open once all of its records are in the log, for people who
     watch."""
-    seed: int = 0
+
+
+class FillPlan(BaseModel):
+    """What the run fills its source with."""
+
+    model_config = _STRICT
+    records: Annotated[int, Field(ge=1)] = 10_000
+    """Number of integers to fill. Ignored if the source is given or the run continues until
+    stopped."""
+    partitions: Annotated[int, Field(ge=1, le=10_000)] = 3
     rate: Annotated[float, Field(gt=0)] | None = None
     """Fill rate in records per second; None: as fast as possible."""
+    until_stopped: bool = False
+    """Fill and process concurrently until stopped."""
+    duplicates: Cause | None = None
+    """Cause of duplicate payments, in the scenario totals; None: no duplicates."""
+
+
+class PlanFields(DeliveryPlan, FaultsPlan, FillPlan):
+    """The fields of a plan, each valid on its own. A file has all of them on one level."""
+
+    scenario: Annotated[str, AfterValidator(_scenario)] = next(iter(SCENARIOS))
     trigger: Literal["micro_batch", "real_time"] = "micro_batch"
     """real_time: Spark hands each record over as it comes (docs/REAL-TIME.md)."""
-    commit_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = COMMIT_INTERVAL_MS
-    """In real time: a transaction ends this long after its first input, or when it is full."""
     real_time_batch_s: Annotated[int, Field(ge=5, le=86_400)] | None = None
     """In real time: seconds until Spark ends a batch and starts the next, with a pause. None: 60 if
     the run continues until stopped, else 5."""
-    until_stopped: bool = False
-    """Fill and process concurrently until stopped."""
-    transaction_timeout_ms: Annotated[int, Field(ge=1000, le=900_000)] = TRANSACTION_TIMEOUT_MS
-    offsets_forced: bool = False
-    """Continue at the group's offset, even if the journal shows that it was moved."""
     judged: bool = True
     """Whether the run ends with a verdict."""
     reader: bool = False
@@ -267,8 +302,6 @@ class PlanFields(BaseModel):
     checkpoints: Annotated[str, AfterValidator(_url)] | None = None
     """URL of a folder for the checkpoints, which hold the state of a stateful stage. None: with the
     run, in the home."""
-    duplicates: Cause | None = None
-    """Cause of duplicate payments, in the scenario totals; None: no duplicates."""
     deduplicate_s: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
     """Seconds of deduplication in the scenario totals: drop a payment if its id occurred at most
     this long before, by the payments' own time."""
@@ -280,6 +313,16 @@ class PlanFields(BaseModel):
     topic, partition, offset, timestamp and headers; key and value are text."""
 
     @property
+    def sink_options(self) -> dict[str, str]:
+        """The sink's options that a plan sets, under their own names: `attemptsMax` is
+        `attempts_max`. None leaves an option to the sink."""
+        names = (*DeliveryPlan.model_fields, *FaultsPlan.model_fields)
+        values = {name: getattr(self, name) for name in names}
+        return {
+            to_camel(name): _option(value) for name, value in values.items() if value is not None
+        }
+
+    @property
     def batch_s(self) -> int:
         """Seconds of a real-time batch. A bounded run has few rows after a failure to show it."""
         return self.real_time_batch_s or (BATCH_S if self.until_stopped else BATCH_LEAST_S)
@@ -288,3 +331,10 @@ class PlanFields(BaseModel):
     def fills(self) -> bool:
         """Whether the run fills its sources."""
         return self.source.topic is None
+
+
+def _option(value: Any) -> str:
+    """Return a field's value as Spark takes options."""
+    if isinstance(value, tuple):
+        return " ".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

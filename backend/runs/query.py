@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import re
-import shutil
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import ArrayType, MapType, StructType
 
+from topicproof.backend.contracts.expressions import spark_sql
 from topicproof.backend.errors import (
     Fenced,
     OffsetMissing,
@@ -35,15 +29,15 @@ from topicproof.backend.faults.injecting import (
 )
 from topicproof.backend.faults.injecting_table import InjectingDatabaseSink
 from topicproof.backend.history.run_state import Names
-from topicproof.backend.judging.expressions import spark_sql
 from topicproof.backend.kafka.client_configs import spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.records_source import OVERFLOW
+from topicproof.backend.runs.checkpoints import usable_checkpoint
 from topicproof.backend.runs.plan import RunPlan, refused
 from topicproof.backend.runs.real_time import SourceEnds, look_at_brokers
 from topicproof.backend.runs.scenarios import Stage, Work, as_text
-from topicproof.backend.services.spark import server_gone
+from topicproof.backend.services.spark_session import server_gone
 from topicproof.backend.sink.entries import GenerationBegun
 from topicproof.backend.sink.journal import append_to_journal, read_journal
 from topicproof.backend.sink.outputs import REMEDY_SHUFFLED
@@ -52,13 +46,12 @@ from topicproof.backend.sink.real_time import FOLLOWED, Pace
 from topicproof.backend.sink.stateful import batches_topic
 from topicproof.backend.sink.table import committed_offsets, set_generation
 from topicproof.backend.sink.task_watch import RealTimeQuery, error_named
-from topicproof.backend.storage import in_storage, listed, remove
 from topicproof.validators.finding import Bounds, Guarantee
 from topicproof.validators.spark_errors import OUT_OF_MEMORY, data_error, exhausted, first_line
+from topicproof.validators.spark_plans import explained_plan
 
 POLL_S = 0.2
 TRIGGER = "100 milliseconds"
-_EXPLAINING = threading.Lock()
 Query = StreamingQuery | RealTimeQuery
 
 
@@ -257,7 +250,11 @@ def read_source(
         # In a stateful stage each shuffle partition writes one transaction per batch, and there are
         # as many shuffle partitions as source partitions.
         **(
-            {"maxOffsetsPerTrigger": str(plan.per_transaction * sum(map(len, offsets.values())))}
+            {
+                "maxOffsetsPerTrigger": str(
+                    plan.records_per_transaction * sum(map(len, offsets.values()))
+                )
+            }
             if stage.stateful
             else {}
         ),
@@ -279,27 +276,9 @@ def transform(source: DataFrame, stage: Stage, work: Work) -> DataFrame:
     return stage.transform(source, work)
 
 
-def drop_unbegun(spark: SparkSession, checkpoint: str) -> None:
-    """Remove a checkpoint that holds no complete batch, if it is here or in the storage.
-
-    A query that is stopped while it writes its first batch leaves half a file. Spark then refuses
-    the checkpoint (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). Nothing is lost: the position is the
-    group's offset.
-    """
-    url = urlsplit(checkpoint)
-    offsets = Path(unquote(url.path)) / "offsets"
-    unbegun = offsets.is_dir() and not any(batch.name.isdecimal() for batch in offsets.iterdir())
-    if url.scheme == "file" and unbegun:
-        shutil.rmtree(offsets.parent)
-    if in_storage(spark, checkpoint):
-        batches = listed(f"{checkpoint}/offsets")
-        if batches and not any(name.isdecimal() for name in batches):
-            remove(checkpoint)
-
-
 def start_query(prepared: PreparedStage, cluster: Cluster, plan: RunPlan, checkpoint: str) -> Query:
     names = prepared.names
-    drop_unbegun(prepared.rows.sparkSession, checkpoint)
+    checkpoint = usable_checkpoint(prepared.rows.sparkSession, checkpoint)
     options = {
         **{f"kafka.{name}": value for name, value in cluster.address.client.items()},
         "kafka.bootstrap.servers": prepared.bootstrap or cluster.address.bootstrap,
@@ -308,21 +287,8 @@ def start_query(prepared: PreparedStage, cluster: Cluster, plan: RunPlan, checkp
         "transactionalIdPrefix": names.prefix,
         "journal": names.journal,
         "generation": str(begin_generation(cluster, names)),
-        "offsetsForced": str(plan.offsets_forced).lower(),
         "sourceIsolation": plan.source.isolation,
-        "guarantee": plan.guarantee,
-        "idempotence": str(plan.idempotence).lower(),
-        "acks": plan.acks,
-        "lineage": plan.lineage,
-        "recordsPerTransaction": str(plan.per_transaction),
-        "commitIntervalMs": str(plan.commit_interval_ms),
-        "transactionTimeoutMs": str(plan.transaction_timeout_ms),
-        "attemptsMax": str(plan.attempts_max),
-        "abortProbability": str(plan.abort_probability),
-        "seed": str(plan.seed),
-        "faults": " ".join(plan.faults),
-        "byHand": str(plan.by_hand).lower(),
-        "slowMotionMs": str(plan.slow_motion_ms),
+        **plan.sink_options,
         "checkpointLocation": checkpoint,
     }
     if names.dead_letters is not None:
@@ -449,11 +415,7 @@ def require_no_speculation(spark: SparkSession) -> None:
 def require_no_shuffle(rows: DataFrame) -> None:
     """Raises ShuffledInput if rows of one source partition would be spread over several tasks,
     which loses records."""
-    plan = io.StringIO()
-    # Spark prints its plan only to standard output, which all threads share.
-    with _EXPLAINING, contextlib.redirect_stdout(plan):
-        rows.explain()
-    if re.search(r"\bExchange\b", plan.getvalue()):
+    if re.search(r"\bExchange\b", explained_plan(rows)):
         raise ShuffledInput(f"The stream is shuffled before the sink. {REMEDY_SHUFFLED}")
 
 

@@ -1,8 +1,9 @@
 """A read_committed reader that runs alongside the pipeline and records its polls: the witness of
 timely reads.
 
-It belongs to no group, starts at the end of the existing sinks, and advances only by polling. After
-each poll it asks for the last stable offsets of the partitions received. Its account goes into the
+It belongs to no group, starts at the end of the existing sinks, and advances only by polling. It
+measures what has arrived before it polls: a record that is too large ends its session. After each
+poll it asks for the last stable offsets of the partitions received. Its account goes into the
 run's folder as Parquet every few seconds, so a killed run loses little of it. A resumed run starts
 a new reader session.
 """
@@ -25,9 +26,11 @@ import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from topicproof.backend.errors import TopicproofError
-from topicproof.backend.kafka.client_configs import READ_COMMITTED, consumer_config
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, fetch_limits
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.validators.finding import Bounds
+from topicproof.backend.kafka.consumers import record_consumer
+from topicproof.backend.kafka.log import rawlog
+from topicproof.validators.finding import Bounds, PartitionBounds
 from topicproof.validators.merged_topics import split
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,8 @@ CATCH_UP_S = 20.0
 """Seconds that the reader may take after the pipeline to receive all stable records."""
 POLL_RECORDS = 10_000
 POLL_S = 0.2
+LIMITS = fetch_limits(2**16)
+"""Little at once: what arrives during a poll is fetched with the rest, unmeasured."""
 
 
 class Polled(NamedTuple):
@@ -91,6 +96,12 @@ class Reader:
         self.begin = begin
         self.folder = folder
         self.session = uuid.uuid4().hex[:8]
+        self.next: dict[Place, int] = dict(begin)
+        """Where the reader goes on."""
+        self.measured: dict[Place, int] = dict(begin)
+        """Records below these offsets are not too large to read."""
+        self.unread: set[Place] = set()
+        """Partitions whose measured records it has not received yet."""
         self.rows: list[Polled] = []
         self.count = 0
         self.kept = 0
@@ -99,8 +110,7 @@ class Reader:
         """Read until `stop`, then until all stable records are received. An error ends the session
         but not the run: the account keeps the records received until then."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        group = f"{self.session}-reader"
-        consumer = Consumer(consumer_config(self.cluster.address, group, READ_COMMITTED))
+        consumer = record_consumer(self.cluster.address, READ_COMMITTED, LIMITS)
         try:
             self._read(consumer, stop)
         except (KafkaException, TopicproofError) as error:
@@ -110,46 +120,63 @@ class Reader:
             self._keep()
 
     def _read(self, consumer: Consumer, stop: threading.Event) -> None:
-        consumer.assign(
-            [
-                TopicPartition(topic, partition, offset)
-                for (topic, partition), offset in self.begin.items()
-            ]
-        )
         stable = self._stable(self.begin)
-        for (topic, partition), offset in self.begin.items():
-            self._add(0, (topic, partition), offset, offset - 1, stable[topic, partition])
+        for place, offset in self.begin.items():
+            self._add(0, place, offset, offset - 1, stable[place])
         ends: dict[Place, int] = {}
-        reached: dict[Place, int] = {}
         deadline, kept_at, poll = 0.0, time.monotonic(), 0
-        while True:
-            if stop.is_set() and not deadline:
-                ends, deadline = self._stable(self.begin), time.monotonic() + CATCH_UP_S
-            if deadline and all(reached.get(place, -1) >= end for place, end in ends.items()):
-                return
-            if deadline and time.monotonic() > deadline:
-                return
-            poll += 1
-            received = consumer.consume(POLL_RECORDS, POLL_S)
-            for place, offset in self._hear(poll, received):
-                reached[place] = max(reached.get(place, -1), offset)
-            if time.monotonic() - kept_at > KEEP_S:
-                self._keep()
-                kept_at = time.monotonic()
+        with rawlog.connect(self.cluster.address) as log:
+            while True:
+                if stop.is_set() and not deadline:
+                    ends, deadline = self._stable(self.begin), time.monotonic() + CATCH_UP_S
+                if deadline and all(self.next[place] >= end for place, end in ends.items()):
+                    return
+                if deadline and time.monotonic() > deadline:
+                    return
+                if not self.unread and not self._measure(log, consumer):
+                    time.sleep(POLL_S)
+                    continue
+                poll += 1
+                self._hear(poll, consumer.consume(POLL_RECORDS, POLL_S))
+                if not self.unread:
+                    consumer.unassign()
+                if time.monotonic() - kept_at > KEEP_S:
+                    self._keep()
+                    kept_at = time.monotonic()
 
-    def _hear(self, poll: int, received: list[Message]) -> Iterator[tuple[Place, int]]:
-        """Record a poll. Yields each partition whose end it reached, with the offset."""
+    def _measure(self, log: rawlog.Connection, consumer: Consumer) -> bool:
+        """Measure what has arrived, and assign it to the consumer. Returns whether there is
+        something. Raises RecordTooLarge."""
+        for topic in sorted({topic for topic, _ in self.begin}):
+            news = tuple(
+                PartitionBounds(p.partition, measured, p.hw, p.hw)
+                for p in self.cluster.bounds(topic).partitions
+                if p.hw > (measured := self.measured.get((topic, p.partition), p.hw))
+            )
+            if news:
+                log.scan(topic, Bounds(topic, news), readable=True)
+            for p in news:
+                self.unread.add((topic, p.partition))
+                self.measured[topic, p.partition] = p.hw
+        consumer.assign([TopicPartition(*place, self.next[place]) for place in self.unread])
+        return bool(self.unread)
+
+    def _hear(self, poll: int, received: list[Message]) -> None:
+        """Record a poll."""
         offsets: dict[Place, list[int]] = {}
         for message in received:
             error = message.error()
-            topic, partition, offset = message.topic(), message.partition(), message.offset()
-            if error is not None:
-                if error.code() == KafkaError._PARTITION_EOF and topic is not None:
-                    yield (topic, partition or 0), offset or 0
-                elif error.fatal():
-                    raise KafkaException(error)
-                continue
-            offsets.setdefault((str(topic), int(partition or 0)), []).append(int(offset or 0))
+            place = str(message.topic()), int(message.partition() or 0)
+            offset = int(message.offset() or 0)
+            if error is None:
+                offsets.setdefault(place, []).append(offset)
+                self.next[place] = offset + 1
+            elif error.code() == KafkaError._PARTITION_EOF and place in self.next:
+                self.next[place] = max(self.next[place], offset)
+                self.unread.discard(place)
+            elif error.fatal():
+                raise KafkaException(error)
+        self.unread = {place for place in self.unread if self.next[place] < self.measured[place]}
         if offsets:
             stable = self._stable(offsets)
             for place, received_offsets in offsets.items():

@@ -27,9 +27,9 @@ from topicproof.backend.errors import (
     UsageError,
 )
 from topicproof.backend.history.run_state import Names
-from topicproof.backend.kafka.client_configs import READ_COMMITTED
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, FetchLimits
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.reading import open_consumer, read_range
+from topicproof.backend.kafka.reading import measure, open_consumer, receive
 from topicproof.backend.sink.entries import Entry
 from topicproof.backend.sink.journal import JournalReader
 from topicproof.backend.sink.position import journalled
@@ -110,6 +110,8 @@ class SourceEnds:
         self.journal = JournalReader(cluster.address, names.journal)
         self.entries: list[Entry] = []
         self.last: dict[tuple[str, int], int] = {}
+        self.limits: dict[tuple[str, int], FetchLimits] = {}
+        """What lies before the ends is measured once: offsets of a group only rise."""
         self.committed_at: float | None = None
         """When the group's offsets were first seen at the end."""
 
@@ -139,9 +141,14 @@ class SourceEnds:
 
     def _holds_record(self, source: str, partition: int) -> bool:
         place = (source, partition)
-        span = {partition: (self.last.get(place, 0), self.ends[place])}
-        with open_consumer(self.cluster.address, source, self.isolation) as consumer:
-            return any(message is not None for message in read_range(consumer, source, span))
+        address, span = (
+            self.cluster.address,
+            {partition: (self.last.get(place, 0), self.ends[place])},
+        )
+        if place not in self.limits:
+            self.limits[place] = measure(address, source, span)
+        with open_consumer(address, source, self.isolation, self.limits[place]) as consumer:
+            return any(True for _ in receive(consumer, source, span))
 
     def _declared(self) -> bool:
         for (source, partition), offset in self.last.items():

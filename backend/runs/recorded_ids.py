@@ -7,20 +7,23 @@ machine, sees that the source was deleted and made again since.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.history.store import History
+from topicproof.backend.kafka.client_configs import READ_UNCOMMITTED
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.origin import fetch_origin
-from topicproof.backend.sink.entries import RunTopics
-from topicproof.backend.sink.journal import JournalReader
+from topicproof.backend.kafka.reading import read_records
+from topicproof.backend.sink.entries import RunTopics, decode
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.question import Question
 
 JOURNAL_SUFFIX = "-journal"
+TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
+"""An id as Kafka's tools print it: 16 bytes in base64. It is quoted in verdicts."""
 RUNS_MAX = 1_000
 """The latest runs of the history that are looked through."""
 
@@ -42,7 +45,9 @@ def outdated_ids(history: History, address: Address, question: Question) -> Mapp
             continue
         for source in sources:
             before, now = recorded.get(source), present[source]
-            if before is not None and now is not None and before != now:
+            if before is None or TOPIC_ID.fullmatch(before) is None:
+                continue
+            if now is not None and before != now:
                 outdated[source] = before
     return outdated
 
@@ -57,19 +62,23 @@ def _records(
         if run.kind == "run" and set(topics) & set(run.facts.topic_ids):
             journals.add(run.facts.journal)
             yield run.facts.topic_ids
-    for name in Cluster(address).topics():
+    cluster = Cluster(address)
+    for name in cluster.topics():
         prefix = name.removesuffix(JOURNAL_SUFFIX)
         of_these = any(topic.startswith(f"{prefix}-") for topic in topics)
         if name.endswith(JOURNAL_SUFFIX) and of_these and name not in journals:
-            yield _first_entry(address, name)
+            yield _first_entry(cluster, name)
 
 
-def _first_entry(address: Address, journal: str) -> Mapping[str, str | None]:
-    """Return the ids in the first entry of a journal. Empty for journals of earlier versions, for
-    journals that this client may not read, and for topics that only have such a name."""
+def _first_entry(cluster: Cluster, journal: str) -> Mapping[str, str | None]:
+    """Return the ids in the first entry of a journal, whose other records are not looked at. Empty
+    for journals of earlier versions, for journals that this client may not read, and for topics
+    that only have such a name."""
     try:
-        with closing(JournalReader(address, journal)) as reader:
-            entry = next(reader.news(), None)
-    except (ClusterError, ValueError, LookupError, TypeError, AttributeError):
+        start, end = next((p.start, p.hw) for p in cluster.bounds(journal).partitions)
+        first = {0: (start, min(start + 1, end))}
+        records = read_records(cluster.address, journal, READ_UNCOMMITTED, first)
+        entries = [decode(record.value() or b"") for record in records]
+    except (ClusterError, ValueError):
         return {}
-    return entry.ids if isinstance(entry, RunTopics) else {}
+    return entries[0].ids if entries and isinstance(entries[0], RunTopics) else {}

@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from confluent_kafka import Message
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 
+from topicproof.backend.contracts.expressions import DECIMAL_TEXT, spark_sql
 from topicproof.backend.errors import UsageError
 from topicproof.backend.history.run_state import DEAD_LETTERS, StageVerdict
-from topicproof.backend.judging.expressions import DECIMAL_TEXT, spark_sql
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs import totals, windows
 from topicproof.backend.runs.download_limits import Limits
@@ -211,7 +210,7 @@ def as_text(rows: DataFrame) -> DataFrame:
 
 def _evaluated(rows: DataFrame, work: Work) -> DataFrame:
     # Imported late: most plans have no expression.
-    from topicproof.backend.judging.expressions import spark_sql
+    from topicproof.backend.contracts.expressions import spark_sql
 
     # Cast to text first: a number has no bytes of its own.
     key_and_value = (

@@ -7,9 +7,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from topicproof.backend.address import Address, Sides
+from topicproof.backend.contracts.contract import Contract
 from topicproof.backend.errors import UsageError
-from topicproof.backend.formats.formats import Formats
-from topicproof.backend.judging.contract import Contract
+from topicproof.backend.formats.formats import Formats, SideFormats
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.settings import Settings, read_settings
 
@@ -36,7 +36,7 @@ class SideSettings:
         return [Cluster(side) for side in (sink, self.other) if side is not None]
 
     @contextmanager
-    def formats(self) -> Iterator[tuple[Formats, Formats | None]]:
+    def formats(self) -> Iterator[SideFormats]:
         """Give the formats of the sink, and those of the source if it has a registry of its own."""
         with closing(Formats(self.sink.registry, self.sink.avro_files)) as formats:
             source_registry = None if self.source is None else self.source.registry
@@ -45,10 +45,10 @@ class SideSettings:
                 or source_registry is None
                 or source_registry == self.sink.registry
             ):
-                yield formats, None
+                yield SideFormats(formats)
                 return
             with closing(Formats(source_registry, self.source.avro_files)) as others:
-                yield formats, others
+                yield SideFormats(formats, others)
 
 
 def settings_of_sides(

@@ -8,12 +8,11 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
+from topicproof.backend.address import Sides
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.history.run_state import Names, StageVerdict
-from topicproof.backend.judging.capture import committed_offsets
 from topicproof.backend.judging.capture_store import (
     ABORTED,
     COMMITTED,
@@ -24,24 +23,24 @@ from topicproof.backend.judging.capture_store import (
     empty,
     read_capture,
 )
-from topicproof.backend.judging.judge import conclude, judge_topics
+from topicproof.backend.judging.judge import JudgeOptions, conclude, judge_topics
 from topicproof.backend.judging.log_scan import scan_log, source_options
 from topicproof.backend.judging.table_check import judge_table
+from topicproof.backend.kafka.coordination.unstable import committed_offsets
 from topicproof.backend.kafka.origin import topic_names
 from topicproof.backend.runs.context import Context
 from topicproof.backend.runs.query import committed_of
 from topicproof.backend.runs.reader import FOLDER, read_account
 from topicproof.backend.runs.scenarios import Stage, scenario
+from topicproof.backend.sink.delivery_options import OFF
 from topicproof.backend.sink.journal import read_journal
-from topicproof.backend.sink.options import OFF
 from topicproof.backend.sink.position import journalled
 from topicproof.backend.storage import keep_in
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.expectation import merge
 from topicproof.validators.expected import Expected
 from topicproof.validators.finding import Bounds, Guarantee, Origin, Outcome, Witness
-from topicproof.validators.lineage.chain import through
-from topicproof.validators.lineage.identity import Identity, with_lineage
+from topicproof.validators.lineage.identity import Identity, through, with_lineage
 from topicproof.validators.merged_topics import join, split
 from topicproof.validators.question import Question
 from topicproof.validators.readings import Readings, read
@@ -252,18 +251,16 @@ def judge_stage(
         of: topic_id for of, topic_id in context.run.facts.topic_ids.items() if of in of_stage
     }
     if names.database is not None:
-        return judge_table(
-            spark,
-            context.cluster,
-            url=names.database,
-            table=names.sink,
+        question = Question(
             source=source,
-            folder=folder,
+            sink=names.sink,
             guarantee=guarantee,
             run=context.run.id,
             not_processed=not_processed,
-            attachments=_attachments(context),
             topic_ids=topic_ids,
+        )
+        return judge_table(
+            spark, context.cluster, names.database, question, folder, _attachments(context)
         )
     sinks = join([context.cluster.bounds(sink) for sink in names.sinks])
     begun = context.run.facts.sink_from
@@ -286,17 +283,12 @@ def judge_stage(
         group=names.group,
         topic_ids=topic_ids,
     )
-    return judge_topics(
-        spark,
-        context.services.address,
-        question,
-        folder,
-        _attachments(context),
-        run_accounts=RunAccounts(
-            journal=read_journal(context.cluster.address, names.journal),
-            polled=read_account(context.folder / FOLDER, sinks),
-        ),
+    accounts = RunAccounts(
+        journal=read_journal(context.cluster.address, names.journal),
+        polled=read_account(context.folder / FOLDER, sinks),
     )
+    options = JudgeOptions(_attachments(context), run_accounts=accounts)
+    return judge_topics(spark, Sides(context.services.address), question, folder, options)
 
 
 def _group_offsets(

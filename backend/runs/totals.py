@@ -17,19 +17,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pandas as pd
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Window, functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from topicproof.backend.errors import ClusterError
-from topicproof.backend.kafka.client_configs import (
-    READ_COMMITTED,
-    REQUEST_TIMEOUT_MS,
-    consumer_config,
-)
+from topicproof.backend.kafka.client_configs import READ_COMMITTED
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.reading import read_records
 
 PAYMENT = "id string, account string, cents bigint, at timestamp"
 PLACE = ["topic", "partition", "offset"]
@@ -139,36 +134,23 @@ def current_totals(cluster: Cluster, sink: str) -> list[Balance]:
     """Read the last total of every account from a sink of ours, with the sum of its distinct
     payments. Sorted by account.
 
-    Raises ClusterError, TopicError.
+    Raises ClusterError; TopicError, also RecordTooLarge.
     """
-    left = {p.partition for p in cluster.bounds(sink).partitions}
-    consumer = Consumer(consumer_config(cluster.address, f"{sink}-totals", READ_COMMITTED))
-    consumer.assign([TopicPartition(sink, partition, OFFSET_BEGINNING) for partition in left])
+    spans = {p.partition: (p.start, p.lso) for p in cluster.bounds(sink).partitions}
     balances: dict[str, Balance] = {}
     identities: set[tuple[str, str]] = set()
-    try:
-        while left:
-            message = consumer.poll(REQUEST_TIMEOUT_MS / 1000)
-            error = message.error() if message is not None else None
-            if message is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
-                raise ClusterError(
-                    f"Topic {sink} could not be read{': ' + error.str() if error else ' in time'}."
-                )
-            if error is not None:
-                left.discard(message.partition() or 0)
-                continue
+    for message in read_records(cluster.address, sink, READ_COMMITTED, spans):
+        try:
             fields = json.loads(message.value() or b"")
-            name, identity = fields["account"], (fields["account"], fields["id"])
+            name, identity, cents = fields["account"], fields["id"], fields["cents"]
             before = balances.get(name, Balance(name, 0, 0, 0))
-            due = before.due_cents + (0 if identity in identities else fields["cents"])
-            identities.add(identity)
+            due = before.due_cents + (0 if (name, identity) in identities else cents)
+            identities.add((name, identity))
             balances[name] = Balance(name, fields["total"], before.payments + 1, due)
-    except (KafkaException, ValueError, KeyError, TypeError) as error:
-        raise ClusterError(
-            f"Topic {sink} holds records that are not totals, or cannot be read: {error}."
-        ) from error
-    finally:
-        consumer.close()
+        except (ValueError, KeyError, TypeError) as error:
+            raise ClusterError(
+                f"Topic {sink} holds records that are not totals: {error}."
+            ) from error
     return [balances[account] for account in sorted(balances)]
 
 

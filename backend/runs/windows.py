@@ -15,34 +15,20 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import pandas as pd
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from confluent_kafka import Message
+from pyspark.sql import DataFrame, functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from topicproof.backend.errors import ClusterError
 from topicproof.backend.history.run_state import StageVerdict
-from topicproof.backend.kafka.client_configs import (
-    READ_COMMITTED,
-    REQUEST_TIMEOUT_MS,
-    consumer_config,
-)
+from topicproof.backend.kafka.client_configs import READ_COMMITTED
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.reading import headers_in
+from topicproof.backend.kafka.reading import as_bytes, headers_in, read_records
 from topicproof.backend.runs.totals import PAYMENT, PLACE
 from topicproof.validators.finding import Outcome
-from topicproof.validators.lineage.headers import LINEAGE_HEADER
+from topicproof.validators.lineage.compact import lineage_of
 
 WINDOW_S = 60
 BY_EVENT_TIME, BY_CLOCK = "by-event-time", "by-clock"
@@ -111,8 +97,8 @@ def count_text(account: str, window: str, count: int) -> bytes:
 def check_values(cluster: Cluster, topics: Mapping[str, str]) -> dict[str, StageVerdict]:
     """Check the counts, by the scenario's name of a sink.
 
-    This process counts again from what a read_committed consumer receives. Raises ClusterError,
-    TopicError.
+    This process counts again from what a read_committed consumer receives. Raises ClusterError;
+    TopicError, also RecordTooLarge.
     """
     due: dict[str, bytes] = {}
     counts_so_far: Counter[tuple[str, str]] = Counter()
@@ -127,8 +113,8 @@ def check_values(cluster: Cluster, topics: Mapping[str, str]) -> dict[str, Stage
         )
     looked_at = wrong = 0
     for message in _read(cluster, topics[BY_EVENT_TIME]):
-        headers: dict[str, Any] = dict(headers_in(message))
-        place = bytes(headers.get(LINEAGE_HEADER, b"")).decode().rpartition("/")[0]
+        lineage = lineage_of((name, as_bytes(value)) for name, value in headers_in(message))
+        place = "" if lineage is None else "{}/{}/{}".format(*lineage)
         looked_at += 1
         wrong += due.get(place) != message.value()
     holds = Outcome.UNKNOWN if not looked_at else Outcome.VIOLATED if wrong else Outcome.HOLDS
@@ -146,22 +132,7 @@ def check_values(cluster: Cluster, topics: Mapping[str, str]) -> dict[str, Stage
 
 def _read(cluster: Cluster, topic: str) -> Iterator[Message]:
     """Yield a topic's messages, partition by partition, in offset order."""
-    for partition in [p.partition for p in cluster.bounds(topic).partitions]:
-        consumer = Consumer(consumer_config(cluster.address, f"{topic}-values", READ_COMMITTED))
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
-        try:
-            while True:
-                message = consumer.poll(REQUEST_TIMEOUT_MS / 1000)
-                error = message.error() if message is not None else None
-                if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                    break
-                if message is None or error is not None:
-                    raise ClusterError(
-                        f"Topic {topic} could not be"
-                        f" read{': ' + error.str() if error else ' in time'}."
-                    )
-                yield message
-        except KafkaException as error:
-            raise ClusterError(f"Topic {topic} could not be read: {error}.") from error
-        finally:
-            consumer.close()
+    for p in cluster.bounds(topic).partitions:
+        yield from read_records(
+            cluster.address, topic, READ_COMMITTED, {p.partition: (p.start, p.lso)}
+        )

@@ -30,8 +30,7 @@ from topicproof.backend.errors import SetupError, TopicproofError, UsageError
 from topicproof.backend.interpreter import python_environment
 from topicproof.backend.services.jars import BROKER, SPARK, ensure_jars, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
-from topicproof.backend.services.peers import is_own, stopped_process
-from topicproof.backend.services.processes import require_open_files
+from topicproof.backend.services.processes import is_own, require_open_files, stopped_process
 from topicproof.backend.services.spark import EmbeddedSpark, given_remote
 from topicproof.backend.settings import (
     BROKER_START_TIMEOUT_S,

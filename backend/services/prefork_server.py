@@ -28,8 +28,8 @@ from typing import Never
 
 import psutil
 
-from topicproof.backend.services.peers import is_own
 from topicproof.backend.services.prefork_client import LENGTH_BYTES
+from topicproof.backend.services.processes import is_own
 
 MODULES = (
     "pyspark.sql.connect.session",

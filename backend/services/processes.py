@@ -1,4 +1,5 @@
-"""Child processes of the services: their start, end and ports."""
+"""Child processes of the services: their start, end and ports; and the process at the other end of
+a Unix socket."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import resource
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +24,7 @@ from topicproof.backend.settings import JAVA_VERSION_MIN, STOP_TIMEOUT_S
 from topicproof.backend.waiting import ask_until
 
 LOG_LINES_SHOWN = 40
+LOOPBACK_TIMEOUT_S = 0.5
 OPEN_FILES, OPEN_FILES_MIN = 4_096, 512
 """How many files a process should be able to open, and the least that is enough for small runs."""
 
@@ -131,9 +134,16 @@ def free_ports(count: int) -> list[int]:
 
 def listens(port: int) -> bool:
     """Return whether anything listens on this loopback port."""
-    with socket.socket() as probe:
-        probe.settimeout(0.5)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    try:
+        connect_once("127.0.0.1", port, LOOPBACK_TIMEOUT_S)
+    except OSError:
+        return False
+    return True
+
+
+def connect_once(host: str, port: int, timeout_s: float) -> None:
+    """Connect to a port, and say nothing. Raises OSError if nothing listens there."""
+    socket.create_connection((host, port), timeout_s).close()
 
 
 def connects(pid: int, port: int, to: int) -> bool:
@@ -180,3 +190,33 @@ def java_version(command: str) -> int:
     if match is None:
         raise SetupError(f"{command} does not print its version. {REMEDY}")
     return int(match.group(1))
+
+
+_CREDENTIALS = struct.Struct("3i")
+"""Linux's `struct ucred`: process, user, group."""
+
+
+def _credentials(connection: socket.socket) -> tuple[int, int, int] | None:
+    """Return process, user and group of the other end; None elsewhere than on Linux."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return None
+    return _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
+
+
+def is_own(connection: socket.socket) -> bool:
+    """Return whether the other end belongs to this user, or to root. Elsewhere than on Linux, the
+    permissions of the socket's folder are the only check."""
+    credentials = _credentials(connection)
+    return credentials is None or credentials[1] in (os.getuid(), 0)
+
+
+def stopped_process(connection: socket.socket) -> int | None:
+    """Return the process that listens at the other end if a signal has stopped it; else None."""
+    credentials = _credentials(connection)
+    try:
+        if credentials and psutil.Process(credentials[0]).status() == psutil.STATUS_STOPPED:
+            return credentials[0]
+    except psutil.NoSuchProcess:
+        return None
+    return None

@@ -71,7 +71,7 @@ class Batcher:
         # the transaction.
         begin = record = weight = size = 0
         while begin < offsets.size:
-            heavy = weight + self.sink.records_per_transaction - self.weight
+            heavy = weight + self.sink.delivery.records_per_transaction - self.weight
             large = size + self.sink.bytes_per_transaction - self.size
             full = min(
                 int(np.searchsorted(new.weights, heavy)), int(np.searchsorted(new.sizes, large))

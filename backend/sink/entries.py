@@ -6,13 +6,23 @@ Nothing here asks Kafka; backend/sink/journal.py writes and reads the topic.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from math import isfinite
 from typing import Any, get_origin, get_type_hints
 
 EVERY_PARTITION = -1
-ENTRY_BYTES_MAX = 1_000_000
+ENTRY_BYTES_MAX = 100_000
+NAME_MAX = 1_000
+"""Characters of a name: a topic's has at most 249, and our transactional ids are built of it."""
+SENTENCES = {"reason", "said", "error"}
+SENTENCE_MAX = 4_000
+"""A longer sentence is cut; a longer name is refused, because what is left would name another."""
+LONGS = {"next_offset", "sequence"}
+LONG_MAX, NUMBER_MAX = 2**63 - 1, 2**31 - 1
+"""What Kafka and Spark have room for: an offset or a sequence, and any other number."""
 
 
 class Declared(StrEnum):
@@ -170,22 +180,25 @@ _KINDS: dict[str, type[Entry]] = {
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
+HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 _TYPES = {kind: get_type_hints(kind) for kind in _NAMES}
 
 
 def encode(entry: Entry) -> bytes:
-    return json.dumps({"kind": _NAMES[type(entry)], **asdict(entry)}).encode()
+    return json.dumps({"kind": _NAMES[type(entry)], **_with_cut_sentences(asdict(entry))}).encode()
 
 
 def decode(value: bytes) -> Entry:
-    """Parse an entry. Raises ValueError for anything that `encode` does not write: whoever may
-    write to the topic can append to it."""
+    """Parse an entry. Raises ValueError for anything that `encode` does not write, in its type or
+    its size: whoever may write to the topic can append to it, and what is read here is added up,
+    kept in the history, and shown."""
     if len(value) > ENTRY_BYTES_MAX:
         raise ValueError(f"it has more than {ENTRY_BYTES_MAX:,} bytes")
     try:
         fields: dict[str, Any] = json.loads(value)
         kind = _KINDS[fields.pop("kind")]
+        fields = _with_cut_sentences(fields)
         if kind is TransactionEnded:
             fields["outcome"] = Declared(fields["outcome"])
         elif kind is FaultReport:
@@ -194,9 +207,20 @@ def decode(value: bytes) -> Entry:
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it is no entry of a journal ({type(error).__name__})") from error
     for name, of in _TYPES[kind].items():
-        if not _has_type(getattr(entry, name), of):
+        value = getattr(entry, name)
+        if not _has_type(value, of):
             raise ValueError(f"its field {name} has another type")
+        characters = SENTENCE_MAX if name in SENTENCES else NAME_MAX
+        if not _is_bounded(value, characters, LONG_MAX if name in LONGS else NUMBER_MAX):
+            raise ValueError(f"its field {name} is larger than any of ours")
     return entry
+
+
+def _with_cut_sentences(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value[:SENTENCE_MAX] if name in SENTENCES and isinstance(value, str) else value
+        for name, value in fields.items()
+    }
 
 
 def _has_type(value: object, of: Any) -> bool:
@@ -207,6 +231,19 @@ def _has_type(value: object, of: Any) -> bool:
     if isinstance(value, bool):
         return of is bool
     return isinstance(value, int | float if of is float else of)
+
+
+def _is_bounded(value: object, characters: int, highest: int) -> bool:
+    """Return whether a value of the right type can be judged, added up, and written as UTF-8."""
+    if isinstance(value, dict):
+        texts = (text for pair in value.items() for text in pair if text is not None)
+        return all(_is_bounded(text, characters, highest) for text in texts)
+    if isinstance(value, str):
+        # JSON can name half of a surrogate pair, which no file and no database takes.
+        return len(value) <= characters and HALF_PAIR.search(value) is None
+    if isinstance(value, float):
+        return isfinite(value)
+    return not isinstance(value, int) or EVERY_PARTITION <= value <= highest
 
 
 def last_attempt(

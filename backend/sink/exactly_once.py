@@ -68,21 +68,13 @@ Options, with their defaults:
 - `transactionalIdPrefix` (required): `<prefix>-<source topic>-<partition>` is the transactional id.
 - `sourceIsolation` (read_committed): how the rows were read, or read_uncommitted.
 - `guarantee` (exactly_once): or at_least_once, or at_most_once.
-- `idempotence` (true): whether the producer of at_least_once is idempotent.
-- `acks` (all): of at_most_once; 0 for a producer that waits for no answer.
-- `lineage` (record): headers on each record name its input and transaction. off: no headers.
-- `recordsPerTransaction` (1000), `bytesPerTransaction` (64000000): a transaction ends at the input
-  that reaches either.
-- `commitIntervalMs` (20): only in real time (backend/sink/real_time.py): a transaction also ends
-  this long after its first input.
-- `transactionTimeoutMs` (60000): after this the coordinator aborts an abandoned transaction.
-- `attemptsMax` (10): how often a transaction is tried before the task gives up.
+- `bytesPerTransaction` (64000000): a transaction ends at the input that reaches this size.
+- `recordsPerTransaction`, `attemptsMax` and all others of the delivery, with their defaults, are
+  declared in backend/sink/delivery_options.py: `attempts_max` there is `attemptsMax` here.
 - `journal` (none): the topic for the sink's declarations. Without it, a moved group offset goes
   undetected, and in real time a failed task is noticed late.
 - `generation` (none): the number of this start of the query. Workers of earlier starts end
   (position.next_generation).
-- `offsetsForced` (false): continue at the group's offset, even if the journal shows that it was
-  moved.
 - `deadLetters` (none): exactly_once: the topic for inputs whose output the brokers refuse. Without
   it the sink stops.
 """

@@ -7,20 +7,11 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import Any
 
-from confluent_kafka import (
-    OFFSET_INVALID,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from topicproof.backend.errors import Fenced, NotDelivered, OffsetMissing, SinkError, SourceGap
-from topicproof.backend.kafka.client_configs import (
-    READ_COMMITTED,
-    REQUEST_TIMEOUT_MS,
-    consumer_config,
-)
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, REQUEST_TIMEOUT_MS, fetch_limits
+from topicproof.backend.kafka.consumers import record_consumer
 from topicproof.backend.sink.batcher import Contents
 from topicproof.backend.sink.journal import read_journal
 from topicproof.backend.sink.outputs import REMEDY_SHUFFLED
@@ -36,6 +27,9 @@ from topicproof.backend.sink.task import SinkTask
 JOURNAL_TAIL = 5_000
 """A writer looks for its own last entry in this many entries at the journal's end."""
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
+HOLE_LIMITS = fetch_limits(2**16)
+"""A worker measures nothing, as it has no kafka-python. It looks at one record that Spark has read,
+so it fetches little, and nothing ahead."""
 
 
 class GroupPosition:
@@ -52,7 +46,7 @@ class GroupPosition:
         try:
             answer = self.committed()
         except OffsetMissing:
-            if not self.task.sink.offsets_forced or self.recorded is None:
+            if not self.task.sink.delivery.offsets_forced or self.recorded is None:
                 raise
             return self.recorded
         text = answer.metadata or ""
@@ -119,7 +113,8 @@ class GroupPosition:
         if sink.journal is None:
             return None
         return journalled(
-            self.task.hooks.entries or read_journal(sink.address, sink.journal, JOURNAL_TAIL),
+            self.task.hooks.entries
+            or read_journal(sink.address, sink.journal, JOURNAL_TAIL, on_worker=True),
             self.task.name,
         )
 
@@ -128,7 +123,7 @@ class GroupPosition:
         offsetsForced is set."""
         if self.recorded is None or agree(position, self.recorded):
             return False
-        if not self.task.sink.offsets_forced:
+        if not self.task.sink.delivery.offsets_forced:
             raise moved(self.task.sink.group, self.task.where, position.offset, self.recorded)
         return True
 
@@ -171,7 +166,7 @@ class GroupPosition:
 
     def _consumer(self, isolation: str) -> Consumer:
         sink = self.task.sink
-        consumer = Consumer(consumer_config(sink.address, sink.group, isolation))
+        consumer = record_consumer(sink.address, isolation, HOLE_LIMITS, sink.group)
         self._opened.callback(consumer.close)
         return consumer
 

@@ -62,8 +62,9 @@ class Hooks(Protocol):
         """Act on a step. `inputs` are the transaction's first offset and the one after its last;
         `flush` sends queued records."""
 
-    def before_commit(self, sequence: int, attempt: int, flush: Callable[[], None]) -> None:
-        """Act after the outputs are sent. Raises TransactionAborted to abort this attempt."""
+    def maybe_abort(self, sequence: int, attempt: int, flush: Callable[[], None]) -> None:
+        """Abort this attempt, or let it go on. Called between outputs and offset, whichever the
+        guarantee sends first. Raises TransactionAborted."""
 
     def take_extra_value(self) -> bytes | None:
         """Return the value of an extra record for the first input of this attempt, or None."""
@@ -108,7 +109,7 @@ class NoHooks:
     ) -> None:
         pass
 
-    def before_commit(self, sequence: int, attempt: int, flush: Callable[[], None]) -> None:
+    def maybe_abort(self, sequence: int, attempt: int, flush: Callable[[], None]) -> None:
         pass
 
     def take_extra_value(self) -> bytes | None:

@@ -1,33 +1,36 @@
-"""The sinks' checked options. backend/sink/exactly_once.py lists them."""
+"""The sinks' checked options. backend/sink/exactly_once.py lists them; those of the delivery are
+declared in backend/sink/delivery_options.py."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
-from topicproof.backend.kafka.client_configs import (
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    TRANSACTION_TIMEOUT_MS,
-)
+from topicproof.backend.kafka.client_configs import READ_COMMITTED
 from topicproof.backend.properties.names import others as require_names
+from topicproof.backend.sink.delivery_options import OPTIONS, DeliveryOptions, Option
 from topicproof.validators.finding import Guarantee
 
 FORMAT = "kafka-transactional"
-COMMIT_INTERVAL_MS = 20
-LINGER_MS, REAL_TIME_LINGER_MS = 50, 1
+REAL_TIME_LINGER_MS = 1
 """In real time, requests with records leave while the offset is being sent, not after it. At 1,000
 records/s latency is a sixth shorter, and at 20,000 records/s it is the same."""
 BATCH_S, BATCH_LEAST_S = 60, 5
 """Seconds of a real-time batch by default, and the least that Spark allows."""
-RECORD, OFF = "record", "off"
+Isolation = Literal["read_committed", "read_uncommitted"]
 PACKED = "packed"
 PACKED_REMOVED = (
     "packed was removed. Write record, which names the input in headers of each record, or off"
 )
 """What plans and sinks answer to an option of earlier versions."""
+
+
+_BYTES = Option("bytes_per_transaction", int, 64_000_000, "As records_per_transaction, in bytes.")
+_GENERATION = Option("generation", int, 0, "The number of this start of the query.", least=0)
+"""Options of the sink that no plan sets."""
 
 
 @dataclass(frozen=True)
@@ -41,27 +44,23 @@ class SinkOptions:
     prefix: str
     source_isolation: str
     guarantee: Guarantee
-    idempotence: bool
-    acks: str
-    lineage: str
-    """RECORD: each record's headers name its input. OFF: none of our headers."""
-    records_per_transaction: int
+    delivery: DeliveryOptions
     bytes_per_transaction: int
-    commit_interval_ms: int
-    """Only in real time: milliseconds from a transaction's first input to its commit."""
-    transaction_timeout_ms: int
-    attempts_max: int
     journal: str | None
     generation: int
     """0 if generations are not counted."""
-    offsets_forced: bool
     dead_letters: str | None
-    linger_ms: int = LINGER_MS
-    """How long the client of a transaction waits for more records before it sends a request."""
+    client_defaults: Mapping[str, int | str] = field(default_factory=dict)
+    """Settings of Kafka's producer, with underscores for dots, that an option replaces."""
 
     @property
     def address(self) -> Address:
         return Address(self.bootstrap, self.client)
+
+    @property
+    def client_settings(self) -> dict[str, int | str]:
+        """Settings of Kafka's producer, with underscores for dots, under any guarantee."""
+        return {**self.client_defaults, **self.delivery.client_settings}
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -100,20 +99,15 @@ class SinkOptions:
             group=_required(by_name, "group"),
             prefix=_required(by_name, "transactionalIdPrefix"),
             source_isolation=_one_of(
-                by_name, "sourceIsolation", [READ_COMMITTED, READ_UNCOMMITTED], READ_COMMITTED
+                by_name, "sourceIsolation", get_args(Isolation), READ_COMMITTED
             ),
             guarantee=guarantee,
-            idempotence=_one_of(by_name, "idempotence", ["true", "false"], "true") == "true",
-            acks=_one_of(by_name, "acks", ["all", "0"], "all"),
-            lineage=_one_of(by_name, "lineage", [RECORD, OFF], RECORD),
-            records_per_transaction=_whole(by_name, "recordsPerTransaction", 1000),
-            bytes_per_transaction=_whole(by_name, "bytesPerTransaction", 64_000_000),
-            commit_interval_ms=_whole(by_name, "commitIntervalMs", COMMIT_INTERVAL_MS),
-            transaction_timeout_ms=_whole(by_name, "transactionTimeoutMs", TRANSACTION_TIMEOUT_MS),
-            attempts_max=_whole(by_name, "attemptsMax", 10),
+            delivery=DeliveryOptions(
+                **{name: _value(by_name, option) for name, option in OPTIONS.items()}
+            ),
+            bytes_per_transaction=_value(by_name, _BYTES),
             journal=by_name.get("journal"),
-            generation=_whole(by_name, "generation", 0, 0),
-            offsets_forced=_one_of(by_name, "offsetsForced", ["true", "false"], "false") == "true",
+            generation=_value(by_name, _GENERATION),
             dead_letters=by_name.get("deadletters"),
         )
 
@@ -124,17 +118,8 @@ _OPTIONS = (
     "transactionalIdPrefix",
     "sourceIsolation",
     "guarantee",
-    "idempotence",
-    "acks",
-    "lineage",
-    "recordsPerTransaction",
-    "bytesPerTransaction",
-    "commitIntervalMs",
-    "transactionTimeoutMs",
-    "attemptsMax",
+    *(option.sink_name for option in (*OPTIONS.values(), _BYTES, _GENERATION)),
     "journal",
-    "generation",
-    "offsetsForced",
     "deadLetters",
     # What Spark gives by itself; the name of the query comes from a Declarative Pipeline.
     "checkpointLocation",
@@ -157,8 +142,17 @@ def _one_of(by_name: Mapping[str, str], name: str, choices: Sequence[str], defau
     return text
 
 
-def _whole(by_name: Mapping[str, str], name: str, default: int, least: int = 1) -> int:
-    text = by_name.get(name.lower(), str(default))
-    if not text.isdigit() or int(text) < least:
-        raise UsageError(f"{FORMAT}: {name} is {text!r}; it must be a whole number from {least}.")
+def _value(by_name: Mapping[str, str], option: Option) -> Any:
+    """Return an option's value, of its type. Raises UsageError."""
+    name = option.sink_name
+    text = by_name.get(name.lower())
+    if text is None:
+        return option.default
+    if option.choices:
+        choice = _one_of(by_name, name, option.choices, "")
+        return choice == "true" if option.type is bool else choice
+    if not text.isdigit() or int(text) < option.least:
+        raise UsageError(
+            f"{FORMAT}: {name} is {text!r}; it must be a whole number from {option.least}."
+        )
     return int(text)

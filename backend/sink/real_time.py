@@ -34,8 +34,7 @@ from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from topicproof.backend.errors import UsageError
 from topicproof.backend.sink.hooks import MakeHooks, NoHooks
@@ -96,7 +95,7 @@ def start_real_time(
     `checkpointLocation` is a new folder at each start, `startingOffsets` are the group's offsets.
     """
     require_columns(rows.schema)
-    sink = replace(SinkOptions.parse(options), linger_ms=REAL_TIME_LINGER_MS)
+    sink = replace(SinkOptions.parse(options), client_defaults={"linger_ms": REAL_TIME_LINGER_MS})
     by_name = {name.lower(): value for name, value in options.items()}
     if "checkpointlocation" not in by_name:
         raise UsageError(f"{FORMAT}: the option checkpointLocation is required.")
@@ -276,11 +275,11 @@ def _write_until_end(
 ) -> PartitionWriter | None:
     """Commit by size and by time until no more rows come. Returns the writer if there were rows."""
     writer: PartitionWriter | None = None
-    interval_s, due_at = sink.commit_interval_ms / 1000, 0.0
+    interval_s, due_at = sink.delivery.commit_interval_ms / 1000, 0.0
     while True:
         waiting = 0 if writer is None else writer.batcher.inputs
         left_s = max(0.0, due_at - time.monotonic()) if waiting else None
-        least = sink.records_per_transaction if waiting >= TAKEN_AT_ONCE else 1
+        least = sink.delivery.records_per_transaction if waiting >= TAKEN_AT_ONCE else 1
         batches = buffer.take(left_s, least)
         came_at = buffer.since
         if batches is None:

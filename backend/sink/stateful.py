@@ -54,6 +54,7 @@ from pyspark.sql.types import StructType
 from topicproof.backend.errors import CheckpointMismatch, SparkError
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.sink.batcher import Contents
+from topicproof.backend.sink.delivery.protocol import BatchInputs
 from topicproof.backend.sink.group import GroupPosition
 from topicproof.backend.sink.hooks import MakeHooks, NoHooks
 from topicproof.backend.sink.options import SinkOptions
@@ -208,9 +209,8 @@ class BatchWriter(TransactionWriter):
     ) -> None:
         task = SinkTask(sink, hooks, batches, partition)
         self.batches = BatchPosition(task, query, batch)
-        self.places: list[bytes] = []
-        """`topic/partition/offset` of the inputs, which are numbered here."""
-        delivery = delivery_of(task, self.batches, self.places.__getitem__)
+        self.inputs = BatchInputs(task)
+        delivery = delivery_of(task, self.batches, self.inputs)
         self.reached = BatchReceipt(task.source, 0, 0, 0, 0)
         super().__init__(task, self.batches, delivery, self.reached)
         self.outputs: list[Output] = []
@@ -222,19 +222,19 @@ class BatchWriter(TransactionWriter):
             *(batch.column(name).to_pylist() for name in ("topic", "partition", "offset")),
             strict=True,
         )
-        first = len(self.places)
+        first = len(self.inputs.rows)
         for topic, partition, offset in places:
-            self.places.append(f"{topic}/{partition}/{offset}".encode())
+            self.inputs.append(topic, partition, offset)
             ends = self.reached.reached.setdefault(topic, {})
             ends[partition] = max(ends.get(partition, 0), offset + 1)
         # `outputs_of` speaks of offsets, which are ambiguous among several source partitions.
-        numbered = pa.array(range(first, len(self.places)), pa.int64())
+        numbered = pa.array(range(first, len(self.inputs.rows)), pa.int64())
         batch = batch.set_column(batch.schema.get_field_index("offset"), "offset", numbered)
         for output in outputs_of(batch, self.task.sink.topic).records:
             number, index, sink, key, value, _headers = output
             self.outputs.append(output)
             parts = (
-                b"%b/%d" % (self.places[number], index),
+                b"%b/%d" % (self.inputs.place(number), index),
                 sink.encode(),
                 key or b"",
                 value or b"",
@@ -245,7 +245,7 @@ class BatchWriter(TransactionWriter):
             self.sum += int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
 
     def finish(self) -> Receipt:
-        batch, inputs = self.batches.batch, len(self.places)
+        batch, inputs = self.batches.batch, len(self.inputs.rows)
         total = f"{self.sum % SUM_MODULUS:016x}"
         if self.position.offset == batch:
             # The sink waits for this batch. Otherwise it has it, and this is a replay.

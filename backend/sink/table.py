@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -20,6 +22,7 @@ from sqlalchemy import (
     delete,
     insert,
     inspect,
+    make_url,
     select,
     update,
 )
@@ -29,6 +32,9 @@ from topicproof.backend.errors import SinkError, UsageError
 from topicproof.validators.finding import Guarantee
 
 DATABASE_FORMAT = "database-transactional"
+OF_LIBPQ = ("psycopg", "psycopg2")
+NOT_IN_PLAIN_TEXT = "!password"
+"""Any way to authenticate but that one, in words of libpq 16 and later."""
 LOCK_TIMEOUT_S = 60
 """How long a writer waits for SQLite, which allows one write at a time."""
 FILE_ENDINGS = (".db", ".sqlite", ".sqlite3")
@@ -62,10 +68,18 @@ def rows_of(name: str) -> Table:
 
 
 def connect_database(url: str) -> Engine:
-    """Create an engine. Raises UsageError for a malformed or unknown address."""
+    """Create an engine. Raises UsageError for a malformed or unknown address.
+
+    A plan names the server, and libpq finds the password. So a PostgreSQL server gets no password
+    in plain text, unless PGREQUIREAUTH allows it.
+    """
     try:
-        waits = {"timeout": LOCK_TIMEOUT_S} if url.startswith("sqlite") else {}
-        return create_engine(url, poolclass=NullPool, connect_args=waits)
+        arguments: dict[str, Any] = {}
+        if url.startswith("sqlite"):
+            arguments["timeout"] = LOCK_TIMEOUT_S
+        elif make_url(url).get_dialect().driver in OF_LIBPQ:
+            arguments["require_auth"] = os.environ.get("PGREQUIREAUTH") or NOT_IN_PLAIN_TEXT
+        return create_engine(url, poolclass=NullPool, connect_args=arguments)
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
         raise UsageError(
             f"{DATABASE_FORMAT}: the option url is not a database address that SQLAlchemy knows,"

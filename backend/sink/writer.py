@@ -24,20 +24,19 @@ from topicproof.backend.errors import (
     TransactionAborted,
 )
 from topicproof.backend.sink.batcher import Batcher, Contents
-from topicproof.backend.sink.delivery.protocol import Delivery
+from topicproof.backend.sink.delivery.protocol import Delivery, Inputs, PartitionInputs
 from topicproof.backend.sink.delivery.transactional import ExactlyOnce
 from topicproof.backend.sink.delivery.without_transactions import AtLeastOnce, AtMostOnce
 from topicproof.backend.sink.entries import Declared, aborts, last_attempt
 from topicproof.backend.sink.group import GroupPosition
 from topicproof.backend.sink.hooks import MakeHooks, Step
-from topicproof.backend.sink.lineage import Place, offset_in
 from topicproof.backend.sink.options import SinkOptions
 from topicproof.backend.sink.outputs import outputs_of
 from topicproof.backend.sink.position import Position
 from topicproof.backend.sink.task import SinkTask
 from topicproof.validators.finding import Guarantee
 
-DELIVERIES: dict[Guarantee, Callable[[SinkTask, GroupPosition, Place], Delivery]] = {
+DELIVERIES: dict[Guarantee, Callable[[SinkTask, GroupPosition, Inputs], Delivery]] = {
     Guarantee.EXACTLY_ONCE: ExactlyOnce,
     Guarantee.AT_LEAST_ONCE: AtLeastOnce,
     Guarantee.AT_MOST_ONCE: AtMostOnce,
@@ -92,7 +91,7 @@ class TransactionWriter:
         # for all of them, and no two attempts have the same number.
         attempt = last_attempt(task.hooks.entries, *place)
         aborted = aborts(task.hooks.entries, *place)
-        while aborted < task.sink.attempts_max:
+        while aborted < task.sink.delivery.attempts_max:
             attempt += 1
             self.delivery.prepare(contents)
             try:
@@ -126,7 +125,7 @@ class TransactionWriter:
             return
         raise AttemptsExhausted(
             f"Transaction {contents.sequence} of {task.where} was aborted"
-            f" {task.sink.attempts_max} times, as often"
+            f" {task.sink.delivery.attempts_max} times, as often"
             f" as the plan allows; its {contents.inputs} inputs from offset {contents.first} on are"
             " not in the sink."
         )
@@ -175,9 +174,9 @@ class PartitionWriter(TransactionWriter):
                 raise
 
 
-def delivery_of(task: SinkTask, group: GroupPosition, place: Place) -> Delivery:
+def delivery_of(task: SinkTask, group: GroupPosition, inputs: Inputs) -> Delivery:
     """Return the delivery into Kafka for the sink's guarantee."""
-    return DELIVERIES[task.sink.guarantee](task, group, place)
+    return DELIVERIES[task.sink.guarantee](task, group, inputs)
 
 
 def partition_writer(
@@ -185,4 +184,4 @@ def partition_writer(
 ) -> PartitionWriter:
     task = SinkTask(sink, hooks, topic, partition)
     group = GroupPosition(task)
-    return PartitionWriter(task, group, delivery_of(task, group, offset_in(task.source)))
+    return PartitionWriter(task, group, delivery_of(task, group, PartitionInputs(task)))

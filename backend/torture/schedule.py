@@ -24,10 +24,10 @@ from topicproof.backend.matrix.promises import PROMISES, Damage, Promise
 from topicproof.backend.sink.options import PACKED, PACKED_REMOVED
 from topicproof.validators.finding import Guarantee
 
-_ALONE = frozenset({"none", "produce-overtaken"})
+NEVER_DRAWN = frozenset({"none", "produce-overtaken"})
 """Troubles that are never drawn: none, and one that needs transactions of 30,000 records."""
 _PROMISES = {one.name: one for one in PROMISES if one.like is None}
-_TROUBLES = {one.name: one for one in TABLE if one.name not in _ALONE}
+_TROUBLES = {one.name: one for one in TABLE if one.name not in NEVER_DRAWN}
 _GHOST, _RESTART = "ghost-offset", "restart-"
 _STRIKES = re.compile(r"transaction=\d+")
 _SIZES = ("records", "partitions", "per_transaction")

@@ -77,13 +77,16 @@ class Identity:
     """A person, as far as somebody vouches for them."""
 
     name: str
-    """For people to read. Only issuer and subject identify a person."""
+    """For people to read. Only the issuer, with its names below, identifies a person."""
     issuer: str
     """Who vouches: the provider's URL, or the proxy's header; empty without a login."""
     subject: str
     """The issuer's name of the person, which never changes."""
     roles: frozenset[Role]
     how: How
+    person: str = ""
+    """What the issuer calls the person in each of its clients (`openid.person`). The subject may
+    differ from client to client (OpenID Connect Core 8.1). Empty: the login does not say."""
 
     @property
     def authenticated(self) -> bool:
@@ -103,8 +106,10 @@ class Identity:
 
     def is_same_person(self, other: Identity) -> bool:
         """Return whether both are one person. Without a login nobody can tell."""
-        both = self.authenticated and other.authenticated
-        return both and (self.issuer, self.subject) == (other.issuer, other.subject)
+        if not (self.authenticated and other.authenticated) or self.issuer != other.issuer:
+            return False
+        has_one_name = bool(self.person) and self.person == other.person
+        return has_one_name or self.subject == other.subject
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as sign-offs and the audit log keep them. An unauthenticated person has
@@ -117,6 +122,8 @@ class Identity:
             "subject": self.subject,
             "roles": sorted(self.roles),
             "how": str(self.how),
+            # Left out where there is none: sign-offs from before are hashed without it.
+            **({"person": self.person} if self.person else {}),
         }
 
 
@@ -133,7 +140,7 @@ def read_identity(fields: Mapping[str, Any]) -> Identity:
             return unauthenticated(str(fields["name"]))
         roles = frozenset(map(Role, fields["roles"]))
         name, issuer, subject = (str(fields[key]) for key in ("name", "issuer", "subject"))
-        return Identity(name, issuer, subject, roles, how)
+        return Identity(name, issuer, subject, roles, how, str(fields.get("person", "")))
     except (KeyError, TypeError) as error:
         raise ValueError(f"no identity: {error}") from error
 

@@ -17,13 +17,7 @@ from typing import TYPE_CHECKING
 
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.settings import Settings
-from topicproof.backend.trust.keys import (
-    PublicKey,
-    SigningKey,
-    read_public,
-    read_secret,
-    verifies,
-)
+from topicproof.backend.trust.keys import PublicKey, SigningKey, read_public, read_secret, verifies
 
 if TYPE_CHECKING:
     from securesystemslib.signer import Signer

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -67,7 +68,7 @@ def read_keyring(settings: Settings) -> Keyring:
     if shared is not None and not shared.is_dir():
         raise UsageError(f"The folder of trusted keys {shared} does not exist.")
     keys = [
-        KnownKey(key_id(public), path.stem, public)
+        KnownKey(key_id(public), _usable_name(path.stem), public)
         for folder in keyring_folders(settings)
         for path in sorted(folder.glob("*.pem"))
         for public in [read_public(path)]
@@ -100,8 +101,7 @@ def import_key(settings: Settings, path: Path, name: str) -> KnownKey:
     """Trust a public key from now on. Raises UsageError for a file that has none, a name that is
     taken, and a revoked key."""
     public = read_public(path)
-    if not _NAME.fullmatch(name) or name.startswith("."):
-        raise UsageError(f"The name {name!r} has other characters than letters, digits and . @ + -")
+    _usable_name(name)
     key = KnownKey(key_id(public), name, public)
     before = read_keyring(settings).get(key.id)
     if before is not None and before.revoked is not None:
@@ -113,6 +113,16 @@ def import_key(settings: Settings, path: Path, name: str) -> KnownKey:
         raise UsageError(f"{name} has a key already. Choose another name, or revoke that key.")
     _write(target, public_pem(public))
     return key
+
+
+def _usable_name(name: str) -> str:
+    """Return the name of somebody's key. Raises UsageError for one with other characters, and for
+    one that says it is ours: `verify` tells by this name who vouches."""
+    if not _NAME.fullmatch(name) or name.startswith("."):
+        raise UsageError(f"The name {name!r} has other characters than letters, digits and . @ + -")
+    if " ".join(unicodedata.normalize("NFKC", name).casefold().split()) in (OWN, OWN_BEFORE):
+        raise UsageError(f"A trusted key is named {name!r}, as only our own is. Rename it.")
+    return name
 
 
 def revoke(settings: Settings, which: str, reason: str) -> KnownKey:
@@ -148,7 +158,10 @@ def revoke(settings: Settings, which: str, reason: str) -> KnownKey:
         if key.revoked is not None
     }
     _write(path, json.dumps(entries, indent=1, ensure_ascii=False) + "\n")
-    (trust_folder(settings) / TRUSTED / f"{revoked.name}.pem").unlink(missing_ok=True)
+    # A key of the shared folder may have the name of another one here.
+    file = trust_folder(settings) / TRUSTED / f"{revoked.name}.pem"
+    if file.exists() and key_id(read_public(file)) == revoked.id:
+        file.unlink()
     if mine and settings.signing_key is None and settings.signing_uri is None:
         key_path(settings).unlink()
     return revoked

@@ -29,18 +29,19 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
-from pydantic import Field as FieldInfo
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field as FieldInfo, ValidationError
 
 from topicproof.backend.errors import NotPermitted, UsageError
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import How, Identity, Role, cleaned
 from topicproof.backend.trust.keys import read_secret, require_own
 from topicproof.backend.trust.masking import Field, Mask, parse_field
-from topicproof.backend.yaml_fields import Subject, YamlFields, read_yaml
+from topicproof.backend.yaml_fields import Subject, YamlFields, read_yaml, why_refused
 
 HOURS = 12.0
-LOGIN_FIELDS = Subject("login", "fields, for example `openid: {issuer: https://login.example}`")
+LOGIN_FIELDS = Subject(
+    "login", "fields, for example `openid: {issuer: https://login.example}`", is_settings=True
+)
 """How long a login lasts, unless the file says otherwise."""
 CLOCKS_DIFFER_S = 60
 """How far a provider's clock may be ahead of ours."""
@@ -57,6 +58,7 @@ class _OpenId(BaseModel):
     client_secret_file: Path | None = None
     address: _Text | None = None
     device_client_id: _Text | None = None
+    person: _Text | None = None
     scope: _Text = "openid profile email"
 
 
@@ -111,8 +113,16 @@ class Provider:
     """URL of the dashboard, as browsers open it."""
     device_client_id: str
     """The public client of the command line."""
+    person: str | None = None
+    """The claim that names a person alike in all clients; None: nobody said. The subject may differ
+    from client to client."""
     scope: str = "openid"
     """What to ask the provider for: some give groups only for a scope of their own."""
+
+    @property
+    def knows_people(self) -> bool:
+        """Whether one person cannot seem to be two."""
+        return self.person is not None or self.client_id == self.device_client_id
 
     @property
     def metadata_url(self) -> str:
@@ -189,8 +199,7 @@ def read_login(path: Path) -> Login:
         model = _LoginFields.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
-        why = "there is no such field" if first["type"] == "extra_forbidden" else first["msg"]
-        why = why.removeprefix("Value error, ")
+        why = "there is no such field" if first["type"] == "extra_forbidden" else why_refused(first)
         raise _wrong(fields, first["loc"], why) from error
     if (model.openid is None) == (model.proxy is None):
         raise UsageError(f"The login {path} needs either openid or proxy.")
@@ -216,7 +225,9 @@ def _provider(fields: YamlFields, openid: _OpenId) -> Provider:
         secret = read_secret(fields.path.parent / openid.client_secret_file.expanduser())
     address = openid.address and openid.address.rstrip("/")
     device = openid.device_client_id or openid.client_id
-    return Provider(openid.issuer, openid.client_id, secret, address, device, openid.scope)
+    return Provider(
+        openid.issuer, openid.client_id, secret, address, device, openid.person, openid.scope
+    )
 
 
 def _proxy(fields: YamlFields, proxy: _Proxy) -> Proxy:
@@ -259,7 +270,24 @@ def identity_of_claims(login: Login, claims: Mapping[str, Any], how: How, now_s:
     names = (claims.get(key) for key in ("name", "preferred_username", "email", "sub"))
     name = cleaned(str(next(filter(None, names))))
     roles = login.roles(_groups(claims, login.claim))
-    return _with_role(Identity(name, provider.issuer, subject, roles, how))
+    person = _person(claims, provider.person)
+    return _with_role(Identity(name, provider.issuer, subject, roles, how, person))
+
+
+def _person(claims: Mapping[str, Any], claim: str | None) -> str:
+    """Return the value of the claim that names a person; empty without one. Raises NotPermitted."""
+    if claim is None:
+        return ""
+    value = claims.get(claim)
+    if not isinstance(value, str) or not value:
+        raise NotPermitted(
+            f"The provider gives no claim {claim}, which openid.person of the login names."
+        )
+    if claim == "email" and claims.get("email_verified") is not True:
+        raise NotPermitted(
+            "The provider has not verified the address of this login, and openid.person names it."
+        )
+    return value
 
 
 def identity_of_headers(login: Login, headers: Mapping[str, str]) -> Identity:

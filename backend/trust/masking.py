@@ -23,6 +23,8 @@ from typing import Any
 
 from topicproof.backend.trust.identity import Identity, Role
 from topicproof.validators.finding import JOINED_BY
+from topicproof.validators.lineage.compact import COMPACT_HEADER
+from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 
 MASKED = b"(masked)"
 BYTES_MAX, VALUES_MAX = 4_000_000, 50_000
@@ -101,6 +103,9 @@ def masked_headers(headers: Headers, fields: Sequence[Field]) -> Headers:
     """Return the headers without what `fields` mask."""
     every = any(field.part == "headers" for field in fields)
     names = {field.path[0] for field in fields if field.part == "header"}
+    if names & {LINEAGE_HEADER, TRANSACTION_HEADER}:
+        # One header has the content of both now, and a mask of then still hides it.
+        names.add(COMPACT_HEADER)
     return tuple((name, MASKED if every or name in names else value) for name, value in headers)
 
 

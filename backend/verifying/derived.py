@@ -12,7 +12,7 @@ import filecmp
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,15 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
+from topicproof.backend.contracts.expressions import stored_sql
 from topicproof.backend.errors import EvidenceError, TopicproofError
-from topicproof.backend.evidence.findings import CSV, PARQUET, SCHEMA, Place, write_csv
+from topicproof.backend.evidence.findings import CSV, PARQUET, ROWS, SCHEMA, Place, write_csv
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.evidence.junit import JUNIT, write_junit
 from topicproof.backend.evidence.manifest import MANIFEST, Manifest
 from topicproof.backend.evidence.page import PAGE, page_time, write_page
 from topicproof.backend.evidence.read_limits import read_json
 from topicproof.backend.evidence.signed import read_signoffs
-from topicproof.backend.judging.expressions import stored_sql
 from topicproof.backend.storage import sent
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.expected import Expected
@@ -42,9 +42,23 @@ from topicproof.validators.report import Report
 CONTRACT, PLAN = "contract.yaml", "plan.json"
 OLD_PAGE = f"{PAGE} is of an earlier version, so it does not say which sign-offs are signed."
 RAW_CSV = "findings-raw.csv"
-WORDED = ("why", "transaction", "identity")
-"""Fields in words, which differ from version to version. Earlier ones named no identity, and no
-transaction that the records themselves did not name."""
+WORDED = ("why", "transaction", "identity", "story", "next_step")
+"""Fields in words, which differ from version to version. Earlier ones told no story, and named no
+identity, and no transaction that the records themselves did not name."""
+_SPELLED = (
+    "match",
+    "value",
+    "offsets",
+    "require",
+    "warn",
+    "retained",
+    "filter_unchecked",
+    "source_fields",
+    "sink_fields",
+)
+"""Terms that are compared in another spelling (`compared_terms`)."""
+_IMPLIED = ("repeats", "losses", "compared", "group")
+"""Terms that follow from others, or from the guarantee. A group is compared by its offsets."""
 SENTENCES_MAX = 20
 SHOWN_MAX = 80
 
@@ -67,9 +81,22 @@ def report_contradictions(text: str, report: Report, judged: Report) -> list[str
     if not same_version(report):
         before, after = _without_sentences(before), _without_sentences(after)
     sentences = list(_compared(before, after, ""))
+    if same_version(report):
+        sentences += _unknown_versions(report)
     if not sentences and text != f"{report.to_json()}\n" and same_version(report):
         sentences = ["it is not the text that Topicproof writes for its content."]
     return _few([f"{REPORT}: {sentence}" for sentence in sentences])
+
+
+def _unknown_versions(report: Report) -> list[str]:
+    """Return a sentence for each name among the versions that no Topicproof writes: the page shows
+    them all."""
+    from topicproof.backend.judging.judge import versions  # late, as below
+
+    return [
+        f"versions has {_shown(name)}, which Topicproof does not write."
+        for name in report.versions.keys() - versions().keys()
+    ]
 
 
 def same_version(report: Report) -> bool:
@@ -139,7 +166,7 @@ def asked_contradictions(evidence: Path, question: Question) -> list[str]:
 
 def _judged(question: Question) -> dict[str, Any]:
     sinks = (question.sink, *question.also)
-    terms = _terms(
+    terms = compared_terms(
         question.guarantee, question.identity, question.expected, question.order, question.agreed
     )
     return {"source": _names(question.source), "sink": sinks, "first sink": question.sink, **terms}
@@ -150,14 +177,16 @@ def _as_spark_gets_it(text: str | None) -> str | None:
     return None if text is None else stored_sql(text)
 
 
-def _terms(
+def compared_terms(
     guarantee: Guarantee,
     identity: Identity,
     expected: Expected,
     order: Order,
     agreed: ContractTerms,
 ) -> dict[str, Any]:
-    """Return the terms of a question as comparable values."""
+    """Return the terms of a question as comparable values. A term that is spelled in no other way
+    is compared as it is, under its own name."""
+    names = [field.name for field in fields(agreed) if field.name not in {*_SPELLED, *_IMPLIED}]
     return {
         "guarantee": str(guarantee),
         "identity": str(identity),
@@ -172,10 +201,9 @@ def _terms(
         "group": agreed.offsets is not None,
         "require": agreed.require,
         "range": "retained" if agreed.retained else "whole",
-        "unique": agreed.unique,
         "filtered": "unchecked" if agreed.filter_unchecked else None,
-        "warn.pending": agreed.warn.pending,
-        "warn.aborted_share": agreed.warn.aborted_share,
+        **{f"warn.{name}": limit for name, limit in asdict(agreed.warn).items()},
+        **{name: getattr(agreed, name) for name in names},
     }
 
 
@@ -185,16 +213,18 @@ def _names(bounds: Bounds) -> tuple[str, ...]:
 
 def _asked_by_contract(path: Path, sink: str, across: bool) -> dict[str, Any]:
     """Read the terms of a contract. Of several sinks, use the one named `sink`, else the first."""
-    from topicproof.backend.judging.contract import (
+    from topicproof.backend.contracts.contract import (
         read_contract,  # late: it imports what judges, which completes evidence
     )
 
-    contracts = read_contract(path, across)[0].each()
+    contracts = read_contract(path, across).each()
     contract = next(
         (candidate for candidate in contracts if sink in candidate.of.names), contracts[0]
     )
     agreed = contract.terms({} if contract.group is not None else None)
-    fixed = _terms(contract.guarantee, contract.by, contract.expected, contract.order, agreed)
+    fixed = compared_terms(
+        contract.guarantee, contract.by, contract.expected, contract.order, agreed
+    )
     return {"source": contract.source.names, "sink": contract.of.names, **fixed}
 
 
@@ -202,17 +232,32 @@ def _asked_by_plan(path: Path) -> dict[str, Any]:
     """Read the terms that the plan of a run or a check fixes."""
     fields = read_json(path)
     if isinstance(fields.get("source", fields.get("sink")), str):
-        terms = {name: fields[name] for name in ("guarantee", "identity") if name in fields}
+        terms = {"guarantee": fields["guarantee"]} if "guarantee" in fields else {}
+        terms |= _identity_terms(fields["identity"]) if "identity" in fields else {}
         if "source" in fields:
             terms["source"] = tuple(fields["source"].split(" + "))
         return {**terms, **({"first sink": fields["sink"]} if "sink" in fields else {})}
     return _asked_by_run(fields)
 
 
+def _identity_terms(identity: Any) -> dict[str, Any]:
+    """Read how the plan of a check matches records. In plans of earlier versions, `key` stands for
+    whatever is matched by its content."""
+    from topicproof.backend.contracts.contract import make_contract  # late, as above
+
+    topics = {"source": {"topic": "source"}, "sink": {"topic": "sink"}}
+    contract = make_contract({**topics, "identity": identity})
+    terms = {"identity": str(contract.by)}
+    if identity in (str(Identity.LINEAGE), str(Identity.KEY)):
+        return terms
+    match = contract.terms(None).match
+    return {**terms, "identity.source": match.source, "identity.sink": match.sink}
+
+
 def _asked_by_run(fields: Mapping[str, Any]) -> dict[str, Any]:
     from topicproof.backend.runs.plan import RunPlan  # late, as above
     from topicproof.backend.runs.scenarios import scenario
-    from topicproof.backend.sink.options import OFF
+    from topicproof.backend.sink.delivery_options import OFF
 
     plan = RunPlan.model_validate(dict(fields))
     terms: dict[str, Any] = {"guarantee": str(plan.guarantee)}
@@ -299,7 +344,9 @@ def _same_rows(
         return False
     if not rows and not pq.read_metadata(judged).num_rows:
         return True
-    before, after = (spark.read.parquet(sent(spark, path)) for path in (in_evidence, judged))
+    before, after = (
+        spark.read.schema(ROWS).parquet(sent(spark, path)) for path in (in_evidence, judged)
+    )
     after = after.where(after["kind"].isin(sorted(kinds)))
     if not sentences:
         before, after = before.drop(*WORDED), after.drop(*WORDED)
@@ -342,12 +389,13 @@ def _without_sentences(value: Any) -> Any:
 
 
 def _by_name(values: Iterable[Any]) -> dict[str, Any]:
-    """Return a list as fields, by kind or by number."""
+    """Return a list as fields, by kind or by number. Each kind after the first of its name gets a
+    name of its own, so that no row hides another."""
     named: dict[str, Any] = {}
     for number, value in enumerate(values):
         fields = value if isinstance(value, dict) else {}
-        name = fields.get("kind", number)
-        named[str(name)] = value
+        name = str(fields.get("kind", number))
+        named[f"{name} (row {number + 1})" if name in named else name] = value
     return named
 
 

@@ -5,10 +5,26 @@ from __future__ import annotations
 import ast
 from functools import partial
 
-from hypothesis import given
-from hypothesis import strategies as some
+import pandas as pd
+import pyarrow as pa
+from hypothesis import given, strategies as some
+from pandas.io.formats.style import Styler
 
 from topicproof.app.session.byte_budget import ByteBudget
+from topicproof.app.topic.tables import (
+    TEXT_MAX,
+    formatted,
+    group_partition_table,
+    group_table,
+    member_table,
+    mirrored_table,
+    share_table,
+)
+from topicproof.backend.kafka.client_configs import READ_COMMITTED
+from topicproof.backend.kafka.coordination.groups import Member
+from topicproof.backend.kafka.coordination.lag import GroupLag, PartitionLag
+from topicproof.backend.kafka.coordination.share import ShareGroup, SharePartition
+from topicproof.backend.kafka.mirror_offsets import Checkpoint
 from topicproof.backend.settings import ROOT
 
 
@@ -70,7 +86,7 @@ def test_what_pages_cache_by_number_is_small() -> None:
         # Clients, connections and themselves.
         *("_history", "_running", "_formats", "_follower", "byte_budget", "freeze"),
         # What clusters say of themselves, and batch headers.
-        *("cluster_view", "cluster_overview", "_newest", "topic_view", "_topics", "_watch"),
+        *("cluster_view", "cluster_overview", "_newest", "topic_view", "_topics", "_watches"),
         *(
             "_coordination",
             "_read_coordinator_log",
@@ -83,3 +99,61 @@ def test_what_pages_cache_by_number_is_small() -> None:
     }
     assert caches.keys() - small == set()
     assert {name for name, options in caches.items() if "max_entries" not in options} == {"freeze"}
+
+
+def test_a_large_table_is_drawn_without_formats() -> None:
+    """Story: somebody commits offsets of 33 groups on a topic of 1,000 partitions. Streamlit
+    refuses a formatted table of more than 262,144 cells, which would end the page for everybody."""
+    small, large = (pd.DataFrame({"a": range(rows), "b": 1_234}) for rows in (10_000, 10_001))
+    assert isinstance(formatted(small, "{:,}"), Styler) and formatted(large, "{:,}") is large
+
+
+def test_a_long_name_takes_little_room_in_a_table() -> None:
+    """Story: one group with a name of 32 kB commits offsets on 1,000 partitions. The page's message
+    was of 66 MB."""
+    table = mirrored_table([Checkpoint("g" * 32_000, "orders", p, 5, 7) for p in range(1_000)])
+    assert list(table.iloc[-1]) == ["g" * TEXT_MAX + "…", 999, 5, 7]
+    assert dict(table.dtypes) == dict(mirrored_table([Checkpoint("g", "orders", 0, 5, 7)]).dtypes)
+
+
+def test_tables_of_a_group_take_little_room_whatever_it_is_called() -> None:
+    """Story: one group, of one client, has names of 32 kB and 1,000 partitions, and a transaction
+    of such a name withholds all of them. Each row of a page's message has these names."""
+    long_name, places = "n" * 32_000, tuple(("orders", p) for p in range(1_000))
+    member = Member(long_name, long_name, long_name, places)
+    lag = GroupLag(
+        group=long_name,
+        kind="consumer",
+        state="Stable",
+        members=(member,),
+        partitions=tuple(
+            PartitionLag(p, 5, member, 0, 7, 7, 7, True, True, long_name, long_name)
+            for _topic, p in places
+        ),
+    )
+    share = ShareGroup(
+        group=long_name,
+        state="Stable",
+        isolation=READ_COMMITTED,
+        members=(member,),
+        partitions=tuple(SharePartition(p, 5, 0, 7, 7, True, long_name) for _topic, p in places),
+    )
+    tables = (
+        group_table([lag]),
+        group_partition_table([lag]),
+        member_table([lag, share], "orders"),
+        share_table([share]),
+    )
+    assert [len(table) for table in tables] == [1, 1_000, 2, 1_000]
+    for table in tables:
+        assert pa.Table.from_pandas(table).nbytes < 2_000 * len(table)
+
+
+def test_only_a_bounded_table_is_formatted() -> None:
+    places = {
+        path.relative_to(ROOT / "app").as_posix()
+        for path in (ROOT / "app").rglob("*.py")
+        if ".style" in path.read_text()
+    }
+    # Both show a page of records or of transactions.
+    assert places == {"topic/tables.py", "topic/transaction_rows.py"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.conftest import OpenPage, texts
-from topicproof.app.shell.page_heading import CHOICE
+from topicproof.app.shell.pages import CHOICE
 from topicproof.backend.history.run_state import Facts, RanOn
 from topicproof.backend.history.store import History
 from topicproof.backend.settings import read_settings

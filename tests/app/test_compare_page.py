@@ -37,6 +37,10 @@ def test_the_sink_of_a_run_at_both_levels(
     assert "Not delivered: its transaction was aborted (marker at" in said
     assert any("Its input was committed at" in button.label for button in app.button)
 
+    headers = dict(app.dataframe[-1].value.to_numpy())
+    assert headers["topicproof: input"].startswith(f"{finished.source}/")
+    assert "topicproof: topic id" in headers and "topicproof: transaction" in headers
+
     table = app.dataframe[-2].value
     assert len(table) <= WINDOW
     aborted = table[table[FATE] == "✕ aborted"]

@@ -81,7 +81,7 @@ def test_a_story_leads_to_what_it_has_shown(finished: Finished) -> None:
         "1 repetition.",
     )
     harm = ways(run, replace(report, findings=(twice,)))[0]
-    assert harm.label == "A record that came twice: partition 1, offset 70"
+    assert harm.label == f"A record that came twice: {finished.sink}-1@70"
     assert harm.params == {"topic": finished.sink, "partition": "1", "offset": "70"}
 
 

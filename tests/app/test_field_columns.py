@@ -3,6 +3,8 @@ them."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import pytest
 
@@ -16,14 +18,16 @@ from topicproof.app.topic.field_columns import (
     offered,
     with_fields,
 )
+from topicproof.backend.formats.decoded import DecodedValue, Format
 from topicproof.validators.json_path import parse_path
 
-VALUES = [
+DOCUMENTS: list[Any] = [
     {"id": 7, "who": {"name": "Ada", "mail": None}, "items": [{"sku": "a"}], "a b": True, "": 1},
     {"id": 1.5, "who": {"name": "x" * 300}, "items": [], "new": "line\n"},
     None,
     ["not", "an", "object"],
 ]
+VALUES = [DecodedValue(document, Format.JSON) for document in DOCUMENTS]
 
 
 def test_fields_of_the_first_values_are_offered() -> None:
@@ -37,7 +41,8 @@ def test_fields_of_the_first_values_are_offered() -> None:
         "$['a b']",
         "$.new",
     ]
-    assert offered([None, "text", 5]) == []
+    scalars = (DecodedValue(document, Format.JSON) for document in (None, "text", 5))
+    assert offered([None, *scalars]) == []
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import OpenPage, texts
 from tests.backend.trust.people import ADA, GRACE
-from topicproof.app.session import access
+from topicproof.app.session import access, reports
 from topicproof.app.session.run_reads import zipped_evidence
+from topicproof.app.verdict import signoff_form
 from topicproof.backend.errors import NotPermitted
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete, evidence_hash
 from topicproof.backend.evidence.manifest import Payloads, manifest_hash
@@ -95,11 +97,22 @@ class Stored:
     settings: Settings
     history: History
 
-    def add(self, report: Report, scenario: str = "squares", state: State = State.DONE) -> Run:
-        run = self.history.create(
-            "run", scenario, {"scenario": scenario, "guarantee": report.guarantee}
-        )
-        self.history.remember(run.id, Facts(source=f"{run.id}-numbers", sink=f"{run.id}-squares"))
+    def add(
+        self,
+        report: Report,
+        scenario: str = "squares",
+        state: State = State.DONE,
+        plan: dict[str, Any] | None = None,
+        facts: Facts | None = None,
+    ) -> Run:
+        """With a `plan` it is a check."""
+        # Only what is a name of a folder is an id; the plan may say anything.
+        name = "".join(filter(str.isalnum, scenario))
+        kind = "run" if plan is None else "check"
+        run_plan = {"scenario": scenario} if plan is None else plan
+        run = self.history.create(kind, name, {"guarantee": report.guarantee, **run_plan})
+        facts = facts or Facts(source=f"{run.id}-numbers", sink=f"{run.id}-squares")
+        self.history.remember(run.id, facts)
         folder = run.folder(self.settings)
         (folder / EVIDENCE / "ledger").mkdir(parents=True)
         mine = replace(report, run=run.id)
@@ -121,6 +134,46 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stored]:
     history = History(settings)
     yield Stored(settings, history)
     history.engine.dispose()
+
+
+@pytest.mark.parametrize("page", ["home", "run", "history", "verdict", "check"])
+def test_a_damaged_row_ends_no_page(open_page: OpenPage, stored: Stored, page: str) -> None:
+    """Story: another hand has written into one row of the history. Each page shows the others."""
+    held, damaged = stored.add(HELD), stored.add(HELD)
+    values = {"progress": "{", "facts": '{"stages": 7}', "plan": "[]", "state": "asleep"}
+    with stored.history.engine.begin() as connection:
+        for column, text in values.items():
+            connection.execute(
+                sa.text(f"update runs set {column} = :text where id = :run"),
+                {"text": text, "run": damaged.id},
+            )
+    app = open_page(page)
+    assert not app.exception
+    if page == "history":
+        ids = [name.rpartition("=")[2] for name in app.dataframe[0].value["run"]]
+        assert held.id in ids
+    if page == "run":
+        app = open_page(page, run=damaged.id)
+        assert not app.exception and "is damaged" in texts(app)
+
+
+def test_an_address_shows_no_verdict_on_another_topic(stored: Stored) -> None:
+    """Story: a link to Compare names a topic, and a run of other topics, which holds."""
+    run = stored.add(HELD)
+
+    def script() -> None:
+        import streamlit as st
+
+        from topicproof.app.session.connection import page_settings
+        from topicproof.app.topic.topic_header import _run_of_address
+
+        judged = _run_of_address(page_settings(), st.query_params["topic"])
+        st.text("none" if judged is None else judged.id)
+
+    for topic, shown in (("payments", "none"), (run.facts.sink, run.id)):
+        app = AppTest.from_function(script)
+        app.query_params["topic"], app.query_params["run"] = topic, run.id
+        assert [text.value for text in app.run().text] == [shown]
 
 
 def test_it_lists_what_the_filters_leave(open_page: OpenPage, stored: Stored) -> None:
@@ -186,6 +239,28 @@ def test_a_check_of_topics_that_move_holds_in_full(open_page: OpenPage, stored: 
     assert "numbers → squares" in texts(app).replace("*", "")
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"identity": {"source": {"json": "$.id"}, "sink": {"header": "order"}}},
+        {"identity": "key", "contract": "orders.yaml"},
+    ],
+    ids=["of today", "of an earlier version"],
+)
+def test_a_verdict_says_what_records_were_matched_by(
+    open_page: OpenPage, stored: Stored, plan: dict[str, Any]
+) -> None:
+    """Story: orders are matched by their ids, not by their keys. Nobody signs that they were
+    matched by key."""
+    text = "{source: {topic: a}, sink: {topic: b}, identity: {source: {json: $.id}, sink:"
+    run = stored.add(TWICE, plan=plan, facts=Facts(source="a", sink="b"))
+    evidence = run.folder(stored.settings) / EVIDENCE
+    (evidence / "contract.yaml").write_text(text + " {header: order}}}")
+    app = open_page("verdict", run=run.id)
+    assert not app.exception
+    assert "records matched by json $.id = header order ·" in texts(app)
+
+
 def test_two_reports_side_by_side(open_page: OpenPage, stored: Stored) -> None:
     """Story: yesterday's run held and today's does not. The page says which finding appeared, and
     by how much."""
@@ -196,6 +271,35 @@ def test_two_reports_side_by_side(open_page: OpenPage, stored: Stored) -> None:
     assert "HOLDS and VIOLATED; Duplicates appeared." in said
     kinds = app.dataframe[-1].value
     assert kinds.iloc[0].tolist() == ["Duplicates", "0 HOLDS", "3 VIOLATED", "appeared"]
+
+
+def test_two_versions_of_a_contract_are_not_compared_as_one(
+    open_page: OpenPage, stored: Stored
+) -> None:
+    """Story: topics are checked by two versions of a contract, and again by the first one. The page
+    sets the two checks of one version beside each other, and says so if the versions differ."""
+    facts = Facts(source="orders", sink="invoices")
+    first, other, again = (
+        stored.add(
+            report,
+            plan={"contract": "orders", "contract_version": version, "identity": identity},
+            facts=facts,
+        )
+        for report, version, identity in (
+            (HELD, 1, {"json": "$.id"}),
+            (TWICE, 2, "key"),
+            (TWICE, 1, {"json": "$.id"}),
+        )
+    )
+    app = open_page("history")
+    assert not app.exception
+    assert [app.selectbox(key=f"history_{side}").value for side in ("before", "after")] == [
+        first.id,
+        again.id,
+    ]
+    assert "not comparable" not in texts(app)
+    across = texts(open_page("history", before=other.id, after=again.id))
+    assert "By different contracts (orders@2, orders@1): not comparable one to one." in across
 
 
 def test_a_pipeline_over_time_has_its_figures_in_a_table(
@@ -285,6 +389,68 @@ def test_a_verdict_is_signed_on_its_page(open_page: OpenPage, stored: Stored) ->
     complete(run.folder(stored.settings) / EVIDENCE, TWICE, {})
     assert "evidence changed" in texts(open_page("verdict", run=run.id))
     assert list(open_page("history").dataframe[0].value["sign-off"]) == [Standing.CHANGED]
+
+
+def test_evidence_that_is_not_on_the_screen_is_not_signed(
+    open_page: OpenPage, stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a run is resumed, and its new evidence is complete: once before its new report is in
+    place, and once after the page has read the old one. The page asks to be loaded anew; then it is
+    signed."""
+    run = stored.add(HELD)
+    folder = run.folder(stored.settings)
+    report = replace(HELD, run=run.id, why="Another part of the input holds.")
+
+    def judged_again(_settings: Settings, _run: Run) -> bool:
+        complete(folder / EVIDENCE, report, {})
+        return False
+
+    def shows_the_old_one() -> bool:
+        app = open_page("verdict", run=run.id)
+        assert not app.exception and "judged again while this page was drawn" in texts(app)
+        assert not [button for button in app.button if button.label == "Sign"]
+        return HELD.why in texts(app)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reports, "hides_parts", judged_again)
+        assert shows_the_old_one()
+    assert shows_the_old_one()
+    (folder / REPORT).write_text(report.to_json())
+    (folder / KEPT).write_text(json.dumps({"evidence": evidence_hash(folder), "caught": ["gap"]}))
+    app = open_page("verdict", run=run.id)
+    _field(app.text_input, "Your name").set_value("Grace Hopper")
+    _field(app.text_area, "Comment").set_value("yes")
+    _field(app.button, "Sign").click()
+    app.run()
+    (entry,) = signoffs(stored.history)
+    assert entry.evidence == manifest_hash(folder / EVIDENCE)
+
+
+def test_waived_findings_lead_to_accepting(
+    open_page: OpenPage, stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: somebody accepts a verdict that is VIOLATED. The page refuses at once, without the
+    self-test. The findings are waived, the page says that nothing is accepted yet, and accepting is
+    what comes next."""
+
+    def no_self_test(*_arguments: object) -> None:
+        raise AssertionError("the self-test takes a while, and the verdict is refused anyway")
+
+    monkeypatch.setattr(signoff_form, "before_signoff", no_self_test)
+    run = stored.add(TWICE)
+    app = open_page("verdict", run=run.id)
+    _field(app.text_input, "Your name").set_value("Grace Hopper")
+    _field(app.button, "Sign").click()
+    app.run()
+    assert not app.exception and "Waive each of these kinds first" in texts(app)
+    _field(app.radio, "Decision").set_value(Decision.WAIVE).run()
+    _field(app.text_input, "Your name").set_value("Grace Hopper")
+    _field(app.text_area, "Comment").set_value("known since May")
+    _field(app.button, "Sign").click()
+    app.run()
+    assert not app.exception and [entry.kind for entry in signoffs(stored.history)] == ["duplicate"]
+    assert "1 kind of finding waived · **not accepted yet**" in texts(app)
+    assert _field(app.radio, "Decision").value == Decision.ACCEPT
 
 
 def test_a_hidden_form_is_not_what_protects(

@@ -41,6 +41,7 @@ def test_a_cluster_at_a_glance_with_its_last_verdict(
     topic = new_topic()
     Writer(bootstrap, topic).write("B5 B+ A40")
     commit(bootstrap, topic, f"{topic}-group", 0)
+    commit(bootstrap, topic, f"{topic}-waits", 6)
     history = History(at_home)
     run = history.create("check", "home", {"guarantee": "exactly_once"})
     history.remember(run.id, Facts(source=topic, sink=topic))
@@ -57,4 +58,9 @@ def test_a_cluster_at_a_glance_with_its_last_verdict(
         "Worst lag",
     }
     said = texts(app)
-    assert "is most behind" in said and "All is well." in said and "by Grace Hopper" in said
+    assert f"**{topic}-waits** has read all it can, and waits for it." in said.replace("\n", " ")
+    assert (
+        "is most behind" in said
+        and "All is well." in said
+        and "by Grace Hopper (unauthenticated)" in said
+    )

@@ -12,8 +12,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as some
+from hypothesis import given, settings, strategies as some
 
 from tests.app.test_url_state import BOUNDS, RANGES
 from topicproof.app.charts.layout import label

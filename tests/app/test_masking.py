@@ -21,6 +21,7 @@ from topicproof.app.session.run_reads import zipped_evidence
 from topicproof.backend.address import Address
 from topicproof.backend.commands.outcome import print_report
 from topicproof.backend.errors import NotPermitted
+from topicproof.backend.evidence.copy import MASKED_SENTENCE, QUOTES_NO_HEADER, without_headers
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT
 from topicproof.backend.evidence.manifest import MANIFEST, Payloads
 from topicproof.backend.history.audit import audit_entries
@@ -34,8 +35,10 @@ from topicproof.backend.trust.acting import ACTING, environment_for
 from topicproof.backend.trust.identity import Action, Identity, Role
 from topicproof.backend.trust.masking import Field
 from topicproof.validators.finding import Bounds, Example, Fate, Finding, Outcome, PartitionBounds
+from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.kinds.wrong_value import WRONG
-from topicproof.validators.lineage.headers import LINEAGE_HEADER
+from topicproof.validators.lineage.compact import COMPACT_HEADER, format_compact
+from topicproof.validators.lineage.headers import LINEAGE_HEADER, Lineage
 from topicproof.validators.merged_topics import join
 
 SECRET, TOKEN, SEEN = "4111-secret", "hush-token", "seen-by-all"
@@ -129,6 +132,50 @@ def test_evidence_with_masked_payloads_is_not_exported(
         monkeypatch.setattr(access, "current_identity", lambda _login, by=by: by)
         assert (SECRET in shown_report(settings, run, report).to_json()) is shown
         assert (SECRET in shown_report(settings, run, by_header).to_json()) is shown
+
+
+@pytest.mark.parametrize(
+    ("lineage", "is_shown"),
+    [
+        *(("squares/0/1/0", True), ("squares/0/1", True)),
+        *((f"{SECRET}/0/1/0", False), ("squares/0/4929000011112222/0", False)),
+        *(("squares/7/1/0", False), ("squares/0/1/4929000011112222", False), (SECRET, False)),
+    ],
+)
+def test_no_lineage_of_a_masked_header_leads_out_of_the_source(
+    lineage: str, is_shown: bool
+) -> None:
+    """Story: another program puts a card number where our header has its input. What the source
+    has is shown, also an input without any record in the sink."""
+    source = Bounds("squares", (PartitionBounds(0, 0, 5, 5),))
+    of_record = Example(0, 7, lineage, None, "It points nowhere.")
+    missing = Example(None, None, "squares/0/3/0", None, "It has no output.")
+    phantom = Finding(
+        "phantom", Outcome.VIOLATED, 1, 1, None, (of_record, missing), "1 points nowhere."
+    )
+    report = without_headers(replace(HELD, source=source, findings=(phantom,)))
+    shown = [example.lineage for example in report.findings[0].examples]
+    assert shown == [lineage if is_shown else None, "squares/0/3/0"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["circular_flow", "wrong_attribution", "zombie_write", "of_another_version"]
+)
+def test_no_sentence_names_a_transaction_of_a_masked_header(kind: str) -> None:
+    """Story: another program puts a card number where our header has its transactional id, and a
+    finding's sentence names it. Other sentences stay, and each kind's module was looked at."""
+    assert {each.NAME for each in VALIDATORS} - QUOTES_NO_HEADER == {
+        *("circular_flow", "wrong_attribution", "zombie_write")
+    }
+    example = Example(0, 7, None, f"{SECRET}/2/1", f"Transaction 2 of {SECRET} (attempt 1) ended.")
+    named = Finding(kind, Outcome.VIOLATED, 1, 1, None, (example,), "1 is wrong.")
+    torn = replace(named, kind="torn", examples=(replace(example, why="1 of 2 is committed."),))
+    report = without_headers(replace(HELD, findings=(named, torn)))
+    assert SECRET not in report.to_json()
+    assert [finding.examples[0].why for finding in report.findings] == [
+        MASKED_SENTENCE,
+        "1 of 2 is committed.",
+    ]
 
 
 PAYMENTS = "{openid: {issuer: x, client_id: t}, masks: [{topics: 'payments*', fields: [value]}]}"
@@ -237,6 +284,12 @@ def test_masked_lineage_is_nobodys(at_home: Settings, monkeypatch: pytest.Monkey
     record = Record(0, 5, 0, None, b"v", headers, Fate.ABORTED, False, "t/1, attempt 1", "")
     (masked,) = mask_records((Field("headers"),), (record,))
     assert masked.lineage == "(masked)" and masked.transaction == "(masked)"
+    # A rule that names the header of earlier versions hides what the one of now says.
+    now = ((COMPACT_HEADER, format_compact(Lineage("orders", 0, 7, 0))),)
+    rule = Field("header", (LINEAGE_HEADER,))
+    (hidden,) = mask_records((rule,), (replace(record, headers=now),))
+    assert replace(record, headers=now).lineage == "orders/0/7/0"
+    assert (hidden.lineage, hidden.transaction) == ("(masked)", "(masked)")
     monkeypatch.setattr(record_reads, "hidden_fields", lambda *_: (Field("headers"),))
     snapshot: Any = SimpleNamespace(bounds=SimpleNamespace(topic="payments"))
     kafka: Any = None

@@ -10,7 +10,16 @@ import pytest
 
 from tests.validators.history import table_of
 from topicproof.app.charts import picture as pictures
-from topicproof.app.charts.picture import OTHERS, PAUSE_MS, Box, Picture, RunFacts, Steps, picture
+from topicproof.app.charts.picture import (
+    EVENTS_MAX,
+    OTHERS,
+    PAUSE_MS,
+    Box,
+    Picture,
+    RunFacts,
+    Steps,
+    picture,
+)
 from topicproof.backend.faults.by_hand import Freeze, Kill
 from topicproof.backend.kafka.log import fates
 from topicproof.backend.sink.entries import (
@@ -163,7 +172,7 @@ def test_every_event_is_a_sentence_at_its_moment() -> None:
         ),
         (200, "Producer 99 begins a transaction in p0. read_committed waits there."),
         (300, "The worker of p0 begins a transaction in p0. read_committed waits there."),
-        (310, "The fault error@transaction=2 strikes the worker of p0."),
+        (310, "The worker of p0 raises an error in its transaction 2 (error)."),
         (390, "The worker of p0 aborts its transaction: raised on purpose."),
         (
             400,
@@ -293,12 +302,13 @@ def test_the_rest_of_the_journal_in_words() -> None:
     ]
     said = [event.says for event in picture(seen([], BOUNDS, entries)).events]
     assert said[:4] == [
-        "Generation 2 of the query begins: workers of earlier ones can no longer write.",
+        "Spark starts the query again (generation 2): new workers, and old ones are locked out.",
         "The fault is under way: a foreign transaction is open.",
         "The fault ends: it was aborted.",
-        "A task fails: Fenced.",
+        "A task of Spark fails (Fenced). Spark runs it again.",
     ]
-    assert said[4].startswith("The worker of p0 is fenced: xxx") and len(said[4]) < 250
+    assert said[4].startswith("The old worker of p0 writes, and Kafka refuses it")
+    assert len(said[4]) < 300
     assert said[5].endswith("does not know how its transaction ended: no answer.")
     assert len(said) == 6, "a worker of another source is none of the picture's"
 
@@ -327,6 +337,51 @@ def test_strikes_by_hand_are_events_and_a_freeze_is_a_span() -> None:
     assert [list(worker.struck) for worker in found.workers] == [struck, struck[1:]]
     (since, until), (second, end) = found.frozen
     assert struck[1] <= since < until < second < end == found.length
+
+
+def test_a_flooded_journal_makes_no_large_picture() -> None:
+    """Story: somebody writes faults into the journal without end. The browser gets the newest."""
+    name = Freeze(1).name(1)
+    entries: list[tuple[int, Entry]] = []
+    for number in range(2 * EVENTS_MAX):
+        entries += [
+            (number, FaultFired("t", name, "numbers", 0, 0)),
+            (number, FaultReport(name, FaultPhase.DONE, "cut off")),
+            (number, FaultReport(name, FaultPhase.HEALED, "healed")),
+        ]
+    drawn = picture(seen([], BOUNDS, entries))
+    lengths = [len(drawn.frozen), *(len(worker.struck) for worker in drawn.workers)]
+    assert lengths == [EVENTS_MAX, EVENTS_MAX, 0]
+
+
+def test_a_foreign_transaction_strikes_no_worker() -> None:
+    """Story: another producer leaves a transaction open when the worker of p0 begins its second
+    one, and p1 is killed in its second. Only p1 is struck, and the sentences say who did what."""
+    entries: list[tuple[int, Entry]] = [
+        (100, FaultFired("t", "open@transaction=2,end=release", "numbers", 0, 2)),
+        (200, FaultFired("t", "crash@transaction=2", "numbers", 1, 2)),
+        (300, FaultFired("t", "zombie@transaction=2", "numbers", 1, 2)),
+        (400, FaultFired("t", "lunch@noon", "numbers", 0, 2)),
+    ]
+    found = picture(seen([], BOUNDS, entries))
+    assert [len(worker.struck) for worker in found.workers] == [0, 2]
+    assert [event.says for event in found.events] == [
+        "Another producer opens a transaction in the sink, and does not end it (open).",
+        "The worker of p1 is killed in its transaction 2 (crash).",
+        "The worker of p1 is stopped, but not killed, in its transaction 2 (zombie).",
+        "The fault lunch@noon, which this version does not know, fires at p0.",
+    ]
+
+
+def test_repeated_records_are_marked_in_their_boxes() -> None:
+    """Story: at least once, a killed worker's records are written again. The box with the second
+    copies has their number, and so have the readers."""
+    log = [(*row[:7], False, None, *row[9:]) for row in (LOG[0], LOG[3])]
+    bounds = Bounds("squares", (PartitionBounds(0, 0, 17, 17),))
+    found = picture(seen(log, bounds, [], repeated={0: [9, 12, 13, 14]}))
+    assert [(box.records, box.repeated) for box in found.boxes] == [(10, 1), (5, 3)]
+    assert found.lanes[0].repeated[-1][1] == 4
+    assert picture(seen(log, bounds, [])).lanes[0].repeated[-1][1] == 0
 
 
 def test_nothing_at_all_is_a_picture() -> None:

@@ -23,6 +23,7 @@ from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.totals import total_text
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
+from topicproof.backend.sink.delivery_options import OPTIONS
 
 WAIT_S = 300
 
@@ -38,6 +39,11 @@ def test_without_any_run_the_page_says_how_to_start_one(open_page: OpenPage) -> 
     assert {kind.name for kind in KINDS} == {
         one.split()[0] for one in app.selectbox(key="plan_fault").options
     }
+    for option in OPTIONS.values():
+        if option.label is not None:
+            fields = [*app.number_input, *app.selectbox]
+            (field,) = (field for field in fields if field.key == f"plan_{option.plan_name}")
+            assert (field.label, field.value) == (option.label, option.default)
     assert all(field.help for field in [*app.number_input, *app.selectbox, *app.toggle])
 
 
@@ -81,7 +87,9 @@ def test_totals_are_shown_beside_what_they_should_be(
         producer.produce(sink, total_text(payment, name, cents, total), name)
     assert producer.flush(20) == 0
     history = History(at_home)
-    run = history.create("run", "totals", make_plan({"scenario": "totals"}).model_dump(mode="json"))
+    run = history.create(
+        "run", "totals", make_plan({"scenario": "totals"}).model_dump(mode="json", by_alias=True)
+    )
     history.remember(run.id, Facts(sink=sink, results=RunResults(accounts=2, wrong_by={"a": 250})))
     history.end(run.id, State.DONE, "HOLDS", "All is well.")
     app = open_page("run", run=run.id)

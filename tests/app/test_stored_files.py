@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from starlette.exceptions import HTTPException
-from streamlit.runtime.media_file_storage import MediaFileKind
+from streamlit.runtime.media_file_storage import MediaFileKind, MediaFileStorageError
 from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
 from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 
+from topicproof.app.shell import stored_files
 from topicproof.app.shell.stored_files import (
     UPLOADED_BYTES_MAX,
     UPLOADS_PER_SESSION,
@@ -50,6 +51,17 @@ def test_nobody_can_compute_the_name_of_a_content() -> None:
     """Story: a viewer asks for the files of all contents that a masked key may have."""
     ids = {PrivateDownloads("/media").load_and_get_id(SECRET, *FILE) for _ in range(3)}
     assert len(ids) == 3 and all(len(file_id) >= 64 for file_id in ids)
+
+
+def test_all_downloads_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: somebody downloads the evidence of one check after the other, each in a tab."""
+    monkeypatch.setattr(stored_files, "DOWNLOADED_BYTES_MAX", 250)
+    storage = PrivateDownloads("/media")
+    first, _ = (storage.load_and_get_id(bytes([number]) * 100, *FILE) for number in range(2))
+    with pytest.raises(MediaFileStorageError, match="Too much is being downloaded"):
+        storage.load_and_get_id(b"x" * 100, *FILE)
+    storage.delete_file(first)
+    storage.load_and_get_id(b"x" * 100, *FILE)
 
 
 def upload(number: int, size: int) -> UploadedFileRec:

@@ -7,15 +7,22 @@ from collections.abc import Callable
 
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.app.conftest import OpenPage, texts
 from tests.backend.kafka.topics import Writer
 from tests.runs import Finished
 from topicproof.app.shell.url_state import TransactionsState, read_transactions, write_transactions
 from topicproof.app.topic import transaction_rows
-from topicproof.app.wording import TRANSACTION_WORDS, abort_command, open_advice, open_word
+from topicproof.app.wording import (
+    TRANSACTION_WORDS,
+    abort_command,
+    all_listed,
+    open_advice,
+    open_word,
+    transactions_balance,
+)
+from topicproof.backend.kafka.log.over_partitions import over_partitions
 from topicproof.backend.settings import Settings
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.facts.log_facts import TRANSACTION_COLUMNS
@@ -135,6 +142,39 @@ def test_a_hanging_transaction_is_an_outcome() -> None:
     assert "hanging" in transaction_rows.why("HANGING", hangs, None)
 
 
+def test_a_transaction_on_three_partitions_counts_once() -> None:
+    """Story: a producer has one transaction open on three partitions, and committed one on two.
+    Nobody counts five transactions, and a hanging one on two partitions is one."""
+    parts = [
+        (partition, 7, 0, first, first + 1, 2, 200, began, began + 4, outcome, marker, end, 0)
+        for partition, first, began, outcome, marker, end in (
+            (0, 0, 1_000, "COMMITTED", 2, 1_010),
+            (1, 0, 1_001, "COMMITTED", 2, 1_011),
+            (0, 3, 2_000, "OPEN", None, None),
+            (1, 3, 2_001, "OPEN", None, None),
+            (2, 0, 2_002, "OPEN", None, None),
+        )
+    ]
+    rows = pd.DataFrame(parts, columns=column_names(TRANSACTION_COLUMNS)).astype(
+        {"marker_offset": "Int64", "marker_timestamp": "Int64", "marker_epoch": "Int64"}
+    )
+    whole = over_partitions(rows)
+    numbers = {
+        place: number
+        for number, (partitions, firsts) in enumerate(
+            zip(whole["partitions"], whole["first_offset_by_partition"], strict=True)
+        )
+        for place in zip(partitions, firsts, strict=True)
+    }
+    counts = transaction_rows.whole_outcomes(rows, numbers, whole)
+    assert counts == {"COMMITTED": 1, "OPEN": 1}
+    hangs = rows.assign(outcome=rows["outcome"].replace("OPEN", "HANGING"))
+    assert transaction_rows.whole_outcomes(hangs, numbers, whole) == {"COMMITTED": 1, "HANGING": 1}
+    sentence = transactions_balance(counts, 3)
+    assert sentence.startswith("**2** transactions = ") and sentence.endswith(", on 3 partitions")
+    assert all_listed(1) == "The one transaction that matches is drawn and listed"
+
+
 @pytest.mark.parametrize(
     ("state", "age_ms", "decided_ms", "hanging", "word", "advice"),
     [
@@ -179,7 +219,9 @@ def test_the_transactions_of_a_run(
     assert "nothing is open" in said
     table = app.dataframe[0].value
     assert len(table) and set(table["outcome"]) == {"✕ aborted"}
-    assert f"✕ **{len(table):,}** aborted" in said
+    # A transaction has a row for each of its partitions, and counts once.
+    whole = sum(1 / len(partitions.split(", ")) for partitions in table["partitions"])
+    assert f"✕ **{round(whole):,}** aborted" in said
     assert int(table["records"].sum()) == finished.report.fates["aborted"]
     assert table["transactional id"].str.startswith(finished.run.id).all()
     assert "its producer aborted it" in set(table["why"])
@@ -206,7 +248,9 @@ def test_open_transactions_are_on_top_and_one_is_shown_in_detail(
     assert not app.exception
     said = texts(app)
     assert (
-        "**3** transactions = " in said and "● **1** committed" in said and "◔ **1** open" in said
+        "**3** transactions = " in said
+        and "● **1** committed" in said
+        and "◔ **1** open, on 2 partitions" in said.replace("]", "")
     )
     assert (
         f"{topic}-C (Ongoing) is open for" in said

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from topicproof.app.shell.url_state import (
     COMMITTED,
@@ -48,18 +47,26 @@ RANGES = pd.DataFrame(
     record=st.integers(5, 9),
     level=st.sampled_from(LEVELS),
     fates=st.lists(st.sampled_from(list(Fate)), unique=True),
+    verdict=st.sampled_from([("", ""), ("check-1", ""), ("chain-1", "square")]),
 )
 def test_an_address_reopens_the_same_place(
-    partition: int, offset: int, record: int, level: str, fates: list[Fate]
+    partition: int,
+    offset: int,
+    record: int,
+    level: str,
+    fates: list[Fate],
+    verdict: tuple[str, str],
 ) -> None:
     """Story: any place that the page can show is written to the address and read back without a
     notice."""
-    place = CompareState("squares", partition, offset, record, level, tuple(fates))
+    place = CompareState("squares", partition, offset, record, level, tuple(fates), *verdict)
     assert read_compare(write_compare(place), BOUNDS, None) == (place, [])
 
 
 @given(
-    st.dictionaries(st.sampled_from(["partition", "offset", "record", "level", "fate"]), st.text())
+    st.dictionaries(
+        st.sampled_from(["partition", "offset", "record", "level", "fate", "run"]), st.text()
+    )
 )
 def test_any_address_is_some_place(params: dict[str, str]) -> None:
     """Story: an address is garbage. There is always a place to show, and it is in the topic."""

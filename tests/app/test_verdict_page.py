@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import pytest
 
 from tests.app.conftest import OpenPage, texts
 from tests.runs import Finished
+from topicproof.app.session import run_reads
+from topicproof.app.verdict import signoff_form
 from topicproof.app.wording import KIND_TITLES
 from topicproof.backend.address import Address
+from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.run_state import Facts, RunResults, StageVerdict
 from topicproof.backend.history.store import History, State
 from topicproof.backend.kafka.cluster import Cluster
@@ -67,8 +73,23 @@ def test_a_check_that_is_violated_leads_to_where_it_shows(
     said = texts(app)
     assert "6,000 of 12,000 expected outputs" in said and "20 examples of 6,000" in said
     assert len(app.get("plotly_chart")) == 1 and f"Where in {finished.source}" in said
-    assert any("offset" in link.value for link in app.page_link)
+    places = [link.label.replace("\\", "") for link in app.page_link]
+    assert any(re.search(rf"{finished.source}-\d+@\d+", place) for place in places), places
     assert "Faults" not in said, "a check injects none"
+
+    # Somebody checks the same topic again, by another contract. A link still leads to its proof.
+    (link,) = [link for link in app.page_link if re.search(r"@\d+$", link.label)][:1]
+    address = dict(parse_qsl(link.proto.query_string))
+    later = history.create("check", "check", {})
+    history.remember(later.id, Facts(source=finished.source, sink=finished.source))
+    history.end(later.id, State.DONE, "HOLDS", "Nothing was found.")
+    proof = open_page("compare", **address)
+    assert not proof.exception and [box.proto.title for box in proof.warning] == ["Gaps"]
+    assert f"Verdict of {report.run}" in texts(proof)
+    newest = open_page("compare", **{**address, "run": "check-of-nobody"})
+    assert "check-of-nobody has no verdict on" in texts(newest)
+    assert "Gaps" not in [box.proto.title for box in newest.warning]
+    history.forget(later.id)
 
 
 def test_a_row_of_a_table_is_no_place_in_kafka(
@@ -97,7 +118,7 @@ def test_a_row_of_a_table_is_no_place_in_kafka(
     assert not app.exception
     assert "row 42 of the table" in texts(app)
     assert not [
-        link.value for link in app.page_link if "offset" in link.value or "Compare" in link.value
+        link.value for link in app.page_link if "@" in link.value or "Compare" in link.value
     ]
     history.forget(table.id)
 
@@ -173,3 +194,20 @@ def test_without_any_run_there_is_no_verdict(open_page: OpenPage) -> None:
     app = open_page("verdict")
     assert not app.exception
     assert "No runs or checks yet" in texts(app) and app.page_link[0].value == "Start a run"
+
+
+def test_large_evidence_is_copied_by_a_command(
+    open_page: OpenPage,
+    at_home: Settings,
+    finished: Finished,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Story: the evidence of a check of 30 GB. Packed for a browser, it would take as much of the
+    dashboard's memory, for everybody."""
+    for module in (run_reads, signoff_form):
+        monkeypatch.setattr(module, "DOWNLOAD_BYTES_MAX", 10_000)
+    app = open_page("verdict", run=finished.run.id)
+    assert "Download evidence" not in [button.label for button in app.download_button]
+    assert f"`topicproof evidence {finished.run.id} --out FOLDER` copies it." in texts(app)
+    with pytest.raises(EvidenceError, match="too large for a page"):
+        run_reads.zipped_evidence(History(at_home), finished.run, Payloads.ALL)

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import ast
+from dataclasses import replace
 from pathlib import Path
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from markdown_it import MarkdownIt
 
 from topicproof.app import wording
 from topicproof.app.charts.layout import FATE_COLOURS
+from topicproof.app.topic import tables, topic_list
+from topicproof.app.topic.payload import decoded_part
 from topicproof.backend.characters import visible
+from topicproof.backend.formats.formats import Formats
+from topicproof.backend.kafka.browse.overview import TopicOverview
+from topicproof.backend.kafka.browse.search import Row
+from topicproof.backend.kafka.coordination.worst_lag import Lag, StuckGroup
 from topicproof.backend.kafka.log.fates import FATES
 from topicproof.backend.settings import ROOT
+from topicproof.validators.coordinator import OpenTransaction, whole_transactions
+from topicproof.validators.finding import (
+    Bounds,
+    Check,
+    Fate,
+    Finding,
+    Outcome,
+    PartitionBounds,
+    Witness,
+)
 from topicproof.validators.kinds.catalogue import VALIDATORS
 
 
@@ -56,6 +73,26 @@ def test_plain_text_stays_plain() -> None:
     assert not [n for n, c in enumerate(escaped) if c in "![]()<>_$`:#" and escaped[n - 1] != "\\"]
 
 
+def test_texts_of_others_in_labels_and_tooltips_are_plain() -> None:
+    """Story: the author of a contract puts a green badge into its file name, and a record in a
+    journal a link into the tooltip of a button. Labels and tooltips take Markdown, too."""
+    of_others = {"subject", "why_no_kill", "why_no_freeze", "why_no_finish"}
+    for name in ("views/home.py", "run/run_progress.py"):
+        calls = [
+            node
+            for node in ast.walk(ast.parse((ROOT / "app" / name).read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call)
+        ]
+        plain = {
+            id(inner)
+            for call in calls
+            if ast.unparse(call.func) == "wording.plain"
+            for inner in ast.walk(call)
+        }
+        texts = [call for call in calls if ast.unparse(call.func).split(".")[-1] in of_others]
+        assert texts and all(id(call) in plain for call in texts), name
+
+
 def test_numbers_and_times_are_said_in_words() -> None:
     """Story: one record is not "1 records", and a timestamp from another galaxy is no crash."""
     assert (
@@ -73,8 +110,75 @@ def test_numbers_and_times_are_said_in_words() -> None:
     assert len(hostile) < 120 and hostile.startswith("pay\\n\\nVerdict: HOLDS\\u202e")
 
 
+def test_a_title_counts_what_its_sentence_counts() -> None:
+    """Story: one pair is out of order, and three more are because of duplicates. Nobody reads 4
+    beside a sentence about 1. One offset is no offsets."""
+    pairs = Check("order", 2_998, "pairs", (Witness.READ_COMMITTED,))
+    order = Finding("order", Outcome.VIOLATED, 4, 1, "duplicate", (), "1 of 2,998 is out of order.")
+    assert "1 of 2,998 pairs, 3 more explained by Duplicates" in wording.finding_title(order, pairs)
+    alone = replace(order, count=1, explained_by=None)
+    assert wording.finding_title(alone, pairs).endswith("· 1 of 2,998 pairs")
+    fates = dict.fromkeys(Fate, 0) | {Fate.COMMITTED: 1}
+    assert wording.balance(1, fates).startswith("**1** offset (HW − start)")
+
+
+def test_a_short_key_beside_a_long_value_is_decoded() -> None:
+    """Story: a value of 2 MB is read in part. Its key of 5 bytes is whole, and decoded."""
+    long = Row(0, 0, 0, b"12345", b"x" * 10, (), 15, Fate.COMMITTED, None, cut=frozenset({"value"}))
+    formats = Formats()
+    key, value = (decoded_part(long, "t", formats, part) for part in ("key", "value"))
+    formats.close()
+    assert value is not None and value.reason == "Only its first 10 bytes were read."
+    assert key is None or key.reason is None or "first" not in key.reason
+
+
+def test_a_topic_whose_group_is_stuck_is_one_with_groups_behind() -> None:
+    """Story: a group has read all it can, and an open transaction withholds the rest. Its lag is 0,
+    so the list names it as stuck, and the filter for groups that are behind has it."""
+    bounds = Bounds("payments", (PartitionBounds(0, 0, 5, 9),))
+    quiet = TopicOverview(bounds, 1, (), Lag("billing", "payments", 0, True))
+    stuck = replace(quiet, stuck=(StuckGroup("billing", "payments", (0,)),))
+    assert [topic_list.passes(each, {}, topic_list.BEHIND) for each in (quiet, stuck)] == [
+        False,
+        True,
+    ]
+    table = tables.topic_table([quiet, stuck], {})
+    assert table["slowest group"].tolist() == [None, "billing, stuck"]
+
+
+def test_an_open_transaction_is_one_on_all_its_partitions() -> None:
+    """Story: a payment service holds a transaction open on three partitions of two topics, and one
+    of an earlier producer hangs. The operator reads two sentences, with all that is withheld."""
+    part = OpenTransaction(
+        0, 7, 0, -1, 5, "fraud-check-7", "Ongoing", 39_000, 900_000, 2, 16_668, False
+    )
+    ghost = replace(part, producer_id=9, transactional_id=None, hanging=True, timeout_ms=None)
+    places = [("payments", 0), ("payments", 1), ("refunds", 0)]
+    hanging, opened = whole_transactions(
+        [*((topic, replace(part, partition=p)) for topic, p in places), ("payments", ghost)]
+    )
+    assert hanging.hanging and hanging.why == ghost.why
+    assert (opened.topics, opened.withheld) == (("payments", "refunds"), 50_004)
+    assert opened.why == (
+        "fraud-check-7 (Ongoing) is open for 39 s of at most 15 minutes and withholds 50,004"
+        " records of 3 partitions of 2 topics."
+    )
+    word = wording.open_word(ghost)
+    assert wording.without_badge(hanging.why, word).startswith("Producer 9 last wrote")
+    assert wording.held_back(("billing",)) == (
+        " Group **billing** has read all it can, and waits for it."
+    )
+
+
 def test_the_look_loads_nothing_from_elsewhere() -> None:
     """Story: the dashboard runs where there is no network. Neither theme nor code names an address
     outside."""
     files = [ROOT / ".streamlit" / "config.toml", *sorted(Path(ROOT / "app").rglob("*.py"))]
     assert [path.name for path in files if "https://" in path.read_text(encoding="utf-8")] == []
+
+
+def test_long_lists_name_their_first() -> None:
+    """Names are joined as a person joins them. Of many, some are named and the others counted."""
+    assert wording.first_of(["a"], 3) == "a"
+    assert wording.first_of(["a", "b", "c"], 3) == "a, b and c"
+    assert wording.first_of([f"g{number}" for number in range(1_004)], 2) == "g0, g1 and 1,002 more"

@@ -51,6 +51,18 @@ def test_a_variable_chooses_a_cluster_and_an_address_overrides_it(
     assert other.cluster_options == " --bootstrap other:9092"
 
 
+@pytest.mark.parametrize("field", ["bootstrap", "config", "schema_registry"])
+@pytest.mark.parametrize("control", ["\\0", "\\a", "\\x9f"])
+def test_no_field_of_a_cluster_has_a_control_character(
+    home: Path, field: str, control: str
+) -> None:
+    (home / "clusters.yaml").write_text(
+        f'east: {{bootstrap: a:1}}\nwest: {{{field}: "x{control}"}}'
+    )
+    with pytest.raises(UsageError, match="line 2: a control character is in a text"):
+        read_settings(cluster="east")
+
+
 def test_no_file_means_no_clusters(tmp_path: Path) -> None:
     assert Settings(home=tmp_path).named_clusters == {}
     assert Settings(home=tmp_path).cluster_options == ""

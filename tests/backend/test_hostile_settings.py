@@ -10,7 +10,7 @@ from tests.test_cli import call
 from topicproof.backend.errors import SparkError, TopicproofError
 from topicproof.backend.exit_codes import UNJUDGED
 from topicproof.backend.history.store import History
-from topicproof.backend.services.spark import connect
+from topicproof.backend.services.spark_session import connect
 from topicproof.backend.settings import Settings, read_settings
 
 TEXTS = (

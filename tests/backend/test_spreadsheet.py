@@ -10,8 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import given, strategies as some
 
 from topicproof.app.shell.downloads import as_csv, as_raw_csv
 from topicproof.backend.characters import defused, is_formula

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from topicproof.backend import storage as storage_module
 from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.evidence.copy import is_copy
 from topicproof.backend.services.keeper import storage_of
 from topicproof.backend.settings import read_settings
 from topicproof.backend.storage import Storage, download, publish, uploading, withdraw
@@ -38,6 +40,32 @@ def test_the_twin_of_a_folder_has_exactly_its_files(storage: Storage, tmp_path: 
     assert names(far) == set()
 
 
+@pytest.mark.parametrize("name", ["report.json", "ledger"])
+def test_no_link_in_a_storage_on_disk_is_followed(
+    name: str, storage: Storage, tmp_path: Path
+) -> None:
+    """Story: others may write the storage too. They lay a link to a file or a folder of the user's
+    with the name of a file or a folder of evidence."""
+    here, far = storage.home / "evidence", tmp_path / "far" / "evidence"
+    (here / "ledger").mkdir(parents=True)
+    for path in ("report.json", "ledger/words"):
+        (here / path).write_text(path)
+    mine = tmp_path / "ada"
+    mine.mkdir()
+    for path in ("words", "wages.csv"):
+        (mine / path).write_text("mine")
+    far.mkdir(parents=True)
+    (far / name).symlink_to(mine / "wages.csv" if name == "report.json" else mine)
+    with suppress(EvidenceError):
+        publish(storage, here)
+    with suppress(EvidenceError):
+        withdraw(storage, here)
+    assert {path.name: path.read_text() for path in mine.iterdir()} == {
+        "words": "mine",
+        "wages.csv": "mine",
+    }
+
+
 def test_temporary_folders_have_twins_of_this_session(storage: Storage, tmp_path: Path) -> None:
     """Story: evidence from elsewhere is verified. Spark sees a copy of it, which does not stay."""
     (tmp_path / "proof").mkdir()
@@ -53,10 +81,30 @@ def test_what_is_not_ours_is_not_replaced(storage: Storage, tmp_path: Path) -> N
     """Story: somebody names the wrong folder for a copy, or one that is not there."""
     (tmp_path / "far").mkdir()
     (tmp_path / "far" / "wages.csv").touch()
-    with pytest.raises(UsageError, match="is not empty"), uploading(storage.url, "manifest.json"):
+    with pytest.raises(UsageError, match="is not empty"), uploading(storage.url, is_copy):
         pass
     with pytest.raises(EvidenceError, match="other://none cannot be reached"):
         download("other://none", tmp_path / "copy")
+
+
+@pytest.mark.parametrize("other", ["manifest.json", "proof/more.txt", "logs/part-0.parquet"])
+def test_a_manifest_among_other_files_makes_them_no_copy(
+    storage: Storage, tmp_path: Path, other: str
+) -> None:
+    """Story: evidence lies in a bucket, or another program's manifest does. A copy to the bucket
+    itself replaces nothing beside it; a copy to the evidence's own folder replaces it."""
+    for name in ("proof/manifest.json", "proof/ledger/sink/part-0.parquet", other, "wages.csv"):
+        (tmp_path / "far" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "far" / name).touch()
+    before = names(tmp_path / "far")
+    with pytest.raises(UsageError, match="is not empty"), uploading(storage.url, is_copy):
+        pass
+    assert names(tmp_path / "far") == before
+    if other != "proof/more.txt":
+        with uploading(f"{storage.url}/proof", is_copy) as folder:
+            folder.mkdir()
+            (folder / "manifest.json").write_text("new")
+        assert names(tmp_path / "far" / "proof") == {"manifest.json"}
 
 
 def test_a_storage_needs_a_spark_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

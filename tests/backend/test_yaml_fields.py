@@ -31,8 +31,11 @@ LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         (b"a: \xff", "not UTF-8"),
         ('a: 1\nb: {c: ["\\uD800"]}', "line 2: half of a surrogate pair is no character"),
         ('"\\uDFFF": 1', "line 1: half of a surrogate pair is no character"),
+        ('a: 1\nb: ["x\\0y"]', "line 2: a control character is in a text. Remove it"),
+        ('"a\\0": 1', "line 1: a control character is in a text. Remove it"),
+        ("a: !!binary eAB5", "line 1: write the text itself, not !!binary"),
     ],
-    ids=range(11),
+    ids=range(14),
 )
 def test_hostile_yaml_is_refused_in_a_sentence(text: str | bytes, why: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"

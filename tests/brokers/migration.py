@@ -29,6 +29,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import SetupError
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.look import LookBudget
 from topicproof.backend.kafka.mirror_offsets import checkpoints
 from topicproof.backend.services.jars import BROKER, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
@@ -101,7 +102,7 @@ def migrate(
             raise SetupError(f"MirrorMaker copied {copied():,} of {wanted:,}. {end_of_log(log)}")
 
         def translated() -> int:
-            return sum(len(each.found) for each in checkpoints(sink, [topic]))
+            return sum(len(each.found) for each in checkpoints(sink, [topic], budget=LookBudget()))
 
         if ask_until(translated, lambda n: n == partitions, MIRROR_TIMEOUT_S) < partitions:
             raise SetupError(f"MirrorMaker wrote no checkpoint of {GROUP}. {end_of_log(log)}")

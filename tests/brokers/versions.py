@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.backend.kafka.hanging import GHOST, hang
+from tests.backend.kafka.hanging import hang
 from tests.brokers.broker import broker_of
 from tests.test_cli import call
 from topicproof.backend.address import Address
@@ -103,10 +103,10 @@ def check(broker: Broker) -> str:
 def hanging(broker: Broker) -> str:
     """A transaction that no coordinator knows."""
     Cluster(broker.address).create_topic("hanging", 1)
-    hang(broker.bootstrap, "hanging")
+    producer_id = hang(broker.bootstrap, "hanging")
     assert broker.ask("inspect hanging")["fates"]["pending"] == 1
     (found,) = broker.ask("transactions")["open"]
-    assert found["hanging"] and found["producer_id"] == GHOST, found
+    assert found["hanging"] and found["producer_id"] == producer_id, found
     return OK
 
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 from tests.conftest import wait_until
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
 from topicproof.backend.commands.show import report_lines
 from topicproof.backend.commands.terminal import plain_text
-from topicproof.backend.judging.contract import make_contract, question_of
+from topicproof.backend.contracts.contract import make_contract, question_of
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.client_configs import (
     idempotent_producer_config,
@@ -27,6 +27,12 @@ from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.validators.report import Report
 
 TIMEOUT_S = 30
+COORDINATOR_MOVES = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
+"""Errors of a commit that pass by themselves."""
 
 
 @dataclass
@@ -79,8 +85,8 @@ class TopicPair:
             **terms,
         }
         fields = {term: value for term, value in fields.items() if value is not None}
-        question = question_of(make_contract(fields), fields, self.cluster)
-        return judge_topics(spark, Address(self.bootstrap), question, folder / "report")
+        question = question_of(make_contract(fields), self.cluster)
+        return judge_topics(spark, Sides(Address(self.bootstrap)), question, folder / "report")
 
     def text(self, sentence: str) -> str:
         """A sentence with the names of docs/FIELD.md instead of the test's."""
@@ -161,7 +167,18 @@ class Pipeline:
         group = {"bootstrap.servers": self.pair.bootstrap, "group.id": self.pair.source}
         consumer = Consumer(group)
         place = TopicPartition(self.pair.source, self.partition, offset)
-        consumer.commit(offsets=[place], asynchronous=False)
+
+        def commits() -> bool:
+            try:
+                consumer.commit(offsets=[place], asynchronous=False)
+            except KafkaException as error:
+                # A broker that has just started does not coordinate the group yet.
+                if error.args[0].code() not in COORDINATOR_MOVES:
+                    raise
+                return False
+            return True
+
+        wait_until(commits, TIMEOUT_S, f"the offset of group {self.pair.source}")
         consumer.close()
 
 

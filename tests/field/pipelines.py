@@ -278,15 +278,13 @@ CASES = (
     Case("aio-libs/aiokafka#921", offset_of_the_last_record, {"duplicate": 2, "offset_behind": 1}),
     Case("KAFKA-18660", epochs_are_used_up, {}),
     Case("redpanda-data/redpanda#3616", commit_is_answered_as_rejected, {"duplicate": 10}),
-    Case(
-        "redpanda-data/redpanda#9571", older_offset_is_fetched, {"duplicate": 2, "zombie_write": 1}
-    ),
+    Case("redpanda-data/redpanda#9571", older_offset_is_fetched, {"duplicate": 2}),
     Case(
         "databricks/iceberg-kafka-connect#200",
         offset_of_an_open_transaction,
         {"duplicate": 10, "zombie_write": 1},
     ),
-    Case("FLINK-8132", checkpoint_is_committed_again, {"duplicate": 1, "zombie_write": 1}),
+    Case("FLINK-8132", checkpoint_is_committed_again, {"duplicate": 1}),
     Case("KAFKA-13719", two_tasks_have_one_assignment, {"duplicate": 10, "zombie_write": 1}),
     Case("streamnative/kop#1333", transaction_times_out, {"gap": 3}),
     Case("SPARK-25214", record_behind_a_marker_is_repeated, {"duplicate": 2}),

@@ -70,7 +70,7 @@ REPORTS = {
             kind="gap",
             sentence="This input has no committed output, although later inputs of its partition"
             " have one. Its output was aborted: …, aborted because another producer took over its"
-            " transactional id …",
+            " transactional id, …",
             test=TOGETHER,
         ),
         PublicReport(
@@ -89,6 +89,7 @@ REPORTS = {
                 "astubbs/parallel-consumer#261",
                 "astubbs/parallel-consumer#262",
                 "astubbs/parallel-consumer#434",
+                "thomhurst/Dekaf#3370",
             ),
             symptom="One record is missing: its send failed (too large,"
             " INVALID_PRODUCER_ID_MAPPING), the error was swallowed, and the rest was committed.",
@@ -195,9 +196,9 @@ REPORTS = {
             " committed last. All offsets look right afterwards.",
             command=CHECK,
             verdict="VIOLATED",
-            kind="zombie_write",
-            sentence="Both … and … committed outputs of 2 inputs of one source partition, offsets"
-            " 8 to 9, in transactions one after the other.",
+            kind="duplicate",
+            sentence="The output of this input is committed 2 times; the first is at …. That one is"
+            " of transactional id …, committed …",
             test=TOGETHER,
         ),
         PublicReport(
@@ -229,7 +230,7 @@ REPORTS = {
             verdict="VIOLATED",
             kind="zombie_write",
             sentence="Both … and … committed outputs of 10 inputs of one source partition, offsets"
-            " 0 to 9",
+            " 0 to 9, in turns.",
             test=TOGETHER,
         ),
         PublicReport(
@@ -269,8 +270,8 @@ REPORTS = {
             command=CHECK,
             verdict="UNKNOWN",
             kind="recreated",
-            sentence="All 150 committed records belong to a topic that was deleted and made again"
-            " under its name.",
+            sentence="all 150 committed records may be outputs of an earlier source topic, deleted"
+            " and made again under its name.",
             test="tests/field/test_recreated_source.py::test_old_outputs_are_none_of_a_new_source",
         ),
         PublicReport(
@@ -280,7 +281,8 @@ REPORTS = {
             verdict="HOLDS",
             kind="source_removed",
             sentence="50 of 50 inputs committed exactly once, in order; judged from … on; 50"
-            " offsets lost by the source and not judged, with 21 outputs left of their records.",
+            " offsets lost by the source and not judged, with 21 outputs of them still in the"
+            " sink.",
             test="tests/field/test_retained.py::test_22248_retention_that_overtakes_a_mirror",
         ),
         PublicReport(
@@ -356,7 +358,7 @@ REPORTS = {
             command="`check` with `order: per_key`",
             verdict="UNKNOWN",
             kind="key_spread",
-            sentence="Records with the key of this one lie in 2 partitions.",
+            sentence="Its key lies in 2 partitions of the sink",
             test="tests/field/test_contracts.py::test_a_contract_finds_what_was_reported",
         ),
         PublicReport(
@@ -424,7 +426,11 @@ REPORTS = {
             "::test_what_read_committed_shows_without_a_commit_is_found",
         ),
         PublicReport(
-            ids=("redpanda-data/redpanda#10671", "redpanda-data/redpanda#28360"),
+            ids=(
+                "redpanda-data/redpanda#10671",
+                "redpanda-data/redpanda#28360",
+                "nisshi-io/nisshi#689",
+            ),
             symptom="read_committed delivers records beyond the last stable offset.",
             command=CHECK,
             verdict="UNKNOWN",

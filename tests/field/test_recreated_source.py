@@ -17,12 +17,12 @@ from pyspark.sql import SparkSession
 from tests.conftest import wait_until
 from tests.field.reports import require_sentence
 from tests.runs import run_to_end
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
+from topicproof.backend.contracts.contract import make_contract, question_of
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.store import History
-from topicproof.backend.judging.contract import make_contract, question_of
-from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.judging.judge import JudgeOptions, judge_topics
 from topicproof.backend.kafka.client_configs import (
     admin_config,
     idempotent_producer_config,
@@ -100,9 +100,13 @@ class Pair:
         self, spark: SparkSession, folder: Path, payloads: Payloads = Payloads.NONE, **terms: Any
     ) -> Report:
         fields = {"source": {"topic": self.source}, "sink": {"topic": self.sink}, **terms}
-        question = question_of(make_contract(fields), fields, self.cluster)
+        question = question_of(make_contract(fields), self.cluster)
         return judge_topics(
-            spark, Address(self.bootstrap), question, folder / "report", payloads=payloads
+            spark,
+            Sides(Address(self.bootstrap)),
+            question,
+            folder / "report",
+            JudgeOptions(payloads=payloads),
         )
 
 
@@ -135,10 +139,10 @@ def test_old_outputs_are_none_of_a_new_source(
         assert kinds(report, Outcome.UNKNOWN) == {"recreated": 150}
     require_sentence("twmb/franz-go#1426", report.why)
     assert report.why == (
-        "Could not be judged: recreated: All 150 committed records belong to a topic that was"
-        " deleted and made again under its name. Let the pipeline write the outputs of the present"
-        " source to a new sink, and check that one; or name an `identity:` that no two inputs"
-        " share, old ones included."
+        "Could not be judged: recreated: all 150 committed records may be outputs of an earlier"
+        " source topic, deleted and made again under its name. Name an `identity:` that no two"
+        " inputs share, old ones included; or let the pipeline write to a new sink, and check that"
+        " one: it then processes every input again."
     )
     pair.process(range(150), 5_000, transactional=transactional)
     report = pair.judge(spark, tmp_path)
@@ -226,7 +230,7 @@ def test_a_run_knows_its_topics_by_their_ids(
     elsewhere = read_settings(home=tmp_path / "elsewhere")
 
     def verdicts() -> list[Report]:
-        question = question_of(make_contract(fields), fields, pair.cluster)
+        question = question_of(make_contract(fields), pair.cluster)
         return [check(one, cluster, History(one), question) for one in (settings, elsewhere)]
 
     assert [report.verdict for report in verdicts()] == [Outcome.HOLDS] * 2
@@ -237,6 +241,29 @@ def test_a_run_knows_its_topics_by_their_ids(
         was = run.run.facts.topic_ids[run.source]
         assert f"topic {run.source} was deleted and made again" in report.why
         assert f"its id was {was} and is " in report.why
+        assert "the first entry of their run's journal says" in report.why
+
+
+@pytest.mark.parametrize("payloads", [Payloads.NONE, Payloads.ALL])
+def test_the_header_alone_tells_a_source_that_was_made_again(
+    settings: Settings,
+    cluster: Services,
+    spark: SparkSession,
+    tmp_path: Path,
+    payloads: Payloads,
+) -> None:
+    """Story: the same, for a judge who has neither the history nor the journal. The records of the
+    new source keep old times, so only the ids in the headers of the outputs tell."""
+    run = run_to_end(settings, cluster, records=100, partitions=1)
+    pair = Pair(cluster.bootstrap, run.source, run.sink)
+    report = pair.judge(spark, tmp_path, payloads)
+    assert report.verdict is Outcome.HOLDS, report.why
+    pair.make_source_again()
+    pair.fill(range(5_000, 5_100), YEAR_2020_MS)
+    report = pair.judge(spark, tmp_path, payloads)
+    assert (report.verdict, report.exit_code) == (Outcome.UNKNOWN, 3), report.why
+    assert kinds(report, Outcome.UNKNOWN)["recreated"] == 100
+    assert not kinds(report, Outcome.VIOLATED)
 
 
 @pytest.mark.parametrize("role", ["source", "sink", "journal"])

@@ -13,17 +13,18 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from tests.app.conftest import OpenPage, open_page  # noqa: F401  a fixture
+from tests.app.conftest import OpenPage, open_page, texts  # noqa: F401  a fixture
+from tests.conftest import wait_until
 from tests.field.conftest import BrokerWith
 from tests.field.test_recreated_source import Pair
 from tests.test_cli import call
 from topicproof.app.shell.pages import PAGES
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
 from topicproof.backend.cli import COMMANDS
+from topicproof.backend.contracts.contract import make_contract, question_of
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.judging import capture
-from topicproof.backend.judging.contract import make_contract, question_of
-from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.judging.judge import JudgeOptions, judge_topics
 from topicproof.backend.judging.spark_tuning import tune
 from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.cluster import Cluster
@@ -152,6 +153,32 @@ def test_no_page_creates_a_topic_by_a_wrong_name(
     assert topics(bootstrap) == ["orders"]
 
 
+@pytest.mark.parametrize("page", ["compare", "topics"])
+def test_a_page_outlives_the_topic_that_it_shows(
+    page: str,
+    bootstrap: str,
+    open_page: OpenPage,  # noqa: F811  the fixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Story: somebody looks at a topic, and a colleague deletes it. A fresh look says that there
+    is no such topic; no traceback is shown, and the topic is not made again."""
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path))
+    monkeypatch.setenv("TOPICPROOF_BOOTSTRAP", bootstrap)
+    vanishing = Vanishing(bootstrap, f"{page}-page", None)
+    sink = vanishing.pair.sink
+    app = open_page(page, topic=sink, partition="0", offset="5")
+    assert not app.exception
+    assert "no topic" not in texts(app)
+    vanishing.strike()
+    wait_until(lambda: sink not in topics(bootstrap), 20, f"the end of {sink}")
+    app.button(key="refresh").click().run()
+    assert not app.exception
+    assert f"no topic {sink}" in texts(app), texts(app)
+    assert sink not in topics(bootstrap)
+    vanishing.pair.cluster.delete_topics([vanishing.pair.source])
+
+
 class Vanishing:
     """A healthy pair of topics, and what happens to its sink in the middle of a check."""
 
@@ -183,10 +210,14 @@ class Vanishing:
         on_step: Callable[[str], None],
     ) -> Report:
         fields = {"source": {"topic": self.pair.source}, "sink": {"topic": self.pair.sink}}
-        question = question_of(make_contract(fields), fields, self.pair.cluster)
+        question = question_of(make_contract(fields), self.pair.cluster)
         address = Address(self.pair.bootstrap)
         return judge_topics(
-            spark, address, question, folder / "report", payloads=payloads, on_step=on_step
+            spark,
+            Sides(address),
+            question,
+            folder / "report",
+            JudgeOptions(payloads=payloads, on_step=on_step),
         )
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer
 
 from tests.conftest import wait_until
-from topicproof.backend.address import Address
-from topicproof.backend.judging.contract import make_contract, question_of
+from topicproof.backend.address import Address, Sides
+from topicproof.backend.contracts.contract import make_contract, question_of
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
@@ -30,7 +30,7 @@ from topicproof.backend.kafka.client_configs import (
 )
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import services
-from topicproof.backend.services.spark import spark_session
+from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import read_settings
 from topicproof.validators.report import Report
 
@@ -58,7 +58,7 @@ def moving_pair(cluster: Cluster, rate: int, drop_every: int = 0) -> Iterator[tu
 def judged(cluster: Cluster, remote: str, fields: dict[str, object], folder: Path) -> Report:
     with spark_session(remote) as spark:
         (contract,) = make_contract(fields).each()
-        return judge_topics(spark, cluster.address, question_of(contract, fields, cluster), folder)
+        return judge_topics(spark, Sides(cluster.address), question_of(contract, cluster), folder)
 
 
 def _written(cluster: Cluster, topic: str) -> bool:

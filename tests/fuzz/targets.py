@@ -29,6 +29,8 @@ from topicproof.app.shell.url_state import (
     write_transactions,
 )
 from topicproof.backend.clusters import read_clusters
+from topicproof.backend.contracts.contract import read_contract
+from topicproof.backend.contracts.expressions import spark_sql, stored_sql
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.evidence.attestation import vouching
 from topicproof.backend.evidence.folder import read_report
@@ -43,8 +45,6 @@ from topicproof.backend.evidence.signed import read_signoffs
 from topicproof.backend.evidence.unpacking import unpack
 from topicproof.backend.faults.kinds import parse_fault
 from topicproof.backend.judging.capture_store import TAKEN, read_capture
-from topicproof.backend.judging.contract import read_contract
-from topicproof.backend.judging.expressions import spark_sql, stored_sql
 from topicproof.backend.kafka.log.batches import (
     HEADER,
     batch_positions,
@@ -60,7 +60,10 @@ from topicproof.backend.verifying.verify import unchanged
 from topicproof.backend.yaml_fields import PLAN_FIELDS, read_yaml
 from topicproof.validators.finding import Bounds, PartitionBounds
 from topicproof.validators.json_path import parse_path
+from topicproof.validators.lineage.compact import format_compact, parse_compact
 from topicproof.validators.lineage.headers import (
+    Lineage,
+    Transaction,
     format_lineage,
     format_transaction,
     parse_lineage,
@@ -84,6 +87,10 @@ TOKENS = (
     *(b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f", hostile.SEPARATOR),
 )
 """What breaks parsers, put into a text that is otherwise right."""
+COMPACT = (
+    format_compact(Lineage("numbers", 0, 7, 0)),
+    format_compact(Lineage("n", 1, 2, 3), b"i" * 16, Transaction("id", 1, 1, "c0ffee00", 3)),
+)
 
 
 def mutated(*seeds: bytes) -> st.SearchStrategy[bytes]:
@@ -294,6 +301,7 @@ TARGETS: dict[str, Target] = {
     ),
     "lineage header": ((b"numbers/0/7/0",), lambda data: _round(parse_lineage, data)),
     "transaction header": ((b"id/1/1/t/3",), lambda data: _round(parse_transaction, data)),
+    "compact header": (COMPACT, lambda data: _compact(data)),
     "plan": ((PLAN,), _in_file(lambda path: make_plan(read_yaml(path, PLAN_FIELDS)))),
     "contract": (tuple(CONTRACTS), _in_file(read_contract)),
     "expression": (
@@ -338,6 +346,13 @@ TARGETS: dict[str, Target] = {
     "schemas": ((hostile.SCHEMAS.to_json().encode(),), _text(hostile.read_schemas)),
 }
 """By name: right inputs, and what reads them."""
+
+
+def _compact(data: bytes) -> None:
+    """A binary header that is read is written back the same."""
+    origin = parse_compact(data)
+    if origin is not None:
+        assert format_compact(origin.lineage, data[1:17], origin.transaction) == data
 
 
 def _round(parse: Callable[[bytes], Any], data: bytes) -> None:

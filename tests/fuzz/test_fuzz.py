@@ -4,8 +4,7 @@ a long one has found (`python -m tests.fuzz SECONDS`)."""
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.fuzz.corpus import corpus
 from tests.fuzz.targets import TARGETS, mutated

@@ -95,7 +95,8 @@ def test_the_action_annotates_keeps_the_evidence_and_fails(
         f"::error title=VIOLATED {source} -> {sink}::Not exactly once: 1 of 4 "
     )
     assert any(
-        f"title=duplicate in {sink}::" in line and f"%0A{sink}-0@2: " in line for line in errors
+        f"title=duplicate in {sink}::" in line and f"%0A{sink}-0@2 (input {source}-0@1)" in line
+        for line in errors
     )
     assert "| `duplicate` |" in (tmp_path / "summary.md").read_text()
 
@@ -150,7 +151,7 @@ def test_gitlab_shows_findings_as_test_cases(
     results = json.loads(ctrf.read_text())["results"]
     tests = {test["name"]: test for test in results["tests"]}
     assert tests["verdict: exactly_once"]["status"] == tests["gap"]["status"] == "failed"
-    assert f"{source}/0/1" in tests["gap"]["trace"]
+    assert f"{source}-0@1" in tests["gap"]["trace"]
     statuses = [test["status"] for test in results["tests"]]
     counted = {status: statuses.count(status) for status in COUNTED}
     assert results["summary"] == results["summary"] | counted | {"tests": len(statuses)}

@@ -60,7 +60,7 @@ def test_a_killed_loop_turns_the_test_red(
     text = str(failed.value)
     assert text.startswith(f"VIOLATED exactly_once: Not exactly once: {repeated} of "), text
     assert f"\n           {sink}-0@" in text and "[/" not in text
-    assert f" Its input: {source}-0@" in text
+    assert f" (input {source}-0@" in text
     evidence = Path(text.rpartition("evidence: ")[2])
     assert (evidence / "report.json").exists()
 

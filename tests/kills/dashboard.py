@@ -7,8 +7,7 @@ import time
 from contextlib import suppress
 
 import psutil
-from playwright.sync_api import Browser, expect, sync_playwright
-from playwright.sync_api import Error as PlaywrightError
+from playwright.sync_api import Browser, Error as PlaywrightError, expect, sync_playwright
 
 from tests.browser.conftest import CHROMIUM, FLAGS, PAGE_MS
 from tests.conftest import wait_until

@@ -23,7 +23,7 @@ from topicproof.backend.evidence.attestation import Trust, attest, vouching
 from topicproof.backend.evidence.copy import copy_all
 from topicproof.backend.evidence.folder import complete, read_report
 from topicproof.backend.evidence.manifest import Payloads, require_unchanged
-from topicproof.backend.history.signoff import Decision, broken, sign, signoffs, unanchored
+from topicproof.backend.history.signoff import Decision, read_chain, sign, signoffs
 from topicproof.backend.history.store import History
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.trust.keyring import read_keyring, signing_key
@@ -114,7 +114,7 @@ def _evidence_wrong(settings: Settings) -> str:
 
 
 def _copy(settings: Settings) -> None:
-    copy_all(_folder(settings), settings.home / "copy", Payloads.MASKED)
+    copy_all(_folder(settings), settings.home / "copy", Payloads.MASKED, settings=settings)
 
 
 def _copy_wrong(settings: Settings) -> str:
@@ -124,7 +124,7 @@ def _copy_wrong(settings: Settings) -> str:
         if read_report(copy) != read_report(_folder(settings)):
             return "a copy that passes differs from the original"
     again = settings.home / "again"
-    copy_all(_folder(settings), again, Payloads.MASKED)
+    copy_all(_folder(settings), again, Payloads.MASKED, settings=settings)
     require_unchanged(again)
     return "" if _is_whole(settings, _folder(settings)) else "the original was damaged"
 
@@ -140,13 +140,11 @@ def _sign_wrong(settings: Settings) -> str:
     history = History(settings)
     before = len(signoffs(history))
     sign(history, "squares-a", [HELD], "e1", Decision.ACCEPT, "Kurt")
-    entries = signoffs(history)
-    keyring = read_keyring(settings)
-    lost = unanchored(history, keyring)
+    chain = read_chain(history)
     history.engine.dispose()
-    if len(entries) != before + 1 or broken(entries) is not None:
+    if len(chain.entries) != before + 1 or chain.broken is not None:
         return "the chain is broken"
-    return f"entries without a signature: {lost}" if lost else ""
+    return f"entries without a signature: {chain.unanchored}" if chain.unanchored else ""
 
 
 def _key_wrong(settings: Settings) -> str:

@@ -31,7 +31,8 @@ from topicproof.backend.kafka.client_configs import (
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.jars import SPARK, jar_files
 from topicproof.backend.services.keeper import services
-from topicproof.backend.services.spark import EmbeddedSpark, spark_session
+from topicproof.backend.services.spark import EmbeddedSpark
+from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import Settings, read_settings
 
 SOURCE, SINK = "numbers", "squares"

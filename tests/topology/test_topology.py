@@ -35,7 +35,7 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.dashboard import dashboard
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.processes import free_ports
-from topicproof.backend.services.spark import spark_session
+from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.storage import Storage, attach, downloaded
 

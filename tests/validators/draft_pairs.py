@@ -52,11 +52,11 @@ from tests.validators.pair_oracle import (
     Truth,
     judge,
 )
+from topicproof.backend.contracts.contract import Contract, make_contract
+from topicproof.backend.contracts.draft import Draft, draft_from
+from topicproof.backend.contracts.identity_candidates import document
+from topicproof.backend.contracts.sample import Sample, outputs_of_lineage, texts_at
 from topicproof.backend.errors import ContractError
-from topicproof.backend.judging.candidates import document
-from topicproof.backend.judging.contract import Contract, make_contract
-from topicproof.backend.judging.contract_draft import Draft, draft_from
-from topicproof.backend.judging.sample import Sample, outputs_of_lineage, texts_at
 from topicproof.backend.kafka.browse.search import Row
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Fate, Order

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from topicproof.validators.finding import Outcome
-from topicproof.validators.report import Report
+from topicproof.validators.report import Report, identified_place
+from topicproof.validators.who import who_sentence
 
 FOLDER = Path(__file__).parent / "golden"
 _HEAD = re.compile(r"^== (.*) ==$", re.MULTILINE)
@@ -56,12 +57,13 @@ _reports: Counter[str] = Counter()
 def _sentences(report: Report) -> Iterator[str]:
     """The sentences of a report without kinds that hold."""
     yield f"{report.verdict} {report.scope}: {report.why}"
+    if who := who_sentence(report):
+        yield f"who: {who}"
     yield from (f"Warning: {warning}" for warning in report.warnings)
     for finding in report.findings:
         if finding.outcome is Outcome.HOLDS or finding in report.aside:
             continue
         yield f"  {finding.outcome:8} {finding.kind}: {finding.why}"
         for example in finding.examples[:3]:
-            offset = "" if example.offset is None else f"@{example.offset}"
-            sink = "" if example.partition is None else f"{example.partition}{offset} "
-            yield f"             {sink}[{example.lineage or ''}] {example.why}"
+            place = identified_place(report, example)
+            yield f"             {f'{place}: ' if place else ''}{example.why}"

@@ -43,13 +43,13 @@ from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.coordinator import NO_ATTRIBUTION, Attribution
 from topicproof.validators.decoded import DECODED
 from topicproof.validators.expected import ONE_TO_ONE, Expected
-from topicproof.validators.facts.journal import outcomes_of
+from topicproof.validators.facts.header_transactions import outcomes_of
 from topicproof.validators.facts.log_facts import BATCH_COLUMNS
 from topicproof.validators.facts.raw_log import raw_log as raw_log_of
 from topicproof.validators.finding import Bounds, Guarantee, Order, PartitionBounds
 from topicproof.validators.judge import judge
 from topicproof.validators.ledger.build import build_ledger
-from topicproof.validators.ledger.ledger import Accounts, Ledger
+from topicproof.validators.ledger.ledger import Accounts, Ledger, LedgerInput
 from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared
 from topicproof.validators.lineage.headers import (
     LINEAGE_HEADER,
@@ -62,9 +62,8 @@ from topicproof.validators.lineage.headers import (
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
 from topicproof.validators.question import Question
-from topicproof.validators.readings import ARROW_TYPES, Readings
+from topicproof.validators.readings import ARROW_TYPES, Readings, SourceLog
 from topicproof.validators.report import Report
-from topicproof.validators.source_log import SourceLog
 
 SOURCE, SINK = "numbers", "squares"
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -144,6 +143,7 @@ class History:
         circumstances: Circumstances = NO_CIRCUMSTANCES,
         decoded: tuple[Column, Column] | None = None,
         attribution: Attribution = NO_ATTRIBUTION,
+        source_ids: Mapping[str, str] = {},
     ) -> Ledger:
         """`declared`: outcomes of the journal by (transactional id, sequence), with the reason
         behind a colon. `decoded`: the column of that name, of the source and of the sink."""
@@ -191,13 +191,16 @@ class History:
             order=order,
         )
         return build_ledger(
-            spark,
-            question,
-            sink_bounds=self.sink_bounds,
-            readings=Readings(committed, uncommitted, source),
-            evidence=f"file:{folder / uuid.uuid4().hex}",
-            accounts=accounts,
-            circumstances=circumstances,
+            LedgerInput(
+                spark,
+                question,
+                sink_bounds=self.sink_bounds,
+                readings=Readings(committed, uncommitted, source),
+                evidence=f"file:{folder / uuid.uuid4().hex}",
+                accounts=accounts,
+                circumstances=circumstances,
+                source_ids=source_ids,
+            )
         )
 
     def report(

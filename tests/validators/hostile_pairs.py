@@ -57,7 +57,7 @@ from tests.validators.pair_oracle import (
     judge,
 )
 from topicproof.backend.services.keeper import services
-from topicproof.backend.services.spark import connect
+from topicproof.backend.services.spark_session import connect
 from topicproof.backend.settings import read_settings
 
 log = logging.getLogger(__name__)
@@ -177,6 +177,7 @@ def draw_story(chance: random.Random, policy: Policy) -> Story:
         ops(0.15, MISSING, 1),
         ops(0.25, REMOVALS, 2),
         ops(0.4, ("offset",), 2, a=2, b=6, c=3),
+        ops(0.25, READINGS, 1),
     )
     return Story(
         policy,

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession, functions as F
 
 from tests.validators.history import BEGAN, SINK, SOURCE, History
 from tests.validators.pair_oracle import (
@@ -34,8 +33,8 @@ from tests.validators.pair_oracle import (
     Pair,
     Policy,
     Record,
+    judge as judge_slowly,
 )
-from tests.validators.pair_oracle import judge as judge_slowly
 from topicproof.validators.circumstances import Circumstances, Growth, Removed
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.evidence import together

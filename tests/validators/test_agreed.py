@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession, functions as F
 
 from tests.validators.history import History, history, side_by_side
 from tests.validators.test_kinds import rows_of
-from topicproof.backend.judging.named_fields import each_in_sql
+from topicproof.backend.contracts.expression_fields import each_in_sql
 from topicproof.backend.runs.query import explained
 from topicproof.validators.circumstances import Circumstances
 from topicproof.validators.contract_terms import ContractTerms

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.backend.kafka.hanging import GHOST, hang
+from tests.backend.kafka.hanging import hang
 from tests.backend.kafka.topics import Writer
 from tests.validators.history import hearing, history
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.validators.coordinator import Coordinator, OpenTransaction, UnstableOffset
@@ -142,6 +142,28 @@ def test_without_the_coordinator_nothing_is_claimed(ledger: Ledger) -> None:
     assert deaf.verdict is Outcome.HOLDS
 
 
+def test_what_was_not_looked_at_holds_for_nobody(ledger: Ledger) -> None:
+    """More transactions are open than one look takes in. Those that were left out may hang, and one
+    of them may hold an offset that looks stuck. The sentence says so."""
+    waiting = UnstableOffset("billing", "numbers", 2, (LATE,), has_unseen_holders=True)
+    assert "transaction of payments or another, which may be under way" in waiting.why
+    kinds = "hanging", "lso_stall", "unstable_offsets"
+
+    def unknown(left_out: int, offsets_left_out: int) -> dict[str, str]:
+        coordinator = Coordinator(3, (OPEN,), 4, (waiting,), left_out, offsets_left_out)
+        findings = judge(hearing(ledger, coordinator=coordinator), Guarantee.EXACTLY_ONCE).findings
+        return {
+            finding.kind: finding.why
+            for finding in findings
+            if finding.outcome is Outcome.UNKNOWN and finding.kind in kinds
+        }
+
+    why = "Not judged. Left out, because there are too many: 1 open transaction of the sink."
+    assert unknown(1, 0) == dict.fromkeys(kinds, why)
+    assert unknown(0, 2).keys() == {"unstable_offsets"}
+    assert unknown(0, 0) == {}
+
+
 def test_a_sound_topic_holds_with_its_denominators(ledger: Ledger) -> None:
     """Three partitions and four offsets of groups were asked about, and nothing is wrong. That is
     said with counts."""
@@ -166,13 +188,15 @@ def test_a_hanging_transaction_shows_in_the_verdict_on_real_topics(
     )
     before = {
         one.kind: one
-        for one in judge_topics(spark, Address(bootstrap), question, tmp_path / "before").findings
+        for one in judge_topics(
+            spark, Sides(Address(bootstrap)), question, tmp_path / "before"
+        ).findings
     }
     assert before["hanging"].outcome is before["lso_stall"].outcome is Outcome.HOLDS
-    hang(bootstrap, sink)
-    report = judge_topics(spark, Address(bootstrap), question, tmp_path / "after")
+    producer_id = hang(bootstrap, sink)
+    report = judge_topics(spark, Sides(Address(bootstrap)), question, tmp_path / "after")
     (found,) = [one for one in report.findings if one.kind == "hanging"]
     assert (found.outcome, found.count) == (Outcome.VIOLATED, 1)
     assert (found.examples[0].partition, found.examples[0].offset) == (0, 3)
-    assert f"producer {GHOST} last wrote" in found.examples[0].why
+    assert f"producer {producer_id} last wrote" in found.examples[0].why
     assert report.verdict is Outcome.UNKNOWN

@@ -10,7 +10,7 @@ import pytest
 
 from tests.validators.draft_pairs import BROKEN, COPIES, KINDS, OTHERS, draw, false_drafts
 from tests.validators.pair_oracle import HOLDS, VIOLATED
-from topicproof.backend.judging import expectation_seen
+from topicproof.backend.contracts import draft_expectation
 from topicproof.validators.expected import Expect
 
 PAIRS, SEED = 400, 3
@@ -48,7 +48,7 @@ def test_a_draft_of_what_the_data_shows_would_hold_over_both(
             return Expect.ONE_TO_MANY, "json_array_length(array(1, 2))", "", None
         return Expect.ONE_TO_ONE, None, "", None
 
-    monkeypatch.setattr(expectation_seen, "_expectation", as_shown)
+    monkeypatch.setattr(draft_expectation, "_expectation", as_shown)
     monkeypatch.setattr(
         "tests.validators.draft_pairs._count",
         lambda contract, _content: 1 if contract.count is None else 2,

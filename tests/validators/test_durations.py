@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from topicproof.validators.durations import brief, in_words
+from topicproof.validators.sentences import brief, in_words
 
 
 @pytest.mark.parametrize(

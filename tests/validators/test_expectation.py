@@ -55,7 +55,9 @@ def test_no_kind_counts_in_two_ways() -> None:
     assert not any(counts(kind) for kind in ADVISORY)
     assert looked_for("brand_new", exactly) and not counts("brand_new")
     assert reason_not_required("brand_new", exactly, False).startswith("Not counted: ")
-    assert {kind for one in PREMISES.values() for kind in one.kinds} <= set(KINDS) - set(PREMISES)
+    resting = {validator.NAME: validator.TRAITS.premises for validator in VALIDATORS}
+    assert {premise for premises in resting.values() for premise in premises} == set(PREMISES)
+    assert not any(resting[premise] for premise in PREMISES)
     assert set(ADVISORY) >= NORMAL
 
 

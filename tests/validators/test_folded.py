@@ -13,14 +13,14 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from tests.written_sinks import write_broken, write_healthy
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.copy import copy_evidence, without_payloads
 from topicproof.backend.evidence.folded import PIECES_SEEN
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads, read_manifest, write_manifest
 from topicproof.backend.judging.capture_store import COMMITTED, INPUTS, UNCOMMITTED, read_capture
-from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.judging.judge import JudgeOptions, judge_topics
 from topicproof.backend.judging.selftest import WITHOUT_RECORDS, self_test
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
@@ -50,7 +50,9 @@ def judged(
     spark: SparkSession, bootstrap: str, source: str, sink: str, folder: Path, payloads: Payloads
 ) -> Report:
     question = Question(fetch_bounds(Address(bootstrap), source), sink)
-    return judge_topics(spark, Address(bootstrap), question, folder, payloads=payloads)
+    return judge_topics(
+        spark, Sides(Address(bootstrap)), question, folder, JudgeOptions(payloads=payloads)
+    )
 
 
 def told_alike(one: Report, other: Report) -> bool:

@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 from tests.backend.kafka.test_oracle import COPIED_RECORDS, copy
 from tests.backend.kafka.topics import Writer
 from tests.conftest import wait_until
-from topicproof.backend.address import Address
-from topicproof.backend.judging.judge import JUDGING, READING, WRITING, judge_topics
+from topicproof.backend.address import Address, Sides
+from topicproof.backend.judging.judge import JUDGING, READING, WRITING, JudgeOptions, judge_topics
 from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
-from topicproof.backend.services.spark import SHELL_FAILED, failed
+from topicproof.backend.services.spark_session import SHELL_FAILED, failed
 from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.identity import Identity
@@ -67,7 +67,9 @@ def test_java_and_librdkafka_write_healthy_logs(
         if steps == [READING, JUDGING]:
             raise failed("Spark could not judge", PySparkException(f"({SHELL_FAILED})"))
 
-    report = judge_topics(spark, Address(bootstrap), question, tmp_path, on_step=killed)
+    report = judge_topics(
+        spark, Sides(Address(bootstrap)), question, tmp_path, JudgeOptions(on_step=killed)
+    )
     assert steps == [READING, JUDGING, READING, JUDGING, WRITING]
     assert report.verdict is Outcome.HOLDS, report.why
     assert {finding.kind for finding in report.findings if finding.count} == {"aborted_volume"}

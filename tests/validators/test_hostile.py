@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from benchmarks.hostile import MEGABYTE, NEVER, TWICE, Case, Message, fill, odd
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.validators.finding import Order
@@ -36,7 +36,7 @@ def test_hostile_data_is_judged_without_loss(
     question = Question(
         fetch_bounds(Address(bootstrap), source), sink, identity=Identity.KEY, order=Order.NONE
     )
-    report = judge_topics(spark, Address(bootstrap), question, tmp_path)
+    report = judge_topics(spark, Sides(Address(bootstrap)), question, tmp_path)
     assert report.doubts == () and report.fates["unexplained"] == 0
     assert report.fates["committed"] == 200 - len(NEVER) + len(TWICE)
     uncounted = {one.kind for one in report.not_checked}

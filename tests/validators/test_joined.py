@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 
 from topicproof.validators.finding import Bounds, Part, PartitionBounds
-from topicproof.validators.lineage.chain import through
 from topicproof.validators.lineage.headers import LINEAGE_HEADER
+from topicproof.validators.lineage.identity import through
 from topicproof.validators.merged_topics import join, split, with_numbered_input
 from topicproof.validators.readings import COLUMNS
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from hypothesis import given, strategies as st
+from pyspark.sql import SparkSession, functions as F
 
 from topicproof.validators.json_path import exact_text, parse_path, spell_path, why_absent
 from topicproof.validators.lineage.identity import Match

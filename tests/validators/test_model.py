@@ -7,10 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
+from pyspark.sql import SparkSession, functions as F
 
 from tests.validators.history import history, side_by_side
 from topicproof.validators.kinds import aborted_read, duplicate, gap, order, phantom

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
 from topicproof.backend.errors import PackedLineage
 from topicproof.backend.evidence.folded import PIECES_SEEN, read_folded
 from topicproof.backend.exit_codes import UNJUDGED
@@ -68,7 +68,7 @@ def test_a_topic_with_packed_lineage_is_judged_by_key_alone(
     reports = {
         identity: judge_topics(
             spark,
-            address,
+            Sides(address),
             Question(fetch_bounds(address, source), sink, identity=identity),
             tmp_path / identity,
         )

@@ -19,6 +19,7 @@ from topicproof.backend.kafka.client_configs import (
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.validators.finding import Bounds, PartitionBounds, Witness
 from topicproof.validators.ledger.build import build_ledger
+from topicproof.validators.ledger.ledger import LedgerInput
 from topicproof.validators.question import Question
 from topicproof.validators.readings import COLUMNS, Readings, keep, read
 
@@ -57,11 +58,13 @@ def test_both_levels_end_where_they_should_and_fates_follow(
     source = Bounds("numbers", (PartitionBounds(0, 0, 0, 0),))
     nothing = spark.createDataFrame([], COLUMNS)
     ledger = build_ledger(
-        spark,
-        Question(source, topic),
-        sink_bounds=bounds,
-        readings=Readings(committed, uncommitted, nothing),
-        evidence=f"file:{tmp_path / 'ledger'}",
+        LedgerInput(
+            spark,
+            Question(source, topic),
+            sink_bounds=bounds,
+            readings=Readings(committed, uncommitted, nothing),
+            evidence=f"file:{tmp_path / 'ledger'}",
+        )
     )
     transactional.abort_transaction()
     assert ledger.doubts == ()

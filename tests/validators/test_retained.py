@@ -12,19 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.validators.history import history
-from tests.validators.hostile_pairs import (
-    difference_alone,
-    draw_retained,
-    false_by_rule,
-    simulate,
-)
+from tests.validators.hostile_pairs import difference_alone, draw_retained, false_by_rule, simulate
 from tests.validators.pair_ledger import is_told
-from tests.validators.pair_oracle import HOLDS, UNKNOWN, VIOLATED
-from tests.validators.pair_oracle import judge as judge_slowly
+from tests.validators.pair_oracle import HOLDS, UNKNOWN, VIOLATED, judge as judge_slowly
 from tests.validators.test_premises import BY_KEY, RETAINED, found, judged
 from topicproof.backend.judging.selftest import judged_after
 from topicproof.backend.services.keeper import services
-from topicproof.backend.services.spark import connect, spark_session
+from topicproof.backend.services.spark_session import connect, spark_session
 from topicproof.backend.settings import Settings
 from topicproof.validators.circumstances import Circumstances, Removed
 from topicproof.validators.finding import Guarantee, Order, Outcome
@@ -106,6 +100,7 @@ def test_what_is_left_is_judged(
         assert "; judged from squares-0@4 on; 4 offsets lost by the source" in report.why
 
 
+@pytest.mark.usefixtures("spark_sessions")
 def test_a_session_that_has_ended_is_asked_nothing(settings: Settings, tmp_path: Path) -> None:
     """Story: the first session of a thread has ended on the server, and another one judges what is
     left. Spark's client takes the first one for the active one."""

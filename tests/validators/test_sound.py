@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pyspark.sql import SparkSession
 
 from tests.both_ways import assert_both_ways_count_the_same
@@ -20,8 +19,7 @@ from topicproof.validators.finding import Bounds, Order, PartitionBounds
 from topicproof.validators.folded import offset_runs as pieces
 from topicproof.validators.folded.fold import estimated_pieces
 from topicproof.validators.folded.regular_log import RegularLog
-from topicproof.validators.ledger import build as long_way
-from topicproof.validators.ledger import by_proof
+from topicproof.validators.ledger import build as long_way, by_proof
 from topicproof.validators.lineage.identity import Identity
 
 JOURNAL = {("a-0", 1): "COMMITTED", ("a-0", 2): "ABORTED:at random", ("a-0", 3): "COMMITTED"}

@@ -14,7 +14,8 @@ from topicproof.validators.judge import judge
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.report import Report
 
-BEGAN = "1970-01-01 00:00:00 UTC"
+TIMELESS = ", no time known"
+"""Of logs whose times are 0."""
 LOST, TWICE, HANDED_OVER, DIVIDED, TAKEN_OVER = range(5)
 ABORTED, TOGETHER, IN_TURN, PLAIN, SHARED = range(5)
 """Partitions, each with a story."""
@@ -66,7 +67,7 @@ def report(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Rep
 
 def writer(partition: int, name: str, end: str) -> str:
     number = producer(partition, name)
-    return f"{name}-of-{partition}, producer id {number}, epoch 0, {end} {BEGAN}"
+    return f"transactional id {name}-of-{partition}, producer id {number}, epoch 0, {end}{TIMELESS}"
 
 
 def finding_of(report: Report, kind: str) -> Finding:
@@ -116,7 +117,7 @@ def test_two_ids_that_repeat_each_other_are_found(report: Report) -> None:
             TWICE,
             3,
             f"Both a-of-{TWICE} and b-of-{TWICE} committed outputs of 1 input of one source"
-            " partition, offsets 1 to 1, in transactions one after the other.",
+            " partition, offset 1, in transactions one after the other.",
         )
     ]
 
@@ -153,18 +154,29 @@ def test_producers_are_named_where_no_coordinator_names_a_transactional_id(
     """Story: a client may not read the coordinators' log. Gaps and duplicates name the producer id,
     the epoch and the time; a batch outside transactions names a producer that has none."""
     gap = finding_of(unnamed, "gap")
-    aborted = f"producer id {producer(ABORTED, 'b')}, epoch 0, aborted {BEGAN}"
+    aborted = f"producer id {producer(ABORTED, 'b')}, epoch 0, aborted{TIMELESS}"
     assert gap.why == f"1 of 12 expected outputs is missing: its output was written by {aborted}."
     assert [example.transaction for example in gap.examples] == [aborted]
-    plain = f"a producer without idempotence, outside transactions, {BEGAN}"
+    plain = f"a producer without idempotence, outside transactions{TIMELESS}"
     writers = [
-        *(f"producer id {producer(p, 'b')}, epoch 0, committed {BEGAN}" for p in (1, 2)),
+        *(f"producer id {producer(p, 'b')}, epoch 0, committed{TIMELESS}" for p in (1, 2)),
         plain,
     ]
     duplicate = finding_of(unnamed, "duplicate")
     assert [example.transaction for example in duplicate.examples] == writers
     assert duplicate.examples[-1].why.endswith(
         f"; the first is at squares-{PLAIN}@1. That one is of {plain}."
+    )
+
+
+def test_ids_that_nothing_names_are_not_said_to_be_missing(unnamed: Report) -> None:
+    """Story: the log is full of transactions, so there are transactional ids. Nothing names
+    them."""
+    change = finding_of(unnamed, "identity_change")
+    assert (change.outcome, change.why) == (
+        Outcome.UNKNOWN,
+        "Nothing to look at: the log holds 8 transactions, but neither a header nor a coordinator"
+        " names a transactional id.",
     )
 
 
@@ -177,14 +189,14 @@ def test_two_open_transactions_are_two_ids_whatever_their_names(unnamed: Report)
         Outcome.VIOLATED,
         [
             f"Both producer id {producer(TOGETHER, 'a')} and producer id {producer(TOGETHER, 'b')}"
-            " committed outputs of 1 input of one source partition, offsets 1 to 1, in transactions"
+            " committed outputs of 1 input of one source partition, offset 1, in transactions"
             " that were open at the same time."
         ],
     )
-    writer = f"producer id {producer(TOGETHER, 'b')}, epoch 0, committed {BEGAN}"
+    writer = f"producer id {producer(TOGETHER, 'b')}, epoch 0, committed{TIMELESS}"
     assert zombie.why == (
-        "1 of 10 batches is of a fenced producer, or of one of two that process the same inputs:"
-        f" {writer}."
+        "1 second writer worked among another's inputs, under a transactional id of its own, which"
+        f" fences nobody, among 10 batches: {writer}."
     )
 
 
@@ -202,15 +214,16 @@ def test_coordinators_name_who_changed_identity_and_why_records_are_aborted(repo
     (aborted,) = finding_of(report, "aborted_volume").examples
     assert aborted.why == (
         f"2 aborted records of b-of-{LOST}, producer id {producer(LOST, 'b')}, 28.6 % of the"
-        f" partition: aborted by time-out {BEGAN}."
+        f" partition's offsets: aborted by time-out."
     )
 
 
 def test_times_that_no_calendar_has_are_left_out() -> None:
     """Story: a producer writes any 64 bits as a time."""
-    assert [time_of(ms) for ms in (-1, 0, 253_402_300_799_000, 2**63 - 1)] == [
+    assert [time_of(ms) for ms in (-1, 0, 1, 253_402_300_799_000, 2**63 - 1)] == [
         "",
-        BEGAN,
+        "",
+        "1970-01-01 00:00:00 UTC",
         "9999-12-31 23:59:59 UTC",
         "",
     ]

@@ -2,21 +2,26 @@
 
 A name is (transactional id, sequence, attempt, task). The random token of the task distinguishes a
 replay from the original. In a sound log, the records of one name in one partition are exactly one
-transaction of the raw log. Only deviations are examined record by record (`attributed`).
+transaction of the raw log. Only deviations are examined record by record (`attributed`). A run's
+journal declares outcomes by the same names (`outcomes_of`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from topicproof.validators.facts.raw_log import RawLog, spans
 from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.offsets import bound
 
 NAME = ("transactional_id", "sequence", "attempt", "task")
+IDS_MAX = 10_000
+"""Transactional ids that headers name and that are told apart. Real pipelines have some hundreds,
+but a header costs its writer nothing."""
+ID_CHARACTERS_MAX = 1_000
 _FIRST = ("offset", "source_topic", "source_partition", "source_offset", "output_index")
 
 
@@ -98,8 +103,8 @@ def named(sink: DataFrame, raw_log: RawLog | None, bounds: Bounds) -> DataFrame:
 
 
 def count_ids(groups: DataFrame) -> tuple[TransactionalId, ...]:
-    """Summarises `named` by transactional id. There are few of them: each costs the coordinator
-    memory."""
+    """Summarises `named` by transactional id: at most one more than `IDS_MAX`, with their first
+    `ID_CHARACTERS_MAX` + 1 characters (`beyond_limits`)."""
     alien = F.col("producer_id").isNull()
     misdeclared = (F.col("stable") > 0) & (F.col("declared") == Fate.ABORTED.value)
     misdeclared |= (F.col("unstable") > 0) & (F.col("declared") == Fate.COMMITTED.value)
@@ -142,10 +147,18 @@ def count_ids(groups: DataFrame) -> tuple[TransactionalId, ...]:
     has_one_source = F.col("first_source") == F.col("last_source")
     rows = (
         ids.withColumn("source_partition", F.when(has_one_source, F.col("first_source")))
+        .withColumn("transactional_id", F.substring("transactional_id", 1, ID_CHARACTERS_MAX + 1))
         .orderBy("transactional_id")
+        .limit(IDS_MAX + 1)
         .collect()
     )
     return tuple(TransactionalId(*(row[name] for name in TransactionalId._fields)) for row in rows)
+
+
+def beyond_limits(ids: Collection[str]) -> int:
+    """Returns how many of these transactional ids are too many or too long to be told apart."""
+    too_long = sum(len(transactional_id) > ID_CHARACTERS_MAX for transactional_id in ids)
+    return max(too_long, len(ids) - IDS_MAX, 0)
 
 
 def _inputs() -> list[Column]:
@@ -194,3 +207,23 @@ def attributed(sink: DataFrame, raw_log: RawLog, bounds: Bounds) -> DataFrame:
         .select("*", *(F.col(f"first.{name}").alias(name) for name in _FIRST))
         .drop("first")
     )
+
+
+Outcomes = Mapping[tuple[str, int, int, str], tuple[str | None, str | None]]
+"""Declared outcome and reason, by transaction name."""
+
+
+def outcomes_of(entries: Iterable[tuple[str, int, int, str, str, str]]) -> Outcomes:
+    """Maps transactions to outcomes. Each entry is: transactional id, sequence, attempt, task,
+    outcome, reason. Contradictory entries for a transaction leave its outcome None."""
+    declarations: dict[tuple[str, int, int, str], tuple[set[str], str]] = {}
+    for transactional_id, sequence, attempt, task, outcome, reason in entries:
+        outcomes, why = declarations.get(
+            key := (transactional_id, sequence, attempt, task), (set(), "")
+        )
+        declared_outcomes = outcomes | {outcome} & {Fate.COMMITTED.value, Fate.ABORTED.value}
+        declarations[key] = (declared_outcomes, max(why, reason or ""))
+    return {
+        key: (next(iter(outcomes)) if len(outcomes) == 1 else None, why or None)
+        for key, (outcomes, why) in declarations.items()
+    }

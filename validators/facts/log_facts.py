@@ -27,7 +27,8 @@ BATCH_COLUMNS = (
     " max_timestamp long, size int, compression string, leader_epoch int"
 )
 """The raw log's batches, one row each. `control` is null for data, 'COMMIT', 'ABORT', or 'OTHER' if
-the type of a control batch was lost. Timestamps are in ms."""
+the type of a control batch was lost. Timestamps are in ms. `size` is in bytes as stored, compressed
+and with the batch's header."""
 
 FACT_COLUMNS = (
     "began long, outcome string, expected long, epoch_before int, hole boolean, stale boolean,"

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN
 from topicproof.validators.facts.raw_log import RawLog
@@ -20,17 +19,20 @@ from topicproof.validators.readings import frame_of
 ABORTED_BY = {
     "declared": "aborted by its producer",
     "timeout": "aborted by time-out",
-    "fenced": "aborted because another producer took over its transactional id",
+    "fenced": "aborted because another producer took over its transactional id,",
     "operator": "aborted by an operator",
 }
 """Words for the reasons of `Attribution`."""
+UNNAMED = "a producer without idempotence"
+"""The producer of a batch without a producer id."""
 NAME_MAX = 100
 """Characters shown of a transactional id."""
 RECORD_WRITER_COLUMNS = (
-    "writer string, writer_name string, writer_id long, writer_began long, writer_ended long,"
-    " written_ms long"
+    "writer string, writer_producer string, writer_name string, writer_id long, writer_number long,"
+    " writer_epoch int, writer_began long, writer_ended long, written_ms long"
 )
 """What `with_writers` adds."""
+NO_TIME = "no time known"
 TIME_MAX_MS = 253_402_300_799_000
 """The end of the year 9999. A producer may write any time, and Spark formats none beyond."""
 
@@ -44,8 +46,10 @@ def with_writers(
     """Adds `RECORD_WRITER_COLUMNS` for the record at each row's place; null without a place, or if
     the raw log was not read.
 
-    `writer`: `m5-b, producer id 2, epoch 0, committed`. `writer_name`: the transactional id, if a
-    coordinator named it. `writer_id`: the producer id, if its batch is in a transaction; that
+    `writer`: `transactional id m5-b, producer id 2, epoch 0, committed`. `writer_producer`: the
+    same without the transactional id. `writer_name`: the transactional id, if a coordinator named
+    it. `writer_number`, `writer_epoch`: the producer id and epoch of the batch, -1 for none.
+    `writer_id`: the producer id, if its batch is in a transaction; that
     began at the offset `writer_began` of the partition and ended at the marker `writer_ended`.
     `written_ms`: the time of the marker; if there is none, or for a record outside transactions,
     the batch's own time.
@@ -66,16 +70,20 @@ def with_writers(
     producer = F.when(
         F.col("batch_producer") >= 0,
         F.format_string("producer id %d, epoch %d", "batch_producer", "batch_epoch"),
-    ).otherwise("a producer without idempotence")
-    writer = F.concat_ws(", ", name, producer, "batch_end")
+    ).otherwise(UNNAMED)
+    labelled = F.concat(F.lit("transactional id "), name)
+    writer = F.concat_ws(", ", labelled, producer, "batch_end")
     has_batch = F.col("batch_partition").isNotNull()
     return (
         rows.join(places, in_batch, "left")
         .withColumns(
             {
                 "writer": F.when(has_batch, writer),
+                "writer_producer": F.when(has_batch, F.concat_ws(", ", producer, "batch_end")),
                 "writer_name": name,
                 "writer_id": F.when(F.col("batch_began").isNotNull(), F.col("batch_producer")),
+                "writer_number": F.col("batch_producer"),
+                "writer_epoch": F.col("batch_epoch").cast("int"),
                 "writer_began": F.col("batch_began"),
                 "writer_ended": F.col("batch_ended"),
                 "written_ms": F.col("batch_ms"),
@@ -158,20 +166,21 @@ def reasons(log: RawLog) -> DataFrame:
 
 
 def time_text(ms: str) -> Column:
-    """Formats a column of ms since 1970 as `2026-11-28 14:03:12 UTC`; null beyond the year 9999."""
-    time = F.when(F.col(ms).between(0, TIME_MAX_MS), F.timestamp_millis(ms))
+    """Formats a column of ms since 1970 as `2026-11-28 14:03:12 UTC`; null beyond the year 9999,
+    and without a time, for which logs have -1 or 0."""
+    time = F.when(F.col(ms).between(1, TIME_MAX_MS), F.timestamp_millis(ms))
     return F.concat(F.date_format(time, "yyyy-MM-dd HH:mm:ss"), F.lit(" UTC"))
 
 
 def time_of(ms: int) -> str:
-    """Formats as `time_text`; empty beyond the year 9999."""
-    if not 0 <= ms <= TIME_MAX_MS:
+    """Formats as `time_text`; empty where that is null."""
+    if not 0 < ms <= TIME_MAX_MS:
         return ""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def written() -> Column:
-    """Formats `writer` with `written_ms`, for one row."""
-    time = F.when(F.col("writer").isNotNull(), time_text("written_ms"))
-    # A time that no calendar has is left out, with the comma before it.
-    return F.regexp_replace(F.concat_ws(" ", "writer", time), ",$", "")
+def written(writer: str = "writer") -> Column:
+    """Formats a column of `with_writers` with `written_ms`, for one row."""
+    time = time_text("written_ms")
+    timeless = F.concat(F.regexp_replace(F.col(writer), ",$", ""), F.lit(f", {NO_TIME}"))
+    return F.when(time.isNull(), timeless).otherwise(F.concat_ws(" ", writer, time))

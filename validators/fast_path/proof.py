@@ -12,7 +12,8 @@ tests/validators/test_sound.py compares the counts of both paths.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -22,19 +23,18 @@ import pyarrow as pa
 
 from topicproof.validators.facts.balance import Headers
 from topicproof.validators.facts.cell import Cell
-from topicproof.validators.facts.header_transactions import NAME, TransactionalId
-from topicproof.validators.facts.journal import Outcomes
-from topicproof.validators.finding import Bounds, Fate
-from topicproof.validators.folded.fold import Folded
-from topicproof.validators.folded.offset_runs import (
-    Pieces,
-    Words,
-    as_pieces,
-    first_of,
-    last_of,
+from topicproof.validators.facts.header_transactions import (
+    NAME,
+    Outcomes,
+    TransactionalId,
+    beyond_limits,
 )
+from topicproof.validators.finding import Bounds, Fate
+from topicproof.validators.folded.compact_runs import parse_origin
+from topicproof.validators.folded.fold import Folded
+from topicproof.validators.folded.offset_runs import Pieces, Words, as_pieces, first_of, last_of
 from topicproof.validators.folded.regular_log import RegularLog
-from topicproof.validators.lineage.headers import Transaction, parse_lineage, parse_transaction
+from topicproof.validators.lineage.headers import Transaction, parse_transaction
 from topicproof.validators.offsets import WORD
 from topicproof.validators.readings import column_names
 
@@ -75,8 +75,10 @@ def prove(
     sink_bounds: Bounds,
     source_bounds: Bounds,
     declared: Outcomes | None,
+    source_ids: Mapping[str, str] = MappingProxyType({}),
 ) -> Proof | None:
-    """Proves that nothing is odd, or returns None."""
+    """Proves that nothing is odd, or returns None. `source_ids`: the ids of the source's topics, as
+    far as they are known."""
     committed_words, inputs = whole_words(folded.seen), whole_words(folded.inputs)
     if not (
         _once(committed_words)
@@ -91,7 +93,11 @@ def prove(
         words = Words(*(column[first:end] for column in committed_words))
         pieces = as_pieces(table)
         partition_proof = (
-            None if pieces is None else _part(pieces, words, log, sink_bounds, source_bounds)
+            None
+            if pieces is None
+            else _part(
+                pieces, words, log, sink_bounds, source_bounds=source_bounds, source_ids=source_ids
+            )
         )
         if partition_proof is None:
             return None
@@ -106,12 +112,10 @@ def prove(
         return None
     codes: dict[bytes, int] = {}
     groups = _all_groups(parts, codes, log)
-    names = [parse_transaction(text) for text in codes]
-    named = (
-        None
-        if groups is None or None in names
-        else _named(groups, [name for name in names if name], declared, source_bounds.topic)
-    )
+    names = [name for name in map(parse_transaction, codes) if name]
+    if groups is None or len(names) < len(codes) or _are_beyond_limits(names):
+        return None
+    named = _named(groups, names, declared, source_bounds.topic)
     if named is None:
         return None
     return Proof(
@@ -175,10 +179,11 @@ def _part(
     log: RegularLog,
     sink_bounds: Bounds,
     source_bounds: Bounds,
+    source_ids: Mapping[str, str],
 ) -> tuple[_Section, _Inputs, _Inputs] | None:
     """Returns the part of one partition, the inputs with a committed output in it, and those with
     any output in it. None if something in it is odd."""
-    places = _origins(pieces, source_bounds)
+    places = _origins(pieces, source_bounds, source_ids)
     if (
         not _once(pieces)
         or not pieces.ordered.all()
@@ -272,14 +277,19 @@ def _ends(word: Ints, bits: Ints) -> tuple[Ints, Ints]:
     return word * WORD + first_of(bits), word * WORD + last_of(bits)
 
 
-def _origins(pieces: Pieces, source: Bounds) -> Ints | None:
-    """Returns the source partition of each piece; None if a piece has another source, or an output
-    other than the first."""
+def _origins(pieces: Pieces, source: Bounds, source_ids: Mapping[str, str]) -> Ints | None:
+    """Returns the source partition of each piece; None if a piece has another source, also of the
+    same name, or an output other than the first."""
     first = {part.topic: part.first for part in source.parts} or {source.topic: 0}
     partitions = []
-    for origin in pieces.origins:
-        lineage = parse_lineage(origin)
-        if lineage is None or lineage.topic not in first or lineage.output_index:
+    for text in pieces.origins:
+        origin = parse_origin(text)
+        if origin is None:
+            return None
+        lineage, topic_id = origin
+        if lineage.topic not in first or lineage.output_index:
+            return None
+        if topic_id not in (None, source_ids.get(lineage.topic, topic_id)):
             return None
         partitions.append(first[lineage.topic] + lineage.partition)
     return np.array(partitions, np.int64)[pieces.origin] if partitions else np.empty(0, np.int64)
@@ -463,6 +473,10 @@ def _named(
     for column in ("first_source", "last_source", "first_input", "last_input"):
         transactions[column] = transactions[column].astype("Int64").where(stable)
     return transactions[column_names(NAMED_COLUMNS)]
+
+
+def _are_beyond_limits(names: Sequence[Transaction]) -> bool:
+    return beyond_limits({name.transactional_id for name in names}) > 0
 
 
 def _ids(named: pd.DataFrame) -> tuple[TransactionalId, ...]:

@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 
 from topicproof.validators.finding import Bounds
 from topicproof.validators.folded.offset_runs import Spans, Words, folded_pieces, words_of
 from topicproof.validators.folded.regular_log import RegularLog
-from topicproof.validators.in_parallel import in_parallel
 from topicproof.validators.offsets import WORD
+from topicproof.validators.readings import in_parallel
 
 PIECES_MAX = 32_000_000
 """So many pieces are proved in this process. They take some 5 GB. Beyond that Spark counts record

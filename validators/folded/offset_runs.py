@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 from pyspark.sql.types import BinaryType, LongType, StructType
 
+from topicproof.validators.folded.compact_runs import NamedRecords, with_compact
+from topicproof.validators.lineage.compact import COMPACT_HEADER
+from topicproof.validators.lineage.header_columns import last_header
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
-from topicproof.validators.lineage.identity import last_header
 from topicproof.validators.offsets import WORD, bits, word
 from topicproof.validators.readings import FEW_OFFSETS_MAX
 
@@ -81,9 +82,10 @@ class Pieces(NamedTuple):
     name: Ints
     """Index into `names`."""
     origins: list[bytes]
-    """The records' lineage, with source offset 0."""
+    """The records' lineage with source offset 0, as text, and the id of the source if it has one
+    (`parse_origin`)."""
     names: list[bytes]
-    """The header values that name their transaction."""
+    """The transactions that they name, as text."""
 
 
 def words_of(reading: DataFrame, content: Column, offsets: int) -> Words:
@@ -120,6 +122,7 @@ def folded_pieces(reading: DataFrame, content: Column, offsets: int, spans: Span
         content.alias("content"),
         last_header(LINEAGE_HEADER).alias("lineage"),
         last_header(TRANSACTION_HEADER).alias("name"),
+        last_header(COMPACT_HEADER).alias("compact"),
     )
     fold = _folder(spans)
     if offsets <= FEW_OFFSETS_MAX:
@@ -184,17 +187,12 @@ def _folder(spans: Spans) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 
 
 def fold_pieces(batch: pa.RecordBatch, spans: Spans) -> pa.RecordBatch:
-    """Folds records (partition, offset, content and the headers lineage and name) into `PIECES`. A
-    header is null if the record lacks it."""
+    """Folds records (partition, offset, content, and the headers lineage and name, or compact in
+    place of both) into `PIECES`. A header is null if the record lacks it."""
     partition, offset, content = (
         np.asarray(batch[name], np.int64) for name in ("partition", "offset", "content")
     )
-    origin, at, origins = _lineages(batch["lineage"])
-    coded = batch["name"].dictionary_encode()
-    name, names = (
-        np.asarray(pc.fill_null(coded.indices, -1), np.int64),
-        coded.dictionary.to_pylist(),
-    )
+    origin, at, origins, name, names = _named(batch)
     transaction = _transactions(partition, offset, spans)
     word, source_word = offset >> 6, at >> 6
     begins = begins_of(partition, word, transaction, origin, source_word, name)
@@ -212,6 +210,21 @@ def fold_pieces(batch: pa.RecordBatch, spans: Spans) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [*(pa.array(column) for column in columns), *texts], schema=PIECES
     )
+
+
+def _named(batch: pa.RecordBatch) -> NamedRecords:
+    """Reads the headers of records, in either form. A record with both forms has no origin here: a
+    program has passed the headers of its input on."""
+    lineage, name, compact = (batch[column] for column in ("lineage", "name", "compact"))
+    coded = name.dictionary_encode()
+    records = NamedRecords(
+        *_lineages(lineage),
+        name=np.asarray(pc.fill_null(coded.indices, -1), np.int64),
+        names=coded.dictionary.to_pylist(),
+    )
+    if compact.null_count == len(compact):
+        return records
+    return with_compact(records, compact, pc.and_(lineage.is_null(), name.is_null()))
 
 
 def _transactions(partition: Ints, offset: Ints, spans: Spans) -> Ints:

@@ -8,12 +8,12 @@ If the journal says aborted and the marker is COMMIT, the marker is at fault: ex
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import resurrected, wrong_attribution
+from topicproof.validators.kinds.traits import RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import known_aborted, without_marker
 from topicproof.validators.sentences import Forms, Words
@@ -29,6 +29,14 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = (
 WORDS = Words(
     noun=Forms("record visible to read_committed", "records visible to read_committed"),
     bad=Forms("belongs to an aborted transaction", "belong to aborted transactions"),
+)
+TRAITS = Traits(
+    row_record=RowRecord.WRONG,
+    shows_identity=True,
+    next_step=(
+        "Keep the segments of the partition, and report them with `kafka-dump-log.sh` to whoever"
+        " maintains the broker: it delivered a record of an aborted transaction."
+    ),
 )
 
 

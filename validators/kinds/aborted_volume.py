@@ -7,13 +7,13 @@ largest first, with the reason if the journal or the coordinators' log gives it.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators.evidence import evidence, records
 from topicproof.validators.facts.raw_log import inside
 from topicproof.validators.facts.writers import NAME_MAX, names, reasons, time_text
 from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.offsets import bound, by_partition
 from topicproof.validators.sentences import Forms, Words
@@ -27,6 +27,7 @@ WORDS = Words(
     noun=Forms("transaction, counted per partition,", "transactions, counted per partition,"),
     bad=Forms("is aborted", "are aborted"),
 )
+TRAITS = Traits()
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -56,7 +57,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         F.coalesce("reason", F.lit("aborted by its worker")),
     )
     why = F.format_string(
-        "%s of %sproducer id %d, %.1f %% of the partition: %s.",
+        "%s of %sproducer id %d, %.1f %% of the partition's offsets: %s.",
         records("amount", "aborted"),
         F.coalesce(name, F.lit("")),
         "producer",
@@ -67,7 +68,7 @@ def find(ledger: Ledger) -> DataFrame | None:
                 F.col("aborted_by").isNotNull(),
                 F.concat_ws(" ", "aborted_by", time_text("written_ms")),
             ),
-            F.lit("no witness reports why"),
+            F.lit("nothing tells why"),
         ),
     )
     return evidence(rows, F.col("amount"), why)

@@ -49,6 +49,7 @@ from topicproof.validators.kinds import (
     wrong_value,
     zombie_write,
 )
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Words
 
@@ -67,6 +68,7 @@ class Validator(Protocol):
     """The witnesses that must have been heard: at least one of each group."""
     WORDS: Words
     """The words of its sentence."""
+    TRAITS: Traits
 
     def find(self, ledger: Ledger) -> DataFrame | None:
         """Returns the rows, with the columns of validators/evidence.py. Lazy: nothing is computed

@@ -14,14 +14,16 @@ invisible.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators.evidence import COLUMNS
+from topicproof.validators.expectation import TOO_MANY
 from topicproof.validators.facts.header_transactions import NAME as NAMED
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import real
 from topicproof.validators.sentences import Forms, Words
@@ -35,8 +37,20 @@ WORDS = Words(
     noun=Forms("input that names its transaction", "inputs that name their transaction"),
     bad=Forms("closes a circle of transactions", "close circles of transactions"),
 )
+TRAITS = Traits(
+    next_step=("Look for a stage that reads its own output, or that reads at read_uncommitted.")
+)
+
+FLOWS_MAX = 200_000
+"""Pairs of transactions of which one read what the other wrote. A pair costs a kilobyte."""
+BEYOND = (
+    f"More than {FLOWS_MAX:,} pairs of transactions read from each other, by the names in their"
+    " headers: circles among them are not looked for."
+)
 
 Name = tuple[object, ...]
+Place = tuple[int, ...]
+"""Partition and offset of an output, partition, offset and output index of its input."""
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -56,70 +70,103 @@ def find(ledger: Ledger) -> DataFrame | None:
                 F.struct("partition", "offset", "source_partition", "source_offset", "output_index")
             ).alias("at")
         )
+        .limit(FLOWS_MAX + 1)
         .collect()
     )
     edges = {(tuple(row["writer"]), tuple(row["reader"])): tuple(row["at"]) for row in flow}
-    rows = []
-    for circle in _circles(edges):
-        for reader in circle:
-            at, writer = min(
-                (edges[writer, reader], writer) for writer in circle if (writer, reader) in edges
-            )
-            partition, offset, source_partition, source_offset, output_index = at
-            why = (
-                "Its transaction read an input that it had written itself."
-                if writer == reader
-                else f"Its transaction read what {_spell(writer)} wrote, which depends on it in"
-                f" turn: a circle of {len(circle)} transactions."
-            )
-            place = (
-                partition,
-                offset,
-                ledger.question.source.topic,
-                source_partition,
-                source_offset,
-                output_index,
-            )
-            rows.append((*place, _spell(reader), None, -len(circle), why))
+    topic = ledger.question.source.topic
+    if len(edges) > FLOWS_MAX:
+        (_, reader), at = next(iter(edges.items()))
+        rows = [_row(at, topic, reader, 0, BEYOND, TOO_MANY)]
+    else:
+        rows = [_of_circle(*member, topic) for member in _members(edges)]
     return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
 
 
-def _circles(edges: Mapping[tuple[Name, Name], object]) -> list[list[Name]]:
-    """Returns the transactions of each circle; circles that share a transaction are merged."""
-    after: dict[Name, set[Name]] = defaultdict(set)
+def _members(edges: Mapping[tuple[Name, Name], Place]) -> Iterator[tuple[Name, Name, Place, int]]:
+    """Yields each transaction of a circle: with the one of the circle whose output it read first,
+    where it did, and how many the circle has."""
+    before: dict[Name, list[Name]] = defaultdict(list)
     for writer, reader in edges:
-        after[writer].add(reader)
-    reached = {transaction: _reach(transaction, after) for transaction in after}
-    circles: list[list[Name]] = []
-    for transaction in sorted(after, key=str):
-        if transaction in reached[transaction] and not any(
-            transaction in circle for circle in circles
-        ):
-            circles.append(
-                sorted(
-                    (
-                        other
-                        for other in reached[transaction]
-                        if transaction in reached.get(other, ())
-                    ),
-                    key=str,
-                )
+        before[reader].append(writer)
+    for circle in _circles(edges):
+        members = set(circle)
+        for reader in circle:
+            place, writer = min(
+                (edges[writer, reader], writer) for writer in before[reader] if writer in members
             )
-    return circles
+            yield writer, reader, place, len(circle)
 
 
-def _reach(first: Name, after: Mapping[Name, set[Name]]) -> set[Name]:
-    reached: set[Name] = set()
-    waiting = [first]
-    while waiting:
-        new = after.get(waiting.pop(), set()) - reached
-        reached |= new
-        waiting += new
-    return reached
+def _of_circle(writer: Name, reader: Name, place: Place, size: int, topic: str) -> tuple[Any, ...]:
+    why = (
+        "Its transaction read an input that it had written itself."
+        if writer == reader
+        else f"Its transaction read what {_spell(writer)} wrote, which depends on it in"
+        f" turn: a circle of {size} transactions."
+    )
+    return _row(place, topic, reader, -size, why)
+
+
+def _row(
+    place: Place, topic: str, reader: Name, rank: int, why: str, cause: str | None = None
+) -> tuple[Any, ...]:
+    """Returns a row of `COLUMNS`."""
+    partition, offset, *of_input = place
+    return (partition, offset, topic, *of_input, _spell(reader), cause, rank, why)
+
+
+def _circles(edges: Iterable[tuple[Name, Name]]) -> list[list[Name]]:
+    """Returns the transactions of each circle; circles that share a transaction are merged.
+
+    These are the strongly connected components of the flow, found in one walk (Tarjan 1972), whose
+    time and memory grow with the edges: names in headers are anybody's, so chains of them can be as
+    long as the topic. The walk keeps its own stack, for Python's is shorter than such a chain.
+    """
+    after: dict[Name, list[Name]] = defaultdict(list)
+    for writer, reader in edges:
+        after[writer].append(reader)
+    order: dict[Name, int] = {}
+    lowest: dict[Name, int] = {}
+    open_: dict[Name, None] = {}
+    circles: list[list[Name]] = []
+    for start in sorted(after, key=str):
+        walk = [] if start in order else [(start, iter(after[start]))]
+        while walk:
+            transaction, readers = walk[-1]
+            if transaction not in order:
+                order[transaction] = lowest[transaction] = len(order)
+                open_[transaction] = None
+            following: Name | None = next(readers, None)
+            if following is None:
+                walk.pop()
+                if walk:
+                    before = walk[-1][0]
+                    lowest[before] = min(lowest[before], lowest[transaction])
+                if lowest[transaction] == order[transaction]:
+                    circle = _taken_up_to(transaction, open_)
+                    if len(circle) > 1 or transaction in after[transaction]:
+                        circles.append(sorted(circle, key=str))
+            elif following not in order:
+                walk.append((following, iter(after.get(following, ()))))
+            elif following in open_:
+                lowest[transaction] = min(lowest[transaction], order[following])
+    return sorted(circles, key=str)
+
+
+def _taken_up_to(transaction: Name, open_: dict[Name, None]) -> list[Name]:
+    """Takes the transactions out of `open_`, the newest first, up to this one."""
+    circle = []
+    while True:
+        newest, _ = open_.popitem()
+        circle.append(newest)
+        if newest == transaction:
+            return circle
 
 
 def _spell(name: Name) -> str:
-    return "/".join(map(str, name[:3]))
+    transactional_id, sequence, attempt = name[:3]
+    return f"transaction {sequence} of {transactional_id} (attempt {attempt})"
 
 
 def covered(ledger: Ledger) -> int:

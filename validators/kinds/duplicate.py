@@ -9,15 +9,15 @@ explained by `source_removed`, unless both lie where validators/ledger/retained.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from topicproof.validators.evidence import evidence
 from topicproof.validators.expectation import PENDING
 from topicproof.validators.facts.writers import with_writers, written
 from topicproof.validators.finding import Witness
-from topicproof.validators.kinds import aborted_read
+from topicproof.validators.kinds import aborted_read, source_removed
 from topicproof.validators.kinds.matching import is_judged, is_pending, of_another
+from topicproof.validators.kinds.traits import MATCHING_EACH, RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import known_aborted, real
 from topicproof.validators.merged_topics import place_text
@@ -32,6 +32,16 @@ WORDS = Words(
     noun=Forms("committed record", "committed records"),
     bad=Forms("repeats a committed output", "repeat a committed output"),
     good=Forms("is the only copy of its output", "are the only copies of their outputs"),
+)
+TRAITS = Traits(
+    row_record=RowRecord.WRONG,
+    shows_identity=True,
+    premises=(*MATCHING_EACH, "outputs_alike"),
+    next_step=(
+        "Compare the writers of both copies. Commit the group's offset in the transaction of the"
+        " outputs (sendOffsetsToTransaction), and let the broker fence one of two instances."
+        " Consumers of the sink must drop the later copies: Kafka removes none."
+    ),
 )
 FIRST_COPY = r"the first is at (\S+)-(\d+)@(\d+)\."
 """Finds the first copy's topic, partition and offset in a row's sentence."""
@@ -56,13 +66,25 @@ def find(ledger: Ledger) -> DataFrame | None:
             place_text(ledger.sink_bounds, "first.partition", "first.offset"),
         )
         why = F.when(F.col("records").isNotNull(), shared).otherwise(why)
-    # Records of other programs name no transaction, but the raw log knows who wrote both copies.
+    # The raw log knows who wrote both copies. It quotes no header, which a mask may hide.
     rows = with_writers(rows, ledger.accounts.raw_log, "first_partition", "first_offset")
-    foreign = F.col("transactional_id").isNull() & F.col("writer").isNotNull()
-    first = F.when(foreign, F.concat(F.lit(" That one is of "), written(), F.lit(".")))
-    return evidence(
-        rows, F.col("copies"), F.concat(why, F.coalesce(first, F.lit(""))), cause_of(ledger)
+    cause = cause_of(ledger)
+    may_be_of_removed = cause == source_removed.NAME
+    alike = F.format_string(
+        "%d committed records have this identity; the first is at %s.",
+        "copies",
+        place_text(ledger.sink_bounds, "first_partition", "first_offset"),
     )
+    why = F.when(may_be_of_removed, alike).otherwise(why)
+    doubt = F.when(
+        may_be_of_removed,
+        " One may be the output of a removed input that had the same identity; otherwise this one"
+        " is a duplicate.",
+    )
+    has_writer = F.col("writer").isNotNull()
+    first = F.when(has_writer, F.concat(F.lit(" That one is of "), written(), F.lit(".")))
+    parts = (F.coalesce(part, F.lit("")) for part in (first, doubt))
+    return evidence(rows, F.col("copies"), F.concat(why, *parts), cause)
 
 
 def cause_of(ledger: Ledger) -> Column:

@@ -14,13 +14,13 @@ which markers belong together:
 from __future__ import annotations
 
 import pandas as pd
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Window, functions as F
 
 from topicproof.validators.evidence import COLUMNS, evidence
 from topicproof.validators.facts import header_transactions
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -38,6 +38,12 @@ WORDS = Words(
         "is committed in one partition and aborted in another",
         "are committed in one partition and aborted in another",
     ),
+)
+TRAITS = Traits(
+    next_step=(
+        "Keep the segments of these partitions, and look in the coordinator's log for a failover"
+        " while the transaction ended; its outputs must be repaired by hand."
+    )
 )
 
 

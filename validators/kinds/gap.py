@@ -19,8 +19,9 @@ can see it. A missing output may have an explanation:
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import re
+
+from pyspark.sql import Column, DataFrame, functions as F
 
 from topicproof.validators.evidence import evidence, of_source
 from topicproof.validators.expectation import PENDING, RANGE
@@ -35,6 +36,7 @@ from topicproof.validators.kinds import (
     wrong_attribution,
 )
 from topicproof.validators.kinds.matching import among, why_missing
+from topicproof.validators.kinds.traits import MATCHING_EACH, RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place, is_hidden, known_aborted
 from topicproof.validators.merged_topics import own_place
@@ -51,6 +53,23 @@ WORDS = Words(
     bad=Forms("is missing", "are missing"),
     good=Forms("is committed", "are committed"),
 )
+TRAITS = Traits(
+    row_record=RowRecord.LOST,
+    shows_identity=True,
+    premises=(*MATCHING_EACH, "outputs_alike"),
+    next_step=(
+        "Read the application's log at these inputs, then process them alone again: a reset of the"
+        " group to the first of them would repeat the later ones. If the pipeline may not have"
+        " reached them yet, name its consumer group under `group:` in the contract: what lies"
+        " beyond the group's offset is not due."
+    ),
+)
+WITHOUT_TRACE = "No aborted record names this input either, so the log shows no writer"
+"""Of a row: the raw log was read, and holds no trace of an output."""
+NEAREST = "The nearest output"
+"""Begins the sentence on who wrote the output next to such a gap."""
+OF_NEAREST = re.compile(rf"{NEAREST}, \S+ of input \S+, was written by (.*)\.$", re.DOTALL)
+"""Finds that writer in a row's sentence."""
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -135,7 +154,7 @@ def find(ledger: Ledger) -> DataFrame | None:
             " Its output was aborted.",
         )
         .when(F.lit(ledger.accounts.raw_log is None) | pending | before, "")
-        .otherwise(" No aborted record names this input either, so the log shows no writer.")
+        .otherwise(f" {WITHOUT_TRACE}.")
     )
     # If each input has one output, the input alone identifies it.
     index = F.when(F.lit(many), F.col("output_index"))
@@ -160,12 +179,21 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def _with_aborted(rows: DataFrame, ledger: Ledger) -> DataFrame:
-    """Adds the last aborted record that was the output of each input: aborted_partition,
-    aborted_offset and its writer, by the logs. What its header says may be masked."""
+    """Adds the columns of `aborted_outputs`; null without one, or if the raw log was not read."""
     if ledger.accounts.raw_log is None:
         nothing = {"aborted_partition": "int", "aborted_offset": "long"}
         rows = rows.withColumns({name: F.lit(None).cast(kind) for name, kind in nothing.items()})
         return with_writers(rows, None)
+    outputs = aborted_outputs(ledger)
+    by = ["source_partition", "source_offset"]
+    by += ["output_index"] if "output_index" in outputs.columns else []
+    return rows.join(outputs, by, "left")
+
+
+def aborted_outputs(ledger: Ledger) -> DataFrame:
+    """Returns the last aborted record that was the output of each input: source_partition,
+    source_offset, by lineage output_index, aborted_partition, aborted_offset and its writer
+    (facts/writers.py), by the logs. What its header says may be masked."""
     records = ledger.sink.where((F.col("fate") == Fate.ABORTED.value) | known_aborted())
     by = ["source_partition", "source_offset"]
     if ledger.frames.sink_keys is not None and ledger.frames.identities is not None:
@@ -187,8 +215,7 @@ def _with_aborted(rows: DataFrame, ledger: Ledger) -> DataFrame:
         F.col("last.partition").alias("aborted_partition"),
         F.col("last.offset").alias("aborted_offset"),
     )
-    last = with_writers(last, ledger.accounts.raw_log, "aborted_partition", "aborted_offset")
-    return rows.join(last, by, "left")
+    return with_writers(last, ledger.accounts.raw_log, "aborted_partition", "aborted_offset")
 
 
 def _of_removal(ledger: Ledger, missing: DataFrame) -> tuple[Column, Column]:

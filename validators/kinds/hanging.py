@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from topicproof.validators.coordinator import row, told
+from topicproof.validators.evidence import of_transactions, row
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -25,11 +26,12 @@ WORDS = Words(
     noun=Forms("partition", "partitions"),
     bad=Forms("holds a hanging transaction", "hold hanging transactions"),
 )
+TRAITS = Traits(next_step="End it with `kafka-transactions.sh abort`: no producer will.")
 
 
 def find(ledger: Ledger) -> DataFrame | None:
     opened = ledger.accounts.coordinator.open if ledger.accounts.coordinator else ()
-    return told(
+    return of_transactions(
         ledger.spark,
         (row(transaction, transaction.why) for transaction in opened if transaction.hanging),
     )
@@ -38,8 +40,4 @@ def find(ledger: Ledger) -> DataFrame | None:
 def covered(ledger: Ledger) -> int:
     """Counts partitions whose leaders were asked; none while a transaction may hang unseen."""
     coordinator = ledger.accounts.coordinator
-    return (
-        coordinator.partitions
-        if coordinator and not any(transaction.unseen for transaction in coordinator.open)
-        else 0
-    )
+    return 0 if coordinator is None or coordinator.hides else coordinator.partitions

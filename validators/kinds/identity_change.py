@@ -12,13 +12,12 @@ programs, they come from the coordinators' log.
 from __future__ import annotations
 
 import pandas as pd
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Window, functions as F
 
-from topicproof.validators.coordinator import Row, told
-from topicproof.validators.evidence import evidence
+from topicproof.validators.evidence import Row, evidence, of_transactions
 from topicproof.validators.facts.writers import NAME_MAX
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -31,13 +30,14 @@ WORDS = Words(
     noun=Forms("transactional id", "transactional ids"),
     bad=Forms("changed its producer id or epoch", "changed their producer ids or epochs"),
 )
+TRAITS = Traits()
 
 EPOCHS_USED_UP = 32_766
 """The last epoch that a coordinator assigns before it takes a new producer id: the largest int16
 minus one."""
 _USED_UP = "the epochs of the old one were used up"
 _FORGOTTEN = "the coordinator had forgotten the transactional id (it expires unused)"
-_ONE_EACH = "one each (transaction version 2, or a session each)"
+_ONE_EACH = "one epoch for each (transaction version 2, or a new start before each)"
 _TAKEOVERS = "takeovers, fences or timeouts (transaction version 1)"
 
 
@@ -45,7 +45,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row per transactional id whose epoch changed, and one per new producer id, at its
     first record."""
     if not ledger.counts.ids:
-        return told(ledger.spark, _by_coordinators(ledger))
+        return of_transactions(ledger.spark, _by_coordinators(ledger))
     if not any(transactional_id.changed for transactional_id in ledger.counts.ids):
         return None
     epoch = F.col("producer_epoch")

@@ -7,11 +7,12 @@ invented.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.kinds import identity_missing
+from topicproof.validators.kinds.traits import RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -28,6 +29,7 @@ WORDS = Words(
         "were compared with the source, and some name inputs of it",
     ),
 )
+TRAITS = Traits(row_record=RowRecord.ASIDE)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -35,12 +37,14 @@ def find(ledger: Ledger) -> DataFrame | None:
         return None
     rows = ledger.sink.where(F.col("fate") == Fate.COMMITTED.value)
     why = F.when(F.col("identified"), "No input has its identity.").otherwise(
-        "It holds no identity, so no input is known for it."
+        "No identity of it is known, and so no input."
     )
     if not ledger.by_key:
         topic = ledger.question.source.topic
         why = F.lit(f"It has no lineage header that names an input of {topic}.")
-    return evidence(rows, F.lit(0), why)
+    # Of a record without an identity, identity_missing tells that no input is known.
+    cause = F.when(~F.col("identified"), identity_missing.NAME)
+    return evidence(rows, F.lit(0), why, cause)
 
 
 def covered(ledger: Ledger) -> int:

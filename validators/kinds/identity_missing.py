@@ -9,13 +9,13 @@ tombstone, needs no identity: it has no output.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 
 from topicproof.validators.evidence import evidence, of_source, together
 from topicproof.validators.finding import Witness
 from topicproof.validators.json_path import parse_path, why_absent
 from topicproof.validators.kinds import undecodable
+from topicproof.validators.kinds.traits import RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import countable
 from topicproof.validators.sentences import Forms, Words
@@ -30,6 +30,7 @@ WORDS = Words(
     bad=Forms("holds no identity", "hold no identity"),
     good=Forms("that needs an identity holds one", "that need an identity hold one"),
 )
+TRAITS = Traits(row_record=RowRecord.ASIDE)
 
 
 def find(ledger: Ledger) -> DataFrame | None:

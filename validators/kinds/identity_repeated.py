@@ -8,11 +8,11 @@ judged. So the verdict is never HOLDS.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Window, functions as F
 
 from topicproof.validators.evidence import evidence, of_source
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.merged_topics import place_text
 from topicproof.validators.sentences import Forms, Words
@@ -27,6 +27,7 @@ WORDS = Words(
     bad=Forms("repeats that of an earlier input", "repeat that of an earlier input"),
     good=Forms("shares it with no other", "share it with no other"),
 )
+TRAITS = Traits(shows_identity=True)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -51,7 +52,5 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Counts the inputs with an identity, pending ones included; all of them if none has one, for
-    then `identity_missing` shows that."""
-    nameless = ledger.counts.identities.missing
-    return ledger.counts.identities.records - nameless or ledger.counts.identities.records
+    """Counts the inputs with an identity, pending ones included."""
+    return ledger.counts.identities.records - ledger.counts.identities.missing

@@ -8,12 +8,12 @@ and partition.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators.evidence import evidence
 from topicproof.validators.facts.raw_log import settled
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.offsets import bound
 from topicproof.validators.sentences import Forms, Words
@@ -27,6 +27,7 @@ WORDS = Words(
     noun=Forms("transaction, counted per partition,", "transactions, counted per partition,"),
     bad=Forms("has records of others between its own", "have records of others between their own"),
 )
+TRAITS = Traits()
 
 
 def find(ledger: Ledger) -> DataFrame | None:

@@ -10,12 +10,12 @@ nothing.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Window, functions as F
 
 from topicproof.validators.evidence import evidence, of_log, records
 from topicproof.validators.facts.raw_log import settled
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -29,6 +29,12 @@ WORDS = Words(
     bad=Forms("was not written by the pipeline", "were not written by the pipeline"),
     good=Forms("was written by the pipeline", "were written by the pipeline"),
 )
+TRAITS = Traits(
+    next_step=(
+        "If another program may write to this topic, nothing is wrong; otherwise take away its"
+        " right to write (`kafka-acls.sh`)."
+    )
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -41,11 +47,13 @@ def find(ledger: Ledger) -> DataFrame | None:
     rows = data.join(owners, "producer_id", "left").withColumn("offset", F.col("base_offset"))
     ids = F.coalesce("ids", F.lit(0))
     why = (
-        F.when(~F.col("transactional"), F.format_string("%s in no transaction.", records("count")))
+        F.when(
+            ~F.col("transactional"), F.format_string("%s outside transactions.", records("count"))
+        )
         .when(
             ids == 0,
             F.format_string(
-                "%s of producer id %d, which writes no header of ours.",
+                "%s of producer id %d, which writes none of the pipeline's headers.",
                 records("count"),
                 "producer_id",
             ),

@@ -8,12 +8,12 @@ another log are left to `intruder`, as in `wrong_attribution`.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators.evidence import evidence, records
 from topicproof.validators.facts import header_transactions
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -25,6 +25,12 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 WORDS = Words(
     noun=Forms("transaction named in headers", "transactions named in headers"),
     bad=Forms("has records after its own marker", "have records after their own markers"),
+)
+TRAITS = Traits(
+    next_step=(
+        "Use transactions of version 2 (KIP-890, brokers and clients from Kafka 4.0 on): a delayed"
+        " Produce arrived after the end of its own transaction."
+    )
 )
 
 

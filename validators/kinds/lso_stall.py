@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from topicproof.validators.coordinator import CLEANUP_MS, OpenTransaction, row, told
-from topicproof.validators.durations import in_words
+from topicproof.validators.coordinator import CLEANUP_MS, OpenTransaction
+from topicproof.validators.evidence import of_transactions, row
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.sentences import Forms, Words
+from topicproof.validators.sentences import Forms, Words, in_words
 
 NAME = "lso_stall"
 TITLE = "Last stable offset that stalls"
@@ -27,13 +28,19 @@ WORDS = Words(
     noun=Forms("partition", "partitions"),
     bad=Forms("has a stalled last stable offset", "have stalled last stable offsets"),
 )
+TRAITS = Traits(
+    next_step=(
+        "End the transaction that holds the offset back: stop its producer, or use"
+        " `kafka-transactions.sh abort`."
+    )
+)
 
 TIMEOUT_MS = 60_000
 """Kafka's default, for a transaction whose own timeout is unknown."""
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    return told(
+    return of_transactions(
         ledger.spark,
         (
             row(transaction, _why(transaction), _cause(transaction))
@@ -43,8 +50,9 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Counts partitions whose leaders were asked."""
-    return ledger.accounts.coordinator.partitions if ledger.accounts.coordinator else 0
+    """Counts partitions whose leaders were asked; none if transactions were left out."""
+    coordinator = ledger.accounts.coordinator
+    return 0 if coordinator is None or coordinator.left_out else coordinator.partitions
 
 
 def _stalls(ledger: Ledger) -> list[OpenTransaction]:

@@ -16,13 +16,13 @@ same two markers there, if it aborted its previous transaction. Java's and librd
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators.evidence import evidence, of_log, records, together
 from topicproof.validators.facts.raw_log import inside, settled
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import resurrected
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import without_marker
 from topicproof.validators.sentences import Forms, Words
@@ -36,6 +36,12 @@ WORDS = Words(
     noun=Forms("transaction or marker", "transactions and markers"),
     bad=Forms("lacks its counterpart", "lack their counterparts"),
     good=Forms("has its counterpart", "have their counterparts"),
+)
+TRAITS = Traits(
+    next_step=(
+        "Look for compaction, a restore or an unclean leader election of this partition: a marker"
+        " was lost, or written twice."
+    )
 )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+from pyspark.sql import Column, functions as F
 
 from topicproof.validators.expectation import MOVEMENT, PENDING, UNTOLD
 from topicproof.validators.finding import PartitionBounds

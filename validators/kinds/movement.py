@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from topicproof.validators.evidence import COLUMNS
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -25,6 +26,7 @@ WORDS = Words(
     bad=Forms("grew during the check", "grew during the check"),
     good=Forms("stood still during the check", "stood still during the check"),
 )
+TRAITS = Traits()
 
 
 def find(ledger: Ledger) -> DataFrame | None:

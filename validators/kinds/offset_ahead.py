@@ -10,14 +10,14 @@ beyond its last stable offset skips inputs of an open transaction, if that commi
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators.evidence import COLUMNS, evidence, of_source, together
 from topicproof.validators.expectation import PENDING
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import identity_repeated
 from topicproof.validators.kinds.matching import of_group, untold, why_uncertain
+from topicproof.validators.kinds.traits import MATCHING_EACH, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import known_aborted
 from topicproof.validators.offsets import by_partition
@@ -37,6 +37,16 @@ WORDS = Words(
     good=Forms(
         "has the last output that is expected below the group's offset",
         "have the last outputs that are expected below the group's offset",
+    ),
+)
+TRAITS = Traits(
+    shows_identity=True,
+    premises=MATCHING_EACH,
+    next_step=(
+        "Stop all members of the group, then set its offset to the end of the partition"
+        " (`kafka-consumer-groups.sh --reset-offsets --to-latest`), or to its first input without a"
+        " committed output. Commit offsets in the transaction of the outputs, never before or"
+        " outside it."
     ),
 )
 
@@ -59,12 +69,15 @@ def _beyond(ledger: Ledger) -> DataFrame | None:
             continue
         if offset > partition.hw:
             end, cause = partition.hw, None
-            why = f"and the partition ends at {end:,}: inputs to come are skipped."
+            skipped = "the next input is" if offset == end + 1 else "inputs to come are"
+            why = f"and the partition ends at {end:,}: {skipped} skipped."
         else:
             end, cause = stable, PENDING
             why = f"and inputs from {end:,} on are pending: if they commit, they are skipped."
         place = (ledger.question.source.topic, partition.partition, None, None)
         why = f"{of_group(ledger)} is at offset {offset:,}, {why}"
+        if cause is None and offset == end + 1:
+            why += f" Off by one: the next record has the offset {end:,}."
         rows.append((None, None, *place, None, cause, offset - end, why))
     return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
 
@@ -103,13 +116,16 @@ def _lost(ledger: Ledger) -> DataFrame | None:
         )
     )
     undecided = F.col("lost") == F.col("waiting")
+    is_by_one = (F.col("lost") == 1) & (F.col("waiting") == 0)
+    by_one = " Only the last output below the group's offset is missing."
     why = F.format_string(
         "%s is at offset %d, and of the expected outputs from this input to there none is"
-        " committed: %d lost, %d pending.",
+        " committed: %d lost, %d pending.%s",
         F.lit(of_group(ledger)),
         offset,
         F.col("lost") - F.col("waiting"),
         "waiting",
+        F.when(is_by_one, by_one).otherwise(""),
     )
     rows = of_source(rows, ledger.question.source.topic).withColumn("output_index", F.lit(None))
     cause = F.when(undecided, PENDING)
@@ -120,5 +136,8 @@ def _lost(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Counts source partitions with a committed offset."""
-    return len(ledger.question.agreed.offsets or ())
+    """Counts source partitions, if the group has an offset or should have one."""
+    offsets = ledger.question.agreed.offsets
+    if not offsets and (offsets is None or not ledger.counts.inputs.judged):
+        return 0
+    return len(ledger.question.source.partitions)

@@ -15,6 +15,7 @@ from topicproof.validators.expectation import MOVEMENT
 from topicproof.validators.finding import Witness
 from topicproof.validators.kinds import identity_missing, identity_repeated, source_removed
 from topicproof.validators.kinds.matching import of_group, untold
+from topicproof.validators.kinds.traits import MATCHING_EACH, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -26,12 +27,21 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 WORDS = Words(
     noun=Forms("source partition", "source partitions"),
     bad=Forms(
-        "has a group's offset at or below an input whose output is committed",
-        "have a group's offset at or below an input whose output is committed",
+        "has a group's offset before inputs whose outputs are committed",
+        "have a group's offset before inputs whose outputs are committed",
     ),
     good=Forms(
         "has a group's offset beyond its committed outputs",
         "have a group's offset beyond their committed outputs",
+    ),
+)
+TRAITS = Traits(
+    shows_identity=True,
+    premises=MATCHING_EACH,
+    next_step=(
+        "Before the pipeline starts again, while no member runs, set the group's offset to the one"
+        " after the last input with a committed output (`kafka-consumer-groups.sh --reset-offsets"
+        " --to-offset`). Commit offsets in the transaction of the outputs, not after it."
     ),
 )
 
@@ -53,6 +63,11 @@ def find(ledger: Ledger) -> DataFrame | None:
                 f"{of_group(ledger)} is at offset {offset:,}, and the input at offset"
                 f" {after - 1:,} has its output: it would be processed again."
             )
+            if offset == after - 1:
+                why += (
+                    " Off by one: a group must commit the offset after the last processed record,"
+                    " not that record's own."
+                )
             place = (ledger.question.source.topic, partition, offset, None)
             rows.append((None, None, *place, None, cause, after - offset, why))
     rows += untold(ledger)

@@ -12,14 +12,14 @@ one of each key, hold.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window, WindowSpec
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, Window, WindowSpec, functions as F
 
 from topicproof.validators.evidence import evidence
 from topicproof.validators.expectation import FIRST_COPY, PENDING
 from topicproof.validators.finding import Bounds, Order, Witness
 from topicproof.validators.kinds import aborted_read, duplicate, identity_missing, sink_removed
 from topicproof.validators.kinds.matching import is_judged, of_another
+from topicproof.validators.kinds.traits import MATCHING_EACH, RowRecord, Traits
 from topicproof.validators.ledger.counts import first_unknown
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import LINE, known_aborted, ordered, real
@@ -35,6 +35,18 @@ WORDS = Words(
     noun=Forms("adjacent pair of outputs", "adjacent pairs of outputs"),
     bad=Forms("is out of order", "are out of order"),
     good=Forms("is in order", "are in order"),
+)
+TRAITS = Traits(
+    row_record=RowRecord.WRONG,
+    shows_identity=True,
+    premises=(*MATCHING_EACH, "key_spread"),
+    next_step=(
+        "Compare the writer of the record with that of the one before it. If they are two, let only"
+        " one have a source partition at a time. If it is one producer without idempotence, a retry"
+        " may have done it (enable.idempotence=true prevents that). If it is one with idempotence"
+        " or transactions, the application itself sent them so: look for threads or asynchronous"
+        " calls between reading and sending."
+    ),
 )
 
 

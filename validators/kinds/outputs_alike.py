@@ -11,11 +11,11 @@ output, tells these apart.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import RowRecord, Traits
 from topicproof.validators.ledger.counts import later_alike
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
@@ -32,6 +32,7 @@ WORDS = Words(
         "differs from other outputs of its input", "differ from other outputs of their input"
     ),
 )
+TRAITS = Traits(row_record=RowRecord.ASIDE)
 
 
 def find(ledger: Ledger) -> DataFrame | None:

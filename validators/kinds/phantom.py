@@ -16,8 +16,7 @@ whether there was an input that is gone now, or one without an identity: `source
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 
 from topicproof.validators.evidence import evidence
 from topicproof.validators.expectation import PENDING, RANGE
@@ -29,6 +28,7 @@ from topicproof.validators.kinds import (
     source_removed,
 )
 from topicproof.validators.kinds.matching import among, is_judged, is_pending, of_another
+from topicproof.validators.kinds.traits import MATCHING, RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place
 from topicproof.validators.sentences import Forms, Words
@@ -44,6 +44,20 @@ WORDS = Words(
         "is no expected output of any judged input", "are no expected outputs of any judged input"
     ),
     good=Forms("is an expected output of an input", "are expected outputs of inputs"),
+    outside=Forms(
+        "is an output of an input outside the judged range, and does not count",
+        "are outputs of inputs outside the judged range, and do not count",
+    ),
+)
+TRAITS = Traits(
+    row_record=RowRecord.WRONG,
+    shows_identity=True,
+    premises=MATCHING,
+    next_step=(
+        "Compare their writers with those of the expected outputs: the pipeline itself writes more"
+        " than it should, or another program writes to the sink, or the pipeline reads another"
+        " source; a contract can name several."
+    ),
 )
 
 
@@ -51,7 +65,8 @@ def find(ledger: Ledger) -> DataFrame | None:
     if ledger.at_inputs == ledger.committed:
         return None
     place = F.col("place")
-    rows = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & (place != Place.INPUT.value))
+    committed = (F.col("fate") == Fate.COMMITTED.value) & ~F.col("of_namesake")
+    rows = ledger.sink.where(committed & (place != Place.INPUT.value))
     outside = place.isin(Place.BEFORE.value, Place.AFTER.value)
     removed = _is_of_removed(ledger)
     why = (
@@ -108,7 +123,7 @@ def _unknown(ledger: Ledger) -> Column:
             f"It has no lineage header that names an input of {ledger.question.source.topic}."
         )
     return F.when(F.col("identified"), "No input of the source has its identity.").otherwise(
-        "It holds no identity, so no input is known for it."
+        "No identity of it is known, and so no input."
     )
 
 

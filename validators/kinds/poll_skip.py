@@ -10,11 +10,11 @@ the last record of a session was not polled, so it is neither right nor wrong.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Window, functions as F
 
 from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -27,6 +27,12 @@ WORDS = Words(
     noun=Forms("polled record", "polled records"),
     bad=Forms("was skipped or came again", "were skipped or came again"),
     good=Forms("was received in turn", "were received in turn"),
+)
+TRAITS = Traits(
+    next_step=(
+        "Check again; if it repeats, report the client's and the broker's version: a consumer at"
+        " read_committed skipped or repeated committed records."
+    )
 )
 
 

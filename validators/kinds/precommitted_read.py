@@ -8,12 +8,12 @@ later committed or aborted.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators import polled
 from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -26,6 +26,12 @@ WORDS = Words(
     noun=Forms("polled record", "polled records"),
     bad=Forms("was received before it was committed", "were received before they were committed"),
     good=Forms("was committed when it was received", "were committed when they were received"),
+)
+TRAITS = Traits(
+    next_step=(
+        "Keep the segments of the partition, and report them to whoever maintains the broker: it"
+        " delivered records of an open transaction at read_committed."
+    )
 )
 
 

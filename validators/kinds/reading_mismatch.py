@@ -11,12 +11,12 @@ ledger reports that separately, as a doubt.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import aborted_read
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import is_hidden
 from topicproof.validators.sentences import Forms, Words
@@ -32,6 +32,12 @@ WORDS = Words(
         "was delivered or withheld contrary to the raw log",
         "were delivered or withheld contrary to the raw log",
     ),
+)
+TRAITS = Traits(
+    next_step=(
+        "Check again; if it repeats, keep the segments of the partition, and report them with"
+        " `kafka-dump-log.sh` to whoever maintains the broker."
+    )
 )
 
 

@@ -1,24 +1,26 @@
 """Outputs and inputs belong to the same topics: none was deleted and made again under its name.
 
 A premise. Lineage names offsets, and an offset of a deleted topic is valid in the new one
-(franz-go 1426, librdkafka 3255, KAFKA-12257). Topic ids show it where they were kept. Otherwise
-the times show it: an output that is older than every record of its source is none of its outputs
-(validators/incarnations.py). Such records neither repeat others nor break their order.
+(franz-go 1426, librdkafka 3255, KAFKA-12257). Topic ids show it, in the record's own header or
+where a run kept them. Otherwise the times show it: an output that is older than every record of its
+source is none of its outputs (validators/incarnations.py). Such records neither repeat others nor
+break their order.
 
 Matched by key, an output names what its input holds and not where it was, so times say nothing.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators.evidence import COLUMNS, evidence, together
+from topicproof.validators.facts.writers import time_of
 from topicproof.validators.finding import Fate, Witness
-from topicproof.validators.incarnations import is_older
+from topicproof.validators.incarnations import SKEW_MS
+from topicproof.validators.kinds.traits import RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place
-from topicproof.validators.sentences import Forms, Words
+from topicproof.validators.sentences import Forms, Words, capitalized
 
 NAME = "recreated"
 TITLE = "Made again"
@@ -28,11 +30,14 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 WORDS = Words(
     noun=Forms("committed record", "committed records"),
     bad=Forms(
-        "belongs to a topic that was deleted and made again under its name",
-        "belong to a topic that was deleted and made again under its name",
+        "may be an output of an earlier source topic, deleted and made again under its name",
+        "may be outputs of an earlier source topic, deleted and made again under its name",
     ),
     good=Forms("belongs to the present topics", "belong to the present topics"),
 )
+TRAITS = Traits(row_record=RowRecord.ASIDE)
+
+NAMESAKE = "Its header names another topic of its source's name, by its id."
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -40,17 +45,38 @@ def find(ledger: Ledger) -> DataFrame | None:
     frames = []
     circumstances = ledger.circumstances
     if circumstances.replaced:
+        # The topics keep their order.
+        ranks = range(len(circumstances.replaced), 0, -1)
         clauses = [
-            (*(None,) * 8, 1, f"{why[:1].upper()}{why[1:]}.") for why in circumstances.replaced
+            (*(None,) * 8, rank, f"{capitalized(why)}.")
+            for rank, why in zip(ranks, circumstances.replaced, strict=True)
         ]
         frames.append(ledger.spark.createDataFrame(clauses, COLUMNS))
-    older = None if ledger.by_key else is_older(circumstances)
-    if older is not None:
+    foreign = ledger.of_namesakes
+    if foreign is not None:
         committed = F.col("fate") == Fate.COMMITTED.value
-        rows = ledger.sink.where(committed & (F.col("place") == Place.INPUT.value) & older)
-        why = "It was committed before the first record of its source was written."
-        frames.append(evidence(rows, F.lit(0), F.lit(why)))
+        # A source that retention cut has older outputs of inputs before the judged range. An id
+        # leaves no doubt.
+        at_input = F.col("of_namesake") | (F.col("place") == Place.INPUT.value)
+        rows = ledger.sink.where(committed & at_input & foreign)
+        older = F.lit("")
+        for incarnation in circumstances.incarnations:
+            is_of_topic = F.col("source_topic") == incarnation.topic
+            text = older_text(incarnation.topic, incarnation.began_ms + SKEW_MS)
+            older = F.when(is_of_topic, F.lit(text)).otherwise(older)
+        why = F.when(F.col("of_namesake"), F.lit(NAMESAKE)).otherwise(older)
+        frames.append(evidence(rows, F.lit(0), why))
     return together(frames)
+
+
+def older_text(topic: str, first_ms: int) -> str:
+    """Returns the sentence of a record that is older than the first record of its source."""
+    time = time_of(first_ms)
+    return (
+        f"It was committed before the oldest record of {topic} was written"
+        f"{f' ({time})' if time else ''}: the input that it names was in an earlier {topic}, or"
+        " clocks differ."
+    )
 
 
 def covered(ledger: Ledger) -> int:

@@ -9,11 +9,11 @@ of its transaction, so a healthy log never shows one.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import without_marker
 from topicproof.validators.sentences import Forms, Words
@@ -30,6 +30,12 @@ WORDS = Words(
     ),
     bad=Forms("is committed by no marker", "are committed by no marker"),
     good=Forms("is committed by a marker", "are committed by markers"),
+)
+TRAITS = Traits(
+    next_step=(
+        "Look for compaction, a restore or an unclean leader election of this partition: the marker"
+        " is gone, so nothing proves that these records were committed."
+    )
 )
 
 

@@ -8,12 +8,12 @@ and deletion remove whole batches, and an emptied batch keeps its width.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators.evidence import evidence, of_log
 from topicproof.validators.facts.raw_log import settled
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -26,6 +26,11 @@ WORDS = Words(
     noun=Forms("numbered batch", "numbered batches"),
     bad=Forms("does not follow the one before it", "do not follow the ones before them"),
     good=Forms("follows the one before it", "follow the ones before them"),
+)
+TRAITS = Traits(
+    next_step=(
+        "Look for an unclean leader election or lost segments of this partition at that time."
+    )
 )
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from topicproof.validators.evidence import removed
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -28,6 +29,7 @@ WORDS = Words(
     good=Forms("is accounted for", "are accounted for"),
     counted=Forms("partition of the sink", "partitions of the sink"),
 )
+TRAITS = Traits()
 
 
 def find(ledger: Ledger) -> DataFrame | None:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from topicproof.validators.evidence import COLUMNS
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -27,6 +28,7 @@ WORDS = Words(
     ),
     good=Forms("has no pending inputs", "have no pending inputs"),
 )
+TRAITS = Traits()
 
 
 def find(ledger: Ledger) -> DataFrame | None:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from topicproof.validators.evidence import removed
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -29,6 +30,7 @@ WORDS = Words(
     good=Forms("is accounted for", "are accounted for"),
     counted=Forms("partition of the source", "partitions of the source"),
 )
+TRAITS = Traits()
 
 
 def find(ledger: Ledger) -> DataFrame | None:

@@ -20,8 +20,7 @@ split, a faulty marker or a faulty reading explains the others.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from topicproof.validators.evidence import evidence
 from topicproof.validators.expectation import RANGE
@@ -33,6 +32,7 @@ from topicproof.validators.kinds import (
     reading_mismatch,
     wrong_attribution,
 )
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -45,6 +45,18 @@ WORDS = Words(
     noun=Forms("committed transaction named in headers", "committed transactions named in headers"),
     bad=Forms("is only partly committed", "are only partly committed"),
     good=Forms("is committed as a whole", "are committed as a whole"),
+    outside=Forms(
+        "has more records, by its header, than are committed here. The others may lie in another"
+        " topic, below the judged start, or be compacted away, so this does not count",
+        "have more records, by their headers, than are committed here. The others may lie in"
+        " another topic, below the judged start, or be compacted away, so these do not count",
+    ),
+)
+TRAITS = Traits(
+    next_step=(
+        "Look in the application for a send whose error is ignored before the commit: if one send"
+        " fails, the transaction must be aborted."
+    )
 )
 
 
@@ -115,8 +127,11 @@ def _with_cut(rows: DataFrame, ledger: Ledger) -> tuple[DataFrame, Column]:
     named = ledger.frames.named.where(F.col("partition").isin(begun)).groupBy(
         "transactional_id", "partition"
     )
-    lowest = named.agg(F.min("sequence").alias("lowest")).groupBy("transactional_id")
-    lows = lowest.agg(F.sort_array(F.collect_list("lowest")).alias("lows"))
+    # The struct makes Spark sort: names of one hash would take the square of their number.
+    lowest = named.agg(F.min(F.struct("sequence")).alias("lowest"))
+    lows = lowest.groupBy("transactional_id").agg(
+        F.sort_array(F.collect_list("lowest.sequence")).alias("lows")
+    )
     earlier = F.size(F.filter("lows", lambda low: low < F.col("sequence")))
     return rows.join(lows, "transactional_id", "left"), F.coalesce(earlier, F.lit(0)) < len(begun)
 

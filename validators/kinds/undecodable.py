@@ -7,12 +7,12 @@ not be decoded.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators.decoded import undecoded
 from topicproof.validators.evidence import evidence, of_source, together
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import countable
 from topicproof.validators.sentences import Forms, Words
@@ -27,6 +27,7 @@ WORDS = Words(
     bad=Forms("cannot be decoded", "cannot be decoded"),
     good=Forms("can be decoded", "can be decoded"),
 )
+TRAITS = Traits(row_record=RowRecord.ASIDE)
 
 
 def find(ledger: Ledger) -> DataFrame | None:

@@ -8,13 +8,13 @@ unknown. One that left no record has nothing to settle.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators.evidence import evidence, records
 from topicproof.validators.expectation import PENDING
 from topicproof.validators.facts import header_transactions
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -27,6 +27,7 @@ WORDS = Words(
     noun=Forms("transaction of the run", "transactions of the run"),
     bad=Forms("ended without its worker knowing", "ended without their workers knowing"),
 )
+TRAITS = Traits()
 
 _FIRST = (
     "partition",

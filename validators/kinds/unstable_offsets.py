@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from topicproof.validators.coordinator import Coordinator, Row, row, told
+from topicproof.validators.coordinator import Coordinator
+from topicproof.validators.evidence import Row, of_transactions, row
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -25,6 +27,12 @@ WORDS = Words(
         "waits for a transaction that should have ended",
         "wait for transactions that should have ended",
     ),
+)
+TRAITS = Traits(
+    next_step=(
+        "Look at the coordinator's broker: markers arrive within milliseconds if it and the leader"
+        " of the partition are up."
+    )
 )
 
 NONE = Coordinator(0, (), 0, ())
@@ -42,10 +50,13 @@ def find(ledger: Ledger) -> DataFrame | None:
         for offset in coordinator.unstable
         if offset.stuck
     )
-    return told(ledger.spark, (*decided, *waiting))
+    return of_transactions(ledger.spark, (*decided, *waiting))
 
 
 def covered(ledger: Ledger) -> int:
-    """Counts partitions whose leaders were asked, and group offsets that were requested."""
+    """Counts partitions whose leaders were asked, and group offsets that were requested; none if
+    some were left out."""
     coordinator = ledger.accounts.coordinator or NONE
+    if coordinator.left_out or coordinator.offsets_left_out:
+        return 0
     return coordinator.partitions + coordinator.offsets

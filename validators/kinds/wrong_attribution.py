@@ -10,13 +10,13 @@ so it is left to `intruder`.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Window, functions as F
 
 from topicproof.validators.evidence import evidence, together
 from topicproof.validators.facts import header_transactions
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import fate_split, late_append
+from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -34,6 +34,12 @@ WORDS = Words(
         "is ended by a marker of another transaction or outcome",
         "are ended by markers of other transactions or outcomes",
     ),
+)
+TRAITS = Traits(
+    next_step=(
+        "Use transactions of version 2 (KIP-890, brokers and clients from Kafka 4.0 on): a delayed"
+        " EndTxn ended a later transaction of the same producer."
+    )
 )
 
 
@@ -59,9 +65,9 @@ def _mixed(ledger: Ledger) -> DataFrame:
     rows = header_transactions.attributed(ledger.sink, ledger.accounts.raw_log, ledger.sink_bounds)
     rows = rows.where((F.col("ids") == 1) & (F.col("names") > 1) & (name != F.col("last_name")))
     why = F.format_string(
-        "Its transaction was ended by the marker that was meant for transaction %s/%d/%d of the"
-        " same producer.",
-        *(F.col(f"last_name.{part}") for part in header_transactions.NAME[:3]),
+        "Its transaction was ended by the marker that was meant for transaction %d of %s (attempt"
+        " %d), of the same producer.",
+        *(F.col(f"last_name.{part}") for part in ("sequence", "transactional_id", "attempt")),
     )
     late = F.col("first_began") < F.col("began")
     return evidence(rows, F.col("records"), why, F.when(late, late_append.NAME))

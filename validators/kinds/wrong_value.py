@@ -12,13 +12,13 @@ Each row shows both values, which are payloads. Copies of evidence without paylo
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 
 from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import undecodable
 from topicproof.validators.kinds.matching import of_another
+from topicproof.validators.kinds.traits import MATCHING_EACH, RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place
 from topicproof.validators.sentences import Forms, Words
@@ -38,12 +38,21 @@ WORDS = Words(
         "has the value that its input must give", "have the values that their inputs must give"
     ),
 )
+TRAITS = Traits(
+    row_record=RowRecord.WRONG,
+    shows_identity=True,
+    premises=MATCHING_EACH,
+    next_step=(
+        "Compute the contract's expression by hand for one of these inputs: either the contract is"
+        " wrong, or the application."
+    ),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
     if ledger.values is None:
         return None
-    rows = ledger.sink.where(
+    rows = ledger.present.where(
         (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value)
     )
     rows = rows.where(~F.col("ambiguous")).join(

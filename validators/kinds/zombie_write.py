@@ -10,6 +10,9 @@ names the writers of both copies of a repeated output. If that names nobody, two
 two transactional ids if their transactions were open at the same time: a transactional id has one
 transaction at a time. That is judged by offsets of one partition, for clocks may differ.
 
+If one id's copies all lie behind those of the other, nothing shows that the first one still wrote:
+it may have handed over at an older offset. Such a pair is shown, as a consequence of `duplicate`.
+
 Two ids that share a source partition without repeating an output of each other are no finding,
 although their transactions overlap: other programs may divide its inputs, as the parallel sinks of
 one Flink job do.
@@ -17,8 +20,10 @@ one Flink job do.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from collections.abc import Sequence
+
+import pandas as pd
+from pyspark.sql import DataFrame, Window, functions as F
 
 from topicproof.validators.evidence import evidence, of_log, records, together
 from topicproof.validators.facts.header_transactions import TransactionalId
@@ -26,7 +31,9 @@ from topicproof.validators.facts.raw_log import RawLog, settled
 from topicproof.validators.facts.writers import RECORD_WRITER_COLUMNS, with_writers
 from topicproof.validators.finding import Order, Witness
 from topicproof.validators.kinds import duplicate
+from topicproof.validators.kinds.traits import RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.readings import frame_of
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "zombie_write"
@@ -37,10 +44,29 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 WORDS = Words(
     noun=Forms("batch", "batches"),
     bad=Forms(
-        "is of a fenced producer, or of one of two that process the same inputs",
-        "are of fenced producers, or of two that process the same inputs",
+        "is of a fenced producer, or of a second writer of the same inputs",
+        "are of fenced producers, or of second writers of the same inputs",
+    ),
+    counted=Forms("write", "writes"),
+)
+TRAITS = Traits(
+    row_record=RowRecord.WRONG,
+    shows_identity=True,
+    next_step=(
+        "Find out why the replaced instance still ran, and let the broker fence it:"
+        " sendOffsetsToTransaction with the group's metadata (KIP-447), or one transactional.id for"
+        " each source partition."
     ),
 )
+OF_FENCED = WORDS._replace(bad=Forms("is of a fenced producer", "are of fenced producers"))
+OF_SECOND = WORDS._replace(
+    bad=Forms(
+        "worked among another's inputs, under a transactional id of its own, which fences nobody",
+        "worked among others' inputs, under transactional ids of their own, which fence nobody",
+    ),
+    counted=Forms("second writer", "second writers"),
+)
+PAIR_COLUMNS = "transactional_id string, last_of_earlier long, why string"
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -57,10 +83,19 @@ def find(ledger: Ledger) -> DataFrame | None:
         frames.append(
             evidence(of_log(stale.withColumn("offset", F.col("base_offset"))), F.col("count"), why)
         )
-    frames += [_first_of(ledger, earlier, later) for earlier, later in _overlaps(ledger)]
+    if overlaps := _overlaps(ledger):
+        frames.append(_first_of_later(ledger, overlaps))
     if not ledger.counts.ids and _may_repeat_each_other(ledger):
         frames.append(_repeated_by_another(ledger, ledger.accounts.raw_log))
     return together(frames)
+
+
+def words(ledger: Ledger) -> Words:
+    """Returns the words for what was found: fenced producers, second writers, or both."""
+    if not ledger.marks("stale"):
+        return OF_SECOND
+    has_second = _overlaps(ledger) or _may_repeat_each_other(ledger)
+    return WORDS if has_second else OF_FENCED
 
 
 def _overlaps(ledger: Ledger) -> list[tuple[TransactionalId, TransactionalId]]:
@@ -94,22 +129,37 @@ def _overlaps(ledger: Ledger) -> list[tuple[TransactionalId, TransactionalId]]:
     return overlaps
 
 
-def _first_of(ledger: Ledger, earlier: TransactionalId, later: TransactionalId) -> DataFrame:
-    """Finds the first transaction of the later id that reaches into the inputs of the earlier
-    one."""
-    rows = ledger.frames.named.where(
-        (F.col("transactional_id") == later.transactional_id) & (F.col("committed") > 0)
+def _first_of_later(
+    ledger: Ledger, overlaps: Sequence[tuple[TransactionalId, TransactionalId]]
+) -> DataFrame:
+    """Finds, for each pair, the first transaction of the later id that reaches into the inputs of
+    the earlier one. One query for all pairs: headers can name thousands of ids."""
+    pairs = frame_of(
+        ledger.sink.sparkSession,
+        pd.DataFrame(
+            {
+                "transactional_id": [later.transactional_id for _, later in overlaps],
+                "last_of_earlier": [earlier.last_input for earlier, _ in overlaps],
+                "why": [_why_overlap(earlier, later) for earlier, later in overlaps],
+            }
+        ),
+        PAIR_COLUMNS,
     )
-    rows = rows.where(F.col("first_input") <= F.lit(earlier.last_input))
+    rows = ledger.frames.named.join(F.broadcast(pairs), "transactional_id").where(
+        (F.col("committed") > 0) & (F.col("first_input") <= F.col("last_of_earlier"))
+    )
     turn = F.row_number().over(
-        Window.partitionBy("transactional_id").orderBy("first_input", "partition", "offset")
+        Window.partitionBy("transactional_id", "why").orderBy("first_input", "partition", "offset")
     )
-    why = F.lit(
+    return evidence(rows.withColumn("turn", turn).where(F.col("turn") == 1), F.lit(0), F.col("why"))
+
+
+def _why_overlap(earlier: TransactionalId, later: TransactionalId) -> str:
+    return (
         f"{later.transactional_id} commits outputs of the inputs from offset {later.first_input}"
         f" on, and {earlier.transactional_id} of the offsets {earlier.first_input} to"
         f" {earlier.last_input} of the same source partition: neither knows of the other."
     )
-    return evidence(rows.withColumn("turn", turn).where(F.col("turn") == 1), F.lit(0), why)
 
 
 def _may_repeat_each_other(ledger: Ledger) -> bool:
@@ -152,24 +202,33 @@ def _repeated_by_another(ledger: Ledger, log: RawLog | None) -> DataFrame:
             "last_input": F.max("source_offset").over(pair),
             "overlaps": F.max(overlap).over(pair),
             "is_one_log": F.min(in_one_log).over(pair),
+            "last_of_first": F.max(F.when(in_one_log, F.col("first_offset"))).over(pair),
+            "first_of_later": F.min(F.when(in_one_log, F.col("offset"))).over(pair),
         }
     )
+    in_turns = F.coalesce(F.col("last_of_first") > F.col("first_of_later"), F.lit(False))
     inputs = F.when(F.col("shared") == 1, "input").otherwise("inputs")
     times = (
         F.when(F.col("overlaps"), ", in transactions that were open at the same time")
+        .when(in_turns, ", in turns")
         .when(F.col("is_one_log"), ", in transactions one after the other")
         .otherwise("")
     )
+    is_one = F.col("source_offset") == F.col("last_input")
+    offsets = F.when(is_one, F.format_string("offset %d", "source_offset")).otherwise(
+        F.format_string("offsets %d to %d", "source_offset", "last_input")
+    )
     why = F.format_string(
-        "Both %s and %s committed outputs of %s of one source partition, offsets %d to %d%s.",
+        "Both %s and %s committed outputs of %s of one source partition, %s%s.",
         "first_name",
         "later_name",
         F.format_string("%,d %s", "shared", inputs),
-        "source_offset",
-        "last_input",
+        offsets,
         times,
     )
-    return evidence(rows.where(F.col("turn") == 1), F.col("shared"), why, F.col("cause"))
+    # Otherwise nothing shows that the first one still wrote when the second one began.
+    cause = F.coalesce("cause", F.when(~F.col("overlaps") & ~in_turns, duplicate.NAME))
+    return evidence(rows.where(F.col("turn") == 1), F.col("shared"), why, cause)
 
 
 def covered(ledger: Ledger) -> int:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 
 from topicproof.validators.expected import Expect
+from topicproof.validators.facts.header_transactions import beyond_limits
 from topicproof.validators.facts.log_facts import LogFacts
 from topicproof.validators.fast_path.proof import NAMED_COLUMNS, Proof, prove
 from topicproof.validators.finding import Bounds, Order
@@ -17,6 +18,7 @@ from topicproof.validators.folded.regular_log import RegularLog, regular_log
 from topicproof.validators.ledger.by_scan import keep_sink, keep_words
 from topicproof.validators.ledger.counts import (
     Counts,
+    Doubt,
     Frames,
     Inputs,
     count_inputs,
@@ -43,7 +45,7 @@ def is_provable(question: Question, *, folded: bool) -> bool:
         and question.expected.count is None
         and question.order is Order.PER_SOURCE_PARTITION
         and not agreed.sink_fields
-        and not (folded and agreed.value is not None)
+        and not (folded and agreed.needs_records)
     )
 
 
@@ -76,6 +78,7 @@ def counts_by_proof(ledger_input: LedgerInput) -> Counts | None:
         ledger_input.sink_bounds,
         question.source,
         declared.outcomes if declared else None,
+        ledger_input.source_ids,
     )
     # A header may name the transaction that wrote an input, and folded readings hold none.
     if proof is None or (is_folded and proof.headed):
@@ -138,4 +141,10 @@ def _with_inputs(counts: Counts, question: Question, readings: Readings) -> Coun
         written=written,
     )
     writers = count_writers(written) if counts.inputs.headed else {}
-    return replace(counts, frames=frames, writers=writers)
+    doubted_ids = beyond_limits(writers)
+    return replace(
+        counts,
+        frames=frames,
+        writers={} if doubted_ids else writers,
+        doubted={Doubt.IDS: doubted_ids},
+    )

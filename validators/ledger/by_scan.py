@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 
 from topicproof.validators.contract_terms import compared_value, digest
 from topicproof.validators.decoded import undecoded
 from topicproof.validators.expected import Expect
 from topicproof.validators.facts.balance import count_headers
-from topicproof.validators.facts.header_transactions import count_ids, named
+from topicproof.validators.facts.header_transactions import beyond_limits, count_ids, named
 from topicproof.validators.finding import Bounds, Order
-from topicproof.validators.in_parallel import in_parallel
+from topicproof.validators.incarnations import names_namesake
 from topicproof.validators.ledger.counts import (
     NO_IDENTITIES,
     NO_KEYS,
     Counts,
+    Doubt,
     Frames,
     Inputs,
     count_alike,
@@ -49,7 +49,7 @@ from topicproof.validators.ledger.rows import (
 from topicproof.validators.lineage.identity import identified, with_input, with_transaction
 from topicproof.validators.merged_topics import with_numbered_input
 from topicproof.validators.question import Question
-from topicproof.validators.readings import column_names, keep, union
+from topicproof.validators.readings import column_names, in_parallel, keep, union
 
 
 def counts_by_scan(ledger_input: LedgerInput) -> Counts:
@@ -105,6 +105,7 @@ def counts_by_scan(ledger_input: LedgerInput) -> Counts:
         lambda: count_alike(sink, sink_bounds) if question.compares_content else 0,
         lambda: count_keys(sink, sink_bounds) if per_key else NO_KEYS,
     )
+    doubted_ids = max(beyond_limits(writers), beyond_limits([id_.transactional_id for id_ in ids]))
     frames = Frames(
         records=lambda: sink,
         named=transactions,
@@ -123,16 +124,17 @@ def counts_by_scan(ledger_input: LedgerInput) -> Counts:
         lines=count_lines(cells) if lines is None else lines,
         inputs=inputs._replace(aborted=aborted_inputs),
         identities=identities,
-        writers=writers,
-        ids=ids,
+        writers={} if doubted_ids else writers,
+        ids=() if doubted_ids else ids,
         ends=ends,
         outputs=outputs_count,
         missing=outputs_count - met,
         repeats=repeats,
         alike=alike,
         keys=keys,
-        hidden=compared[1],
-        doubted=compared[0],
+        hidden=compared.hidden,
+        of_namesake=compared.of_namesake,
+        doubted=compared.doubted | {Doubt.IDS: doubted_ids},
     )
 
 
@@ -229,9 +231,13 @@ def keep_sink(
         agreed.match,
         ledger_input.source_log,
     )
-    if not question.by_key:
-        certain = {"identified": F.lit(True), "ambiguous": F.lit(False), "waiting": F.lit(False)}
-        records = records.withColumns(certain)
+    never = F.lit(False)
+    if question.by_key:
+        records = records.withColumn("of_namesake", never)
+    else:
+        of_namesake = names_namesake(ledger_input.source_ids)
+        certain = {"identified": F.lit(True), "ambiguous": never, "waiting": never}
+        records = records.withColumns({**certain, "of_namesake": of_namesake})
     records = with_numbered_input(records, bounds)
     records = with_places(
         records,

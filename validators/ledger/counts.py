@@ -13,15 +13,19 @@ from enum import StrEnum
 from functools import reduce
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from topicproof.validators.contract_terms import ContractTerms, broken_text, compared_value, digest
 from topicproof.validators.decoded import path_of, text_of, undecoded
 from topicproof.validators.expected import COUNT_MAX, NUMBERED, outputs_of, record
 from topicproof.validators.facts.balance import Headers
 from topicproof.validators.facts.cell import Cell
-from topicproof.validators.facts.header_transactions import NAME, TransactionalId
+from topicproof.validators.facts.header_transactions import (
+    ID_CHARACTERS_MAX,
+    IDS_MAX,
+    NAME,
+    TransactionalId,
+)
 from topicproof.validators.facts.raw_log import RawLog, inside
 from topicproof.validators.finding import Balance, Bounds, Fate
 from topicproof.validators.ledger.rows import (
@@ -35,6 +39,7 @@ from topicproof.validators.ledger.rows import (
     real,
     without_marker,
 )
+from topicproof.validators.lineage.compact import COMPACT_HEADER
 from topicproof.validators.lineage.identity import with_transaction
 from topicproof.validators.offsets import between, bits, minus, word
 from topicproof.validators.sentences import counted
@@ -394,14 +399,26 @@ class Doubt(StrEnum):
     UNSEEN = "records visible to read_committed, but not to read_uncommitted"
     PAST_LSO = "records visible to read_committed at or above the last stable offset"
     UNCOVERED = "records below the last stable offset that are in no data batch of the raw log"
+    IDS = (
+        "transactional ids that headers name beyond what is told apart"
+        f" ({IDS_MAX:,}, each of at most {ID_CHARACTERS_MAX:,} characters)"
+    )
+    UNREADABLE = f"records whose header {COMPACT_HEADER} is damaged, or of a later version"
 
 
-def count_doubts(
-    sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bool
-) -> tuple[dict[Doubt, int], int]:
-    """Compares both readings and the raw log, one row per 64 offsets. Also counts hidden records.
-    Those are a finding (reading_mismatch), not a doubt: the readings agree, and the raw log
-    contradicts both."""
+class Compared(NamedTuple):
+    """Figures of the sink's rows that are compared with each other, block by block."""
+
+    doubted: dict[Doubt, int]
+    hidden: int
+    """Records that the raw log commits and read_committed did not deliver. They are a finding
+    (reading_mismatch), not a doubt: the readings agree, and the raw log contradicts both."""
+    of_namesake: int
+    """Records of another topic of the source's name."""
+
+
+def count_doubts(sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bool) -> Compared:
+    """Compares both readings and the raw log, one row per 64 offsets."""
     settled = F.col("fate") != Fate.PENDING.value
     records = sink.groupBy("partition", word("offset").alias("word")).agg(
         bits("offset").alias("found"),
@@ -412,7 +429,11 @@ def count_doubts(
         F.count_if(F.lit(raw_log) & settled & F.col("transactional").isNull()).alias(
             Doubt.UNCOVERED.name
         ),
+        F.count_if((F.col("fate") != Fate.ABORTED.value) & F.col("unreadable")).alias(
+            Doubt.UNREADABLE.name
+        ),
         F.count_if(is_hidden()).alias("hidden"),
+        F.count_if("of_namesake").alias("of_namesake"),
     )
     unseen = minus(F.col("seen"), F.col("found"))
     repeated = reduce(
@@ -428,16 +449,22 @@ def count_doubts(
         Doubt.REPEATED: repeated,
         Doubt.UNSEEN: F.bit_count(unseen),
         Doubt.UNEQUAL: unequal.cast("int"),
-        **{doubt: F.col(doubt.name) for doubt in (Doubt.OUTSIDE, Doubt.PAST_LSO, Doubt.UNCOVERED)},
+        **{
+            doubt: F.col(doubt.name)
+            for doubt in (Doubt.OUTSIDE, Doubt.PAST_LSO, Doubt.UNCOVERED, Doubt.UNREADABLE)
+        },
     }
     pairs = words.select("partition", "word", "seen", "seen_count", "seen_content").join(
         records, ["partition", "word"], "full"
     )
-    sums = {**{doubt.name: count for doubt, count in counted.items()}, "hidden": F.col("hidden")}
+    sums = {doubt.name: count for doubt, count in counted.items()} | {
+        name: F.col(name) for name in ("hidden", "of_namesake")
+    }
     row = pairs.agg(
         *(F.coalesce(F.sum(count), F.lit(0)).alias(name) for name, count in sums.items())
     ).collect()[0]
-    return {doubt: row[doubt.name] for doubt in Doubt}, row["hidden"]
+    doubted = {doubt: row[doubt.name] for doubt in counted}
+    return Compared(doubted, row["hidden"], row["of_namesake"])
 
 
 @dataclass(frozen=True)
@@ -457,9 +484,9 @@ class Frames:
     source_offset, writer (a struct of NAME, validators/facts/header_transactions.py). None if there
     are none for certain."""
     identities: Callable[[], DataFrame] | None = None
-    """Returns the source's committed and pending records with their identities
-    (validators/lineage/identity.py, `identified`) and whether they are `pending`, without those
-    that need no identity because they have no output. None when matching by lineage."""
+    """Returns the source's committed and pending records with their identities: source_partition,
+    source_offset, source_key (null: none), pending. Those that need no identity, because they have
+    no output, are left out. None when matching by lineage."""
     sink_keys: Callable[[], DataFrame] | None = None
     """Returns the identities that the sink's records hold: partition, offset, source_key (null:
     none). Aborted records are matched with their inputs by these alone. None when matching by
@@ -509,6 +536,8 @@ class Counts:
 
     hidden: int = 0
     """Records that the raw log commits and read_committed did not deliver."""
+    of_namesake: int = 0
+    """Records of another topic of the source's name; 0 if `proved`."""
     doubted: Mapping[Doubt, int] = field(default_factory=dict)
 
 
@@ -571,6 +600,11 @@ def written_by(source: DataFrame, bounds: Bounds) -> DataFrame:
 
 
 def count_writers(written: DataFrame) -> dict[str, int]:
-    """Counts the inputs that each transactional id wrote."""
-    rows = written.groupBy("writer.transactional_id").count().collect()
-    return {row[0]: row[1] for row in rows}
+    """Counts the inputs that each transactional id wrote: of at most one more than `IDS_MAX`.
+
+    The least writer of each makes Spark sort. Its hash of names is known to everybody, and names of
+    one hash would take the square of their number.
+    """
+    name = F.substring("writer.transactional_id", 1, ID_CHARACTERS_MAX + 1)
+    counts = written.groupBy(name).agg(F.count("*"), F.min("writer")).limit(IDS_MAX + 1)
+    return {row[0]: row[1] for row in counts.collect()}

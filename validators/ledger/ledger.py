@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
-from topicproof.validators.circumstances import Circumstances
+from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.coordinator import Coordinator
 from topicproof.validators.expected import Expect
 from topicproof.validators.facts.balance import Headers, Records, balance_of, balance_unheard
@@ -43,8 +43,7 @@ from topicproof.validators.ledger.retained import (
 from topicproof.validators.ledger.rows import Declared
 from topicproof.validators.polled import Polled
 from topicproof.validators.question import Question
-from topicproof.validators.readings import Readings, keep
-from topicproof.validators.source_log import NOTHING_LOGGED, SourceLog
+from topicproof.validators.readings import NOTHING_LOGGED, Readings, SourceLog, keep
 
 HEADERS = "headers"
 """The witness for transactions, if the records' own headers are it."""
@@ -94,10 +93,16 @@ class LedgerInput(NamedTuple):
     question: Question
     sink_bounds: Bounds
     readings: Readings | Folded
-    accounts: Accounts
-    circumstances: Circumstances
+    """Read more than once, so keep them first."""
     evidence: str
-    """URL of the folder for computed results."""
+    """URL of the folder for computed results; leftovers of an interrupted run are replaced."""
+    accounts: Accounts = NO_ACCOUNTS
+    circumstances: Circumstances = NO_CIRCUMSTANCES
+    """What is known of the topics besides their records."""
+    doubts: Sequence[str] = ()
+    """Reasons, as clauses, not to trust the readings."""
+    source_ids: Mapping[str, str] = {}
+    """The ids of the source's topics, as far as they are known."""
 
     @property
     def offsets(self) -> int:
@@ -201,8 +206,19 @@ class Ledger:
     @property
     def present(self) -> DataFrame:
         """`sink` without the outputs of a deleted topic of the source's name."""
-        older = None if self.by_key else is_older(self.circumstances)
-        return self.sink if older is None else self.sink.where(~older)
+        foreign = self.of_namesakes
+        return self.sink if foreign is None else self.sink.where(~foreign)
+
+    @property
+    def of_namesakes(self) -> Column | None:
+        """Whether a row of `sink` is no output of the present source but of another topic of its
+        name: by the id in its header, or because it is too old. None if no row is."""
+        if self.by_key:
+            return None
+        older = is_older(self.circumstances)
+        if not self.counts.of_namesake:
+            return older
+        return F.col("of_namesake") if older is None else F.col("of_namesake") | older
 
     @property
     def outputs(self) -> DataFrame:

@@ -14,14 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 
-from topicproof.validators.facts.journal import Outcomes
+from topicproof.validators.facts.header_transactions import Outcomes
 from topicproof.validators.facts.raw_log import RawLog, words_of_batches
 from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.offsets import bits, bound, holds, look_up, word
-from topicproof.validators.source_log import SourceLog
+from topicproof.validators.readings import SourceLog
 
 DECLARED_COLUMNS = (
     "transactional_id string, sequence long, attempt int, task string, outcome string, reason"
@@ -36,7 +35,8 @@ SINK_COLUMNS = (
     " string, declared string, reason string, source_topic string, source_partition int,"
     " source_offset long, output_index int, place string, transactional_id string, sequence long,"
     " attempt int, task string, total long, visible boolean, content long, key_hash binary,"
-    " value_hash binary, identified boolean, ambiguous boolean, waiting boolean, undecoded string"
+    " value_hash binary, identified boolean, ambiguous boolean, waiting boolean, undecoded string,"
+    " unreadable boolean, of_namesake boolean"
 )
 """`transactional` and `outcome` come from the raw log: null if it was not heard; `outcome` is also
 null if there is none. `declared` and `reason` come from the journal. `visible`: whether
@@ -50,6 +50,10 @@ digest of the value, if a contract constrains it or outputs are compared. Both a
 the other two are always false.
 
 `undecoded`: why the record cannot be decoded, if a contract names its fields; else null.
+
+`unreadable`: whether its header is damaged, or of a later version; it may name a transaction, so
+this matters by key too. `of_namesake`: whether it names another topic than the source, of the same
+name, by its id; by key, always false.
 """
 
 WORD_COLUMNS = (

@@ -1,11 +1,11 @@
-"""The two headers that our sink writes on every record to tell where the record came from.
+"""Inputs and transactions of records as text, and the two headers of earlier versions that hold it.
 
 `topicproof-lineage`      `<source topic>/<partition>/<offset>/<output index>`
 `topicproof-transaction`  `<transactional id>/<sequence>/<attempt>/<task>/<total>`
 
 Both are UTF-8 text in canonical form: if parsing and formatting changes the text, it is not one of
-ours. The ledger reads them with Spark expressions; the functions here implement the same rule for
-everything else.
+ours. Versions after 0.3.0 write one binary header in their place (validators/lineage/compact.py).
+What it says is the same text everywhere behind the place where it is read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Matches a sink record with its input: by the header that our sink writes, or by key."""
+"""Matches a sink record with its input: by the header that our sink writes, or by key.
+
+A chain of topics is judged end to end, its last sink against its first source (`through`). Every
+record's lineage names its immediate input. If that input lies in a topic between, its own lineage
+names the next one up. Followed to the first source, the sink looks as if one stage had written it.
+At most one stage of a chain makes several outputs per input, so output indices add up.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +15,26 @@ from functools import reduce
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from topicproof.validators.decoded import text_of
 from topicproof.validators.expected import outputs_of
 from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.json_path import exact_text, parse_path
-from topicproof.validators.lineage.headers import (
-    LINEAGE_HEADER,
-    PACKED_HEADER,
-    TRANSACTION_HEADER,
+from topicproof.validators.lineage.compact import COMPACT_HEADER
+from topicproof.validators.lineage.header_columns import (
+    LINEAGE_TEXT,
+    TRANSACTION_TEXT,
+    UNREADABLE,
+    has_header,
+    last_header,
+    with_last,
+    with_lineage_text,
+    with_transaction_text,
 )
+from topicproof.validators.lineage.headers import LINEAGE_HEADER, PACKED_HEADER
 from topicproof.validators.offsets import between
-from topicproof.validators.readings import union
-from topicproof.validators.source_log import NOTHING_LOGGED, SourceLog
+from topicproof.validators.readings import NOTHING_LOGGED, SourceLog, union
 
 KEY = "key"
 _HEADER_NAMES = "headers.list.element.key"
@@ -109,19 +120,15 @@ def with_input(
 
 def with_lineage(records: DataFrame) -> DataFrame:
     """Adds source_topic, source_partition, source_offset and output_index from the header that our
-    sink writes."""
+    sink writes. Also source_id (the id of that topic, if the header has it) and unreadable (whether
+    the header is damaged, or of a later version)."""
     types = {
         "source_topic": "string",
         "source_partition": "int",
         "source_offset": "long",
         "output_index": "int",
     }
-    return _with_header(records, LINEAGE_HEADER, types)
-
-
-def has_header(name: str) -> Column:
-    """Whether a record has a header of this name."""
-    return F.coalesce(F.array_contains("headers.key", name), F.lit(False))
+    return _with_parts(with_lineage_text(records), LINEAGE_TEXT, types)
 
 
 def names_packed_lineage(folder: Path) -> bool:
@@ -138,7 +145,8 @@ def names_packed_lineage(folder: Path) -> bool:
 def has_packed_lineage(reading: DataFrame) -> bool:
     """Whether a record of a reading has packed lineage, and none of its own. A program may copy the
     header of its input."""
-    packed = reading.where(has_header(PACKED_HEADER) & ~has_header(LINEAGE_HEADER))
+    named = has_header(LINEAGE_HEADER) | has_header(COMPACT_HEADER)
+    packed = reading.where(has_header(PACKED_HEADER) & ~named)
     return bool(packed.select("offset").limit(1).collect())
 
 
@@ -158,7 +166,7 @@ def _held_by(reading: DataFrame | None, match: Match) -> DataFrame | None:
 
 def with_transaction(records: DataFrame) -> DataFrame:
     """Adds transactional_id, sequence, attempt, task and total; all null if the header is missing
-    or malformed."""
+    or malformed. Also unreadable, as `with_lineage`."""
     types = {
         "transactional_id": "string",
         "sequence": "long",
@@ -166,15 +174,13 @@ def with_transaction(records: DataFrame) -> DataFrame:
         "task": "string",
         "total": "long",
     }
-    return _with_header(records, TRANSACTION_HEADER, types)
+    return _with_parts(with_transaction_text(records), TRANSACTION_TEXT, types)
 
 
-def _with_header(records: DataFrame, header: str, types: Mapping[str, str]) -> DataFrame:
-    """Adds the parts of a header, or nulls if they do not format back to the same text: the rule of
-    validators/lineage/headers.py."""
-    records = records.withColumn("text", last_header(header).cast("string")).withColumn(
-        "parts", F.split("text", "/")
-    )
+def _with_parts(records: DataFrame, text: str, types: Mapping[str, str]) -> DataFrame:
+    """Replaces a text by its parts, or nulls if they do not format back to the same text: the rule
+    of validators/lineage/headers.py."""
+    records = records.withColumn("parts", F.split(text, "/"))
     parts = {
         name: F.get("parts", F.lit(place)).try_cast(kind)
         for place, (name, kind) in enumerate(types.items())
@@ -182,16 +188,10 @@ def _with_header(records: DataFrame, header: str, types: Mapping[str, str]) -> D
     filled = [
         F.col(name) != "" if kind == "string" else F.col(name) >= 0 for name, kind in types.items()
     ]
-    valid = reduce(Column.__and__, filled, F.concat_ws("/", *types) == F.col("text"))
+    valid = reduce(Column.__and__, filled, F.concat_ws("/", *types) == F.col(text))
     records = records.withColumns(parts).withColumn("valid", valid)
     named = {name: F.when(F.col("valid"), F.col(name)) for name in types}
-    return records.withColumns(named).drop("text", "parts", "valid")
-
-
-def last_header(name: str) -> Column:
-    """Returns the value of a header; if the name occurs twice, the last value, as in Kafka."""
-    from_end = F.array_position(F.reverse(F.col("headers.key")), name)
-    return F.try_element_at(F.col("headers.value"), -F.nullif(from_end, F.lit(0)).cast("int"))
+    return records.withColumns(named).drop(text, "parts", "valid")
 
 
 def _with_key(
@@ -293,3 +293,29 @@ def _with_uncommitted(records: DataFrame, uncommitted: DataFrame) -> DataFrame:
         ),
     }
     return records.withColumns(places).drop("lost_key", "lost")
+
+
+INPUT = ("source_topic", "source_partition", "source_offset")
+
+
+def through(records: DataFrame, between: DataFrame, topic: str) -> DataFrame:
+    """Replaces lineage that points into `topic` by the lineage of the record it points to.
+
+    `between` is the read_committed reading of `topic`. A record loses its lineage if its input is
+    missing or names no input of its own: nothing in the first source explains it.
+    """
+    columns = records.columns
+    up = with_lineage(between).select(
+        F.lit(topic).alias("source_topic"),
+        F.col("partition").alias("source_partition"),
+        F.col("offset").alias("source_offset"),
+        F.when(F.col("source_offset").isNotNull(), F.concat_ws("/", *INPUT)).alias("up"),
+        F.col("output_index").alias("up_index"),
+    )
+    named = with_lineage(records).join(up, [*INPUT], "left")
+    lineage = F.concat_ws("/", "up", F.col("up_index") + F.col("output_index"))
+    # Without a value it names nothing, whatever an earlier header says.
+    headers = with_last(LINEAGE_HEADER, F.when(F.col("up").isNotNull(), lineage))
+    # One that nobody can read stays, and is doubted.
+    headers = F.when(F.col(UNREADABLE), F.col("headers")).otherwise(headers)
+    return named.withColumn("headers", headers).select(*columns)

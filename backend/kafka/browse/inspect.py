@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from topicproof.backend.kafka.coordination.coordinator import (
     open_transactions,
     topic_producers,
 )
+from topicproof.backend.kafka.coordination.groups import Member
 from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
 from topicproof.backend.kafka.coordination.share import ShareGroup, share_groups, share_json
@@ -27,8 +28,9 @@ from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 from topicproof.backend.kafka.log.client import cluster_error
 from topicproof.backend.kafka.log.fates import balance, fate_ranges, total, transactions
 from topicproof.backend.kafka.log.rawlog import connect
+from topicproof.backend.kafka.look import LookBudget
 from topicproof.backend.kafka.mirror_offsets import Checkpoint, checkpoints
-from topicproof.validators.coordinator import OpenTransaction, UnstableOffset
+from topicproof.validators.coordinator import OpenTransaction, UnstableOffset, short_name
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Bounds, Fate
 
@@ -137,7 +139,7 @@ class TopicView:
     def to_json(self) -> dict[str, Any]:
         """Return a dict for `json.dumps`: fates in lower case, times in ISO 8601, every sentence
         included."""
-        fields = asdict(self)
+        fields = asdict(replace(self, lags=()))
         fields["taken_at"] = self.taken_at.isoformat()
         fields["offsets"] = self.bounds.offsets
         fields["bounds"] = [asdict(p) for p in self.bounds.partitions]
@@ -147,13 +149,27 @@ class TopicView:
         fields["unstable"] = [
             asdict(each) | {"stuck": each.stuck, "why": each.why} for each in self.unstable
         ]
-        sums = ("visible", "uncommitted", "withheld", "subtraction", "stuck")
-        fields["lags"] = [
-            asdict(lag) | {name: getattr(lag, name) for name in sums} for lag in self.lags
-        ]
+        fields["lags"] = [_lag_json(lag) for lag in self.lags]
         fields["mirrored"] = [each._asdict() for each in self.mirrored]
         fields["shares"] = [share_json(each) for each in self.shares]
         return fields
+
+
+def _lag_json(lag: GroupLag) -> dict[str, Any]:
+    """Return a group's lag. The owner of a partition is named without its partitions: a group with
+    one member would repeat all of them for each."""
+    partitions = [
+        asdict(replace(partition, owner=None))
+        | {"owner": partition.owner and _name_json(partition.owner)}
+        for partition in lag.partitions
+    ]
+    sums = ("visible", "uncommitted", "withheld", "subtraction", "stuck")
+    fields = asdict(replace(lag, partitions=())) | {name: getattr(lag, name) for name in sums}
+    return fields | {"partitions": partitions}
+
+
+def _name_json(member: Member) -> dict[str, str]:
+    return {"member": member.member, "client": member.client, "host": member.host}
 
 
 def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> TopicView:
@@ -170,37 +186,62 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
         ranges = fate_ranges(batches, bounds)
         not_heard: list[str] = []
 
-        def hear(subject: str, ask: Callable[[], Answer]) -> Answer | None:
+        def hear(subject: str, ask: Callable[[LookBudget], Answer]) -> Answer | None:
+            budget = LookBudget()
             try:
-                return ask()
+                answer = ask(budget)
             except KafkaError as error:
                 not_heard.append(f"{subject}: {cluster_error(address, error)}")
             except ClusterError as error:
                 not_heard.append(f"{subject}: {error}")
+            else:
+                if budget.note:
+                    not_heard.append(f"{subject}: {budget.note}")
+                return answer
             return None
 
-        opened = hear("open transactions", lambda: open_transactions(kafka, topic, bounds, ranges))
-        writers = hear("transactional ids", lambda: topic_producers(kafka, topic))
+        opened = hear(
+            "open transactions",
+            lambda budget: open_transactions(kafka, topic, bounds, ranges, budget=budget),
+        )
+        writers = hear(
+            "transactional ids", lambda budget: topic_producers(kafka, topic, budget=budget)
+        )
         if writers is None:
-            writers = hear("producers", lambda: topic_producers(kafka, topic, named=False))
+            writers = hear(
+                "producers",
+                lambda budget: topic_producers(kafka, topic, named=False, budget=budget),
+            )
         if writers is None:
             writers = pd.DataFrame(columns=list(PRODUCER_COLUMNS))
         lags = hear(
-            "consumer groups", lambda: group_lags(kafka, topic, bounds, ranges, opened or ())
+            "consumer groups",
+            lambda budget: group_lags(kafka, topic, bounds, ranges, opened or (), budget=budget),
         )
         shares = hear(
-            "share groups", lambda: share_groups(kafka, topic, bounds, ranges, opened or ())
+            "share groups",
+            lambda budget: share_groups(kafka, topic, bounds, ranges, opened or (), budget=budget),
         )
         mirrored = hear(
             "MirrorMaker's checkpoints",
-            lambda: [
-                checkpoint for each in checkpoints(address, [topic]) for checkpoint in each.found
+            lambda budget: [
+                checkpoint
+                for each in checkpoints(address, [topic], budget=budget)
+                for checkpoint in each.found
             ],
         )
-        unstable = hear("unstable offsets", lambda: unstable_offsets(kafka, topic))
+        unstable = hear(
+            "unstable offsets", lambda budget: unstable_offsets(kafka, topic, budget=budget)
+        )
         ended = transactions(batches, bounds)
         names = dict(zip(writers["producer_id"], writers["transactional_id"], strict=True))
-        states = hear("the coordinators' log", lambda: states_of(kafka, ended, names)) or ()
+        states = (
+            hear(
+                "the coordinators' log",
+                lambda budget: states_of(kafka, ended, names, [topic], budget),
+            )
+            or ()
+        )
     counts = balance(ranges, bounds)
     plain = ranges[~ranges["transactional"] & ranges["control"].isna()]
     return TopicView(
@@ -217,12 +258,20 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
             ended.assign(
                 transactional_id=ended["producer_id"]
                 .map(transactional_ids(states) | without_unknown(names))
+                .map(short_name, na_action="ignore")
                 .astype(object),
                 reason=pd.Series(abort_reasons(topic, ended, states), ended.index, dtype=object),
             )
         ),
         open=opened or (),
-        producers=tuple(ProducerView(**row) for row in _rows(writers)),
+        producers=tuple(
+            ProducerView(**row)
+            for row in _rows(
+                writers.assign(
+                    transactional_id=writers["transactional_id"].map(short_name, na_action="ignore")
+                )
+            )
+        ),
         lags=lags or (),
         shares=shares or (),
         unstable=unstable[1] if unstable else (),

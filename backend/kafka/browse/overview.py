@@ -27,17 +27,16 @@ from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.coordination.transactions import topics_with_open
 from topicproof.backend.kafka.coordination.worst_lag import (
     COUNTED_OFFSETS_MAX,
+    Behind,
     Lag,
+    StuckGroup,
     bounds_from,
     offsets_behind,
+    stuck_groups,
     worst_lag,
 )
 from topicproof.backend.kafka.log.client import cluster_error
-from topicproof.backend.kafka.log.fates import (
-    DATA_FATES,
-    RANGE_COLUMNS,
-    fate_ranges,
-)
+from topicproof.backend.kafka.log.fates import DATA_FATES, RANGE_COLUMNS, fate_ranges
 from topicproof.backend.kafka.log.rawlog import (
     COMMITTED,
     EARLIEST,
@@ -46,12 +45,15 @@ from topicproof.backend.kafka.log.rawlog import (
     Connection,
     connect,
 )
-from topicproof.validators.coordinator import OpenTransaction
+from topicproof.backend.kafka.look import LookBudget, LookLimits
+from topicproof.validators.coordinator import OpenTransaction, WholeTransaction, whole_transactions
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 NEWEST_OFFSETS = 2_000
 """How many of a topic's newest offsets `newest_records` looks at, spread over its partitions."""
 PARTITION_OFFSETS_MIN = 100
+OVERVIEW_LIMITS = LookLimits(entries=20_000)
+"""Pages look at a whole cluster again every few seconds."""
 
 Answer = TypeVar("Answer")
 
@@ -67,6 +69,8 @@ class TopicOverview:
     behind: Lag | None
     """The group that is most behind, by offsets below the last stable offset; None without a
     committed offset."""
+    stuck: tuple[StuckGroup, ...] = ()
+    """Groups that have read all they can, and wait for open transactions."""
 
     @property
     def topic(self) -> str:
@@ -109,17 +113,37 @@ class Overview:
     """What could not be asked, and why. The figures that need it are missing above."""
 
     @property
-    def opened(self) -> tuple[tuple[str, OpenTransaction], ...]:
-        """Open transactions with their topics, by age, the oldest first; one for each producer and
-        topic, at the partition where it withholds most."""
-        worst: dict[tuple[str, int], OpenTransaction] = {}
-        for topic in self.topics:
-            for transaction in topic.opened:
-                key = topic.topic, transaction.producer_id
-                if key not in worst or transaction.withheld > worst[key].withheld:
-                    worst[key] = transaction
-        pairs = [(topic, transaction) for (topic, _producer), transaction in worst.items()]
-        return tuple(sorted(pairs, key=lambda pair: (not pair[1].hanging, -pair[1].age_ms)))
+    def opened(self) -> tuple[WholeTransaction, ...]:
+        """Open transactions, each on all its topics: hanging ones first, then the oldest."""
+        return whole_transactions(
+            (topic.topic, part) for topic in self.topics for part in topic.opened
+        )
+
+    @property
+    def stuck(self) -> tuple[StuckGroup, ...]:
+        """Groups that have read all they can of a topic, and wait for open transactions."""
+        return tuple(group for topic in self.topics for group in topic.stuck)
+
+    def held_back(self, transaction: WholeTransaction) -> tuple[str, ...]:
+        """Return the groups that wait for this transaction: where it holds the LSO, they have read
+        all below."""
+        stable = {
+            (topic.topic, p.partition): p.lso
+            for topic in self.topics
+            for p in topic.bounds.partitions
+        }
+        held = {
+            (topic, part.partition)
+            for topic, part in transaction.parts
+            if stable.get((topic, part.partition)) == part.start_offset
+        }
+        return tuple(
+            dict.fromkeys(
+                group.group
+                for group in self.stuck
+                if any((group.topic, partition) in held for partition in group.partitions)
+            )
+        )
 
     @property
     def withheld(self) -> int:
@@ -147,26 +171,31 @@ def overview(address: Address) -> Overview:
     not_heard: list[str] = []
     with connect(address) as kafka:
 
-        def ask(question: Callable[[], Answer], instead: Answer) -> Answer:
-            """Ask; on refusal, note why."""
+        def ask(question: Callable[[LookBudget], Answer], instead: Answer) -> Answer:
+            """Ask; on refusal, note why, and note what was left out."""
+            budget = LookBudget(OVERVIEW_LIMITS)
             try:
-                return question()
+                answer = question(budget)
             except KafkaError as error:
                 not_heard.append(str(cluster_error(address, error)))
             except ClusterError as error:
                 not_heard.append(str(error))
+            else:
+                not_heard.extend(filter(None, [budget.note]))
+                return answer
             return instead
 
         taken_at = datetime.now(UTC)
         answer = kafka.with_retries(kafka.metadata_of_all)
         bounds = _all_bounds(kafka, answer)
-        sizes: dict[str, int] = ask(lambda: _sizes(kafka), {})
+        sizes: dict[str, int] = ask(lambda _: _sizes(kafka), {})
         waiting = {topic for topic in bounds if any(p.lso < p.hw for p in bounds[topic].partitions)}
         opened: dict[str, tuple[OpenTransaction, ...]] = ask(
-            lambda: _opened(kafka, bounds, waiting), {}
+            lambda budget: _opened(kafka, bounds, waiting, budget), {}
         )
-        behind: dict[str, list[tuple[Lag, Bounds]]] = ask(lambda: offsets_behind(kafka, bounds), {})
-        worst = ask(lambda: worst_lag(kafka, behind), None)
+        behind: Behind = ask(lambda budget: offsets_behind(kafka, bounds, budget=budget), {})
+        stuck: tuple[StuckGroup, ...] = ask(lambda _: stuck_groups(kafka, bounds, behind), ())
+        worst = ask(lambda _: worst_lag(kafka, behind), None)
     return Overview(
         taken_at,
         answer.cluster_id,
@@ -181,6 +210,7 @@ def overview(address: Address) -> Overview:
                     key=lambda each: each.records,
                     default=None,
                 ),
+                tuple(group for group in stuck if group.topic == topic),
             )
             for topic in sorted(bounds)
         ),
@@ -248,14 +278,17 @@ def _sizes(kafka: Connection) -> dict[str, int]:
 
 
 def _opened(
-    kafka: Connection, bounds: Mapping[str, Bounds], waiting: Collection[str]
+    kafka: Connection,
+    bounds: Mapping[str, Bounds],
+    waiting: Collection[str],
+    budget: LookBudget,
 ) -> dict[str, tuple[OpenTransaction, ...]]:
     """Return the open transactions of each topic on which something is withheld."""
     if not waiting:
         return {}
     opened = {}
-    for topic in sorted(kafka.with_retries(lambda: topics_with_open(kafka)) & set(waiting)):
+    for topic in sorted(kafka.with_retries(lambda: topics_with_open(kafka, waiting))):
         withheld = sum(p.hw - p.lso for p in bounds[topic].partitions)
         ranges = None if withheld <= COUNTED_OFFSETS_MAX else pd.DataFrame(columns=RANGE_COLUMNS)
-        opened[topic] = open_transactions(kafka, topic, bounds[topic], ranges)
+        opened[topic] = open_transactions(kafka, topic, bounds[topic], ranges, budget=budget)
     return opened

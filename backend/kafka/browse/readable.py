@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import RecordTooLarge
-from topicproof.backend.kafka.client_configs import READER_FETCH_BYTES, fetch_settings
+from topicproof.backend.kafka.client_configs import READER_FETCH_BYTES, FetchLimits, fetch_limits
 from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.log.inflation import RECORD_BYTES_MAX, fetch_bytes
 from topicproof.validators.finding import Bounds, PartitionBounds
 
 
-def reader_settings(ranges: pd.DataFrame) -> dict[str, Any]:
-    """Return the settings of a consumer for a topic with these `fates.fate_ranges`: it fetches
+def reader_limits(ranges: pd.DataFrame) -> FetchLimits:
+    """Return the limits of a consumer for a topic with these `fates.fate_ranges`: it fetches
     ahead no more than its memory can hold after decompression."""
     ratio = float(ranges["ratio"].max()) if len(ranges) else 1.0
-    return fetch_settings(fetch_bytes(ratio, READER_FETCH_BYTES))
+    return fetch_limits(fetch_bytes(ratio, READER_FETCH_BYTES))
 
 
 def require_readable_spans(

@@ -21,7 +21,8 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.browse.explain import Account, Transaction, fate_of, why
-from topicproof.backend.kafka.browse.readable import reader_settings, require_readable_spans
+from topicproof.backend.kafka.browse.readable import reader_limits, require_readable_spans
+from topicproof.backend.kafka.client_configs import FetchLimits
 from topicproof.backend.kafka.log.inflation import HEADER_BYTES
 from topicproof.backend.kafka.reading import (
     NotText,
@@ -31,16 +32,16 @@ from topicproof.backend.kafka.reading import (
     read_range,
 )
 from topicproof.validators.finding import Bounds, Fate
-from topicproof.validators.lineage.headers import (
-    LINEAGE_HEADER,
-    TRANSACTION_HEADER,
-    parse_transaction,
-)
+from topicproof.validators.lineage.compact import lineage_of, lineage_value, transaction_of
+from topicproof.validators.lineage.headers import format_lineage
 
 GRACE_S = 1.0
 """How long to wait for unexpected records once all expected ones have arrived."""
 JOINERS = "\u200c\u200d"
 TEXT_CHARACTERS = 200
+ID_CHARACTERS = 100
+"""Kept of a transactional id. A header has room for 65 kB, and one emoji in them makes that four
+times as much memory."""
 
 _UTF8_BYTES_MAX = 4
 
@@ -69,7 +70,7 @@ class Record:
     """Whether a read_committed consumer received it."""
     transaction: str | None
     """`<transactional id>/<sequence>, attempt <n>` from our header, else the producer; None outside
-    transactions."""
+    transactions. An id is cut to `ID_CHARACTERS`."""
     why: str
     """Why a read_committed consumer does or does not receive this offset."""
     marker: bool = False
@@ -77,8 +78,11 @@ class Record:
 
     @property
     def lineage(self) -> str | None:
-        """`topic/partition/offset/index` of the input of this record, if our sink wrote it."""
-        value = _header(self.headers, LINEAGE_HEADER)
+        """`topic/partition/offset/index` of the input of this record, if our sink wrote it. The
+        header itself if it cannot be read."""
+        lineage, value = lineage_of(self.headers), lineage_value(self.headers)
+        if lineage is not None:
+            value = format_lineage(lineage)
         return None if value is None else as_text(value)
 
 
@@ -111,7 +115,7 @@ def read_window(
     partition_ranges = ranges[ranges["partition"] == partition]
     accounts = _accounts(partition_ranges, low, end)
     require_readable_spans(address, topic, ranges, {partition: (low, end)})
-    settings = reader_settings(ranges)
+    limits = reader_limits(ranges)
 
     def at_level(isolation: str, stop: int) -> dict[int, Message]:
         everything = isolation == client_configs.READ_UNCOMMITTED
@@ -120,7 +124,7 @@ def read_window(
             for o, account in accounts.items()
             if account.held and (everything or account.fate == Fate.COMMITTED)
         }
-        return _read(address, topic, isolation, partition, (low, stop), due, settings)
+        return _read(address, topic, isolation, partition, (low, stop), due, limits)
 
     with ThreadPoolExecutor(2) as pool:
         # At the same time: each mostly waits for the brokers.
@@ -205,7 +209,7 @@ def _read(
     partition: int,
     span: tuple[int, int],
     due: set[int],
-    settings: Mapping[str, int],
+    limits: FetchLimits,
 ) -> dict[int, Message]:
     """Read the records of [first, end), by offset. `due` are the offsets that must arrive.
 
@@ -215,7 +219,7 @@ def _read(
     messages: dict[int, Message] = {}
     missing = set(due)
     deadline = time.monotonic() + client_configs.REQUEST_TIMEOUT_MS / 1000
-    with open_consumer(address, topic, isolation, settings) as consumer:
+    with open_consumer(address, topic, isolation, limits) as consumer:
         for message in read_range(consumer, topic, {partition: span}):
             if message is not None:
                 offset = message.offset() or 0
@@ -279,17 +283,13 @@ def _records(
 
 def _name(headers: Headers) -> str | None:
     """Describe the transaction in our header."""
-    transaction = parse_transaction(_header(headers, TRANSACTION_HEADER))
+    transaction = transaction_of(headers)
     return (
         None
         if transaction is None
-        else f"{transaction.transactional_id}/{transaction.sequence}, attempt {transaction.attempt}"
+        else f"{transaction.transactional_id[:ID_CHARACTERS]}/{transaction.sequence},"
+        f" attempt {transaction.attempt}"
     )
-
-
-def _header(headers: Headers, header_name: str) -> bytes | None:
-    # If the name occurs twice, the last value, as in Kafka: a program may pass its input's on.
-    return next((value for name, value in reversed(headers) if name == header_name), None)
 
 
 def shorten_headers(message: Message) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -23,10 +24,11 @@ from topicproof.backend.errors import ClusterError, RecordTooLarge, TopicError
 from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.browse.readable import (
     first_unreadable,
-    reader_settings,
+    reader_limits,
     require_readable_spans,
 )
 from topicproof.backend.kafka.browse.records import Headers, headers_of, shorten_headers
+from topicproof.backend.kafka.consumers import GROUP, offset_consumer, reading_errors
 from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.backend.kafka.partitioner import partition_of
 from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
@@ -108,8 +110,8 @@ class Row:
     """Uncompressed bytes of key, value and headers, before cutting."""
     fate: Fate
     producer_id: int | None
-    whole: bool = True
-    """Whether key and value are not cut."""
+    cut: frozenset[str] = frozenset()
+    """Which of `key` and `value` are cut."""
 
 
 @dataclass(frozen=True)
@@ -167,8 +169,8 @@ def search(
     task = _SearchTask(bounds.topic, partition, fates, query, on_progress, unreadable, text)
     deadline = time.monotonic() + SCAN_S_MAX
     found_max = FOUND_MAX if found_max is None else found_max
-    level, settings = client_configs.READ_UNCOMMITTED, reader_settings(ranges)
-    with open_consumer(address, bounds.topic, level, settings) as consumer:
+    level, limits = client_configs.READ_UNCOMMITTED, reader_limits(ranges)
+    with open_consumer(address, bounds.topic, level, limits) as consumer:
         if not newest:
             return _upwards(consumer, task, first, end, found_max, deadline)
         return _downwards(consumer, task, first, end, found_max, deadline)
@@ -341,7 +343,10 @@ def offsets_at(
     Raises TopicError for a missing partition, ClusterError when the broker does not answer.
     """
     partition_bounds = [_of(bounds, partition) for partition in partitions]
-    with open_consumer(address, bounds.topic, client_configs.READ_UNCOMMITTED) as consumer:
+    with (
+        reading_errors(address, bounds.topic),
+        closing(offset_consumer(address, GROUP, client_configs.READ_UNCOMMITTED)) as consumer,
+    ):
         answers = consumer.offsets_for_times(
             [TopicPartition(bounds.topic, p.partition, timestamp_ms) for p in partition_bounds],
             timeout=client_configs.REQUEST_TIMEOUT_MS / 1000,
@@ -391,7 +396,7 @@ def latest(
     read: list[tuple[int, int, Row | None]] = []
     deadline = time.monotonic() + seconds
     require_readable_spans(address, bounds.topic, ranges, spans)
-    with open_consumer(address, bounds.topic, isolation, reader_settings(ranges)) as consumer:
+    with open_consumer(address, bounds.topic, isolation, reader_limits(ranges)) as consumer:
         for message in read_range(consumer, bounds.topic, spans):
             if message is not None:
                 # Cut at once: thousands of whole records may not fit into memory.
@@ -436,9 +441,9 @@ def committed_chunks(
             spans[p.partition] = low, p.lso
     rows: list[Row] = []
     deadline = time.monotonic() + seconds
-    settings = reader_settings(ranges)
+    limits = reader_limits(ranges)
     require_readable_spans(address, bounds.topic, ranges, spans)
-    with open_consumer(address, bounds.topic, client_configs.READ_COMMITTED, settings) as consumer:
+    with open_consumer(address, bounds.topic, client_configs.READ_COMMITTED, limits) as consumer:
         for message in read_range(consumer, bounds.topic, spans):
             if message is not None:
                 rows.append(_row(message, by_partition[message.partition() or 0], bytes_max))
@@ -550,7 +555,11 @@ def _row(message: Message, fates: _Fates, bytes_max: int = KEPT_BYTES_MAX) -> Ro
         + sum(len(name) + len(content or b"") for name, content in headers),
         fate=fate,
         producer_id=producer,
-        whole=max(len(key or b""), len(value or b"")) <= bytes_max,
+        cut=frozenset(
+            name
+            for name, content in (("key", key), ("value", value))
+            if len(content or b"") > bytes_max
+        ),
     )
 
 

@@ -6,16 +6,14 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import pandas as pd
+
 from topicproof.backend.address import Address
+from topicproof.backend.kafka.browse.readable import first_unreadable, reader_limits
 from topicproof.backend.kafka.browse.records import Headers, headers_of
 from topicproof.backend.kafka.client_configs import READ_UNCOMMITTED, REQUEST_TIMEOUT_MS
 from topicproof.backend.kafka.reading import open_consumer, read_range
-from topicproof.validators.lineage.headers import (
-    LINEAGE_HEADER,
-    TRANSACTION_HEADER,
-    parse_lineage,
-    parse_transaction,
-)
+from topicproof.validators.lineage.compact import lineage_of, transaction_of
 
 
 class Writer(NamedTuple):
@@ -27,15 +25,18 @@ class Writer(NamedTuple):
 
 
 def writers_at(
-    address: Address, topic: str, places: Iterable[tuple[int, int]]
+    address: Address, topic: str, ranges: pd.DataFrame, places: Iterable[tuple[int, int]]
 ) -> dict[tuple[int, int], Writer]:
-    """Return the writer of the record at each place (partition and offset). Raises ClusterError,
+    """Return the writer of the record at each place (partition and offset); nothing of one that is
+    too large to read. `ranges` are the topic's `fates.fate_ranges`. Raises ClusterError,
     TopicError."""
     writers: dict[tuple[int, int], Writer] = {}
     deadline = time.monotonic() + REQUEST_TIMEOUT_MS / 1000
-    with open_consumer(address, topic, READ_UNCOMMITTED) as consumer:
+    with open_consumer(address, topic, READ_UNCOMMITTED, reader_limits(ranges)) as consumer:
         for partition, offset in places:
             writers[partition, offset] = Writer()
+            if first_unreadable(address, topic, ranges, partition, offset, offset + 1):
+                continue
             for message in read_range(consumer, topic, {partition: (offset, offset + 1)}):
                 if message is not None:
                     writers[partition, offset] = _writer(headers_of(message))
@@ -45,9 +46,7 @@ def writers_at(
 
 
 def _writer(headers: Headers) -> Writer:
-    values = dict(headers)
-    lineage = parse_lineage(values.get(LINEAGE_HEADER))
-    transaction = parse_transaction(values.get(TRANSACTION_HEADER))
+    lineage, transaction = lineage_of(headers), transaction_of(headers)
     return Writer(
         None if lineage is None else (lineage.topic, lineage.partition),
         None if transaction is None else transaction.transactional_id,

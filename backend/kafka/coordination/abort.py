@@ -9,6 +9,7 @@ coordinator has already decided is left alone: its marker is on the way.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from operator import itemgetter
 from typing import Any
@@ -28,10 +29,13 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.rawlog import Connection, connect
+from topicproof.backend.kafka.look import LookBudget, LookLimits
 from topicproof.backend.waiting import ask_until
 from topicproof.validators.coordinator import PREPARED, OpenTransaction
 from topicproof.validators.finding import Bounds, PartitionBounds
 
+ABORT_LIMITS = LookLimits(transactions=100_000, size=500_000_000, seconds=600.0)
+"""An operator names one transaction, which may be any of its partition."""
 MOVE_S = 10.0
 """How long to wait until the partition shows the end of the transaction."""
 
@@ -181,12 +185,10 @@ def _plan(
         )
     behind = Bounds(topic, (PartitionBounds(partition, p.lso, p.lso, p.hw),))
     batches = kafka.scan(topic, behind)
-    opened = [
-        candidate
-        for candidate in open_transactions(kafka, topic, behind, fate_ranges(batches, behind))
-        if candidate.partition == partition
-    ]
-    transaction = _chosen(opened, f"{topic}-{partition}", offset, producer_id)
+    ranges = fate_ranges(batches, behind)
+    budget = LookBudget(ABORT_LIMITS)
+    opened = open_transactions(kafka, topic, behind, ranges, budget=budget, has_whole_ids=True)
+    transaction = _chosen(opened, f"{topic}-{partition}", offset, producer_id, budget.note)
     _require_abortable(transaction, open_too, two_phase_too)
     data_batches = batches.filter(
         (pc.field("producer_id") == transaction.producer_id)
@@ -206,8 +208,13 @@ def _plan(
 
 
 def _chosen(
-    opened: list[OpenTransaction], place: str, offset: int | None, producer_id: int | None
+    opened: Sequence[OpenTransaction],
+    place: str,
+    offset: int | None,
+    producer_id: int | None,
+    note: str,
 ) -> OpenTransaction:
+    """Return the transaction that was named. `note`: what was not looked at, for the error."""
     if offset is None and producer_id is None:
         raise UsageError("Say which transaction: its first offset, or --producer-id.")
     for transaction in opened:
@@ -225,6 +232,7 @@ def _chosen(
     raise UsageError(
         f"{place} has no open transaction{criteria}. "
         + (f"Open there: {listing}." if listing else "None is open there.")
+        + (f" {note}" if note else "")
     )
 
 

@@ -3,7 +3,8 @@ coordinators and their log know."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
 import pandas as pd
@@ -15,17 +16,22 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.coordination.coordinator import topic_producers
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
-from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
-from topicproof.backend.kafka.coordination.transaction_state import StateEntry, read_states
+from topicproof.backend.kafka.coordination.transaction_state import (
+    TOPIC as STATE_TOPIC,
+    StateEntry,
+    read_states,
+)
 from topicproof.backend.kafka.log import fates
 from topicproof.backend.kafka.log.rawlog import Connection, connect
-from topicproof.validators.coordinator import NO_ATTRIBUTION, AbortReason, Attribution
+from topicproof.backend.kafka.look import LookBudget, LookLimits
+from topicproof.validators.coordinator import NO_ATTRIBUTION, AbortReason, Attribution, short_name
 from topicproof.validators.facts.log_facts import ABORTED
 from topicproof.validators.finding import Bounds
 from topicproof.validators.merged_topics import split
 
-KEPT_MAX = 100_000
-"""At most this many transactional ids and reasons are kept, those of the newest transactions."""
+KEPT_MAX, KEPT_BYTES_MAX = 100_000, 20_000_000
+"""At most this many transactional ids and reasons are kept, those of the newest transactions; of
+ids, as many as fit into the text of evidence with all else (`read_limits.TEXT_BYTES_MAX`)."""
 
 
 def fetch_attribution(address: Address, sink: Bounds, batches: pa.Table) -> Attribution:
@@ -37,13 +43,14 @@ def fetch_attribution(address: Address, sink: Bounds, batches: pa.Table) -> Attr
     every = fates.transactions(batches, sink)
     names: dict[int, str | None] = {}
     states: tuple[StateEntry, ...] = ()
+    topics = [part.topic for part, _ in split(sink)]
     # Each of the two needs a right of its own.
     with suppress(KafkaError, ClusterError), connect(address) as kafka:
         with suppress(KafkaError, ClusterError):
             names = _names(kafka, sink)
-        states = states_of(kafka, every, names)
+        states = states_of(kafka, every, names, topics, LookBudget())
     ids = transactional_ids(states) | without_unknown(names)
-    producers = every["producer_id"].iloc[::-1].unique()[:KEPT_MAX].tolist()
+    producers = every["producer_id"].iloc[::-1].unique().tolist()
     reasons: list[AbortReason] = []
     for part, first in split(sink):
         partitions = [first + p.partition for p in part.partitions]
@@ -59,33 +66,54 @@ def fetch_attribution(address: Address, sink: Bounds, batches: pa.Table) -> Attr
             )
             if reason is not None
         )
-    return Attribution(
-        {producer: ids[producer] for producer in producers if producer in ids},
-        tuple(reasons[-KEPT_MAX:]),
-    )
+    return Attribution(kept_ids(ids, producers), tuple(reasons[-KEPT_MAX:]))
+
+
+def kept_ids(ids: Mapping[int, str], producers: Iterable[int]) -> dict[int, str]:
+    """Return the transactional ids of these producers as evidence keeps them, the first ones if
+    there are too many."""
+    names: dict[int, str] = {}
+    size = 0
+    for producer in producers:
+        if producer in ids:
+            name = short_name(ids[producer])
+            size += len(json.dumps(name, ensure_ascii=False).encode(errors="surrogatepass"))
+            if size > KEPT_BYTES_MAX or len(names) == KEPT_MAX:
+                break
+            names[producer] = name
+    return names
 
 
 def _names(kafka: Connection, sink: Bounds) -> dict[int, str | None]:
     """Return the transactional ids of the producers that the partitions' leaders remember."""
     names: dict[int, str | None] = {}
+    budget = LookBudget(LookLimits(producers=KEPT_MAX))
     for part, _ in split(sink):
-        writers = topic_producers(kafka, part.topic)
+        writers = topic_producers(kafka, part.topic, budget=budget)
         names |= zip(writers["producer_id"], writers["transactional_id"], strict=True)
     return names
 
 
 def states_of(
-    kafka: Connection, ended: pd.DataFrame, names: Mapping[int, str | None]
+    kafka: Connection,
+    ended: pd.DataFrame,
+    names: Mapping[int, str | None],
+    topics: Collection[str],
+    budget: LookBudget,
 ) -> tuple[StateEntry, ...]:
     """Return the entries of the coordinators' log for the producers of these transactions
-    (`fates.transactions`). If a name is unknown, the entries of all producers. Raises KafkaError,
-    ClusterError."""
+    (`fates.transactions`), with the partitions of these topics. If a name is unknown, the entries
+    of all producers. Raises KafkaError, ClusterError."""
     writers = {names.get(producer_id) for producer_id in ended["producer_id"].unique()}
     if not writers:
         return ()
     ids = {name for name in writers if name is not None}
     return read_states(
-        kafka.address, kafka.bounds(STATE_TOPIC), ids if len(ids) == len(writers) else None
+        kafka.address,
+        kafka.bounds(STATE_TOPIC),
+        ids if len(ids) == len(writers) else None,
+        topics,
+        budget=budget,
     )
 
 

@@ -12,22 +12,30 @@ read the whole topic once it has committed on one partition.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from kafka import TopicPartition
 
 from topicproof.backend.kafka.coordination.groups import (
+    Group,
     Member,
+    TopicSize,
     group_members,
     list_groups,
+    members_first,
 )
-from topicproof.backend.kafka.log.fates import DATA_FATES, records_between
+from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.backend.kafka.log.rawlog import Connection
-from topicproof.validators.coordinator import OpenTransaction
+from topicproof.backend.kafka.look import GROUPS, LookBudget
+from topicproof.validators.coordinator import OpenTransaction, short_name
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
+PLACES_ASKED = 20_000
+"""Partitions of groups in one request; each takes some 400 bytes."""
 NO_OFFSET = "No committed offset: counted from the log start. "
 NOTHING_LEFT = "Nothing is left to read."
 
@@ -79,7 +87,7 @@ class GroupLag:
     state: str
     """As `groups.Group.state`."""
     members: tuple[Member, ...] | None
-    """Members of the group, also those that own nothing of the topic. None: as in
+    """Members of the group, also those that own nothing of the topic. None: not known, as in
     `groups.group_members`."""
     partitions: tuple[PartitionLag, ...]
 
@@ -112,20 +120,43 @@ def group_lags(
     bounds: Bounds,
     ranges: pd.DataFrame,
     opened: Collection[OpenTransaction] = (),
+    *,
+    budget: LookBudget,
 ) -> tuple[GroupLag, ...]:
     """Return the lag of every group that owns partitions of the topic or has committed offsets on
-    it, by name.
+    it, by name; those with members first if the budget does not allow for all.
 
     `ranges` are the `fates.fate_ranges` of `bounds`. `opened` are the open transactions of the
     topic, if known. Then the lag names the one that a stuck group waits for. Raises kafka-python's
     errors, and ClusterError for a group that may not be described.
     """
     groups = [each for each in list_groups(kafka) if not each.share]
-    if not groups:
-        return ()
+    groups.sort(key=members_first)
+    counters = {p.partition: records_of(ranges, p.partition) for p in bounds.partitions}
+    holders = {p.partition: holder_of_lso(p, opened) for p in bounds.partitions}
+    at_once = max(1, PLACES_ASKED // max(1, len(bounds.partitions)))
+    lags: list[GroupLag] = []
+    for batch in budget.batches(groups, at_once, GROUPS):
+        of_batch = _lags_of(kafka, topic, bounds, batch, budget, counters, holders)
+        budget.entries += sum(len(lag.partitions) for lag in of_batch)
+        lags += of_batch
+    return tuple(sorted(lags, key=lambda lag: lag.group))
+
+
+def _lags_of(
+    kafka: Connection,
+    topic: str,
+    bounds: Bounds,
+    groups: Sequence[Group],
+    budget: LookBudget,
+    counters: Mapping[int, PartitionRecords],
+    holders: Mapping[int, OpenTransaction | None],
+) -> list[GroupLag]:
+    """Return the lags of these groups, as `group_lags`. `counters` and `holders` are those of each
+    partition: its records, and the transaction that holds its LSO."""
     partitions = [TopicPartition(topic, p.partition) for p in bounds.partitions]
     # Members first: an offset that is committed between the two requests is not missed.
-    members = group_members(kafka, groups)
+    members = group_members(kafka, groups, topic_size(bounds), budget=budget)
     answers = kafka.with_retries(
         lambda: kafka.admin.list_group_offsets(dict.fromkeys((g.group for g in groups), partitions))
     )
@@ -144,8 +175,8 @@ def group_lags(
             partition_lag(
                 p,
                 committed.get(p.partition),
-                ranges,
-                holder_of_lso(p, opened),
+                counters[p.partition],
+                holders[p.partition],
                 owners.get(p.partition),
             )
             for p in bounds.partitions
@@ -154,9 +185,17 @@ def group_lags(
         if lags:
             current_members = members[group.group]
             lags_of_groups.append(
-                GroupLag(group.group, group.kind, group.state, current_members, tuple(lags))
+                GroupLag(
+                    short_name(group.group), group.kind, group.state, current_members, tuple(lags)
+                )
             )
-    return tuple(lags_of_groups)
+    return lags_of_groups
+
+
+def topic_size(bounds: Bounds) -> TopicSize:
+    """Return the topic of the bounds, with the number of its partitions."""
+    numbers = (p.partition for p in bounds.partitions)
+    return TopicSize(bounds.topic, 1 + max(numbers, default=-1))
 
 
 def _owners(members: Collection[Member], topic: str) -> dict[int, Member]:
@@ -176,29 +215,81 @@ def _owners(members: Collection[Member], topic: str) -> dict[int, Member]:
 def _without_owner(members: Collection[Member] | None) -> bool:
     """Return whether it is known that no member owns a partition of any topic. In a classic group
     that rebalances nobody does."""
-    return members is not None and not any(
-        member.partitions or member.awaited for member in members
-    )
+    return members is not None and not any(member.has_assignment for member in members)
+
+
+@dataclass(frozen=True)
+class RecordCounter:
+    """Ranges of records of one partition, in the order of their offsets. Thousands of groups ask
+    for counts of the same partition."""
+
+    first: npt.NDArray[np.int64]
+    last: npt.NDArray[np.int64]
+    records: npt.NDArray[np.int64]
+    before: npt.NDArray[np.int64]
+    """Records of the ranges before each one, and of all."""
+
+    def between(self, first: int, end: int) -> int:
+        """Count records at the offsets [first, end), as `fates.records_between`."""
+        begin = int(np.searchsorted(self.last, first))
+        stop = int(np.searchsorted(self.first, end))
+        if begin >= stop:
+            return 0
+        whole = int(self.before[stop] - self.before[begin])
+        edges = {begin, stop - 1}
+        return whole - sum(
+            int(self.records[each]) - self._inside(each, first, end) for each in edges
+        )
+
+    def _inside(self, number: int, first: int, end: int) -> int:
+        low, high = int(self.first[number]), int(self.last[number]) + 1
+        inside = max(0, min(high, end) - max(low, first))
+        return int(self.records[number]) * inside // (high - low)
+
+    def is_exact_at(self, offset: int) -> bool:
+        """Return whether a count from this offset on is exact: it lies in no thinned-out range."""
+        number = int(np.searchsorted(self.last, offset))
+        if number == len(self.first) or self.first[number] >= offset:
+            return True
+        return bool(self.records[number] == self.last[number] - self.first[number] + 1)
+
+
+@dataclass(frozen=True)
+class PartitionRecords:
+    """The records of one partition."""
+
+    committed: RecordCounter
+    every: RecordCounter
+    """Those of all fates that a record can have."""
+
+
+def records_of(ranges: pd.DataFrame, partition: int) -> PartitionRecords:
+    """Return the records of a partition in `fates.fate_ranges`."""
+    of_partition = ranges[(ranges["partition"] == partition) & (ranges["records"] > 0)]
+
+    def counter(fates: Sequence[Fate]) -> RecordCounter:
+        rows = of_partition[of_partition["fate"].isin(list(fates))]
+        first, last, records = (
+            rows[name].to_numpy(np.int64) for name in ("first_offset", "last_offset", "records")
+        )
+        return RecordCounter(first, last, records, np.concatenate(([0], records.cumsum())))
+
+    return PartitionRecords(counter([Fate.COMMITTED]), counter(DATA_FATES))
 
 
 def partition_lag(
     p: PartitionBounds,
     committed: int | None,
-    ranges: pd.DataFrame,
+    records: PartitionRecords,
     blocker: OpenTransaction | None = None,
     owner: Member | None = None,
 ) -> PartitionLag:
     """Return the lag of a group that reads `committed` next; None: the log start. `blocker` is the
     transaction that holds the LSO, if known."""
     first = p.start if committed is None else committed
-    visible = records_between(ranges, p.partition, first, p.lso, [Fate.COMMITTED])
-    uncommitted = records_between(ranges, p.partition, first, p.hw, DATA_FATES)
-    withheld = records_between(ranges, p.partition, max(first, p.lso), p.hw, DATA_FATES)
-    data_ranges = ranges[(ranges["partition"] == p.partition) & (ranges["records"] > 0)]
-    across = data_ranges[
-        (data_ranges["first_offset"] < first) & (data_ranges["last_offset"] >= first)
-    ]
-    span = across["last_offset"] - across["first_offset"] + 1
+    visible = records.committed.between(first, p.lso)
+    uncommitted = records.every.between(first, p.hw)
+    withheld = records.every.between(max(first, p.lso), p.hw)
     stuck = visible == 0 and withheld > 0
     return PartitionLag(
         partition=p.partition,
@@ -208,7 +299,7 @@ def partition_lag(
         uncommitted=uncommitted,
         withheld=withheld,
         subtraction=p.hw - first,
-        exact=bool((across["records"] == span).all()),
+        exact=records.every.is_exact_at(first),
         stuck=stuck,
         stuck_behind=blocker.name if stuck and blocker else None,
         why=NO_OFFSET * (committed is None) + _why(p, first, visible, withheld, blocker),

@@ -8,6 +8,7 @@ Without proof, the reason is unknown.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,11 @@ from topicproof.validators.facts.log_facts import ABORTED
 DECLARED, TIMEOUT, FENCED, OPERATOR = "declared", "timeout", "fenced", "operator"
 CLOCKS_MS = 1_000
 """How far a partition leader's clock may lag behind the coordinator's."""
+
+
+DECISIONS_MAX = 100
+"""The newest decisions before a marker that are looked at. An earlier one was complete long before
+it: a transactional id has one transaction at a time."""
 
 
 class _Abort(NamedTuple):
@@ -54,9 +60,11 @@ def abort_reasons(
     Compaction keeps the later entries of an id. So if the log knows the producer from before the
     marker, a missing decision was never made.
     """
-    decided: dict[int, list[_Abort]] = {}
-    for each in _aborts(states):
-        decided.setdefault(each.decided.producer_id, []).append(each)
+    decided: dict[tuple[int, int], list[_Abort]] = {}
+    for each in sorted(_aborts(states), key=_decided_ms):
+        for name, partition in each.decided.partitions:
+            if name == topic:
+                decided.setdefault((each.decided.producer_id, partition), []).append(each)
     known_since: dict[int, int] = {}
     for entry in states:
         known_since.setdefault(entry.producer_id, entry.updated_ms)
@@ -64,8 +72,7 @@ def abort_reasons(
         transactions, preserve_index=False
     ).to_pylist()
     return [
-        _reason(topic, row, decided, known_since) if row["outcome"] == ABORTED else None
-        for row in rows
+        _reason(row, decided, known_since) if row["outcome"] == ABORTED else None for row in rows
     ]
 
 
@@ -87,26 +94,34 @@ def _aborts(states: Sequence[StateEntry]) -> list[_Abort]:
     return aborts
 
 
+def _decided_ms(abort: _Abort) -> int:
+    return abort.decided.updated_ms
+
+
+def _behind(aborts: Sequence[_Abort], marker_ms: int) -> _Abort | None:
+    """Return the newest of these decisions, sorted by time, that may be behind a marker: it was
+    made before the marker, and was not complete by then."""
+    end = bisect_right(aborts, marker_ms + CLOCKS_MS, key=_decided_ms)
+    for each in reversed(aborts[max(0, end - DECISIONS_MAX) : end]):
+        if each.complete_ms is None or marker_ms <= each.complete_ms + CLOCKS_MS:
+            return each
+    return None
+
+
 def _reason(
-    topic: str,
     row: Mapping[str, Any],
-    decided: Mapping[int, list[_Abort]],
+    decided: Mapping[tuple[int, int], list[_Abort]],
     known_since: Mapping[int, int],
 ) -> str | None:
+    """`decided`: the decisions about each producer id and partition, sorted by time."""
     marker_ms = row["marker_timestamp"]
-    behind = [
-        each
-        for each in decided.get(row["producer_id"], ())
-        if (topic, row["partition"]) in each.decided.partitions
-        and each.decided.updated_ms <= marker_ms + CLOCKS_MS
-        and (each.complete_ms is None or marker_ms <= each.complete_ms + CLOCKS_MS)
-    ]
+    behind = _behind(decided.get((row["producer_id"], row["partition"]), ()), marker_ms)
     same_epoch = row["marker_epoch"] == row["producer_epoch"]
-    if not behind and known_since.get(row["producer_id"], marker_ms + 1) <= marker_ms:
+    if behind is None and known_since.get(row["producer_id"], marker_ms + 1) <= marker_ms:
         return OPERATOR
-    if same_epoch or not behind:
+    if same_epoch or behind is None:
         return DECLARED if same_epoch else None
-    before, entry, _, after = max(behind, key=lambda each: each.decided.updated_ms)
+    before, entry, _, after = behind
     if entry.updated_ms - entry.began_ms >= entry.timeout_ms:
         return TIMEOUT
     # A fence writes its own version into the decision. The client's version is in the entries of

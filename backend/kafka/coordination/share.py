@@ -8,7 +8,7 @@ left is an upper bound in records: no more than lie above the start offset, nor 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,13 +22,29 @@ from kafka.errors import (
 )
 
 from topicproof.backend.kafka.client_configs import READ_COMMITTED
-from topicproof.backend.kafka.coordination.groups import Member, group_members, list_groups
-from topicproof.backend.kafka.coordination.lag import holder_of_lso, partition_lag
+from topicproof.backend.kafka.coordination.groups import (
+    Group,
+    Member,
+    group_members,
+    list_groups,
+    members_first,
+)
+from topicproof.backend.kafka.coordination.lag import (
+    PLACES_ASKED,
+    PartitionRecords,
+    holder_of_lso,
+    partition_lag,
+    records_of,
+    topic_size,
+)
 from topicproof.backend.kafka.log.messages import DescribeShareGroupOffsetsRequest
 from topicproof.backend.kafka.log.rawlog import Connection
-from topicproof.validators.coordinator import OpenTransaction
+from topicproof.backend.kafka.look import SHARE_GROUPS, LookBudget
+from topicproof.validators.coordinator import OpenTransaction, short_name
 from topicproof.validators.finding import Bounds, PartitionBounds
 
+GROUPS_ASKED = 100
+"""Groups in one request, unless the topic has many partitions."""
 ISOLATION, RESET = "share.isolation.level", "share.auto.offset.reset"
 
 
@@ -104,18 +120,43 @@ def share_groups(
     bounds: Bounds,
     ranges: pd.DataFrame,
     opened: Collection[OpenTransaction] = (),
+    *,
+    budget: LookBudget,
 ) -> tuple[ShareGroup, ...]:
-    """Return every share group of the topic, by name.
+    """Return every share group of the topic, by name; those with members first if the budget does
+    not allow for all.
 
     `ranges` are the `fates.fate_ranges` of `bounds`. `opened` are the open transactions of the
     topic, if known. Raises ClusterError for a group or topic that may not be described, and
     kafka-python's errors, also for brokers before Kafka 4.1 that have share groups.
     """
-    groups = [each for each in list_groups(kafka) if each.share]
-    if not groups:
+    every = sorted((each for each in list_groups(kafka) if each.share), key=members_first)
+    if not every:
         return ()
+    records = {p.partition: records_of(ranges, p.partition) for p in bounds.partitions}
+    holders = {p.partition: holder_of_lso(p, opened) for p in bounds.partitions}
+    views: list[ShareGroup] = []
+    at_once = min(GROUPS_ASKED, max(1, PLACES_ASKED // max(1, len(bounds.partitions))))
+    for batch in budget.batches(every, at_once, SHARE_GROUPS):
+        views += _views(kafka, topic, bounds, batch, budget, records, holders)
+        # All partitions are asked about, whatever the answer is.
+        budget.entries += len(batch) * len(bounds.partitions)
+    return tuple(sorted(views, key=lambda view: view.group))
+
+
+def _views(
+    kafka: Connection,
+    topic: str,
+    bounds: Bounds,
+    groups: Sequence[Group],
+    budget: LookBudget,
+    records: Mapping[int, PartitionRecords],
+    holders: Mapping[int, OpenTransaction | None],
+) -> list[ShareGroup]:
+    """Return these groups, as `share_groups`. `records` and `holders` are those of each partition:
+    what it holds, and the transaction that holds its LSO."""
     names = [each.group for each in groups]
-    members = group_members(kafka, groups)
+    members = group_members(kafka, groups, topic_size(bounds), budget=budget)
     partitions = [p.partition for p in bounds.partitions]
     starts = kafka.with_retries(lambda: _starts(kafka, topic, partitions, names))
     configs = _configs(kafka, names)
@@ -130,7 +171,13 @@ def share_groups(
         }
         offsets = starts.get(group.group, {})
         share_partitions = [
-            _partition(p, *offsets.get(p.partition, (-1, -1)), config, ranges, opened)
+            _partition(
+                p,
+                *offsets.get(p.partition, (-1, -1)),
+                config,
+                records[p.partition],
+                holders[p.partition],
+            )
             for p in bounds.partitions
             if p.partition in assigned_partitions or offsets.get(p.partition, (-1, -1))[0] >= 0
         ]
@@ -138,10 +185,14 @@ def share_groups(
             level = config.get(ISOLATION)
             views.append(
                 ShareGroup(
-                    group.group, group.state, level, current_members, tuple(share_partitions)
+                    short_name(group.group),
+                    group.state,
+                    level,
+                    current_members,
+                    tuple(share_partitions),
                 )
             )
-    return tuple(views)
+    return views
 
 
 def _starts(
@@ -197,16 +248,16 @@ def _partition(
     start: int,
     reported: int,
     config: Mapping[str, str],
-    ranges: pd.DataFrame,
-    opened: Collection[OpenTransaction],
+    records: PartitionRecords,
+    holder: OpenTransaction | None,
 ) -> SharePartition:
-    """Count from the start offset on. -1 stands for an unknown start or lag."""
+    """Count from the start offset on. -1 stands for an unknown start or lag. `holder` is the
+    transaction that holds the LSO, if known."""
     if start < 0:
         reset = config.get(RESET, "unknown to this client")
         why = f"No record was acknowledged yet. The group begins where {RESET} says: {reset}."
         return SharePartition(p.partition, None, None, 0, None, False, why)
-    holder = holder_of_lso(p, opened)
-    lag = partition_lag(p, start, ranges, holder)
+    lag = partition_lag(p, start, records, holder)
     broker_lag = None if reported < 0 else reported
     most = lag.uncommitted if broker_lag is None else min(broker_lag, lag.uncommitted)
     level = config.get(ISOLATION)
@@ -223,6 +274,6 @@ def _partition(
     left = min(lag.visible, below)
     why = f"At most {left:,} to read."
     if not left:
-        why = partition_lag(p, max(start, p.lso), ranges, holder).why
+        why = partition_lag(p, max(start, p.lso), records, holder).why
     stuck = left == 0 and lag.withheld > 0
     return SharePartition(p.partition, start, left, lag.withheld, broker_lag, stuck, why)

@@ -11,26 +11,31 @@ versions are skipped.
 
 from __future__ import annotations
 
-import io
 import struct
-import time
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from kafka.protocol.data_container import DataContainer
-from kafka.protocol.schemas import StructField
-from kafka.protocol.schemas.fields.codecs import Int16, String
+import numpy as np
+import numpy.typing as npt
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
-from topicproof.backend.kafka import client_configs
-from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
+from topicproof.backend.kafka.client_configs import READ_UNCOMMITTED
+from topicproof.backend.kafka.look import LookBudget
+from topicproof.backend.kafka.reading import as_bytes, read_records
 from topicproof.validators.finding import Bounds
 
 TOPIC = "__transaction_state"
 ENTRIES_MAX = 50_000
 """At most this many records at the end of each partition are read: 16,000 transactions."""
+PLACES_MAX = 500_000
+"""At most this many partitions of aborted transactions are kept in all. A producer may name each
+partition of a large topic in every transaction."""
+DECIDED_ABORT = "PrepareAbort"
+PREVIOUS_PRODUCER_ID, CLIENT_VERSION = 0, 2
+"""Tags of an entry."""
+NO_PRODUCER = struct.pack(">q", -1)
 EPOCH_BUMPS = 2
 """The transaction version in which every end bumps the epoch (KIP-890)."""
 STATES = (
@@ -58,6 +63,7 @@ class StateEntry:
     timeout_ms: int
     state: str
     partitions: frozenset[tuple[str, int]]
+    """Those of a transaction whose abort was decided (PrepareAbort); otherwise empty."""
     updated_ms: int
     began_ms: int
     """-1 when no transaction is under way."""
@@ -67,12 +73,19 @@ class StateEntry:
 
 
 def read_states(
-    address: Address, bounds: Bounds, transactional_ids: Collection[str] | None = None
+    address: Address,
+    bounds: Bounds,
+    transactional_ids: Collection[str] | None = None,
+    topics: Collection[str] = (),
+    *,
+    budget: LookBudget,
 ) -> tuple[StateEntry, ...]:
-    """Return the log's entries of these transactional ids (None: of all), in order for each id.
+    """Return the log's entries of these transactional ids (None: of all), in order for each id; the
+    newest if there are more than the budget allows.
 
-    `bounds` are those of `__transaction_state`. Raises ClusterError when the log cannot be read, or
-    not in time.
+    `bounds` are those of `__transaction_state`. `topics`: those whose partitions are needed. Raises
+    ClusterError when the log cannot be read, not in time, or names too much to keep;
+    RecordTooLarge.
     """
     count = len(bounds.partitions)
     log_partitions = (
@@ -80,18 +93,42 @@ def read_states(
         if transactional_ids is None
         else {partition_of(name, count) for name in transactional_ids}
     )
-    ends = {
-        p.partition: (max(p.start, p.hw - ENTRIES_MAX), p.hw)
+    read = [
+        p
         for p in bounds.partitions
         if p.hw > p.start and (log_partitions is None or p.partition in log_partitions)
-    }
-    entries = (decode(key, value) for key, value in _records(address, ends))
-    return tuple(
-        entry
-        for entry in entries
-        if entry is not None
-        and (transactional_ids is None or entry.transactional_id in transactional_ids)
-    )
+    ]
+    most = min(ENTRIES_MAX, budget.limits.records // max(1, len(read)))
+    spans = {p.partition: (max(p.start, p.hw - most), p.hw) for p in read}
+    entries: list[StateEntry] = []
+    # Thousands of entries may have the same name of 32 kB.
+    names: dict[str, str] = {}
+    places = 0
+    for key, value in _records(address, spans):
+        entry = decode(key, value, topics)
+        if entry is None or (
+            transactional_ids is not None and entry.transactional_id not in transactional_ids
+        ):
+            continue
+        name = names.setdefault(entry.transactional_id, entry.transactional_id)
+        if name is entry.transactional_id:
+            budget.size += sys.getsizeof(name)
+        else:
+            entry = replace(entry, transactional_id=name)
+        entries.append(entry)
+        places += len(entry.partitions)
+        # Without a decision an abort would look like an operator's, so none may be left out.
+        if budget.size > budget.limits.size:
+            raise ClusterError(
+                f"{TOPIC} at {address} holds transactional ids of more than"
+                f" {budget.limits.size:,} bytes, too many to read."
+            )
+        if places > PLACES_MAX:
+            raise ClusterError(
+                f"{TOPIC} at {address} names more than {PLACES_MAX:,} partitions of aborted"
+                " transactions, too many to read."
+            )
+    return tuple(entries)
 
 
 def client_versions(states: Iterable[StateEntry]) -> dict[str, int | None]:
@@ -125,89 +162,113 @@ def partition_of(transactional_id: str, partitions: int) -> int:
     return (0 if signed == -(1 << 31) else abs(signed)) % partitions
 
 
-def decode(key: bytes | None, value: bytes | None) -> StateEntry | None:
-    """Decode a record of the log; None for a deleted id, an unknown version or broken bytes."""
+def decode(
+    key: bytes | None, value: bytes | None, topics: Collection[str] | None = None
+) -> StateEntry | None:
+    """Decode a record of the log; None for a deleted id, an unknown version or broken bytes.
+    `topics`: those whose partitions are kept (None: all)."""
     if not key or not value:
         return None
     try:
-        return _decode(io.BytesIO(key), io.BytesIO(value))
+        return _decode(_Fields(key), _Fields(value), topics)
     except (struct.error, IndexError, ValueError):
         return None
 
 
-def _decode(key: io.BytesIO, value: io.BytesIO) -> StateEntry | None:
-    if Int16.decode(key) != 0:
+def _decode(key: _Fields, value: _Fields, topics: Collection[str] | None) -> StateEntry | None:
+    if key.number("h") != 0:
         return None
-    name = String().decode(key)
-    version = Int16.decode(value)
+    name = key.text()
+    version = value.number("h")
     if version not in (0, 1):
         return None
-    flexible = version == 1
-    fields = _Value.decode(value, version=version, compact=flexible, tagged=flexible)
+    value.is_flexible = version == 1
+    producer_id, producer_epoch = value.number("q"), value.number("h")
+    timeout_ms, state = value.number("i"), STATES[value.number("B")]
+    partitions = _partitions(value, topics if state == DECIDED_ABORT else ())
+    updated_ms, began_ms = value.number("q"), value.number("q")
+    tags = value.tags()
+    (previous_producer_id,) = struct.unpack(">q", tags.get(PREVIOUS_PRODUCER_ID, NO_PRODUCER))
+    (client_version,) = struct.unpack(">h", tags.get(CLIENT_VERSION, b"\0\0"))
     return StateEntry(
         transactional_id=name,
-        producer_id=fields.producer_id,
-        previous_producer_id=fields.previous_producer_id,
-        producer_epoch=fields.producer_epoch,
-        timeout_ms=fields.timeout_ms,
-        state=STATES[fields.status],
-        partitions=frozenset(
-            (each.topic, partition)
-            for each in fields.partitions or ()
-            for partition in each.partition_ids
-        ),
-        updated_ms=fields.updated_ms,
-        began_ms=fields.began_ms,
-        client_version=fields.client_version if flexible else None,
+        producer_id=producer_id,
+        previous_producer_id=previous_producer_id,
+        producer_epoch=producer_epoch,
+        timeout_ms=timeout_ms,
+        state=state,
+        partitions=partitions,
+        updated_ms=updated_ms,
+        began_ms=began_ms,
+        client_version=client_version if value.is_flexible else None,
     )
 
 
-_PLAIN = {"versions": "0+"}
-_NULLABLE = {"versions": "0+", "nullableVersions": "0+"}
-_TAGGED = {"versions": "1+", "taggedVersions": "1+", "default": "-1"}
-_PARTITIONS = [
-    {"name": "Topic", "type": "string", **_PLAIN},
-    {"name": "PartitionIds", "type": "[]int32", **_PLAIN},
-]
-_FIELDS: list[dict[str, Any]] = [
-    {"name": "ProducerId", "type": "int64", **_PLAIN},
-    {"name": "PreviousProducerId", "type": "int64", "tag": 0, **_TAGGED},
-    {"name": "NextProducerId", "type": "int64", "tag": 1, **_TAGGED},
-    {"name": "ProducerEpoch", "type": "int16", **_PLAIN},
-    {"name": "TimeoutMs", "type": "int32", **_PLAIN},
-    {"name": "Status", "type": "int8", **_PLAIN},
-    {"name": "Partitions", "type": "[]T", **_NULLABLE, "fields": _PARTITIONS},
-    {"name": "UpdatedMs", "type": "int64", **_PLAIN},
-    {"name": "BeganMs", "type": "int64", **_PLAIN},
-    {"name": "ClientVersion", "type": "int16", "tag": 2, **_TAGGED, "default": "0"},
-]
+def _partitions(value: _Fields, topics: Collection[str] | None) -> frozenset[tuple[str, int]]:
+    """Read the partitions of a transaction. Those of other topics are passed over unread: one
+    record may name many thousands."""
+    places: list[tuple[str, int]] = []
+    for _ in range(value.length()):
+        topic = value.text()
+        numbers = value.numbers(value.length())
+        value.tags()
+        if topics is None or topic in topics:
+            places += ((topic, number) for number in numbers.tolist())
+    return frozenset(places)
 
 
-class _Value(DataContainer):  # type: ignore[misc]  # kafka-python has no types
-    """`TransactionLogValue.json`, with shorter names, for kafka-python's decoder."""
+class _Fields:
+    """The bytes of one message, read field by field. Flexible messages (KIP-482) have lengths of
+    variable size, and tagged fields behind each struct."""
 
-    _struct = StructField(
-        {"name": "TransactionLogValue", "type": "data", "fields": _FIELDS, **_PLAIN}
-    )
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.position = 0
+        self.is_flexible = False
 
+    def number(self, code: str) -> int:
+        """Read a number of the fixed size of a format character of `struct`."""
+        (number,) = struct.unpack_from(f">{code}", self.data, self.position)
+        self.position += struct.calcsize(code)
+        return int(number)
 
-_Value._struct.set_data_class(_Value)
+    def length(self, code: str = "i") -> int:
+        """Read the length of an array, or of a text (`code` h); 0 for null."""
+        return max(0, self._unsigned() - 1 if self.is_flexible else self.number(code))
+
+    def text(self) -> str:
+        return self.take(self.length("h")).decode()
+
+    def numbers(self, count: int) -> npt.NDArray[np.int32]:
+        return np.frombuffer(self.take(4 * count), ">i4")
+
+    def tags(self) -> dict[int, bytes]:
+        """Read tagged fields, by tag."""
+        count = self._unsigned() if self.is_flexible else 0
+        return {self._unsigned(): self.take(self._unsigned()) for _ in range(count)}
+
+    def take(self, count: int) -> bytes:
+        """Raises ValueError if fewer bytes are left."""
+        end = self.position + count
+        if end > len(self.data):
+            raise ValueError(f"{count} bytes are expected at {self.position} of {len(self.data)}")
+        self.position, begin = end, self.position
+        return self.data[begin:end]
+
+    def _unsigned(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.number("B")
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80 or shift > 28:
+                return value
 
 
 def _records(
     address: Address, spans: Mapping[int, tuple[int, int]]
-) -> list[tuple[bytes | None, bytes | None]]:
-    """Return keys and values of [first, end) of each partition, in order within each."""
-    records: list[tuple[bytes | None, bytes | None]] = []
-    if not spans:
-        return records
-    deadline = time.monotonic() + client_configs.REQUEST_TIMEOUT_MS / 1000
+) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Yield keys and values of [first, end) of each partition, in order within each."""
     # Compaction may have removed the first record since the bounds were read.
-    earliest = {"auto.offset.reset": "earliest"}
-    with open_consumer(address, TOPIC, client_configs.READ_UNCOMMITTED, earliest) as consumer:
-        for message in read_range(consumer, TOPIC, spans):
-            if message is not None:
-                records.append((as_bytes(message.key()), as_bytes(message.value())))
-            if time.monotonic() > deadline:
-                raise ClusterError(f"{TOPIC} at {address} could not be read to its end in time.")
-    return records
+    for message in read_records(address, TOPIC, READ_UNCOMMITTED, spans, from_earliest=True):
+        yield as_bytes(message.key()), as_bytes(message.value())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -22,14 +22,15 @@ from topicproof.backend.kafka.coordination.coordinator import (
     open_json,
     open_transactions,
 )
-from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
 from topicproof.backend.kafka.coordination.transaction_state import (
+    TOPIC as STATE_TOPIC,
     StateEntry,
     client_versions,
     is_exposed,
     read_states,
 )
 from topicproof.backend.kafka.log.rawlog import Connection, connect
+from topicproof.backend.kafka.look import LookBudget
 from topicproof.validators.coordinator import PREPARED, OpenTransaction
 
 UNDER_WAY = ("Ongoing", *PREPARED, "PrepareEpochFence")
@@ -68,6 +69,8 @@ class TransactionsOfCluster:
     """By topic, including Kafka's own topics; topics without any are left out."""
     ids: tuple[TransactionalId, ...]
     """Ids with a transaction under way first, oldest first; then by name."""
+    note: str = ""
+    """What was left out; empty if nothing was."""
 
     def to_json(self) -> dict[str, Any]:
         """Return a dict for `json.dumps`, every sentence included."""
@@ -77,7 +80,7 @@ class TransactionsOfCluster:
             for each in transactions
         ]
         ids = [asdict(each) | {"exposed": each.exposed} for each in self.ids]
-        return {"open": opened, "ids": ids, "protocols": self.protocols}
+        return {"open": opened, "ids": ids, "protocols": self.protocols, "note": self.note}
 
     @property
     def protocols(self) -> str:
@@ -101,24 +104,28 @@ def cluster_transactions(address: Address) -> TransactionsOfCluster:
     """
     with connect(address) as kafka:
         topics = sorted(kafka.with_retries(lambda: topics_with_open(kafka)))
-        opened = {topic: open_transactions(kafka, topic) for topic in topics}
+        budget = LookBudget()
+        opened = {topic: open_transactions(kafka, topic, budget=budget) for topic in topics}
         return TransactionsOfCluster(
             {topic: transactions for topic, transactions in opened.items() if transactions},
             _ids(kafka),
+            budget.note,
         )
 
 
-def topics_with_open(kafka: Connection) -> set[str]:
-    """Return the names of topics on which a transaction is open now. Raises kafka-python's errors,
-    also for brokers older than Kafka 3.0."""
+def topics_with_open(kafka: Connection, topics: Collection[str] | None = None) -> set[str]:
+    """Return the names of topics on which a transaction is open now; of these topics, if they are
+    given: a leader answers with every producer of the last day. Raises kafka-python's errors, also
+    for brokers older than Kafka 3.0."""
     answer = kafka.metadata_of_all()
     places = [
         TopicPartition(topic.name, partition.partition_index)
         for topic in answer.topics
+        if topics is None or topic.name in topics
         for partition in topic.partitions
         if partition.leader_id >= 0
     ]
-    states = kafka.admin.describe_producers(places)
+    states = kafka.admin.describe_producers(places) if places else {}
     return {
         place.topic
         for place, state in states.items()
@@ -151,7 +158,7 @@ def _ids(kafka: Connection) -> tuple[TransactionalId, ...]:
 def _states(kafka: Connection) -> tuple[StateEntry, ...]:
     """Return the coordinators' log; empty without the right to read it."""
     try:
-        return read_states(kafka.address, kafka.bounds(STATE_TOPIC))
+        return read_states(kafka.address, kafka.bounds(STATE_TOPIC), budget=LookBudget())
     except (KafkaError, ClusterError):
         return ()
 

@@ -228,7 +228,7 @@ def _ranges(rows: pd.DataFrame, transaction_rows: pd.DataFrame, bounds: Bounds) 
     outcome = ranges["transaction"].map(transaction_rows["outcome"])
     ranges["fate"] = np.select(
         [
-            ranges["first_offset"].to_numpy() >= lso_of(ranges["partition"], bounds),
+            ranges["pending"],
             ranges["empty"],
             ranges["control"].notna(),
             ~ranges["transactional"].astype(bool) | (outcome == COMMITTED),
@@ -280,15 +280,19 @@ def _gaps(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
 
 def _cut_at_lso(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
     """Cut the ranges that cross the last stable offset: gaps, and batches if the caller chose the
-    bounds."""
+    bounds. Adds `pending`: whether a range lies at or above it."""
     lso = lso_of(ranges["partition"], bounds)
     low, high, records = (
         ranges[name].to_numpy(np.int64) for name in ("first_offset", "last_offset", "records")
     )
     across = (low < lso) & (high >= lso)
     below = np.where(across, records * (lso - low) // (high + 1 - low), records)
-    upper = ranges[across].assign(first_offset=lso[across], records=(records - below)[across])
-    lower = ranges.assign(last_offset=np.where(across, lso - 1, high), records=below)
+    lower = ranges.assign(
+        last_offset=np.where(across, lso - 1, high), records=below, pending=low >= lso
+    )
+    upper = ranges[across].assign(
+        first_offset=lso[across], records=(records - below)[across], pending=across[across]
+    )
     return pd.concat([lower, upper], ignore_index=True)
 
 

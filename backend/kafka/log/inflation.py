@@ -60,6 +60,7 @@ _RATIOS = {1: GZIP_RATIO_MAX, 2: SNAPPY_RATIO_MAX, 3: LZ4_RATIO_MAX}
 it."""
 _ZSTD_HEADER_BYTES_MAX, _ZSTD_BLOCK_HEADER_BYTES = 18, 3
 _CHUNK_BYTES = 2**22
+_GZIP_SLICE_BYTES = 2**12
 _ZSTD_MAGIC, _LZ4_MAGIC = 0xFD2FB528, 0x184D2204
 _SKIPPABLE, _SKIPPABLE_MASK = 0x184D2A50, 0xFFFFFFF0
 _STORED_BIT = 0x80000000
@@ -315,14 +316,16 @@ def _lz4_bound(data: memoryview) -> int:
 
 
 def _gzip_size(data: memoryview, most: int) -> int:
-    total, rest = 0, bytes(data)
+    """A batch may have a member of gzip for each byte, so members are fed small slices: what is
+    left of a slice behind the end of a member is copied."""
+    total = at = 0
     try:
-        while rest and total <= most:
+        while at < len(data) and total <= most:
             member = zlib.decompressobj(zlib.MAX_WBITS | 16)
-            while not member.eof and rest and total <= most:
-                total += len(member.decompress(rest, _CHUNK_BYTES))
-                rest = member.unconsumed_tail
-            rest = member.unused_data
+            while not member.eof and at < len(data) and total <= most:
+                slice_ = data[at : at + _GZIP_SLICE_BYTES]
+                total += len(member.decompress(slice_, _CHUNK_BYTES))
+                at += len(slice_) - len(member.unconsumed_tail) - len(member.unused_data)
     except zlib.error:
         pass
     return min(total, most + 1)

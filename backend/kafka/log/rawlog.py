@@ -178,13 +178,15 @@ class Connection:
         check_crc: bool = False,
         part_of: Bounds | None = None,
         readable: bool = False,
+        batches_max: int | None = None,
     ) -> pa.Table:
-        """See `scan`. With `part_of`, `bounds` are a part of it. Then only batches that begin in
-        `bounds` are returned, and they are cut only at the edges of `part_of`."""
+        """See `scan`. `batches_max`: fewer than `BATCHES_MAX`. With `part_of`, `bounds` are a part
+        of it. Then only batches that begin in `bounds` are returned, and they are cut only at the
+        edges of `part_of`."""
         existing, spans = missing_spans(bounds, since)
         edges = {p.partition: (p.start, p.hw) for p in part_of.partitions} if part_of else {}
         parts: list[Headers] = []
-        scanned = len(existing)
+        scanned, batches_max = len(existing), batches_max or BATCHES_MAX
         served = time.monotonic()
         while spans:
             got = self.with_retries(lambda: self._fetch_spans(topic, spans))
@@ -204,8 +206,8 @@ class Connection:
                 served = time.monotonic()
                 parts.append(rows)
                 scanned += len(rows)
-                if scanned > BATCHES_MAX:
-                    raise self.address.too_large(topic, BATCHES_MAX)
+                if scanned > batches_max:
+                    raise self.address.too_large(topic, batches_max)
                 # A partition that was served goes to the end of the queue: a response has room for
                 # only a few partitions.
                 queue = spans.pop(partition)

@@ -85,7 +85,7 @@ class DatabaseDelivery:
 
     def _written(self, contents: Contents, attempt: int) -> None:
         self.task.step(Step.PRODUCED, contents, self.flush)
-        self.task.hooks.before_commit(contents.sequence, attempt, self.flush)
+        self.task.hooks.maybe_abort(contents.sequence, attempt, self.flush)
 
     def _write(self, connection: Connection, contents: Contents) -> None:
         rows = [

@@ -11,19 +11,13 @@ from confluent_kafka import KafkaError, Message
 from topicproof.backend.errors import RecordRefused, SinkError
 from topicproof.backend.kafka.transaction import Delivered, TransactionalProducer, is_refused
 from topicproof.backend.sink.batcher import Contents
-from topicproof.backend.sink.delivery.protocol import padding
+from topicproof.backend.sink.delivery.protocol import Inputs, padding, records_of
 from topicproof.backend.sink.group import GroupPosition
 from topicproof.backend.sink.hooks import Step
-from topicproof.backend.sink.lineage import Headers, Place, records_of
-from topicproof.backend.sink.options import OFF
 from topicproof.backend.sink.outputs import Output
 from topicproof.backend.sink.task import SinkTask
-from topicproof.validators.lineage.headers import (
-    REASON_HEADER,
-    TRANSACTION_HEADER,
-    Transaction,
-    format_transaction,
-)
+from topicproof.validators.lineage.compact import format_in_transaction
+from topicproof.validators.lineage.headers import REASON_HEADER, Transaction
 
 REFUSALS_MAX = 3
 """How often a transaction is tried if the brokers refuse one of its records. After the first
@@ -32,8 +26,8 @@ records of a large batch pass."""
 
 
 class ExactlyOnce:
-    def __init__(self, task: SinkTask, group: GroupPosition, place: Place) -> None:
-        self.task, self.group, self.place = task, group, place
+    def __init__(self, task: SinkTask, group: GroupPosition, inputs: Inputs) -> None:
+        self.task, self.group, self.inputs = task, group, inputs
         self.one_by_one = False
         """Whether each record has its own batch and delivery report."""
         self.producer = self._new_producer()
@@ -59,14 +53,14 @@ class ExactlyOnce:
     def attempt(self, contents: Contents, attempt: int) -> None:
         task, sequence = self.task, contents.sequence
         # The number of outputs shows any reader whether it has all of the transaction.
-        transaction = format_transaction(
+        transaction = format_in_transaction(
             Transaction(task.name, sequence, attempt, task.token, len(contents.outputs))
         )
         with self.producer.transaction():
             task.step(Step.BEGUN, contents, self.flush)
-            self._produce(contents, [(TRANSACTION_HEADER, transaction)])
+            self._produce(contents, transaction)
             task.step(Step.PRODUCED, contents, self.flush)
-            task.hooks.before_commit(sequence, attempt, self.flush)
+            task.hooks.maybe_abort(sequence, attempt, self.flush)
             # Within the transaction, so Kafka commits outputs and offset together or not at all.
             self.producer.send_offset(self.group.following(contents), self.group.metadata)
             task.step(Step.OFFSET_SENT, contents, self.flush)
@@ -93,13 +87,13 @@ class ExactlyOnce:
 
     def _new_producer(self) -> TransactionalProducer:
         sink = self.task.sink
-        special = {"linger_ms": sink.linger_ms, **self.task.hooks.client_settings()}
+        special = sink.client_settings | dict(self.task.hooks.client_settings())
         if self.one_by_one:
             # One in flight: records behind a refused one would be out of sequence, which hides the
             # reason.
             special |= {"batch_num_messages": 1, "max_in_flight_requests_per_connection": 1}
         return TransactionalProducer(
-            sink.address, self.task.name, sink.transaction_timeout_ms, **special
+            sink.address, self.task.name, sink.delivery.transaction_timeout_ms, **special
         )
 
     def _start_one_by_one(self, contents: Contents) -> None:
@@ -122,7 +116,9 @@ class ExactlyOnce:
         if topic is None or any(
             output[2] == topic for output in contents.outputs if output[0] in self.refused
         ):
-            inputs = ", ".join(self.place(number).decode() for number in refused) or "unknown"
+            inputs = (
+                ", ".join(self.inputs.place(number).decode() for number in refused) or "unknown"
+            )
             remedy = (
                 "Set deadLetters to a topic for such inputs"
                 if topic is None
@@ -135,19 +131,19 @@ class ExactlyOnce:
             raise error
         reason = (REASON_HEADER, str(error).encode())
         letters: list[Output] = [
-            (number, 0, topic, None, self.place(number), [reason]) for number in refused
+            (number, 0, topic, None, self.inputs.place(number), [reason]) for number in refused
         ]
         others = [output for output in contents.outputs if output[0] not in self.refused]
         self.refused.clear()
         self.task.hooks.drop_extra_value()
         return replace(contents, outputs=[*others, *letters])
 
-    def _produce(self, contents: Contents, more: Headers) -> None:
+    def _produce(self, contents: Contents, transaction: bytes) -> None:
         half = len(contents.outputs) // 2
         try:
-            self._send(contents, contents.outputs[:half], more)
+            self._send(contents, contents.outputs[:half], transaction)
             self.task.step(Step.PRODUCING, contents, self.flush)
-            self._send(contents, contents.outputs[half:], more)
+            self._send(contents, contents.outputs[half:], transaction)
         except RecordRefused:
             # The client itself refused the record, unless the brokers refused an earlier one.
             if self.one_by_one and self.producer.failed is None:
@@ -159,11 +155,9 @@ class ExactlyOnce:
         if self.one_by_one:
             self.producer.flush()
 
-    def _send(self, contents: Contents, outputs: Sequence[Output], more: Headers) -> None:
-        if self.task.sink.lineage == OFF:
-            more = []
-        extra = padding(self.task, contents, outputs, more)
-        records = records_of(self.task, self.place, outputs, more)
+    def _send(self, contents: Contents, outputs: Sequence[Output], transaction: bytes) -> None:
+        extra = padding(self.task, contents, outputs)
+        records = records_of(self.task, self.inputs, outputs, transaction)
         if extra:
             records = chain(islice(records, 1), extra, records)
             outputs = [outputs[0], *outputs]

@@ -12,19 +12,20 @@ from itertools import chain, islice
 from topicproof.backend.errors import SinkError
 from topicproof.backend.kafka.plain_producer import PlainProducer
 from topicproof.backend.sink.batcher import Contents
-from topicproof.backend.sink.delivery.protocol import padding
+from topicproof.backend.sink.delivery.protocol import Inputs, padding, records_of
 from topicproof.backend.sink.group import GroupPosition
 from topicproof.backend.sink.hooks import Step
-from topicproof.backend.sink.lineage import Place, records_of
 from topicproof.backend.sink.outputs import Output
 from topicproof.backend.sink.task import SinkTask
 
 
 class PlainDelivery:
-    def __init__(self, task: SinkTask, group: GroupPosition, place: Place) -> None:
-        self.task, self.group, self.place = task, group, place
+    def __init__(self, task: SinkTask, group: GroupPosition, inputs: Inputs) -> None:
+        self.task, self.group, self.inputs = task, group, inputs
         sink = task.sink
-        self.producer = PlainProducer(sink.address, sink.idempotence, sink.acks)
+        self.producer = PlainProducer(
+            sink.address, sink.delivery.idempotence, sink.delivery.acks, **sink.client_settings
+        )
         self.flush = self.producer.flush
 
     def open(self) -> None:
@@ -46,8 +47,8 @@ class PlainDelivery:
         self.task.step(Step.PRODUCED, contents, self.flush)
 
     def _send(self, contents: Contents, outputs: Sequence[Output]) -> None:
-        records = records_of(self.task, self.place, outputs, [])
-        extra = padding(self.task, contents, outputs, [])
+        records = records_of(self.task, self.inputs, outputs)
+        extra = padding(self.task, contents, outputs)
         self.producer.produce(chain(islice(records, 1), extra, records))
 
     def _commit_offset(self, contents: Contents) -> None:
@@ -59,7 +60,7 @@ class AtLeastOnce(PlainDelivery):
     def attempt(self, contents: Contents, attempt: int) -> None:
         self.task.step(Step.BEGUN, contents, self.flush)
         self._produce(contents)
-        self.task.hooks.before_commit(contents.sequence, attempt, self.flush)
+        self.task.hooks.maybe_abort(contents.sequence, attempt, self.flush)
         self._commit_offset(contents)
 
     def after_failure(self, contents: Contents, error: SinkError) -> Contents:  # noqa: ARG002
@@ -70,7 +71,7 @@ class AtMostOnce(PlainDelivery):
     def attempt(self, contents: Contents, attempt: int) -> None:
         self.task.step(Step.BEGUN, contents, self.flush)
         self._commit_offset(contents)
-        self.task.hooks.before_commit(contents.sequence, attempt, self.flush)
+        self.task.hooks.maybe_abort(contents.sequence, attempt, self.flush)
         self._produce(contents)
 
     def after_failure(self, contents: Contents, error: SinkError) -> None:

@@ -17,17 +17,16 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.app.test_history_page import TWICE
-from topicproof.backend import characters, cli
+from topicproof.backend import characters, cli, log_file
 from topicproof.backend.address import Address
 from topicproof.backend.commands import terminal
-from topicproof.backend.commands.show import report_lines
+from topicproof.backend.commands.show import judged_line, report_lines
 from topicproof.backend.commands.show_topic import print_transactions
-from topicproof.backend.commands.terminal import Styled, Table, Terminal, as_json, plain_text
-from topicproof.backend.errors import ContractError, TopicproofError
+from topicproof.backend.commands.terminal import Styled, Table, Terminal, as_json, emit, plain_text
+from topicproof.backend.errors import ContractError, EvidenceError, TopicproofError
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     admin_config,
@@ -39,9 +38,18 @@ from topicproof.backend.kafka.coordination.transactions import (
     TransactionsOfCluster,
 )
 from topicproof.validators.expectation import NORMAL, PREMISES
-from topicproof.validators.finding import Example, Finding, Outcome
+from topicproof.validators.finding import (
+    Bounds,
+    Example,
+    Finding,
+    NotChecked,
+    Outcome,
+    Part,
+    PartitionBounds,
+)
 from topicproof.validators.kinds.catalogue import VALIDATORS
-from topicproof.validators.next_steps import OF_VIOLATIONS
+from topicproof.validators.next_steps import OF_ABORTED_OUTPUTS, OF_VIOLATIONS, next_step
+from topicproof.validators.report import Report
 
 pytestmark = pytest.mark.quick
 
@@ -96,7 +104,8 @@ def test_a_line_is_a_line_whatever_is_in_it(first: str, second: str, width: int)
     assert all(OURS.sub("", row).startswith(" ") for row in rows)
     piped = io.StringIO()
     Terminal(file=piped).line(first, Styled(second, "red"))
-    assert piped.getvalue() == characters.visible(first + second) + "\n"
+    inert = characters.without_commands(characters.visible(first + second))
+    assert piped.getvalue() == inert + "\n"
 
 
 def test_a_row_is_as_wide_as_any_terminal_draws_it() -> None:
@@ -229,6 +238,37 @@ def test_a_report_lists_what_does_not_hold_and_what_to_do() -> None:
     assert lines[-1] == "  not checked intruder: Not counted: for its owner to say."
 
 
+def test_a_report_tells_what_happened_and_only_that_next_step() -> None:
+    """Story: the logs prove how a copy came about. The story and its own step are printed; what
+    the kind suggests is not. Rows that another finding has shown are not printed again, and what is
+    normal is shown with its first row."""
+    copy = Example(0, 7, "numbers/1/3/0", None, "It is there twice.", '""')
+    duplicate = replace(
+        TWICE.findings[0], examples=(copy,), story="Two were at work.", next_step="Fence one."
+    )
+    order = replace(duplicate, kind="order", primary=0, story="", next_step="")
+    change = Example(0, 0, None, None, "Producer id 7 went from epoch 0 to 1.")
+    normal = Finding("identity_change", Outcome.HOLDS, 2, 2, None, (change,), "2 of 2 changed.")
+    uncounted = (*TWICE.not_checked, NotChecked("identity_change", "Not counted: normal."))
+    report = replace(TWICE, findings=(duplicate, order, normal), not_checked=uncounted)
+    lines = [plain_text(line).strip() for line in report_lines(report)]
+    assert "What happened: Two were at work." in lines
+    assert [line for line in lines if line.startswith("Next: ")] == ["Next: Fence one."]
+    assert "The same records as above." in lines
+    assert sum('identity "" (an empty text): It is there twice.' in line for line in lines) == 1
+    assert "info     identity_change: Producer id 7 went from epoch 0 to 1. And 1 more." in lines
+    assert Report.from_json(report.to_json()) == report
+
+
+def test_the_judged_range_is_named_by_places() -> None:
+    """Story: two topics are read, one of them from offset 5 on; three offsets are markers."""
+    partitions = (PartitionBounds(0, 0, 15, 15), PartitionBounds(1, 5, 6, 6))
+    source = Bounds("a + b", partitions, (Part("a", 0), Part("b", 1)))
+    report = replace(TWICE, source=source, source_records=13)
+    expected = "judged: 13 inputs: a-0@0-14, b-0@5 (3 of these offsets hold no input)"
+    assert judged_line(report) == expected
+
+
 def test_each_kind_that_can_be_violated_has_a_next_step() -> None:
     """Story: a person reads a verdict that is violated and asks what to do. Premises are never
     violated, and what is normal asks for nothing."""
@@ -236,8 +276,22 @@ def test_each_kind_that_can_be_violated_has_a_next_step() -> None:
     assert OF_VIOLATIONS.keys() == kinds
 
 
+def test_a_lost_output_that_was_aborted_has_its_own_next_step() -> None:
+    """Story: the program aborted a transaction and went on behind it. It has reached these inputs,
+    so nobody is asked for a consumer group."""
+    aborted = Example(None, None, "orders/0/7/0", "sink-2, producer id 7, epoch 2", "Lost.")
+    untraced = replace(aborted, transaction=None)
+    for examples, step in (
+        ((aborted, aborted), OF_ABORTED_OUTPUTS),
+        ((aborted, untraced), OF_VIOLATIONS["gap"]),
+    ):
+        finding = Finding("gap", Outcome.VIOLATED, 2, 2, None, examples, "Lost.")
+        assert next_step(finding) == step
+
+
 def test_markup_of_a_name_ends_no_command(capsys: pytest.CaptureFixture[str]) -> None:
     """Story: a transactional id ends in what Rich reads as the end of a style."""
+    terminal.out.quiet = False  # A command with --json has left it so.
     for name in ("bad\\[/]", "[/]", "[link=https://evil.example]x", "[bold]"):
         terminal.out.line(name)
         terminal.out.table(Table(("id",), rows=[(name,)]))
@@ -311,6 +365,48 @@ def test_a_reader_that_leaves_changes_no_exit_code(tmp_path: Path) -> None:
             command, stdout=full, stderr=pipe, env=environment, text=True, check=False
         )
     assert answer.returncode == 3 and "Traceback" not in answer.stderr
+
+
+def test_no_output_file_is_written_past_a_link(tmp_path: Path) -> None:
+    """Story: `--json` names a file in a folder that others may write, and one of them lays a link
+    there."""
+    victim, link = tmp_path / ".vimrc", tmp_path / "report.json"
+    victim.write_text("set number")
+    link.symlink_to(victim)
+    with pytest.raises(EvidenceError, match="it is a link"):
+        emit(str(link), {})
+    assert victim.read_text() == "set number"
+    emit(str(tmp_path / "own.json"), {})
+    emit("/dev/null", {})
+
+
+def test_the_log_is_a_file_of_ours(tmp_path: Path) -> None:
+    """Story: another user has made a pipe where the log is. It neither blocks nor gets a
+    traceback."""
+    os.mkfifo(tmp_path / log_file.NAME)
+    with pytest.raises(OSError, match=r"No such device|no file of this user"):
+        log_file.append(tmp_path / log_file.NAME, "a payload")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--help"], 0), (["run", "--help"], 0), ([], 64), (["runs"], 0)]
+)
+def test_a_closed_pipe_ends_each_command_quietly(
+    arguments: list[str], code: int, tmp_path: Path
+) -> None:
+    """Story: `topicproof --help | head`. click ended the process, which was said to be a fault of
+    ours."""
+    command = [sys.executable, "-P", "-m", "topicproof.backend.cli", *arguments]
+    environment = {**os.environ, "TOPICPROOF_HOME": str(tmp_path)}
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        answer = subprocess.run(
+            command, stdout=writing, stderr=subprocess.PIPE, env=environment, check=False
+        )
+    finally:
+        os.close(writing)
+    assert (answer.returncode, answer.stderr) == (code, b"")
 
 
 def test_no_kafka_client_writes_to_the_terminal(

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from junitparser import JUnitXml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token

@@ -215,8 +215,8 @@ def test_a_copy_is_signed_if_its_original_is(
     grace = Identity("Grace", "https://sso.example", "g1", frozenset({Role.OPERATOR}), How.OPENID)
     attest(settings, signed, [grace.as_json()])
     for name, trust in (("good", Trust.VOUCHED), ("bad", Trust.UNSIGNED)):
-        copy_evidence(signed, tmp_path / name, payloads)
-        attest_copy(settings, signed, tmp_path / name)
+        copied = copy_evidence(signed, tmp_path / name, payloads)
+        attest_copy(settings, signed, tmp_path / name, copied)
         assert looked(settings, tmp_path / name)[1].trust is trust
         mend(signed)
 

@@ -8,6 +8,7 @@ import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,14 +16,23 @@ import pytest
 
 from tests.app.test_history_page import HELD
 from topicproof.backend import cli
-from topicproof.backend.errors import EvidenceError
-from topicproof.backend.evidence.copy import CONTENT, UNDECODED, copy_evidence, without_values
+from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.evidence.copy import (
+    CONTENT,
+    UNDECODED,
+    Mask,
+    copy_evidence,
+    hidden_headers,
+    without_values,
+)
 from topicproof.backend.evidence.findings import SCHEMA
 from topicproof.backend.evidence.folder import complete, read_report
-from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.evidence.manifest import MANIFEST, Payloads, manifest_hash, write_manifest
 from topicproof.validators.finding import Example, Finding, Outcome
 from topicproof.validators.kinds import identity_missing, undecodable
 from topicproof.validators.ledger.rows import SINK_COLUMNS
+from topicproof.validators.lineage.compact import COMPACT_HEADER, format_compact
+from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER, Lineage
 
 pytestmark = pytest.mark.quick
 
@@ -70,6 +80,52 @@ def test_a_copy_has_neither_a_hash_nor_a_quote_of_a_record(
     assert finding.examples[0].why == UNDECODED
     (row,) = pq.read_table(tmp_path / "copy" / "findings.parquet").to_pylist()
     assert row["why"] == UNDECODED
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "report.html"])
+def test_a_manifest_from_elsewhere_removes_nothing(name: str, tmp_path: Path) -> None:
+    """Story: somebody unpacked received evidence among files of their own, and copies evidence
+    there. The manifest names a file of theirs with its hash, or one that they have changed."""
+    evidence, target = tmp_path / "evidence", tmp_path / "downloads"
+    (evidence / "ledger").mkdir(parents=True)
+    complete(evidence, REPORT, {})
+    copy_evidence(evidence, target)
+    (target / name).write_text("mine")
+    if name == "thesis.txt":
+        (target / MANIFEST).unlink()
+        write_manifest(target, None, "HOLDS")
+    files = sorted(target.rglob("*"))
+    with pytest.raises(UsageError, match=f"{name}. Choose a folder that is empty"):
+        copy_evidence(evidence, target)
+    assert sorted(target.rglob("*")) == files
+    assert (target / name).read_text() == "mine"
+
+
+def test_an_earlier_copy_is_replaced(tmp_path: Path) -> None:
+    """Story: the same, with nothing but the copy there."""
+    (tmp_path / "evidence" / "ledger").mkdir(parents=True)
+    complete(tmp_path / "evidence", REPORT, {})
+    for _time in range(2):
+        copied = copy_evidence(tmp_path / "evidence", tmp_path / "copy", Payloads.NONE)
+        assert manifest_hash(tmp_path / "copy") == copied
+
+
+@pytest.mark.parametrize("mask", [None, lambda _value: b"masked"])
+def test_a_header_of_our_name_hides_no_content(mask: Mask | None) -> None:
+    """Story: another program puts a card number into a header called `topicproof`. A copy keeps
+    only what is really a place or the name of a transaction."""
+    genuine = format_compact(Lineage("numbers", 0, 7, 0))
+    headers: list[dict[str, Any]] = [
+        {"key": COMPACT_HEADER, "value": SECRET.encode()},
+        {"key": LINEAGE_HEADER, "value": SECRET.encode()},
+        {"key": TRANSACTION_HEADER, "value": None},
+        {"key": COMPACT_HEADER, "value": genuine},
+    ]
+    (row,) = hidden_headers([headers], mask)
+    assert row is not None
+    assert [header["key"] for header in row] == [header["key"] for header in headers]
+    assert row[-1]["value"] == genuine
+    assert not any(SECRET.encode() in (header["value"] or b"") for header in row)
 
 
 def test_a_report_without_values_quotes_no_record() -> None:

@@ -35,6 +35,7 @@ from topicproof.backend.evidence.manifest import (
     read_manifest,
     write_manifest,
 )
+from topicproof.backend.evidence.read_limits import require_readable
 from topicproof.backend.evidence.signed import entry_hash
 from topicproof.backend.judging.capture_store import (
     Capture,
@@ -42,17 +43,29 @@ from topicproof.backend.judging.capture_store import (
     keep_capture,
     read_capture,
 )
+from topicproof.backend.kafka.coordination.attribution import KEPT_MAX, kept_ids
+from topicproof.backend.kafka.coordination.unstable import HOLDERS_MAX
+from topicproof.backend.kafka.look import LIMITS
 from topicproof.backend.sink.entries import Declared, FaultFired, TaskStarted, TransactionEnded
 from topicproof.backend.verifying.derived import report_contradictions
 from topicproof.backend.verifying.verify import verify
-from topicproof.validators.contract_terms import ContractTerms, Thresholds
-from topicproof.validators.coordinator import Coordinator, OpenTransaction
+from topicproof.validators.contract_terms import ContractTerms
+from topicproof.validators.coordinator import (
+    NAME_KEPT_MAX,
+    AbortReason,
+    Attribution,
+    Coordinator,
+    OpenTransaction,
+    UnstableOffset,
+    short_name,
+)
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order, Origin, Outcome, PartitionBounds
 from topicproof.validators.kinds.wrong_value import WRONG
 from topicproof.validators.lineage.identity import Identity, Match
 from topicproof.validators.question import Question
 from topicproof.validators.report import Report
+from topicproof.validators.thresholds import Thresholds
 
 XSD = Path(__file__).with_name("junit.xsd")
 HEALTHY = ("0 1 C 2 A 2 C", "1.0 1.1 C")
@@ -628,6 +641,19 @@ def test_a_copy_shows_no_wrong_value(
     )
 
 
+def test_a_copy_without_values_proves_no_value(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: each output has the value of its input. In a copy without payloads both are null, and
+    null equals null. That is no proof, while digests of equal values are one."""
+    folder = tmp_path / "evidence"
+    report = judged(spark, folder, history("0 C", inputs=1), agreed=ContractTerms(value="value"))
+    assert report.verdict is Outcome.HOLDS
+    for payloads, code in ((Payloads.MASKED, 0), (Payloads.NONE, 3)):
+        copy_evidence(folder, tmp_path / payloads, payloads)
+        verification = verify(spark, tmp_path / payloads)
+        assert (verification.contradictions, verification.forged) == ((), ())
+        assert (verification.exit_code, bool(verification.unsettled)) == (code, code == 3)
+
+
 def test_a_copy_mixes_with_nothing(healthy: tuple[Path, Report], tmp_path: Path) -> None:
     """Story: the folder for the copy holds somebody's files. They are neither mixed with the
     evidence nor removed."""
@@ -746,6 +772,35 @@ def test_every_part_of_the_question_is_kept(spark: SparkSession, tmp_path: Path)
     assert not isinstance(frame, str) and frame is not None and frame.collect() == counted.collect()
 
 
+def test_whatever_strangers_name_the_evidence_is_read_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: producers of the sink have transactional ids of 30 kB, and thousands of groups have an
+    offset in an open transaction. 1,700 such ids made `taken.json` larger than what `verify`
+    reads."""
+    folder, long_name = tmp_path / "evidence", "\x01" * 30_000
+    judged(spark, folder, history("0 C", inputs=1))
+    ids = dict.fromkeys(range(2 * KEPT_MAX), long_name)
+    reasons = tuple(AbortReason(9_999, 10**12 + at, "declared") for at in range(KEPT_MAX))
+    name = short_name(long_name)
+    opened = OpenTransaction(
+        9_999, 10**12, 9_999, 9_999, 10**12, name, "PrepareCommit", 10**9, 10**9, 9, 9, False
+    )
+    most, topic = LIMITS.transactions, "t" * 249
+    unstable = UnstableOffset(name, topic, 9_999, (opened,) * HOLDERS_MAX, most)
+    capture = replace(
+        read_capture(spark, folder),
+        attribution=Attribution(kept_ids(ids, ids), reasons),
+        coordinator=Coordinator(9_999, (opened,) * most, 10**9, (unstable,) * most),
+    )
+    keep_capture(capture, folder)
+    require_readable(folder)
+    assert read_capture(spark, folder).attribution == capture.attribution
+    assert len(name) == NAME_KEPT_MAX and name != short_name(long_name + "\x01")
+    with pytest.raises(EvidenceError, match="50,000,000 are allowed"):
+        keep_capture(replace(capture, notes=("x" * 60_000_000,)), folder)
+
+
 def test_junit_shows_one_case_per_kind_and_group(
     broken: tuple[Path, Report], healthy: tuple[Path, Report]
 ) -> None:
@@ -836,6 +891,10 @@ def test_two_reports_that_differ_say_where(
         "report.json: findings.interleaving is not there;"
     )
     assert told(healthy[1], earlier)[0].endswith("judged again it is not there.")
+    (row, *rows) = broken[1].findings
+    for invented in (row, replace(row, count=5_000, why="All written by team B.")):
+        forged = replace(broken[1], findings=(invented, row, *rows))
+        assert any("(row 2)" in text for text in told(forged, broken[1])), "no row hides another"
 
 
 def test_the_page_needs_no_network(healthy: tuple[Path, Report]) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ from tests.backend.evidence.evidence import mend
 from tests.backend.evidence.test_attestation import made
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence import read_limits
+from topicproof.backend.evidence.footers import SPARK_SCHEMA
 from topicproof.backend.evidence.read_limits import (
     Budget,
     decoded_bytes,
@@ -30,6 +32,8 @@ from topicproof.backend.verifying.verify import unchanged
 
 READING = "sink-read_uncommitted"
 PART = "part-00000-0.snappy.parquet"
+COUNTS = f"expected-counts/{PART}"
+WHOLE = pa.array([0, 1])
 
 
 @pytest.fixture
@@ -97,6 +101,22 @@ def _text(path: Path, text: str) -> None:
     path.write_text(text)
 
 
+def _footer(path: Path, column: Any = "long", metadata: Any = None, **more: Any) -> None:
+    """A reading whose Spark schema knows a column of its own."""
+    fields = [
+        {"name": "partition", "type": "long", "nullable": True, "metadata": {}},
+        {"name": "more", "type": column, "nullable": True, "metadata": metadata or {}, **more},
+    ]
+    schema = json.dumps({"type": "struct", "fields": fields})
+    _keys(path, {SPARK_SCHEMA: schema.encode()})
+
+
+def _keys(path: Path, keys: Mapping[bytes, bytes], values: pa.Array = WHOLE) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table({"partition": WHOLE, "more": values})
+    pq.write_table(table.replace_schema_metadata(keys), path)
+
+
 NO_FILE = "which is no file of evidence"
 DENSE = "Evidence is not so dense"
 HARM: Mapping[str, tuple[Callable[[Path], object], str]] = {
@@ -142,6 +162,54 @@ HARM: Mapping[str, tuple[Callable[[Path], object], str]] = {
             pa.table({str(number): [1] for number in range(101)}), at / "sink-raw_log.parquet"
         ),
         "101 columns; 100 are allowed",
+    ),
+    "SQL as the default of a column": (
+        lambda at: _footer(at / COUNTS, metadata={"EXISTS_DEFAULT": "reflect('a.B', 'c')"}),
+        "a column of Spark's schema in its footer has more than a name and a type",
+    ),
+    "SQL in the findings": (
+        lambda at: _footer(at / "findings.parquet", metadata={"CURRENT_DEFAULT": "6 * 7"}),
+        "has more than a name and a type",
+    ),
+    "a class that Spark loads": (
+        lambda at: _footer(at / READING / PART, {"type": "udt", "class": "a.B", "sqlType": "long"}),
+        "Spark's schema in its footer has a type that evidence never has",
+    ),
+    "a class in a list": (
+        lambda at: _footer(
+            at / "ledger" / "x.parquet",
+            {"type": "array", "elementType": {"type": "udt"}, "containsNull": True},
+        ),
+        "has a type that evidence never has",
+    ),
+    "another type for Spark": (
+        lambda at: _footer(at / COUNTS, "string"),
+        "Spark's schema in its footer is not that of its columns",
+    ),
+    "more of a column": (
+        lambda at: _footer(at / COUNTS, default="6 * 7"),
+        "has more than a name and a type",
+    ),
+    "no Spark schema": (lambda at: _keys(at / COUNTS, {SPARK_SCHEMA: b"{"}), "cannot be read"),
+    "a nested Spark schema": (
+        lambda at: _keys(at / COUNTS, {SPARK_SCHEMA: b'{"a":' * 100_000}),
+        "nested too deeply",
+    ),
+    "settings of pandas": (
+        lambda at: _keys(at / "sink-polled.parquet", {b"pandas": b"{}"}),
+        "its footer has the key b'pandas', which evidence never has",
+    ),
+    "a time zone for Spark": (
+        lambda at: _keys(at / READING / PART, {b"org.apache.spark.timeZone": b"../x"}),
+        "which evidence never has",
+    ),
+    "a type that pyarrow knows by name": (
+        lambda at: _keys(
+            at / "sink-raw_log.parquet",
+            {},
+            pa.ExtensionArray.from_storage(pa.json_(), pa.array(["{}", "{}"])),
+        ),
+        "type extension<arrow.json>, which evidence never has",
     ),
     "schemas without end": (
         lambda at: _text(at / "schemas.json", "x" * (read_limits.TEXT_BYTES_MAX + 1)),

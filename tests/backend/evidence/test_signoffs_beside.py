@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies as st
 
 from tests.app.test_history_page import HELD, TWICE
 from tests.backend.evidence.evidence import mend
@@ -39,6 +37,7 @@ from topicproof.backend.evidence.signed import (
     SIGNOFFS,
     entry_hash,
     read_signoffs,
+    signoff_contradictions,
     write_signoffs,
 )
 from topicproof.backend.evidence.signoff_trust import SignoffTrust
@@ -47,17 +46,19 @@ from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.signoff import (
     Decision,
     broken,
+    read_chain,
     sign,
     signable,
     signoffs,
-    unanchored,
 )
 from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.judging.judge import versions
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.dsse import format_envelope, parse_envelope
 from topicproof.backend.trust.identity import How, Identity, Role
 from topicproof.backend.trust.keyring import OWN, import_key, read_keyring, revoke, signing_key
 from topicproof.backend.trust.keys import from_private, public_pem
+from topicproof.backend.verifying.derived import report_contradictions
 from topicproof.backend.verifying.verify import Verification, unchanged, unchanged_parts
 
 ISSUER = "https://sso.example/realms/team"
@@ -328,6 +329,25 @@ def test_entries_stay_in_their_order(how: str, history: History, rejected: Path)
     assert SignoffTrust.BROKEN in trusts(history, folder) and answer.exit_code == 4
 
 
+def test_a_million_empty_entries_are_refused_at_once(tmp_path: Path) -> None:
+    """Story: a copy brings 3 MB of empty sign-offs. Before, each of them copied the numbers of all
+    entries before it, which takes minutes for so many."""
+    (tmp_path / SIGNOFFS).write_text(f"[{'{},' * 1_000_000}{{}}]")
+    with pytest.raises(EvidenceError, match="1,000,001 sign-offs; 10,000 are allowed"):
+        read_signoffs(tmp_path)
+    entries: list[dict[str, Any]] = [{}] * 400_000
+    assert len(signoff_contradictions(entries)) == len(entries)
+
+
+def test_other_names_among_the_versions_are_contradicted() -> None:
+    """Story: a forger adds "certified by" to the versions, all of which the page shows."""
+    genuine = replace(HELD, versions=versions())
+    forged = replace(HELD, versions={**versions(), "certified by": "Grace Hopper"})
+    assert report_contradictions(f"{genuine.to_json()}\n", genuine, genuine) == []
+    (sentence,) = report_contradictions(f"{forged.to_json()}\n", forged, genuine)
+    assert "certified by" in sentence
+
+
 def test_a_name_that_is_there_twice_is_refused(history: History, rejected: Path) -> None:
     path = rejected / SIGNOFFS
     text = path.read_text(encoding="utf-8")
@@ -415,6 +435,22 @@ def test_a_sign_off_of_all_stages_rests_on_each_of_them(history: History, tmp_pa
     assert "or another part of it" in stage.signoffs[0].says
 
 
+def test_the_name_of_a_part_holds_no_line_of_another(history: History) -> None:
+    """Story: a signed part is taken out, and the name of another part's folder ends in its line.
+    Hashes of several parts are put together by such lines."""
+    run = history.create("run", "chain", {})
+    for place in (EVIDENCE, f"stages/double/{EVIDENCE}"):
+        made(history.settings.runs / run.id / place, replace(HELD, run=run.id))
+    folder = history.settings.runs / run.id
+    digest = manifest_hash(folder / "stages" / "double" / EVIDENCE)
+    shutil.rmtree(folder / "stages")
+    forged = folder / f"{EVIDENCE}\n{digest}  stages" / "double"
+    forged.mkdir(parents=True)
+    (folder / EVIDENCE).rename(forged / EVIDENCE)
+    with pytest.raises(EvidenceError, match="as no evidence has"):
+        original_hash(folder)
+
+
 @pytest.mark.parametrize("how", ["unsigned", "signed before", "unsigned below a later one"])
 def test_an_export_signs_nothing_that_the_chain_rejects(
     how: str, history: History, tmp_path: Path
@@ -473,9 +509,8 @@ def test_the_next_sign_off_covers_no_entry_that_was_appended(
             {name: row[name] for name in names},
         )
     decided(history, honest, Decision.REJECT)
-    keyring = read_keyring(history.settings)
     assert broken(signoffs(history)) is None
-    assert [doubt.number for doubt in unanchored(history, keyring)] == [2]
+    assert [doubt.number for doubt in read_chain(history).unanchored] == [2]
     with pytest.raises(EvidenceError, match="because of entry 2: Nobody vouches for it"):
         exported(history, run, tmp_path / "laundered")
 
@@ -488,7 +523,7 @@ def test_an_export_notices_that_an_entry_was_removed(history: History, tmp_path:
     with history.session() as session:
         session.execute(sa.text("drop trigger signoffs_refuse_delete"))
         session.execute(sa.text("delete from signoffs where number = 2"))
-    with pytest.raises(EvidenceError, match="because of entry 2: This installation signed it"):
+    with pytest.raises(EvidenceError, match="because of entry 1: This installation signed entry 2"):
         exported(history, run, tmp_path / "laundered")
 
 

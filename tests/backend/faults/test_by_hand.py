@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.backend.services.test_prefork_server import forking
 from tests.backend.trust.people import ADA
 from tests.conftest import wait_until
 from tests.runs import read_all
@@ -39,7 +41,8 @@ from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.strikes import FOLDER, requests, strike, why_no_freeze, why_no_kill
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings, read_settings
+from topicproof.backend.services.prefork_client import ask
+from topicproof.backend.settings import ROOT, Settings, read_settings, socket_path
 from topicproof.backend.sink.entries import (
     EVERY_PARTITION,
     Declared,
@@ -214,10 +217,72 @@ def test_the_worker_of_a_partition_is_the_one_that_began_last_and_has_not_ended(
     assert workers.of("numbers", 0) is None
 
 
-def test_only_the_process_that_told_of_itself_is_killed() -> None:
+_AS_SPARK_STARTS_IT = [sys.executable, "-c", "input()", "-m", "pyspark.daemon", "pyspark.worker"]
+
+
+def _can_be_killed(worker: WorkerBegan) -> bool:
+    with stopped(worker) as process:
+        return process is not None
+
+
+def test_a_process_that_is_no_worker_is_left_alone() -> None:
+    """Story: somebody who may write to the journal names a shell of the run's user, the tests'
+    own process, or an editor that has a file of ours open. None of them is even stopped."""
+    waiting = [sys.executable, "-c", "input()"]
+    editor = [*waiting, "prefork_server.py", "pyspark.daemon"]
+    with (
+        subprocess.Popen(waiting, stdin=subprocess.PIPE) as shell,
+        subprocess.Popen(editor, stdin=subprocess.PIPE) as other,
+        subprocess.Popen(_AS_SPARK_STARTS_IT, stdin=subprocess.PIPE) as worker,
+    ):
+        for pid in (shell.pid, other.pid, os.getpid()):
+            named = began("task", 0, pid, psutil.Process(pid).create_time())
+            with pytest.raises(UsageError, match=f"process {pid}, .* is no Python worker of Spark"):
+                _can_be_killed(named)
+        assert _can_be_killed(
+            began("task", 0, worker.pid, psutil.Process(worker.pid).create_time())
+        )
+        for child in (shell, other, worker):
+            child.communicate(b"\n")
+        assert (shell.returncode, other.returncode, worker.returncode) == (0, 0, 0)
+
+
+@pytest.mark.services
+def test_of_what_is_forked_only_workers_are_killed(tmp_path: Path) -> None:
+    """Story: Spark's workers and the processes of runs are forked from one process, so they have
+    the same command line. A run, and the process itself, are left alone."""
+    address = socket_path(tmp_path)
+    (inner, outer), output = os.pipe(), os.open(os.devnull, os.O_WRONLY)
+    with forking(address):
+        forks = [
+            ask(
+                str(address),
+                ["tokenize"],  # It reads its input until that ends.
+                dict(os.environ),
+                str(ROOT),
+                [inner, output, output],
+                detached=detached,
+            )
+            for detached in (False, True)
+        ]
+        workers = [began("task", 0, pid, psutil.Process(pid).create_time()) for _, pid in forks]
+        server = psutil.Process(forks[0][1]).parent()
+        assert server is not None
+        assert _can_be_killed(workers[0])
+        for worker in (workers[1], began("task", 0, server.pid, server.create_time())):
+            with pytest.raises(UsageError, match="is no Python worker of Spark"):
+                _can_be_killed(worker)
+        for descriptor in (inner, outer, output):
+            os.close(descriptor)
+        for connection, _ in forks:
+            assert connection.recv(1) == b""
+            connection.close()
+
+
+def test_only_the_process_that_told_of_itself_can_be_killed() -> None:
     """Story: a worker is stopped while it is decided whether to kill it, and goes on if not. A
     later process with its number is left alone, as is one on another machine."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+    with subprocess.Popen(_AS_SPARK_STARTS_IT, stdin=subprocess.PIPE) as child:
         process = psutil.Process(child.pid)
         worker = began("task", 0, child.pid, process.create_time())
         with stopped(replace(worker, created=worker.created - 1)) as none:

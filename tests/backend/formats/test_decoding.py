@@ -11,8 +11,7 @@ from pathlib import Path
 import msgpack
 import pytest
 from fastavro import parse_schema, schemaless_writer
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.backend.formats.records import BROKEN, PACKED, packed
 from topicproof.backend.errors import UsageError

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,8 +22,7 @@ import fastavro
 import msgpack
 import pytest
 from google.protobuf import descriptor_pb2
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pyspark.sql import SparkSession
 
 from tests.backend.formats import hostile
@@ -30,9 +30,13 @@ from tests.backend.formats.hostile import PROTO, decode, decode_with, field
 from tests.field.reports import REPORTS
 from tests.fuzz.targets import QUESTION
 from topicproof.backend.errors import EvidenceError
-from topicproof.backend.formats import avro_sizes, protoc
-from topicproof.backend.formats import formats as formats_module
-from topicproof.backend.formats import registry as registry_module
+from topicproof.backend.formats import (
+    avro_sizes,
+    formats as formats_module,
+    protoc,
+    registry as registry_module,
+)
+from topicproof.backend.formats.cache import Allowance
 from topicproof.backend.formats.fields import FieldReader, KnownSchemas
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.formats.limits import (
@@ -500,6 +504,63 @@ def test_ids_of_broken_bytes_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPat
             assert formats.decode(b"\0" + schema_id.to_bytes(4, "big") + b"\2x", "t").value == "x"
         assert formats.registry is not None
         assert len(formats.registry._found) == len(formats._readers) == 20
+
+
+def test_large_schemas_are_kept_within_a_bound_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: somebody registers many schemas of megabytes, and writes one record for each."""
+    text = json.dumps({"type": "enum", "name": "E", "symbols": ["a" * 900]})
+    monkeypatch.setattr(registry_module, "TEXTS_BYTES_MAX", 10_000)
+    monkeypatch.setattr(formats_module, "READERS_BYTES_MAX", 3_000)
+    with _registry({"schema": text}) as formats:
+        for schema_id in range(1, 30):
+            assert formats.decode(b"\0" + schema_id.to_bytes(4, "big") + b"\0").value == "a" * 900
+        assert formats.registry is not None
+        assert 9_000 < formats.registry._found.size <= 10_000
+        assert 2_000 < formats._readers.size <= 3_000
+        kept = vars(formats.registry._client._cache)
+        assert not any(kept[name] for name in kept if name.endswith("_index"))
+
+
+def test_new_schemas_take_a_page_only_so_long() -> None:
+    """Story: the same, and each takes seconds to read. The rest of a page is not decoded, and says
+    why. Known schemas are, and a minute later others."""
+    clock = iter([0.0, 0.0, 7.0, 7.0, 7.0, 14.0, 15.0, 70.0, 70.0, 71.0])
+    with _answers(lambda _: b'{"schema": "\\"string\\""}') as url:
+        formats = Formats(RegistryFacts(url), allowance=Allowance(13, lambda: next(clock)))
+
+        def value(schema_id: int) -> tuple[object, str | None]:
+            decoded = formats.decode(b"\0" + schema_id.to_bytes(4, "big") + b"\2x")
+            return decoded.value, decoded.reason
+
+        assert value(1) == value(2) == ("x", None)
+        why = "other new schemas have taken 13 s of the last minute. Look again later."
+        assert value(3) == (None, f"Schema 3 is not read now: {why}")
+        assert value(1) == ("x", None)
+        assert value(3) == ("x", None)
+        formats.close()
+
+
+def test_one_slow_schema_holds_up_no_other() -> None:
+    """Story: a registry takes a minute for one schema. Another page meets another one."""
+    asked, answered = Event(), Event()
+
+    def answer(path: str) -> bytes:
+        if "/ids/1" in path:
+            asked.set()
+            assert answered.wait(60)
+        return b'{"schema": "\\"string\\""}'
+
+    with _answers(answer) as url, ThreadPoolExecutor(1) as pool:
+        formats = Formats(RegistryFacts(url))
+        slow = pool.submit(formats.decode, b"\0\0\0\0\1\2x")
+        try:
+            assert asked.wait(60)
+            assert formats.decode(b"\0\0\0\0\2\2x").value == "x"
+            assert not slow.done()
+        finally:
+            answered.set()
+        assert slow.result().value == "x"
+        formats.close()
 
 
 def test_the_schemas_of_a_folder_are_limited() -> None:

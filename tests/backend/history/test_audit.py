@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -19,7 +20,14 @@ from topicproof.backend.history.kept_contracts import NAMELESS, keep
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.signoff import Decision, broken, sign, signoffs
 from topicproof.backend.history.store import History
-from topicproof.backend.trust.identity import Action, How, Identity, Role, unauthenticated
+from topicproof.backend.trust.identity import (
+    Action,
+    How,
+    Identity,
+    Role,
+    read_identity,
+    unauthenticated,
+)
 
 Open = Callable[[], History]
 LATER = datetime.now(UTC).date() + timedelta(days=30)
@@ -137,6 +145,33 @@ def test_four_eyes(open_history: Open) -> None:
     history.remember(run, Facts(launched_by=(unauthenticated("me@here"),)))
     with pytest.raises(NotPermitted, match="nobody knows who launched it"):
         signed(history, KURT, run)
+
+
+def test_four_eyes_where_one_person_has_two_names(open_history: Open, tmp_path: Path) -> None:
+    """Story: Entra ID calls Ada by one subject on the command line, and by another one on the
+    dashboard. She launches here and accepts there."""
+    history, file = open_history(), tmp_path / "login.yaml"
+    clients = f"issuer: {KURT.issuer}, client_id: dashboard, device_client_id: terminal"
+    for number, (person_claim, refusal) in enumerate(
+        [("", "may call one person two names"), (", person: oid", "Ada launched it")]
+    ):
+        file = tmp_path / f"login-{number}.yaml"
+        file.write_text(f"openid: {{{clients}{person_claim}}}")
+        settings = history.settings.model_copy(update={"four_eyes": True, "login": file})
+        history.settings = settings
+        roles = frozenset({Role.OPERATOR, Role.SIGNER})
+        here, there = (
+            Identity("Ada", KURT.issuer, subject, roles, How.OPENID, "a-1" if number else "")
+            for subject in ("x-1", "y-2")
+        )
+        assert not number or read_identity(here.as_json()) == here
+        run = history.create("run", "squares", {}).id
+        history.remember(run, Facts(launched_by=(here,)))
+        with pytest.raises(NotPermitted, match=refusal):
+            signed(history, there, run)
+    history.remember(run, Facts(launched_by=(replace(here, person=""),)))
+    with pytest.raises(NotPermitted, match=r"before openid\.person was set"):
+        signed(history, there, run)
 
 
 HOSTILE = "x\n2026-11-27 21:00:00 UTC Grace Hopper: abort\x1b[8m\u202e\u200b\x9b1A" + "z" * 9_999

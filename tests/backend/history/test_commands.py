@@ -15,7 +15,7 @@ from tests.backend.evidence.evidence import mend
 from tests.backend.evidence.test_open_lineage import listening
 from tests.backend.kafka.topics import Writer
 from tests.backend.trust.people import ADA
-from tests.runs import SMALL, Finished, run_to_end
+from tests.runs import Finished, run_to_end
 from tests.test_cli import call
 from topicproof.backend.address import Address
 from topicproof.backend.errors import EvidenceError, NotPermitted
@@ -30,9 +30,9 @@ from topicproof.backend.trust.acting import ACTING, environment_for
 
 
 @pytest.fixture(scope="module")
-def done(settings: Settings, cluster: Services) -> Finished:
-    """A small run with aborts and crashes."""
-    return run_to_end(settings, cluster, **SMALL)
+def smaller(settings: Settings, cluster: Services) -> Finished:
+    """A run of this file's own: its tests sign it."""
+    return run_to_end(settings, cluster, records=300, seed=1)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def _json(capsys: pytest.CaptureFixture[str]) -> Any:
 
 def test_a_check_is_proven_anywhere(
     at_home: Settings,
-    done: Finished,
+    finished: Finished,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -56,7 +56,7 @@ def test_a_check_is_proven_anywhere(
     """Story: CI checks two topics and keeps the folder. Later, with no Kafka to be reached, the
     same verdict comes out of it; a file that was touched since is named."""
     proof = tmp_path / "proof"
-    topics = ["--source", done.source, "--sink", done.sink]
+    topics = ["--source", finished.source, "--sink", finished.sink]
     assert call("check", *topics, "--out", str(proof), "--payloads", "masked", "--json") == 0
     said = _json(capsys)
     assert json.loads((proof / "report.json").read_text()) == said
@@ -172,7 +172,7 @@ def test_evidence_of_another_topic_is_found_with_the_cluster(
 
 def test_a_check_without_payloads_that_fails_leaves_no_readings(
     at_home: Settings,
-    done: Finished,
+    finished: Finished,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -185,7 +185,7 @@ def test_a_check_without_payloads_that_fails_leaves_no_readings(
         raise EvidenceError("The evidence cannot be replaced: no space left on device.")
 
     monkeypatch.setattr(check_module, "without_payloads", full)
-    topics = ["--source", done.source, "--sink", done.sink, "--identity", "key"]
+    topics = ["--source", finished.source, "--sink", finished.sink, "--identity", "key"]
     assert call("check", *topics, "--payloads", "none") == 4
     assert "no space left" in capsys.readouterr().err
     assert kept and not any(path.exists() for path in kept)
@@ -193,12 +193,12 @@ def test_a_check_without_payloads_that_fails_leaves_no_readings(
 
 
 def test_a_run_is_taken_along_and_signed(
-    at_home: Settings, done: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    at_home: Settings, smaller: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Story: QA copies a run's evidence, verifies the copy, and signs the run. The entry names the
     very manifest, and before it was made the chain caught what was injected into copies of the
     readings."""
-    run = done.run.id
+    run = smaller.run.id
     assert call("evidence", run, "--out", str(tmp_path / "proof"), "--json") == 0
     taken = _json(capsys)
     assert call("verify", str(tmp_path / "proof")) == 0
@@ -206,7 +206,7 @@ def test_a_run_is_taken_along_and_signed(
     assert call("signoff", run, "--decision", "accept", "--by", "Grace Hopper", "--json") == 0
     signed = _json(capsys)
     assert signed["evidence"] == taken["manifest"] and signed["verdict"] == "HOLDS"
-    tested = json.loads((done.run.folder(at_home) / KEPT).read_text())
+    tested = json.loads((smaller.run.folder(at_home) / KEPT).read_text())
     assert tested == {
         "evidence": taken["manifest"],
         "caught": ["duplicate", "gap", "order", "torn"],
@@ -233,33 +233,37 @@ def test_a_run_is_taken_along_and_signed(
 
 
 def test_evidence_that_was_changed_is_not_signed(
-    at_home: Settings, cluster: Services, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    at_home: Settings, smaller: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Story: somebody edits a report in the home, then wants it signed. Refused with 4, and nothing
     is entered."""
-    finished = run_to_end(at_home, cluster, records=300, seed=1)
-    run = finished.run
+    run, entries = smaller.run, signoffs(History(at_home), smaller.run.id)
     report = run.folder(at_home) / "evidence" / "report.json"
-    report.write_text(report.read_text().replace("300", "301"))
-    assert call("signoff", run.id, "--decision", "accept", "--by", "Grace Hopper") == 4
-    assert "report.json (changed)" in " ".join(capsys.readouterr().err.split())
-    assert call("evidence", run.id, "--out", str(tmp_path / "proof")) == 4
-    assert signoffs(History(at_home), run.id) == []
+    text = report.read_text()
+    report.write_text(text.replace("300", "301"))
+    try:
+        assert call("signoff", run.id, "--decision", "accept", "--by", "Grace Hopper") == 4
+        assert "report.json (changed)" in " ".join(capsys.readouterr().err.split())
+        assert call("evidence", run.id, "--out", str(tmp_path / "proof")) == 4
+        assert signoffs(History(at_home), run.id) == entries
+    finally:
+        report.write_text(text)
 
 
 def test_two_runs_are_compared(
-    at_home: Settings, cluster: Services, done: Finished, capsys: pytest.CaptureFixture[str]
+    at_home: Settings, smaller: Finished, finished: Finished, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Story: yesterday's run and a smaller one. The figures stand side by side."""
-    other = run_to_end(at_home, cluster, records=300, seed=1)
-    assert call("compare", done.run.id, other.run.id, "--json") == 0
+    assert at_home
+    runs = (finished.run.id, smaller.run.id)
+    assert call("compare", *runs, "--json") == 0
     said = _json(capsys)
     figures = {one["name"]: one for one in said["figures"]}
     assert (figures["inputs judged"]["before"], figures["inputs judged"]["after"]) == (6_000, 300)
     assert figures["inputs judged"]["change"] == -5_700 and said["verdicts"] == ["HOLDS", "HOLDS"]
-    assert call("compare", done.run.id, other.run.id) == 0
+    assert call("compare", *runs) == 0
     assert "inputs judged" in capsys.readouterr().out
-    assert call("compare", done.run.id, "squares-none") == 64
+    assert call("compare", finished.run.id, "squares-none") == 64
 
 
 def test_a_signed_run_is_not_cleaned_by_mistake(
@@ -272,7 +276,9 @@ def test_a_signed_run_is_not_cleaned_by_mistake(
     sign(history, run, [HELD], "e", Decision.ACCEPT, "Grace Hopper")
     assert call("clean", run) == 64
     said = " ".join(capsys.readouterr().err.split())
-    assert f"Run {run} was signed by Grace Hopper" in said and "--signed-too" in said
+    assert (
+        f"Run {run} was signed by Grace Hopper (unauthenticated)" in said and "--signed-too" in said
+    )
     assert history.get(run).id == run
     assert call("clean", run, "--signed-too", "--bootstrap", cluster.bootstrap) == 0
     assert run not in {one.id for one in history.list()}

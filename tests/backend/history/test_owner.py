@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 import sqlalchemy as sa
 
-from topicproof.backend.errors import UsageError
+from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.history.run_state import Facts, Progress
-from topicproof.backend.history.store import History, State
+from topicproof.backend.history.store import SENTENCE_MAX, History, State
 
 Open = Callable[[], History]
 OTHER = "elsewhere:1:0.00"
@@ -59,3 +59,61 @@ def test_all_runs_are_found(open_history: Open) -> None:
     assert [run.id for run in history.list(3)] == runs[:-4:-1]
     me = f"{socket.gethostname()}:{os.getpid()}:"
     assert (history.owned_by(me), history.owned_by("%")) == ([runs[0]], [])
+
+
+@pytest.mark.parametrize("name", ["..", ".", "/root", "a/../../x", "", "a\nb"])
+def test_a_run_is_named_as_its_folder_can_be(open_history: Open, name: str) -> None:
+    """Story: an administrator of the database enters a run whose folder would be another place, and
+    waits for somebody to delete the run."""
+    history = open_history()
+    run = history.create("run", "squares", {}).id
+    history.end(run, State.DONE, "HOLDS", "")
+    with history.engine.begin() as connection:
+        connection.execute(
+            sa.text("update runs set id = :name where id = :run"), {"name": name, "run": run}
+        )
+    for look in (history.get, history.take):
+        with pytest.raises(EvidenceError, match="which Topicproof does not name so"):
+            look(name)
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("progress", '{"kept": 1' + "0" * 4_300 + "}"),
+        ("facts", '{"stages": 7}'),
+        ("plan", "[]"),
+        ("state", "asleep"),
+    ],
+)
+def test_a_damaged_row_hides_no_other(open_history: Open, column: str, text: str) -> None:
+    """Story: one row of the history cannot be read. All others can, and it says what is wrong with
+    it, so that somebody can clean it."""
+    history = open_history()
+    sound, damaged = (history.create("run", "squares", {"records": 5}) for _ in range(2))
+    give(history, damaged.id, None)
+    with history.engine.begin() as connection:
+        connection.execute(
+            sa.text(f"update runs set {column} = :text where id = :run"),
+            {"text": text, "run": damaged.id},
+        )
+    by_id = {run.id: run for run in history.list()}
+    assert by_id[sound.id] == sound and by_id[damaged.id].damaged == (column,)
+    run = history.take(damaged.id)
+    assert run.error == f"Its row in the history is damaged ({column})."
+    history.forget(damaged.id)
+    assert [run.id for run in history.list()] == [sound.id]
+
+
+def test_a_sentence_names_what_no_database_takes(open_history: Open) -> None:
+    """Story: a stranger's transactional id has a NUL byte, which PostgreSQL refuses, or half of a
+    character. The verdict that names it is in the history all the same."""
+    history = open_history()
+    run = history.create("check", "check", {}).id
+    history.renew(run, Progress(stage="judging", trouble="No answer for a\0b."))
+    assert history.get(run).progress.trouble == r"No answer for a\x00b."
+    history.end(run, State.DONE, "VIOLATED", "By pay\0ments,\nand \ud800." + "x" * 20_000, "\0")
+    ended = history.get(run)
+    assert (ended.verdict, ended.error) == ("VIOLATED", r"\x00")
+    assert ended.why is not None and len(ended.why) == SENTENCE_MAX
+    assert ended.why.startswith("By pay\\x00ments,\nand \\ud800.xx")

@@ -3,9 +3,10 @@ shows."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,25 +14,33 @@ import sqlalchemy as sa
 
 from tests.app.test_history_page import HELD, PART, TWICE, UNKNOWN
 from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.history import anchor
 from topicproof.backend.history.signoff import (
     Decision,
+    RunSignoffs,
     Signoff,
     Standing,
     broken,
+    read_chain,
     sign,
     signoffs,
     standing,
     standing_text,
-    unanchored,
 )
 from topicproof.backend.history.store import History
-from topicproof.backend.trust.keyring import OWN, read_keyring, revoke
+from topicproof.backend.settings import ROOT
+from topicproof.backend.trust.dsse import Envelope, parse_envelope
+from topicproof.backend.trust.keyring import OWN, revoke
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 
 TODAY = datetime.now(UTC).date()
 LATER = TODAY + timedelta(days=30)
 Open = Callable[[], History]
+
+
+def of(history: History, run: str, verdict: str | None = None) -> RunSignoffs:
+    return read_chain(history).of(run, verdict)
 
 
 def test_a_decision_is_kept_with_all_that_it_says(open_history: Open) -> None:
@@ -107,18 +116,18 @@ def test_a_violated_verdict_is_accepted_for_as_long_as_it_is_waived(open_history
         "duplicate",
         LATER,
     )
-    assert standing(signoffs(history), "e1", TODAY) is Standing.NONE
+    assert standing(of(history, "squares-a"), "e1", TODAY) is Standing.NONE
     with pytest.raises(UsageError, match="VIOLATED by duplicate"):
         sign(history, "squares-a", [TWICE], "e2", Decision.ACCEPT, "Grace Hopper")
     sign(history, "squares-a", [TWICE], "e1", Decision.ACCEPT, "Grace Hopper")
-    entries = signoffs(history)
+    entries = of(history, "squares-a")
     assert standing(entries, "e1", LATER) is Standing.ACCEPTED
     assert standing(entries, "e1", LATER + timedelta(days=1)) is Standing.EXPIRED
     assert standing(entries, "e2", TODAY) is standing(entries, None, TODAY) is Standing.CHANGED
     sign(history, "squares-a", [TWICE], "e1", Decision.REJECT, "Kurt Gödel")
-    assert standing(signoffs(history), "e1", TODAY) is Standing.REJECTED
+    assert standing(of(history, "squares-a"), "e1", TODAY) is Standing.REJECTED
     sign(history, "squares-b", [UNKNOWN], "e3", Decision.ACCEPT, "Kurt Gödel", "a node was down")
-    assert standing(signoffs(history, "squares-b"), "e3", TODAY) is Standing.ACCEPTED
+    assert standing(of(history, "squares-b"), "e3", TODAY) is Standing.ACCEPTED
 
 
 def test_the_worst_of_several_stages_is_signed(open_history: Open) -> None:
@@ -196,38 +205,49 @@ def test_a_rewritten_chain_is_not_vouched_for(open_history: Open) -> None:
     history = open_history()
     for number in range(3):
         sign(history, f"squares-{number}", [HELD], f"e{number}", Decision.REJECT, "Grace Hopper")
-    keyring = read_keyring(history.settings)
-    assert unanchored(history, keyring) == []
+    assert read_chain(history).unanchored == ()
     _rewrite(history, 2, decision="accept")
     assert broken(signoffs(history)) is None, "the hashes were computed again"
-    assert [one.number for one in unanchored(history, keyring)] == [2, 3, 2, 3]
+    assert [one.number for one in read_chain(history).unanchored] == [2, 3, 2, 3]
     with history.session() as session:
         session.execute(sa.text("delete from signoffs where number = 3"))
     assert broken(signoffs(history)) is None
-    assert {one.number: one.says for one in unanchored(history, keyring)}[3] == (
+    assert {one.number: one.says for one in read_chain(history).unanchored}[3] == (
         "This installation signed it, and it is not in the history."
     )
 
 
-def test_entries_of_before_there_were_signatures_are_covered_by_later_ones(
-    open_history: Open,
-) -> None:
-    """Story: a history of an earlier version has unsigned entries. Nobody vouches for them until
-    somebody signs the next one, whose hash covers them."""
+def test_an_entry_without_a_signature_never_counts(open_history: Open) -> None:
+    """Story: a row that nobody signed lies before the first signed one, as an administrator of the
+    database writes it into a new history, or a version that did not sign. The next person signs,
+    whose hash covers it, and it counts as little as before."""
     history = open_history()
-    sign(history, "squares-a", [HELD], "e1", Decision.REJECT, "Grace Hopper")
+    sign(history, "squares-a", [HELD], "e1", Decision.ACCEPT, "Grace Hopper")
     _drop_triggers(history)
     with history.session() as session:
         session.execute(sa.text("update signoffs set envelope = null"))
-    keyring = read_keyring(history.settings)
-    assert [one.says for one in unanchored(history, keyring)] == [
-        "Nobody vouches for it: it has no signature."
-    ]
-    sign(history, "squares-a", [HELD], "e1", Decision.REJECT, "Grace Hopper")
-    assert unanchored(history, keyring) == []
+    sign(history, "squares-b", [HELD], "e2", Decision.REJECT, "Kurt")
+    unsigned = {1: "Nobody vouches for it: it has no signature."}
+    assert {entry.number: entry.says for entry in read_chain(history).unanchored} == unsigned
+    assert standing(of(history, "squares-a"), "e1", TODAY) is Standing.NOT_VOUCHED
+    assert standing(of(history, "squares-b"), "e2", TODAY) is Standing.REJECTED
+
+
+def test_what_a_revoked_key_signed_covers_nothing_that_is_appended(open_history: Open) -> None:
+    """Story: the key of all entries is revoked, and somebody appends a row to them. The first
+    sign-off with the next key covers it, and it does not count."""
+    history = open_history()
+    sign(history, "squares-a", [HELD], "e1", Decision.REJECT, "Kurt")
+    sign(history, "squares-b", [HELD], "e2", Decision.ACCEPT, "Grace Hopper")
+    _drop_triggers(history)
+    with history.session() as session:
+        session.execute(sa.text("update signoffs set envelope = null where number = 2"))
     revoke(history.settings, OWN, "copied")
-    told = unanchored(history, read_keyring(history.settings))
-    assert [one.number for one in told] == [1, 2] and "was revoked on" in told[1].says
+    sign(history, "squares-c", [HELD], "e3", Decision.REJECT, "Kurt")
+    unanchored = read_chain(history).unanchored
+    assert [entry.number for entry in unanchored] == [1, 2]
+    assert "was revoked on" in unanchored[0].says
+    assert standing(of(history, "squares-b"), "e2", TODAY) is Standing.NOT_VOUCHED
 
 
 def _drop_triggers(history: History) -> None:
@@ -273,8 +293,151 @@ def test_an_acceptance_names_its_waivers(open_history: Open) -> None:
     history = open_history()
     reason = {"kind": "duplicate", "until": LATER, "comment": "known"}
     sign(history, "a", [TWICE], "e1", Decision.WAIVE, "Grace Hopper", **reason)  # type: ignore[arg-type]
-    assert standing_text(signoffs(history, "a"), "e1", TODAY) == "not signed"
+    assert standing_text(of(history, "a"), "e1", TODAY) == "not signed"
     sign(history, "a", [TWICE], "e1", Decision.ACCEPT, "Grace Hopper")
-    assert standing_text(signoffs(history, "a"), "e1", TODAY) == "accepted with 1 waiver"
+    assert standing_text(of(history, "a"), "e1", TODAY) == "accepted with 1 waiver"
     sign(history, "b", [HELD], "e2", Decision.ACCEPT, "Grace Hopper")
-    assert standing_text(signoffs(history, "b"), "e2", TODAY) == "accepted"
+    assert standing_text(of(history, "b"), "e2", TODAY) == "accepted"
+
+
+def enter_row(history: History, **fields: object) -> Signoff:
+    """Append a row after the last one, as somebody with the database's password does: its hash is
+    right, and nobody signed it."""
+    last = signoffs(history)[-1]
+    forged = replace(last, number=last.number + 1, previous=last.hash, envelope=None, **fields)  # type: ignore[arg-type]
+    forged = replace(forged, identity=None)
+    forged = replace(forged, hash=forged.hashed())
+    row = asdict(forged)
+    names = ", ".join(row)
+    values = ", ".join(f":{name}" for name in row)
+    with history.session() as session:
+        session.execute(
+            sa.text(f"insert into signoffs({names}) values({values})"),
+            {
+                **row,
+                "made_at": forged.made_at.isoformat(" "),
+                "until": forged.until and forged.until.isoformat(),
+            },
+        )
+    return forged
+
+
+def test_an_appended_acceptance_is_not_vouched_for(open_history: Open) -> None:
+    """Story: Kurt rejects a run. Somebody with the database's password appends an acceptance in
+    Grace's name, and another one for a run that nobody signed. Neither counts, nor hides behind
+    the next genuine sign-off of another run. Once Kurt decides again, his word counts."""
+    history = open_history()
+    sign(history, "squares-a", [HELD], "e1", Decision.REJECT, "Kurt Gödel")
+    sign(history, "squares-c", [HELD], "e3", Decision.ACCEPT, "Kurt Gödel")
+    enter_row(history, run="squares-a", name="Grace Hopper", decision=Decision.ACCEPT)
+    enter_row(history, run="squares-b", evidence="e2", decision=Decision.ACCEPT)
+    for _ in range(2):
+        assert standing_text(of(history, "squares-a"), "e1", TODAY) == "not vouched for"
+        assert standing_text(of(history, "squares-b"), "e2", TODAY) == "not vouched for"
+        assert standing(of(history, "squares-c"), "e3", TODAY) is Standing.ACCEPTED
+        sign(history, "squares-c", [HELD], "e3", Decision.ACCEPT, "Kurt Gödel")
+    sign(history, "squares-a", [HELD], "e1", Decision.REJECT, "Kurt Gödel")
+    assert standing(of(history, "squares-a"), "e1", TODAY) is Standing.REJECTED
+    assert set(of(history, "squares-a").doubts) == {3}
+
+
+def test_an_appended_waiver_waives_nothing(open_history: Open) -> None:
+    """Story: a waiver in Grace's name is appended, which nobody signed. The verdict is not
+    accepted on it; and when it joins a genuine acceptance, that is not vouched for."""
+    history = open_history()
+    waived = {"kind": "duplicate", "until": LATER, "comment": "known"}
+    sign(history, "squares-a", [TWICE], "e1", Decision.REJECT, "Kurt Gödel")
+    enter_row(history, decision=Decision.WAIVE, **waived)
+    with pytest.raises(UsageError, match=r"waiver of entry 2 does not count\. Nobody vouches"):
+        sign(history, "squares-a", [TWICE], "e1", Decision.ACCEPT, "Kurt Gödel")
+    sign(history, "squares-a", [TWICE], "e1", Decision.WAIVE, "Kurt Gödel", **waived)  # type: ignore[arg-type]
+    sign(history, "squares-a", [TWICE], "e1", Decision.ACCEPT, "Kurt Gödel")
+    assert standing_text(of(history, "squares-a"), "e1", TODAY) == "accepted with 1 waiver"
+    enter_row(history, decision=Decision.WAIVE, kind="gap", until=LATER)
+    assert standing(of(history, "squares-a"), "e1", TODAY) is Standing.NOT_VOUCHED
+
+
+def test_an_acceptance_is_of_the_verdict_that_is_shown(open_history: Open) -> None:
+    """Story: the history says VIOLATED of a run whose acceptance says HOLDS, or the other way
+    round. Neither is shown as accepted. A rejection stays one."""
+    history = open_history()
+    sign(history, "squares-a", [HELD], "e1", Decision.ACCEPT, "Grace Hopper")
+    standings = [standing(of(history, "squares-a", word), "e1", TODAY) for word in Outcome]
+    assert standings.count(Standing.OTHER) == 2
+    assert standing(of(history, "squares-a", "HOLDS"), "e1", TODAY) is Standing.ACCEPTED
+    sign(history, "squares-a", [HELD], "e1", Decision.REJECT, "Kurt Gödel")
+    assert standing(of(history, "squares-a", "VIOLATED"), "e1", TODAY) is Standing.REJECTED
+
+
+@pytest.mark.parametrize("how", ["changed", "removed", "newest removed"])
+def test_no_sign_off_counts_in_a_damaged_chain(how: str, open_history: Open) -> None:
+    """Story: an entry is changed or removed. It may have been the rejection of any run, so none is
+    shown as accepted. A run without sign-offs stays unsigned."""
+    history = open_history()
+    for decision in (Decision.ACCEPT, Decision.REJECT, Decision.REJECT):
+        sign(history, "squares-a", [HELD], "e1", decision, "Kurt Gödel")
+    sign(history, "squares-b", [HELD], "e2", Decision.ACCEPT, "Kurt Gödel")
+    assert standing(of(history, "squares-b"), "e2", TODAY) is Standing.ACCEPTED
+    statement = {
+        "changed": "update signoffs set decision = 'accept' where number = 3",
+        "removed": "delete from signoffs where number = 3",
+        "newest removed": "delete from signoffs where number > 1",
+    }[how]
+    _drop_triggers(history)
+    with history.session() as session:
+        session.execute(sa.text(statement))
+    assert standing(of(history, "squares-a"), "e1", TODAY) is Standing.NOT_VOUCHED
+    expected = Standing.NONE if how == "newest removed" else Standing.NOT_VOUCHED
+    assert standing(of(history, "squares-b"), "e2", TODAY) is expected
+    assert standing(of(history, "squares-c"), None, TODAY) is Standing.NONE
+
+
+def test_a_run_is_signed_again_after_a_key_was_revoked(open_history: Open) -> None:
+    """Story: the key was copied, so it is revoked. What it accepted is not vouched for, until
+    somebody signs again with the next key; a waiver by the old key needs another one."""
+    history = open_history()
+    waived = {"kind": "duplicate", "until": LATER, "comment": "known"}
+    sign(history, "squares-a", [TWICE], "e1", Decision.WAIVE, "Grace Hopper", **waived)  # type: ignore[arg-type]
+    sign(history, "squares-a", [TWICE], "e1", Decision.ACCEPT, "Grace Hopper")
+    revoke(history.settings, OWN, "copied")
+    assert standing(of(history, "squares-a"), "e1", TODAY) is Standing.NOT_VOUCHED
+    with pytest.raises(UsageError, match=r"waiver of entry 1 does not count.*revoked"):
+        sign(history, "squares-a", [TWICE], "e1", Decision.ACCEPT, "Grace Hopper")
+    sign(history, "squares-a", [TWICE], "e1", Decision.WAIVE, "Grace Hopper", **waived)  # type: ignore[arg-type]
+    sign(history, "squares-a", [TWICE], "e1", Decision.ACCEPT, "Grace Hopper")
+    assert standing_text(of(history, "squares-a"), "e1", TODAY) == "accepted with 1 waiver"
+
+
+def test_a_signature_is_verified_once(open_history: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: a page lists many runs and is drawn often. Each signature is verified at the first
+    look alone, and what is remembered is bounded."""
+    history = open_history()
+    for number in range(4):
+        sign(history, f"squares-{number}", [HELD], "e1", Decision.REJECT, "Grace Hopper")
+    parsed: list[bytes] = []
+
+    def counted(text: bytes) -> Envelope:
+        parsed.append(text)
+        return parse_envelope(text)
+
+    monkeypatch.setattr(anchor, "parse_envelope", counted)
+    chains = [read_chain(history) for _ in range(3)]
+    assert len(parsed) == 4 and [chain.unanchored for chain in chains] == [(), (), ()]
+    monkeypatch.setattr(anchor, "ENVELOPES_REMEMBERED", 2)
+    sign(history, "squares-4", [HELD], "e1", Decision.REJECT, "Grace Hopper")
+    assert read_chain(history).doubts == {} and len(anchor._proofs) == 2
+
+
+def test_only_the_chain_reads_the_rows() -> None:
+    """Story: somebody writes another page about sign-offs. It cannot take them as the database has
+    them: nothing but signoff.py does."""
+    readers = [
+        str(path.relative_to(ROOT))
+        for package in ("app", "backend")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.ImportFrom) and (node.module or "").endswith("history.signoff"))
+        for alias in node.names
+        if alias.name in ("signoffs", "Signoff", "_SignoffRow")
+    ]
+    assert set(readers) <= {"app/verdict/signoff_form.py"}

@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
+from topicproof.backend.contracts.contract import question_of, read_contract
 from topicproof.backend.errors import ContractError
-from topicproof.backend.judging.contract import question_of, read_contract
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.judging.selftest import self_test
 from topicproof.backend.kafka.client_configs import transactional_producer_config
@@ -56,14 +56,14 @@ def test_a_contract_judges_topics_of_another_program(
         " sink: {header: order}}\nvalue: get_json_object(value, '$.price')\norder: none\ngroup:"
         " totals-app\nwarn: {aborted_share: 0.2}\n"
     )
-    contract, fields = read_contract(path)
+    contract = read_contract(path)
     with pytest.raises(
         ContractError, match=r"line 6: group: group totals-app has committed no offset of"
     ):
-        question_of(contract, fields, cluster)
+        question_of(contract, cluster)
     cluster.commit_offsets("totals-app", source, {0: INPUTS})
     report = judge_topics(
-        spark, Address(bootstrap), question_of(contract, fields, cluster), tmp_path / "first"
+        spark, Sides(Address(bootstrap)), question_of(contract, cluster), tmp_path / "first"
     )
     assert report.verdict is Outcome.HOLDS, report.why
     assert {check.kind: check.records for check in report.checked}["wrong_value"] == INPUTS
@@ -78,9 +78,12 @@ def test_a_contract_judges_topics_of_another_program(
     path.write_text(
         path.read_text().replace(f"{{topic: {sink}}}", f"{{topics: [{sink}, {beside}]}}")
     )
-    contract, fields = read_contract(path)
+    contract = read_contract(path)
     report = judge_topics(
-        spark, Address(bootstrap), question_of(contract, fields, cluster), tmp_path / "second"
+        spark,
+        Sides(Address(bootstrap)),
+        question_of(contract, cluster),
+        tmp_path / "second",
     )
     assert {
         one.kind: one.primary for one in report.findings if one.outcome is Outcome.VIOLATED
@@ -89,4 +92,4 @@ def test_a_contract_judges_topics_of_another_program(
 
     path.write_text(path.read_text().replace(sink, f"{sink}-gone"))
     with pytest.raises(ContractError, match=r"line 2: sink.topics: .*-gone"):
-        question_of(*read_contract(path), cluster)
+        question_of(read_contract(path), cluster)

@@ -14,13 +14,13 @@ from pyspark.sql import SparkSession
 from tests.backend.formats import records
 from tests.registry import Door, door
 from topicproof.backend.address import Address, Sides
+from topicproof.backend.contracts.contract import make_contract, question_of
+from topicproof.backend.contracts.draft import draft
 from topicproof.backend.evidence.copy import copy_evidence
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
-from topicproof.backend.formats.formats import Formats
-from topicproof.backend.judging.contract import make_contract, question_of
-from topicproof.backend.judging.contract_draft import draft
-from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.formats.formats import Formats, SideFormats
+from topicproof.backend.judging.judge import JudgeOptions, judge_topics
 from topicproof.backend.judging.selftest import self_test
 from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.backend.kafka.cluster import Cluster
@@ -74,14 +74,10 @@ def judged(
 ) -> Report:
     """`apart`: the registry is the source's alone, as with two clusters."""
     address = Address(bootstrap)
-    question = question_of(make_contract(dict(fields)), dict(fields), Cluster(address))
+    question = question_of(make_contract(dict(fields)), Cluster(address))
     formats = Formats(RegistryFacts(registry.url))
-    of_sides = (Formats(), formats) if apart else (formats, None)
-    report = judge_topics(
-        *(spark, address, question, folder),
-        formats=of_sides[0],
-        source_formats=of_sides[1],
-    )
+    of_sides = SideFormats(Formats(), formats) if apart else SideFormats(formats)
+    report = judge_topics(spark, Sides(address), question, folder, JudgeOptions(formats=of_sides))
     formats.close()
     return report
 

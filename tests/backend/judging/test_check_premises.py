@@ -12,8 +12,8 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from topicproof.backend.address import Address
-from topicproof.backend.judging.contract import make_contract, question_of
+from topicproof.backend.address import Address, Sides
+from topicproof.backend.contracts.contract import make_contract, question_of
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.client_configs import (
     admin_config,
@@ -52,9 +52,9 @@ def check(spark: SparkSession, bootstrap: str, folder: Path, **terms: Any) -> li
     contract = make_contract(
         {"identity": "key", "require": ["duplicate", "gap", "order", "phantom"], **terms}
     )
-    questions = [question_of(one, terms, Cluster(Address(bootstrap))) for one in contract.each()]
+    questions = [question_of(one, Cluster(Address(bootstrap))) for one in contract.each()]
     return [
-        judge_topics(spark, Address(bootstrap), one, folder / f"{n}")
+        judge_topics(spark, Sides(Address(bootstrap)), one, folder / f"{n}")
         for n, one in enumerate(questions)
     ]
 

@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 
 from tests.backend.judging.test_check_premises import check, write
 from topicproof.backend.address import Address
+from topicproof.backend.contracts.sample import newest
 from topicproof.backend.errors import RecordTooLarge
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging import log_scan
-from topicproof.backend.judging.sample import newest
 from topicproof.backend.kafka.browse.records import read_window
 from topicproof.backend.kafka.browse.search import RecordQuery, Stop, search
 from topicproof.backend.kafka.client_configs import idempotent_producer_config

@@ -3,6 +3,7 @@ before KIP-890."""
 
 from __future__ import annotations
 
+import random
 import time
 
 from kafka.protocol.producer import ProduceRequest
@@ -13,28 +14,35 @@ from tests.conftest import wait_until
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.log.rawlog import connect
 
-GHOST = 987_654
-"""A producer id that no coordinator ever gave to anybody."""
 NOT_VERIFIED = 49
 """The broker's error code for a late write that its coordinator does not know
 (INVALID_PRODUCER_ID_MAPPING)."""
 
 
+def ghost() -> int:
+    """A producer id that no coordinator ever gave to anybody. Another one each time: what two tests
+    leave in one broker is not the transaction of one producer."""
+    return random.randrange(10**12, 10**15)
+
+
 def hang(
-    bootstrap: str, topic: str, producer_id: int = GHOST, epoch: int = 0, sequence: int = 0
-) -> None:
-    """Open a transaction in partition 0 that nothing will end, with one record."""
+    bootstrap: str, topic: str, producer_id: int | None = None, epoch: int = 0, sequence: int = 0
+) -> int:
+    """Open a transaction in partition 0 that nothing will end, with one record, and return the
+    producer id that wrote it: without one, that of a `ghost`."""
+    writer_id = ghost() if producer_id is None else producer_id
     with broker_setting(bootstrap, "transaction.partition.verification.enable", "false"):
         # The broker hears of its new setting a moment later.
         wait_until(
-            lambda: append_late(bootstrap, topic, producer_id, epoch, sequence) == 0,
+            lambda: append_late(bootstrap, topic, writer_id, epoch, sequence) == 0,
             10,
             "a broker without verification",
         )
+    return writer_id
 
 
 def append_late(
-    bootstrap: str, topic: str, producer_id: int = GHOST, epoch: int = 0, sequence: int = 0
+    bootstrap: str, topic: str, producer_id: int, epoch: int = 0, sequence: int = 0
 ) -> int:
     """Produce one transactional record to partition 0 behind the coordinator's back; the broker's
     error code."""

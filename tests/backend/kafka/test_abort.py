@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.backend.kafka.hanging import GHOST, hang
-from tests.backend.kafka.topics import Writer, ask, delivered
+from tests.backend.kafka.hanging import hang
+from tests.backend.kafka.topics import Writer, delivered, look
 from tests.test_cli import call
 from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
@@ -31,20 +31,20 @@ def test_a_hanging_transaction_is_aborted_and_its_partition_flows_again(
     """A late write hangs, and two records wait behind it. The plan says what goes; the marker lets
     them through."""
     topic = new_topic()
-    hang(bootstrap, topic)
+    producer_id = hang(bootstrap, topic)
     Writer(bootstrap, topic).write("n2")
     plan = plan_abort(Address(bootstrap), topic, 0, 0)
     assert (plan.found.records, plan.last_offset, plan.released, plan.next_stable) == (1, 0, 2, 3)
     assert (
         re.search(r"1 record \(\d+ bytes as stored\) at offsets 0 to 0", plan.lost)
-        and str(GHOST) in plan.lost
+        and str(producer_id) in plan.lost
     )
     assert "moves from 0 to 3 or beyond; 2 records of other producers wait behind it" in plan.gained
     assert fetch_bounds(Address(bootstrap), topic).partitions == (PartitionBounds(0, 0, 0, 3),), (
         "a plan changes nothing"
     )
     assert abort(Address(bootstrap), plan) == PartitionBounds(0, 0, 4, 4)
-    assert ask(Address(bootstrap), open_transactions, topic) == ()
+    assert look(Address(bootstrap), open_transactions, topic) == ()
     assert sorted(
         delivered(bootstrap, fetch_bounds(Address(bootstrap), topic), READ_COMMITTED)
     ) == [
@@ -66,7 +66,7 @@ def test_a_late_write_of_a_producer_that_goes_on_is_aborted(
     topic = new_topic()
     writer = Writer(bootstrap, topic)
     writer.write("A2 A+")
-    (of_a,) = ask(Address(bootstrap), topic_producers, topic).to_dict("records")
+    (of_a,) = look(Address(bootstrap), topic_producers, topic).to_dict("records")
     hang(bootstrap, topic, of_a["producer_id"], of_a["producer_epoch"], of_a["last_sequence"] + 1)
     plan = plan_abort(Address(bootstrap), topic, 0, producer_id=of_a["producer_id"])
     assert f"transactional id {writer.transactional_id('A')}" in plan.lost
@@ -87,7 +87,7 @@ def test_an_ordinary_open_transaction_is_left_alone_unless_told(
     plan = plan_abort(Address(bootstrap), topic, 0, 0, open_too=True)
     assert "on all its partitions, and its producer is fenced" in plan.means
     assert abort(Address(bootstrap), plan).lso == 4
-    assert ask(Address(bootstrap), open_transactions, topic) == ()
+    assert look(Address(bootstrap), open_transactions, topic) == ()
     with pytest.raises(KafkaException):
         writer.write("A+")
 
@@ -117,7 +117,7 @@ def test_a_decided_transaction_is_never_torn(
         0, 7, 0, 0, 0, "payments", "PrepareCommit", 90_000, 60_000, 1, 1, False
     )
     monkeypatch.setattr(
-        "topicproof.backend.kafka.coordination.abort.open_transactions", lambda *_: (decided,)
+        "topicproof.backend.kafka.coordination.abort.open_transactions", lambda *_, **__: (decided,)
     )
     with pytest.raises(UsageError, match=r"payments is already decided \(PrepareCommit\)"):
         plan_abort(Address(bootstrap), new_topic(), 0, 0, open_too=True)
@@ -129,7 +129,7 @@ def test_the_command_is_a_dry_run_until_told(
     """An operator asks first, and then says --yes. The first call changes nothing and says how to
     continue."""
     topic = new_topic()
-    hang(bootstrap, topic)
+    producer_id = hang(bootstrap, topic)
     asked = ["abort", topic, "0", "0", "--bootstrap", bootstrap]
     assert call(*asked) == 0
     told = capsys.readouterr().out
@@ -143,7 +143,7 @@ def test_the_command_is_a_dry_run_until_told(
     assert (answer["done"], answer["after"]["lso"], answer["found"]["producer_id"]) == (
         True,
         2,
-        GHOST,
+        producer_id,
     )
     assert call(*asked, "--yes") == 64
     assert "None is open there." in capsys.readouterr().err

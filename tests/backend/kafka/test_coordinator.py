@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin._transactions import TransactionDescription, TransactionState
 
-from tests.backend.kafka.hanging import GHOST, NOT_VERIFIED, append_late, hang
-from tests.backend.kafka.topics import Writer, ask
+from tests.backend.kafka.hanging import NOT_VERIFIED, append_late, ghost, hang
+from tests.backend.kafka.topics import Writer, ask, look
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
@@ -19,6 +21,7 @@ from topicproof.backend.kafka.coordination.coordinator import open_transactions,
 from topicproof.backend.kafka.coordination.transaction_state import StateEntry
 from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
+from topicproof.backend.kafka.look import IDS, OPEN_TRANSACTIONS, PRODUCERS, LookBudget, LookLimits
 from topicproof.validators.coordinator import CLEANUP_MS, STUCK_MS, OpenTransaction
 from topicproof.validators.finding import PartitionBounds
 
@@ -34,7 +37,7 @@ def test_an_open_transaction_is_named_with_what_it_withholds(
     writer = Writer(bootstrap, topic)
     writer.write("A1 A+ B2 n3 A1 A+")
     writer.write("A5 A+", partition=1)
-    (found,) = ask(Address(bootstrap), open_transactions, topic)
+    (found,) = look(Address(bootstrap), open_transactions, topic)
     assert (found.partition, found.start_offset, found.withheld, found.hanging) == (0, 2, 6, False)
     assert found.records == 2 and not found.overdue and not found.stuck
     assert found.transactional_id == writer.transactional_id("B")
@@ -47,9 +50,76 @@ def test_an_open_transaction_is_named_with_what_it_withholds(
     )
     bounds = fetch_bounds(Address(bootstrap), topic)
     ranges = fate_ranges(scan(Address(bootstrap), topic, bounds), bounds)
-    assert ask(Address(bootstrap), open_transactions, topic, bounds, ranges)[0].withheld == 6
+    assert look(Address(bootstrap), open_transactions, topic, bounds, ranges)[0].withheld == 6
     writer.write("B-")
-    assert ask(Address(bootstrap), open_transactions, topic) == ()
+    assert look(Address(bootstrap), open_transactions, topic) == ()
+
+
+def test_of_many_open_transactions_the_oldest_of_each_partition_are_looked_at(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """Story: somebody opens transactions by the thousand. The one that holds the last stable offset
+    of a partition is never left out for them, not even on the last of many topics, and what is left
+    out is said."""
+    topic = new_topic(partitions=2)
+    writer = Writer(bootstrap, topic)
+    writer.write("A1 B1 C1")
+    writer.write("D1", partition=1)
+    budget = LookBudget(LookLimits(transactions=3), transactions=3)
+    found = ask(Address(bootstrap), open_transactions, topic, budget=budget)
+    assert [(each.partition, each.start_offset) for each in found] == [(0, 0), (1, 0)]
+    assert budget.note.startswith("Left out here: 2 open transactions. One look")
+    spent = LookBudget(LookLimits(seconds=-1))
+    assert ask(Address(bootstrap), open_transactions, topic, budget=spent) == ()
+    assert spent.left_out[OPEN_TRANSACTIONS] == 4
+
+
+def test_of_many_producers_the_latest_are_listed() -> None:
+    """Story: a client takes 100,000 producer ids, each for one batch. A leader remembers each for a
+    day, and the page listed all of them, with the ids of the whole cluster."""
+    many = 100_000
+    producers = [
+        SimpleNamespace(
+            producer_id=number,
+            producer_epoch=0,
+            last_sequence=0,
+            last_timestamp=number,
+            coordinator_epoch=0,
+            current_transaction_start_offset=-1,
+        )
+        for number in range(many)
+    ]
+    asked: list[list[int]] = []
+
+    def listed(producer_id_filters: list[int]) -> dict[int, list[Any]]:
+        asked.append(producer_id_filters)
+        return {
+            0: [
+                SimpleNamespace(
+                    producer_id=number,
+                    transactional_id="x" * 30_000,
+                    state=SimpleNamespace(value="Empty"),
+                )
+                for number in producer_id_filters
+            ]
+        }
+
+    kafka: Any = SimpleNamespace(
+        leaders=lambda _: {0: 0},
+        with_retries=lambda request: request(),
+        admin=SimpleNamespace(
+            describe_producers=lambda places: {
+                places[0]: SimpleNamespace(active_producers=producers)
+            },
+            list_transactions=listed,
+        ),
+    )
+    budget = LookBudget(LookLimits(size=40_000_000))
+    rows = topic_producers(kafka, "t", budget=budget)
+    most = budget.limits.producers
+    assert sorted(rows["producer_id"]) == list(range(many - most, many))
+    assert max(map(len, asked)) <= 1_000 and rows["transactional_id"].notna().sum() == 2_000
+    assert (budget.left_out[PRODUCERS], budget.left_out[IDS]) == (many - most, most - 2_000)
 
 
 def test_one_transaction_open_on_two_partitions_is_told_for_each(
@@ -61,7 +131,7 @@ def test_one_transaction_open_on_two_partitions_is_told_for_each(
     writer = Writer(bootstrap, topic)
     writer.write("A1")
     writer.write("B1 A2", partition=1)
-    found = ask(Address(bootstrap), open_transactions, topic)
+    found = look(Address(bootstrap), open_transactions, topic)
     assert [(each.partition, each.start_offset, each.withheld) for each in found] == [
         (0, 0, 1),
         (1, 0, 3),
@@ -80,21 +150,23 @@ def test_a_hanging_transaction_is_found_from_its_partition(
     and the answer says so."""
     topic = new_topic()
     wait_until(
-        lambda: append_late(bootstrap, topic) == NOT_VERIFIED, 10, "the refusal of today's brokers"
+        lambda: append_late(bootstrap, topic, ghost()) == NOT_VERIFIED,
+        10,
+        "the refusal of today's brokers",
     )
-    hang(bootstrap, topic)
+    producer_id = hang(bootstrap, topic)
     Writer(bootstrap, topic).write("n2")
     assert fetch_bounds(Address(bootstrap), topic).partitions == (PartitionBounds(0, 0, 0, 3),)
-    (found,) = ask(Address(bootstrap), open_transactions, topic)
+    (found,) = look(Address(bootstrap), open_transactions, topic)
     assert found.hanging
     assert (found.producer_id, found.start_offset, found.records, found.withheld) == (
-        GHOST,
+        producer_id,
         0,
         1,
         3,
     )
     assert (found.transactional_id, found.state, found.timeout_ms) == (None, None, None)
-    assert found.why.startswith(f"Hanging: producer {GHOST} last wrote")
+    assert found.why.startswith(f"Hanging: producer {producer_id} last wrote")
     assert (
         "withholds 3 records of partition 0 from offset 0 on until an operator aborts it"
         in found.why
@@ -109,9 +181,9 @@ def test_a_late_write_after_the_commit_hangs_under_its_producers_name(
     topic = new_topic()
     writer = Writer(bootstrap, topic)
     writer.write("A2 A+")
-    (of_a,) = ask(Address(bootstrap), topic_producers, topic).to_dict("records")
+    (of_a,) = look(Address(bootstrap), topic_producers, topic).to_dict("records")
     hang(bootstrap, topic, of_a["producer_id"], of_a["producer_epoch"], of_a["last_sequence"] + 1)
-    (found,) = ask(Address(bootstrap), open_transactions, topic)
+    (found,) = look(Address(bootstrap), open_transactions, topic)
     assert (found.hanging, found.start_offset, found.transactional_id) == (
         True,
         3,
@@ -166,7 +238,7 @@ def test_a_decision_is_as_old_as_the_coordinators_log_says(
     writer.write("A1")
     now_ms = int(time.time() * 1000)
     name, place = writer.transactional_id("A"), frozenset({(topic, 0)})
-    (of_a,) = ask(Address(bootstrap), topic_producers, topic).to_dict("records")
+    (of_a,) = look(Address(bootstrap), topic_producers, topic).to_dict("records")
     decided = StateEntry(
         name,
         of_a["producer_id"],
@@ -192,9 +264,9 @@ def test_a_decision_is_as_old_as_the_coordinators_log_says(
     # played.
     monkeypatch.setattr(KafkaAdminClient, "describe_transactions", lambda *_: {name: told})
     monkeypatch.setattr(
-        "topicproof.backend.kafka.coordination.coordinator.read_states", lambda *_: (decided,)
+        "topicproof.backend.kafka.coordination.coordinator.read_states", lambda *_, **__: (decided,)
     )
-    (found,) = ask(Address(bootstrap), open_transactions, topic)
+    (found,) = look(Address(bootstrap), open_transactions, topic)
     assert (found.stuck, found.overdue, found.hanging) == (stuck, False, False)
     assert found.decided_ms is not None and found.decided_ms >= decided_ms
     assert found.why.startswith(f"Stuck: {name} (PrepareCommit)") == stuck
@@ -206,7 +278,7 @@ def test_producers_of_a_topic(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic()
     writer = Writer(bootstrap, topic)
     writer.write("A1 A+ B1 n1")
-    found = ask(Address(bootstrap), topic_producers, topic)
+    found = look(Address(bootstrap), topic_producers, topic)
     states = dict(zip(found["transactional_id"], found["state"], strict=True))
     assert states == {
         writer.transactional_id("A"): "CompleteCommit",
@@ -220,7 +292,7 @@ def test_an_untouched_topic_has_neither(bootstrap: str, new_topic: NewTopic) -> 
     """Nobody ever wrote here. Both answers are empty tables, and a missing topic is still an
     error."""
     topic = new_topic(partitions=2)
-    assert ask(Address(bootstrap), open_transactions, topic) == ()
-    assert ask(Address(bootstrap), topic_producers, topic).empty
+    assert look(Address(bootstrap), open_transactions, topic) == ()
+    assert look(Address(bootstrap), topic_producers, topic).empty
     with pytest.raises(TopicError):
-        ask(Address(bootstrap), topic_producers, "no-such-topic")
+        look(Address(bootstrap), topic_producers, "no-such-topic")

@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.backend.kafka.topics import FATE_LETTERS, model
 from topicproof.backend.kafka.log.batches import SCHEMA

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zlib
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from topicproof.backend.errors import RecordTooLarge
+from topicproof.backend.kafka.log import inflation
 from topicproof.backend.kafka.log.batches import COMPRESSIONS, HEADER, ROW
 from topicproof.backend.kafka.log.inflation import (
     BATCH_BYTES_MAX,
@@ -183,3 +186,34 @@ def test_fewer_records_are_polled_where_they_may_be_all_headers() -> None:
     assert polled(1_000_000, 5_000) == POLLED_RECORDS
     assert polled(16_384, 10) == POLLED_RECORDS
     assert polled_records(pa.table({"inflated": pa.array([], "int64"), "count": []})) == 500
+
+
+@pytest.mark.parametrize("size", [1, 5_000])
+def test_many_members_of_gzip_take_time_in_proportion(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Story: each byte of a record is a member of its own, which Java reads. What is left behind
+    a member is not copied again and again: twice as many members are twice as much."""
+    fed = 0
+
+    class Counting:
+        def __init__(self, bits: int) -> None:
+            self._member = zlib.decompressobj(bits)
+
+        def decompress(self, data: memoryview, most: int) -> bytes:
+            nonlocal fed
+            fed += len(data)
+            return self._member.decompress(data, most)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._member, name)
+
+    counting = SimpleNamespace(decompressobj=Counting, MAX_WBITS=zlib.MAX_WBITS, error=zlib.error)
+    monkeypatch.setattr(inflation, "zlib", counting)
+    totals = []
+    for members in (1_000, 2_000):
+        fed = 0
+        stored = gzip.compress(bytes(size)) * members
+        assert inflation.counted_size(memoryview(stored), 1) == size * members
+        totals.append(fed)
+    assert totals[1] <= 2.2 * totals[0]

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from kafka.errors import ClusterAuthorizationFailedError
 
-from tests.backend.kafka.hanging import GHOST, hang
+from tests.backend.kafka.hanging import hang
 from tests.backend.kafka.topics import Writer
 from topicproof.backend.address import Address
 from topicproof.backend.commands.show_topic import print_topic
@@ -97,7 +97,7 @@ def test_everything_fits_on_a_terminal(bootstrap: str, new_topic: NewTopic, widt
     writer = Writer(bootstrap, topic)
     writer.write("A3 A+ B2 B- n1")
     writer.write("A1 A+ C2", partition=1)
-    hang(bootstrap, topic)
+    producer_id = hang(bootstrap, topic)
     consumer = Consumer(consumer_config(Address(bootstrap), f"{topic}-group", READ_COMMITTED))
     consumer.commit(offsets=[TopicPartition(topic, 0, 8)], asynchronous=False)
     consumer.close()
@@ -107,10 +107,11 @@ def test_everything_fits_on_a_terminal(bootstrap: str, new_topic: NewTopic, widt
     text = " ".join(said.getvalue().split())
     assert max(map(len, said.getvalue().splitlines())) <= width
     assert "1 aborted (2 records; 1 declared), 2 open" in text
-    assert f"Hanging: producer {GHOST} last wrote" in text
+    assert f"Hanging: producer {producer_id} last wrote" in text
     assert f"Dry run of the abort: topicproof abort {topic} 0 8 --cluster west" in text
     assert (
-        f"the hanging transaction of producer {GHOST} from offset 8 on withholds 1 record" in text
+        f"the hanging transaction of producer {producer_id} from offset 8 on withholds 1 record"
+        in text
     )
 
 
@@ -135,7 +136,7 @@ def test_what_the_cluster_does_not_answer_is_listed(
     """The user may read the topic, but not list groups. The view says so instead of showing no
     lag."""
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise ClusterAuthorizationFailedError
 
     monkeypatch.setattr(inspection, "group_lags", refuse)

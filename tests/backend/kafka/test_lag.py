@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tests.backend.kafka.members import member
 from tests.backend.kafka.test_fates import log
-from tests.backend.kafka.topics import Writer, ask, delete_below, delivered
+from tests.backend.kafka.topics import Writer, delete_below, delivered, look
 from topicproof.backend.address import Address
 from topicproof.backend.commands.show_topic import print_topic
 from topicproof.backend.commands.terminal import Terminal
@@ -22,7 +22,12 @@ from topicproof.backend.kafka.client_configs import (
     consumer_config,
 )
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
-from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags, partition_lag
+from topicproof.backend.kafka.coordination.lag import (
+    GroupLag,
+    group_lags,
+    partition_lag,
+    records_of,
+)
 from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
 from topicproof.validators.finding import Bounds
@@ -40,7 +45,7 @@ def lags(bootstrap: str, topic: str) -> tuple[Bounds, dict[str, GroupLag]]:
     bounds = fetch_bounds(Address(bootstrap), topic)
     ranges = fate_ranges(scan(Address(bootstrap), topic, bounds), bounds)
     return bounds, {
-        lag.group: lag for lag in ask(Address(bootstrap), group_lags, topic, bounds, ranges)
+        lag.group: lag for lag in look(Address(bootstrap), group_lags, topic, bounds, ranges)
     }
 
 
@@ -54,12 +59,13 @@ def test_lag_is_what_a_consumer_would_get(bootstrap: str, new_topic: NewTopic) -
     committed = delivered(bootstrap, bounds, READ_COMMITTED)
     uncommitted = delivered(bootstrap, bounds, READ_UNCOMMITTED)
     (p,) = bounds.partitions
+    records = records_of(ranges, p.partition)
     for at in range(p.hw + 1):
-        lag = partition_lag(p, at, ranges)
+        lag = partition_lag(p, at, records)
         assert lag.visible == sum(offset >= at for _, offset in committed), f"from {at} on"
         assert lag.uncommitted == sum(offset >= at for _, offset in uncommitted), f"from {at} on"
         assert lag.subtraction == p.hw - at and lag.exact
-    assert not partition_lag(p, 0, ranges).stuck and partition_lag(p, p.lso, ranges).stuck
+    assert not partition_lag(p, 0, records).stuck and partition_lag(p, p.lso, records).stuck
 
 
 def test_groups_are_found_and_told_apart(bootstrap: str, new_topic: NewTopic) -> None:
@@ -94,11 +100,12 @@ def test_groups_are_found_and_told_apart(bootstrap: str, new_topic: NewTopic) ->
         "and an open transaction from offset 2 on withholds 3 records."
     )
     assert second.stuck_behind is None, "nobody asked the coordinators"
-    opened = ask(Address(bootstrap), open_transactions, topic)
+    opened = look(Address(bootstrap), open_transactions, topic)
     bounds = fetch_bounds(Address(bootstrap), topic)
     ranges = fate_ranges(scan(Address(bootstrap), topic, bounds), bounds)
     told = {
-        lag.group: lag for lag in ask(Address(bootstrap), group_lags, topic, bounds, ranges, opened)
+        lag.group: lag
+        for lag in look(Address(bootstrap), group_lags, topic, bounds, ranges, opened)
     }
     assert [p.stuck_behind for p in told[stuck].partitions] == [None, writer.transactional_id("C")]
     assert (
@@ -203,5 +210,5 @@ def test_a_thinned_out_batch_is_estimated_and_said_so(
     cannot show which are left."""
     batches, bounds = log("n3/10")
     ranges: pd.DataFrame = fate_ranges(batches, bounds)
-    lag = partition_lag(bounds.partitions[0], committed, ranges)
+    lag = partition_lag(bounds.partitions[0], committed, records_of(ranges, 0))
     assert (lag.visible, lag.exact) == (visible, exact)

@@ -21,11 +21,11 @@ from tests.backend.kafka.test_mirror_offsets import OFFSETS
 from tests.backend.kafka.topics import Writer
 from topicproof.backend import cli
 from topicproof.backend.address import Address
+from topicproof.backend.contracts.contract import make_contract, question_of
 from topicproof.backend.doctor.diagnosis import Health
 from topicproof.backend.doctor.services import rights
 from topicproof.backend.errors import ClusterError, TopicError, TopicproofError, UsageError
 from topicproof.backend.history.store import History
-from topicproof.backend.judging.contract import make_contract, question_of
 from topicproof.backend.kafka.acls import Task
 from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.client_configs import (
@@ -36,6 +36,7 @@ from topicproof.backend.kafka.client_configs import (
 )
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.abort import plan_abort
+from topicproof.backend.kafka.look import LookBudget
 from topicproof.backend.kafka.mirror_offsets import checkpoints
 from topicproof.backend.runs.check import check
 from topicproof.backend.runs.context import make_context
@@ -150,10 +151,12 @@ def test_inspect_needs_what_rights_prints_and_no_more(denying: Denying) -> None:
     consumer.close()
     with pytest.raises(TopicError, match="it lacks Describe on topic seen"):
         inspect_topic(inspector, "seen")
-    assert list(checkpoints(inspector, ["seen"])) == []
+    assert list(checkpoints(inspector, ["seen"], budget=LookBudget())) == []
     wanted = ["--topic", "seen", "--mirror", "east"]
     denying.grant("--for", "inspect", "--principal", "User:inspector", *wanted)
-    ((translated,),) = [each.found for each in checkpoints(inspector, ["seen"])]
+    ((translated,),) = [
+        each.found for each in checkpoints(inspector, ["seen"], budget=LookBudget())
+    ]
     assert (translated.group, translated.source_offset) == ("readers", 725)
     assert _lacking(inspector) == []
     view = inspect_topic(inspector, "seen")
@@ -218,7 +221,7 @@ def test_a_run_and_its_check_need_what_rights_prints(
     (contract,) = make_contract(fields).each()
 
     def judged() -> Report:
-        question = question_of(contract, fields, Cluster(checker))
+        question = question_of(contract, Cluster(checker))
         return check(*there(checker), history, question)
 
     unseen = "There is no topic {} .* that this user may describe it"

@@ -27,12 +27,7 @@ from tests.conftest import wait_until
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.client_configs import READ_COMMITTED, READ_UNCOMMITTED, admin_config
 from topicproof.backend.kafka.log.batches import COMPRESSIONS
-from topicproof.backend.kafka.log.fates import (
-    balance,
-    fate_ranges,
-    total,
-    transactions,
-)
+from topicproof.backend.kafka.log.fates import balance, fate_ranges, total, transactions
 from topicproof.backend.kafka.log.over_partitions import over_partitions
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
 from topicproof.backend.services.jars import BROKER, TOOLS, jar_files

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.backend.kafka.hanging import GHOST, hang
+import pytest
+
+from tests.backend.kafka.hanging import hang
+from tests.backend.kafka.members import member
 from tests.backend.kafka.test_lag import commit, lags
-from tests.backend.kafka.topics import Writer, ask
+from tests.backend.kafka.topics import Writer, ask, look
 from topicproof.app.topic.snapshot import take
 from topicproof.backend.address import Address
+from topicproof.backend.kafka.browse import inspect
+from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.browse.overview import newest_records, overview
 from topicproof.backend.kafka.cluster import COUNTER, Cluster
-from topicproof.backend.kafka.coordination.worst_lag import (
-    bounds_from,
-    offsets_behind,
-    worst_lag,
-)
+from topicproof.backend.kafka.coordination import lag, worst_lag as worst_lag_of
+from topicproof.backend.kafka.coordination.worst_lag import bounds_from, offsets_behind, worst_lag
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
+from topicproof.backend.kafka.look import GROUPS, LookBudget, LookLimits
 from topicproof.validators.finding import Fate
 
 NewTopic = Callable[..., str]
@@ -30,7 +33,7 @@ def test_every_topic_at_a_glance(bootstrap: str, new_topic: NewTopic) -> None:
     writer = Writer(bootstrap, opened)
     writer.write("B2 B- A3 C2 C+")
     writer.write("A1", partition=1)
-    hang(bootstrap, hung)
+    producer_id = hang(bootstrap, hung)
     commit(bootstrap, opened, f"{opened}-group", 0)
     seen = overview(Address(bootstrap))
     assert seen.not_heard == ()
@@ -40,12 +43,18 @@ def test_every_topic_at_a_glance(bootstrap: str, new_topic: NewTopic) -> None:
     assert (found.transactions, found.withheld) == (1, 7)
     assert found.size and topics[empty].size == 0 and topics[empty].behind is None
     assert found.behind and found.behind.group == f"{opened}-group" and found.behind.records == 3
-    mine = [(topic, each) for topic, each in seen.opened if topic in (opened, hung)]
-    assert [(topic, each.hanging, each.withheld) for topic, each in mine] == [
-        (hung, True, 1),
-        (opened, False, 5),
+    mine = [each for each in seen.opened if {*each.topics} & {opened, hung}]
+    assert [(each.topics, each.hanging, each.withheld) for each in mine] == [
+        ((hung,), True, 1),
+        ((opened,), False, 6),
     ]
-    assert mine[0][1].producer_id == GHOST
+    assert mine[0].worst[1].producer_id == producer_id
+    assert "withholds 6 records of 2 partitions" in mine[1].why
+    # The three offsets that the group has left are aborted records and their marker.
+    assert [(each.group, each.topic, each.partitions) for each in found.stuck] == [
+        (f"{opened}-group", opened, (0,))
+    ]
+    assert seen.held_back(mine[1]) == (f"{opened}-group",) and seen.held_back(mine[0]) == ()
     assert seen.withheld >= 8 and seen.withheld_records >= 7
 
 
@@ -73,7 +82,7 @@ def test_the_worst_lag_is_that_of_the_lag_page(bootstrap: str, new_topic: NewTop
     # A run counts its starts by an offset of its journal, which it does not read.
     Cluster(Address(bootstrap)).commit_offsets(f"{other}-run", other, {0: 1}, COUNTER)
     every = {name: fetch_bounds(Address(bootstrap), name) for name in (topic, other)}
-    behind = ask(Address(bootstrap), offsets_behind, every)
+    behind = look(Address(bootstrap), offsets_behind, every)
     assert sorted((lag.group, lag.records) for lag, _part in behind[topic]) == [
         (f"{topic}-all", 112),
         (f"{topic}-half", 12),
@@ -83,3 +92,26 @@ def test_the_worst_lag_is_that_of_the_lag_page(bootstrap: str, new_topic: NewTop
     assert worst is not None and (worst.group, worst.exact) == (f"{other}-all", True)
     assert worst.records == lags(bootstrap, other)[1][worst.group].visible == 30
     assert bounds_from(every[topic], {}).partitions == ()
+
+
+def test_of_many_groups_only_so_many_are_looked_at(
+    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: somebody commits offsets for thousands of groups, none of which has a member, on a
+    topic of many partitions. The group with a member is looked at first, and what was left out is
+    said."""
+    topic = new_topic(partitions=2)
+    Writer(bootstrap, topic).write("n3")
+    for number in range(3):
+        commit(bootstrap, topic, f"a-{topic}-{number}", 0)
+    monkeypatch.setattr(worst_lag_of, "GROUPS_ASKED", 1)
+    monkeypatch.setattr(lag, "PLACES_ASKED", 2)
+    monkeypatch.setattr(inspect, "LookBudget", lambda: LookBudget(LookLimits(entries=2)))
+    budget = LookBudget(LookLimits(entries=1))
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    with member(bootstrap, f"z-{topic}", [topic]):
+        behind = ask(Address(bootstrap), offsets_behind, {topic: bounds}, budget=budget)
+        view = inspect_topic(Address(bootstrap), topic)
+    assert len(behind[topic]) == 1 and budget.left_out[GROUPS] >= 2
+    assert [group.group for group in view.lags] == [f"z-{topic}"]
+    assert any(why.startswith("consumer groups: Left out here") for why in view.not_heard)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 from confluent_kafka import Producer
 
 from tests.backend.kafka.hanging import hang
-from tests.backend.kafka.topics import Writer, ask
+from tests.backend.kafka.topics import Writer, look
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
+from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.client_configs import transactional_producer_config
+from topicproof.backend.kafka.coordination import transaction_state
 from topicproof.backend.kafka.coordination.abort import abort, plan_abort
 from topicproof.backend.kafka.coordination.coordinator import topic_producers
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
@@ -28,13 +31,17 @@ from topicproof.backend.kafka.coordination.transaction_state import (
 )
 from topicproof.backend.kafka.log.fates import transactions
 from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds, scan
-from topicproof.validators.finding import Bounds
+from topicproof.backend.kafka.look import LookBudget
+from topicproof.validators.finding import Bounds, PartitionBounds
 
 NewTopic = Callable[..., str]
 
 
-def states_of(bootstrap: str, names: list[str] | None) -> tuple[StateEntry, ...]:
-    return read_states(Address(bootstrap), fetch_bounds(Address(bootstrap), TOPIC), names)
+def states_of(
+    bootstrap: str, names: list[str] | None, topics: Collection[str] = ()
+) -> tuple[StateEntry, ...]:
+    bounds = fetch_bounds(Address(bootstrap), TOPIC)
+    return read_states(Address(bootstrap), bounds, names, topics, budget=LookBudget())
 
 
 def found_in(bootstrap: str, topic: str) -> tuple[pd.DataFrame, Bounds]:
@@ -58,7 +65,7 @@ def test_the_three_reasons_of_an_abort_are_told_apart(bootstrap: str, new_topic:
         lambda: fetch_bounds(Address(bootstrap), topic).partitions[0].hw == 8, 30, "the abort of C"
     )
     found, _ = found_in(bootstrap, topic)
-    states = states_of(bootstrap, [writer.transactional_id(who) for who in "ABCD"])
+    states = states_of(bootstrap, [writer.transactional_id(who) for who in "ABCD"], [topic])
     names = transactional_ids(states)
     told = dict(
         zip(found["producer_id"].map(names), abort_reasons(topic, found, states), strict=True)
@@ -80,32 +87,36 @@ def test_an_operators_abort_is_told_from_a_producers(bootstrap: str, new_topic: 
     topic = new_topic()
     writer = Writer(bootstrap, topic)
     writer.write("A2 A+")
-    (of_a,) = ask(Address(bootstrap), topic_producers, topic).to_dict("records")
+    (of_a,) = look(Address(bootstrap), topic_producers, topic).to_dict("records")
     hang(bootstrap, topic, of_a["producer_id"], of_a["producer_epoch"], of_a["last_sequence"] + 1)
     abort(Address(bootstrap), plan_abort(Address(bootstrap), topic, 0, 3))
     found, _ = found_in(bootstrap, topic)
-    states = states_of(bootstrap, [writer.transactional_id("A")])
+    states = states_of(bootstrap, [writer.transactional_id("A")], [topic])
     assert abort_reasons(topic, found, states) == [None, "operator"]
 
 
 def test_the_coordinators_log_tells_the_life_of_a_transaction(
     bootstrap: str, new_topic: NewTopic
 ) -> None:
-    """One transaction over two partitions is committed. Its id's entries are in one partition, and
-    in order."""
+    """One transaction over two partitions is committed, and another aborted. Their id's entries
+    are in one partition, and in order."""
     topic = new_topic(partitions=2)
     writer = Writer(bootstrap, topic)
     writer.write("A1")
     writer.write("A1 A+", partition=1)
+    writer.write("A1")
+    writer.write("A1 A-", partition=1)
     name = writer.transactional_id("A")
-    mine = states_of(bootstrap, [name])
-    assert [each.state for each in mine][-2:] == ["PrepareCommit", "CompleteCommit"]
+    mine = states_of(bootstrap, [name], [topic])
+    prepared = [each.state for each in mine if each.state.startswith(("Prepare", "Complete"))]
+    assert prepared == ["PrepareCommit", "CompleteCommit", "PrepareAbort", "CompleteAbort"]
     decided = mine[-2]
     assert decided.partitions == {(topic, 0), (topic, 1)}
+    assert not any(each.partitions for each in states_of(bootstrap, [name], ["another"]))
     assert decided.began_ms <= decided.updated_ms and decided.timeout_ms > 0
-    assert [each for each in states_of(bootstrap, None) if each.transactional_id == name] == list(
-        mine
-    )
+    assert [
+        each for each in states_of(bootstrap, None, [topic]) if each.transactional_id == name
+    ] == list(mine)
     with connect(Address(bootstrap)) as kafka:
         told = kafka.admin.describe_transactions([name])[name]
     assert (told.producer_id, told.producer_epoch) == (
@@ -162,6 +173,52 @@ def test_what_is_not_understood_is_passed_over(key: bytes | None, value: bytes |
     """A deleted id, a version of tomorrow, bytes cut short. None of them is an entry, and none is
     an error."""
     assert decode(key, value) is None
+
+
+def test_flexible_fields_are_read_with_their_tags() -> None:
+    """KIP-915: Kafka 4 writes variable lengths. Behind each struct come tags, known and unknown
+    ones."""
+    value = struct.pack(">hqhib", 1, 7, 3, 60_000, 3)
+    value += b"\x02" + b"\x03tt" + b"\x02" + struct.pack(">i", 4) + b"\x00"
+    value += struct.pack(">qq", 2_000, 1_000)
+    value += (
+        b"\x03"
+        + b"\x00\x08"
+        + struct.pack(">q", 5)
+        + b"\x02\x02\x00\x02"
+        + b"\x63\x81\x01"
+        + bytes(129)
+    )
+    expected = StateEntry(
+        "x", 7, 5, 3, 60_000, "PrepareAbort", frozenset({("tt", 4)}), 2_000, 1_000, 2
+    )
+    assert decode(KEY, value) == expected
+    assert decode(KEY, value, ["another"]) == replace(expected, partitions=frozenset())
+    assert all(decode(KEY, value[:end]) is None for end in range(len(value)))
+
+
+def test_partitions_of_ongoing_transactions_take_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A producer adds 1,000 partitions one by one, and each time the coordinator writes all of
+    them anew. None is kept. Aborts that name more than fit are refused in one sentence, because
+    without its decision an abort would look like an operator's."""
+
+    def of_state(state: int) -> bytes:
+        fields = struct.pack(">hqhib", 0, 7, 0, 60_000, state)
+        names = struct.pack(">ih2si", 1, 2, b"tt", 1_000) + struct.pack(">1000i", *range(1_000))
+        return fields + names + struct.pack(">qq", 2_000, 1_000)
+
+    def in_log(state: int) -> tuple[StateEntry, ...]:
+        records = [(KEY, of_state(state))] * 600
+        monkeypatch.setattr(transaction_state, "_records", lambda *_: iter(records))
+        bounds = Bounds(TOPIC, (PartitionBounds(0, 0, 600, 600),))
+        return read_states(Address("broker:9092"), bounds, None, ["tt"], budget=LookBudget())
+
+    ongoing, decided = 1, 3
+    assert sum(len(entry.partitions) for entry in in_log(ongoing)) == 0
+    with pytest.raises(ClusterError, match="names more than 500,000 partitions of aborted"):
+        in_log(decided)
 
 
 def test_an_entry_without_a_version_is_of_an_older_client(

@@ -12,10 +12,18 @@ from tests.backend.kafka.topics import Writer, delete_below
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka import client_configs
-from topicproof.backend.kafka.browse.records import Record, as_text, read_window
+from topicproof.backend.kafka.browse.records import (
+    ID_CHARACTERS,
+    Record,
+    _name,
+    as_text,
+    read_window,
+)
 from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
+from topicproof.validators.lineage.compact import format_compact
+from topicproof.validators.lineage.headers import Lineage, Transaction
 
 NewTopic = Callable[..., str]
 
@@ -199,3 +207,16 @@ def test_a_partition_that_does_not_exist_is_named(bootstrap: str, new_topic: New
 def test_bytes_are_shown_as_what_they_are(value: bytes | None, text: str) -> None:
     """Values may be text, numbers in binary, or huge. None of them may break a page or fill it."""
     assert as_text(value, 8) == text
+
+
+def test_the_name_of_a_transaction_takes_no_room() -> None:
+    """Story: each record of a window names a transaction by a text of 65 kB with one emoji, which
+    is kept beside the header in four bytes a character. The name is cut, and still tells its
+    attempts apart."""
+    long_id = "\U0001f600" + "a" * 65_000
+    for transactional_id in (long_id, "squares-0"):
+        transaction = Transaction(transactional_id, 7, 2, "abcdefgh", 1)
+        header = format_compact(Lineage("numbers", 0, 5, 0), bytes(16), transaction)
+        shown = transactional_id[:ID_CHARACTERS]
+        assert _name((("topicproof", header),)) == f"{shown}/7, attempt 2"
+    assert _name((("topicproof", b"no header of ours"),)) is None

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.backend.kafka.topics import write_headers
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, Sides
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.judge import judge_topics
@@ -111,7 +111,7 @@ def test_a_timestamp_that_spark_cannot_hold_does_not_keep_a_topic_from_being_jud
         write(bootstrap, topic, stamps, times)
     for sink, verdict in ((healthy, Outcome.HOLDS), (doubled, Outcome.VIOLATED)):
         question = Question(fetch_bounds(Address(bootstrap), source), sink, identity=Identity.KEY)
-        report = judge_topics(spark, Address(bootstrap), question, tmp_path / sink)
+        report = judge_topics(spark, Sides(Address(bootstrap)), question, tmp_path / sink)
         assert report.verdict is verdict, report.why
         found = {
             one.kind: one.primary

@@ -23,7 +23,7 @@ from tests.backend.kafka.secured_broker import (
     secured_broker,
 )
 from tests.backend.kafka.secured_ways import REFUSED, WAYS, Way
-from tests.backend.kafka.topics import ask
+from tests.backend.kafka.topics import look
 from tests.backend.properties.stores import KEY_PASSWORD, STORE_PASSWORD
 from tests.field.reports import REPORTS
 from tests.files import files_with
@@ -240,7 +240,7 @@ def test_a_run_and_its_verdict_on_a_secured_cluster(
     heard = {witness for check in report.checked for witness in check.witnesses}
     assert heard >= {Witness.READ_COMMITTED, Witness.RAW_LOG, Witness.COORDINATOR, Witness.JOURNAL}
     address = Address(bootstrap, read_settings(config=path, home=tmp_path).client)
-    assert ask(address, open_transactions, report.sink.topic) == ()
+    assert look(address, open_transactions, report.sink.topic) == ()
     assert shown == set()
     assert all(one in path.read_text() for one in secrets[:2])
     assert kept_in(settings, secrets, capfd) == [key_path(settings)]

@@ -40,10 +40,14 @@ def test_a_fresh_token_is_kept(endpoint: str) -> None:
         ("token", "hidden", r"refused client topicproof \(HTTP 401\)"),
         ("empty", CLIENT_SECRET, "answered without a token"),
         ("failing", CLIENT_SECRET, "answered with HTTP 500"),
+        ("deep", CLIENT_SECRET, "answered without a token"),
+        ("moved", CLIENT_SECRET, "answered with HTTP 302"),
+        ("long", CLIENT_SECRET, "answered with more than 1 MB"),
     ],
 )
 def test_a_refused_token_has_a_reason(endpoint: str, path: str, secret: str, sentence: str) -> None:
-    """Story: the endpoint repeats the secret in its answer. The sentence does not."""
+    """Story: the endpoint repeats the secret in its answer. The sentence does not. It redirects to
+    a host that would give a token for the secret, or answers without end."""
     with pytest.raises(ClusterError, match=sentence) as told:
         fetch_token(_tokens(f"{endpoint}/{path}", secret))
     assert "hidden" not in str(told.value)

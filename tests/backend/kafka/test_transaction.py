@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.conftest import wait_until
 from tests.runs import read_all
 from topicproof.backend.address import Address
-from topicproof.backend.errors import Fenced, InjectedError, RecordRefused
+from topicproof.backend.errors import Fenced, InjectedError, RecordRefused, UsageError
 from topicproof.backend.faults.proxy import How, Proxy, Rule
 from topicproof.backend.faults.requests import Api
 from topicproof.backend.kafka import transaction
@@ -53,6 +53,13 @@ def test_a_record_refused_while_others_are_queued_is_named(
     ):
         producer.produce([(topic, None, b"after", [])])
     assert [message.value for message in read_all(bootstrap, topic)] == [b"after"]
+
+
+def test_an_id_that_librdkafka_would_cut_is_refused() -> None:
+    """Story: somebody's open transaction of `payments\\0x` blocks a topic, and an operator aborts
+    it. The client would take over `payments`, and abort the transaction of an innocent program."""
+    with pytest.raises(UsageError, match=r"payments\\x00x' has a NUL.* another program's id"):
+        TransactionalProducer(Address("127.0.0.1:1"), "payments\0x")
 
 
 @pytest.mark.parametrize("request_kind", [Api.END_TXN, Api.TXN_OFFSET_COMMIT])

@@ -7,11 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.backend.kafka.hanging import GHOST, hang
-from tests.backend.kafka.topics import Writer
+from tests.backend.kafka.hanging import hang
+from tests.backend.kafka.topics import Writer, ask
 from tests.test_cli import call
 from topicproof.backend.address import Address
-from topicproof.backend.kafka.coordination.transactions import cluster_transactions
+from topicproof.backend.kafka.coordination.transactions import (
+    cluster_transactions,
+    topics_with_open,
+)
 
 NewTopic = Callable[..., str]
 
@@ -26,13 +29,15 @@ def test_open_and_hanging_transactions_are_found_on_any_topic(
     writer.write("A2")
     writer.write("A1", partition=1)
     Writer(bootstrap, sound).write("B1 B+")
-    hang(bootstrap, hung)
+    producer_id = hang(bootstrap, hung)
     view = cluster_transactions(Address(bootstrap))
     assert [(each.partition, each.name, each.hanging) for each in view.open[opened]] == [
         (partition, writer.transactional_id("A"), False) for partition in (0, 1)
     ]
-    assert [(each.producer_id, each.hanging) for each in view.open[hung]] == [(GHOST, True)]
+    assert [(each.producer_id, each.hanging) for each in view.open[hung]] == [(producer_id, True)]
     assert sound not in view.open
+    assert ask(Address(bootstrap), topics_with_open, [hung, sound]) == {hung}
+    assert ask(Address(bootstrap), topics_with_open, []) == set()
     ids = {each.transactional_id: each for each in view.ids}
     assert ids[writer.transactional_id("A")].partitions == ((opened, 0), (opened, 1))
     assert ids[f"{sound}-B"].state == "CompleteCommit" and ids[f"{sound}-B"].age_ms is None

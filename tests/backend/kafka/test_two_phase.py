@@ -9,7 +9,7 @@ import pytest
 from kafka.protocol.producer import InitProducerIdRequest
 
 from tests.backend.kafka.hanging import append
-from tests.backend.kafka.topics import ask
+from tests.backend.kafka.topics import look
 from tests.conftest import wait_until
 from tests.test_cli import call
 from topicproof.backend.address import Address
@@ -56,7 +56,7 @@ def test_a_transaction_in_a_two_phase_commit_is_aborted_only_when_told_twice(
     Cluster(address).create_topic(TOPIC, 1)
     producer_id, epoch = _init(allowing)
     assert append(allowing, TOPIC, producer_id, epoch, transactional_id=NAME) == 0
-    (opened,) = ask(address, open_transactions, TOPIC)
+    (opened,) = look(address, open_transactions, TOPIC)
     assert (opened.timeout_ms, opened.two_phase) == (TWO_PHASE_TIMEOUT_MS, True)
     assert f"{NAME} (Ongoing) takes part in a two-phase commit" in opened.why
     assert not opened.overdue
@@ -67,12 +67,12 @@ def test_a_transaction_in_a_two_phase_commit_is_aborted_only_when_told_twice(
         with pytest.raises(UsageError, match=r"Ask that system first\. .*--two-phase-too"):
             plan_abort(address, TOPIC, 0, 0, **told)
     assert call("abort", TOPIC, "0", "0", "--open-too", "--yes", "--bootstrap", allowing) == 64
-    assert len(ask(address, open_transactions, TOPIC)) == 1
+    assert len(look(address, open_transactions, TOPIC)) == 1
 
     plan = plan_abort(address, TOPIC, 0, 0, open_too=True, two_phase_too=True)
     assert "Kafka's differ from then on" in plan.means
     assert abort(address, plan).lso == 2
-    assert ask(address, open_transactions, TOPIC) == ()
+    assert look(address, open_transactions, TOPIC) == ()
 
 
 def _init(bootstrap: str) -> tuple[int, int]:

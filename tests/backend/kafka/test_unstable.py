@@ -7,11 +7,10 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.backend.kafka.topics import ask
+from tests.backend.kafka.topics import look
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
-from topicproof.backend.judging.capture import committed_offsets
 from topicproof.backend.kafka import cluster
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
@@ -19,7 +18,7 @@ from topicproof.backend.kafka.client_configs import (
     consumer_config,
     transactional_producer_config,
 )
-from topicproof.backend.kafka.coordination.unstable import unstable_offsets
+from topicproof.backend.kafka.coordination.unstable import committed_offsets, unstable_offsets
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 
 NewTopic = Callable[..., str]
@@ -33,7 +32,7 @@ def test_an_offset_in_an_open_transaction_is_unstable_until_it_ends(
     topic = new_topic(partitions=2)
     consumer = Consumer(consumer_config(Address(bootstrap), f"{topic}-group", READ_COMMITTED))
     consumer.commit(offsets=[TopicPartition(topic, p, 0) for p in range(2)], asynchronous=False)
-    before, none = ask(Address(bootstrap), unstable_offsets, topic)
+    before, none = look(Address(bootstrap), unstable_offsets, topic)
     assert (before, none) == (2, ())
     producer = Producer(transactional_producer_config(Address(bootstrap), f"{topic}-pipeline"))
     producer.init_transactions()
@@ -41,7 +40,7 @@ def test_an_offset_in_an_open_transaction_is_unstable_until_it_ends(
     producer.send_offsets_to_transaction(
         [TopicPartition(topic, 1, 5)], consumer.consumer_group_metadata()
     )
-    count, (found,) = ask(Address(bootstrap), unstable_offsets, topic)
+    count, (found,) = look(Address(bootstrap), unstable_offsets, topic)
     assert (count, found.group, found.partition, found.stuck) == (2, f"{topic}-group", 1, False)
     assert f"{topic}-pipeline" in [each.transactional_id for each in found.holders]
     assert [each.timeout_ms for each in found.holders if each.name.startswith(topic)] == [
@@ -55,10 +54,10 @@ def test_an_offset_in_an_open_transaction_is_unstable_until_it_ends(
         committed_offsets(cluster.Cluster(Address(bootstrap)), f"{topic}-group", bounds)
     producer.commit_transaction()
     wait_until(
-        lambda: ask(Address(bootstrap), unstable_offsets, topic) == (2, ()),
+        lambda: look(Address(bootstrap), unstable_offsets, topic) == (2, ()),
         10,
         "the commit of the offset",
     )
     consumer.close()
     with pytest.raises(TopicError):
-        ask(Address(bootstrap), unstable_offsets, "no-such-topic")
+        look(Address(bootstrap), unstable_offsets, "no-such-topic")

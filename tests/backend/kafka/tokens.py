@@ -20,8 +20,16 @@ from cryptography.hazmat.primitives.hashes import SHA256
 
 CLIENT_ID, CLIENT_SECRET, SCOPE = "topicproof", "se/cr=et +ü", "kafka"
 LIFETIME_S = 600
-ODD: dict[str, tuple[int, object]] = {"/empty": (200, {}), "/failing": (500, {})}
-"""Answers without a token, by path; /short gives tokens that have expired."""
+ODD: dict[str, tuple[int, object]] = {
+    "/empty": (200, {}),
+    "/failing": (500, {}),
+    "/long": (200, {"access_token": "a" * 1_000_000}),
+    "/deep": (200, b"[" * 200_000),
+    "/moved": (302, {}),
+}
+"""Odd answers, by path; /short gives tokens that have expired."""
+ELSEWHERE = "/elsewhere"
+"""Where /moved redirects to."""
 _KEY = rsa.generate_private_key(65537, 2048)
 
 
@@ -50,6 +58,9 @@ def signed(subject: str, scope: str) -> str:
 
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
+        if self.path.startswith(ELSEWHERE):
+            self._answer(200, {"access_token": f"sent {self.headers.get('Authorization')}"})
+            return
         numbers = _KEY.public_key().public_numbers()
         key = {"kty": "RSA", "kid": "tests", "alg": "RS256", "use": "sig"}
         self._answer(200, {"keys": [{**key, "n": _number(numbers.n), "e": _number(numbers.e)}]})
@@ -72,10 +83,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, {"access_token": token, "token_type": "Bearer", "expires_in": lifetime})
 
     def _answer(self, status: int, told: object) -> None:
-        body = json.dumps(told).encode()
+        body = told if isinstance(told, bytes) else json.dumps(told).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
+        if status == 302:
+            self.send_header("Location", ELSEWHERE)
         self.end_headers()
         self.wfile.write(body)
 

@@ -29,6 +29,7 @@ from topicproof.backend.kafka.client_configs import (
     transactional_producer_config,
 )
 from topicproof.backend.kafka.log.rawlog import Connection, connect
+from topicproof.backend.kafka.look import LookBudget
 from topicproof.validators.finding import Bounds
 
 FATE_LETTERS = {
@@ -55,6 +56,12 @@ def ask(
     """The cluster's answer to a request, over a separate connection."""
     with connect(address) as kafka:
         return question(kafka, *args, **kwargs)
+
+
+def look(address: Address, reader: Callable[..., Answer], *args: Any, **kwargs: Any) -> Answer:
+    """What a reader takes in with a budget of its own, over a separate connection."""
+    with connect(address) as kafka:
+        return reader(kafka, *args, budget=LookBudget(), **kwargs)
 
 
 class _Name(str):

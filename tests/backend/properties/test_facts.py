@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backend.properties.stores import (
-    KEY_PASSWORD,
-    STORE_PASSWORD,
-    Authority,
-    Issued,
-)
+from tests.backend.properties.stores import KEY_PASSWORD, STORE_PASSWORD, Authority, Issued
 from topicproof.backend.kafka.client_configs import address_of_spark_options, admin_config
 from topicproof.backend.properties.facts import ClientFacts, facts_of
 from topicproof.backend.properties.properties_file import Properties

@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from topicproof.backend.errors import UsageError
 from topicproof.backend.properties.jaas import PLAIN, login_line, parse_login
@@ -88,6 +87,14 @@ def test_values_may_be_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             "limits of a provider are not supported and would not be kept.",
         ),
         ("a=hid\\uDDDD\n", "line 1: half of a surrogate pair is no character. Write both halves"),
+        ("a\\u0000=hid\n", "line 1: a control character is in the name a\\x00. Remove it."),
+        ("a\\tb=hid\n", "line 1: a control character is in the name a\\tb. Remove it."),
+        ("a=1\nb=hid\0den\n", "line 2, b: a control character is in its value. Only tabs and"),
+        ("a=hid\\u0007\n", "line 1, a: a control character is in its value."),
+        ("a=hid\\rden\n", "line 1, a: a control character is in its value."),
+        ("b=${env:BELL}\n", "line 1, b: a control character is in its value."),
+        ("b=${directory:{0}:nul}\n", "line 1, b: a control character is in its value."),
+        ("b=${file:{0}/nul:k}\n", "nul, line 1: a control character is in the name x\\x00."),
         ("b=${env:HALF}\n", "line 1, b: the environment variable HALF is not valid UTF-8."),
     ],
 )
@@ -95,9 +102,20 @@ def test_a_line_that_cannot_be_read_is_named(
     tmp_path: Path, text: str, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HALF", os.fsdecode(b"hid\xff"))
+    monkeypatch.setenv("BELL", "hid\a")
+    (tmp_path / "nul").write_text("x\0=hid")
+    text = text.replace("{0}", str(tmp_path))
     with pytest.raises(UsageError, match=re.escape(sentence)) as told:
         read_properties(_file(tmp_path, text))
     assert "hid" not in str(told.value)
+
+
+def test_references_without_an_end_take_no_time(tmp_path: Path) -> None:
+    """Story: the author of a file wants to keep the command busy. Its length to the power of three
+    would be years."""
+    text = "a=" + "${" + ":" * 100_000 + "\nb=" + "${a:" * 20_000 + "\n"
+    values = read_properties(_file(tmp_path, text))
+    assert (len(values["a"]), len(values["b"])) == (100_002, 80_000)
 
 
 def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
+import confluent_kafka
 import pytest
+from hypothesis import example, given as each_of, strategies as st
 
 from tests.backend.properties.stores import STORE_PASSWORD
 from topicproof.backend.errors import UsageError
+from topicproof.backend.properties import names
+from topicproof.backend.properties.facts import facts_of
+from topicproof.backend.properties.spelling import for_librdkafka
 from topicproof.backend.settings import read_settings
 
 SSL = "security.protocol=SSL\n"
@@ -161,6 +167,59 @@ def test_a_wrong_setting_is_named_at_the_start(stores: Path, tmp_path: Path, cas
     with pytest.raises(UsageError, match=re.escape(sentence)) as told:
         read_settings(config=path, home=tmp_path)
     assert "hid" not in str(told.value).replace("hidden", "") and "\n" not in str(told.value)
+
+
+_SPECIAL = sorted({*names._REFUSED, *names._VALUES, *names._IGNORED})
+_ODD = st.text(st.sampled_from("\0\t\n\r\x01\x7f\x85 \xa0A.\u200b\u0130"), min_size=1, max_size=3)
+
+
+@st.composite
+def _respelled(draw: st.DrawFn) -> str:
+    """A name that is refused or ignored, in another spelling."""
+    name, odd = draw(st.sampled_from(_SPECIAL)), draw(_ODD)
+    at = draw(st.integers(0, len(name)))
+    return draw(
+        st.sampled_from(
+            [
+                f"{name[:at]}{odd}{name[at:]}",
+                f"{name}{odd}x",
+                name.upper(),
+                name.title(),
+                f"{name} ",
+            ]
+        )
+    )
+
+
+@example("plugin.library.paths\0")
+@example("plugin.library.paths\0=x")
+@each_of(_respelled())
+def test_no_spelling_of_a_name_brings_back_what_is_refused(name: str) -> None:
+    """Story: librdkafka's texts end at a NUL, so another name for us is the same one for it, and
+    it loads the library of `plugin.library.paths` as soon as it hears of it. It hears of plain
+    names alone, and no other one reaches a client."""
+    heard: list[str] = []
+
+    def hear(settings: dict[str, str]) -> None:
+        heard.extend(settings)
+        raise confluent_kafka.KafkaException(
+            confluent_kafka.KafkaError(-1, f'{names._UNKNOWN}: "topicproof.last"')
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(confluent_kafka, "Producer", hear)
+        with suppress(UsageError):
+            heard.extend(for_librdkafka(facts_of({name: "/evil.so"})))
+    assert all(re.fullmatch(r"[a-z0-9._-]+", each) for each in heard)
+    assert not set(heard) & set(_SPECIAL)
+
+
+@pytest.mark.parametrize("value", ["a\0b", "a\x1bb", "a\rb", "a\x7f"])
+@pytest.mark.parametrize("name", ["client.id", "sasl.username", "acks", "ssl.key.pem"])
+def test_no_value_of_a_client_has_a_control_character(name: str, value: str) -> None:
+    """Story: properties come from the options of a sink, past the reader of files."""
+    with pytest.raises(UsageError, match=f"Client property {name}: a control character"):
+        facts_of({name: value})
 
 
 KAFKAS = "bootstrap.servers=a:9092\n" + PLAIN + "sasl.username=me\nsasl.password=you\n"

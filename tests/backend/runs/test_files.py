@@ -51,6 +51,24 @@ def test_what_is_no_url_is_a_dead_letter(value: bytes | None) -> None:
     assert letter["topic"] == "dead" and letter["headers"][0]["value"].startswith(b"malformed: ")
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("deep.jsonl", b"[" * 200_000),
+        ("long.jsonl", b"1" * 5_000),
+        ("long.csv", b'"' + b"x" * 200_000),
+        ("open.csv", b'"id'),
+        ("return.csv", b"id,account,amount\rx"),
+        ("nothing.csv", b""),
+    ],
+)
+def test_a_file_that_breaks_its_parser_is_bad(path: str, body: bytes) -> None:
+    """Story: the server behind an allowed host sends a file that no parser takes. It is a dead
+    letter; an error of another kind would end the run, and each of its resumes."""
+    with pytest.raises(BadFile, match=r"^malformed: "):
+        parse(f"http://{HOST}/{path}", body)
+
+
 def test_a_redirect_is_not_followed() -> None:
     """Story: an allowed host redirects to another one. That answer is no file."""
 

@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic.alias_generators import to_camel
 
 from topicproof.backend.errors import UsageError
 from topicproof.backend.faults.fault import Kind
+from topicproof.backend.faults.injecting import Faults, without_faults
 from topicproof.backend.faults.kinds import KINDS, choices, parse_fault
 from topicproof.backend.runs.plan import RunPlan, make_plan
+from topicproof.backend.runs.plan_fields import DeliveryPlan
+from topicproof.backend.sink.delivery_options import OPTIONS
 from topicproof.backend.sink.hooks import Step
+from topicproof.backend.sink.options import SinkOptions
 from topicproof.backend.yaml_fields import PLAN_FIELDS, read_yaml
 
 
@@ -20,11 +25,61 @@ def test_a_plan_round_trips_through_json() -> None:
     plan = make_plan(
         {
             "records": 5,
+            "per_transaction": 7,
             "faults": ["crash@transaction=3"],
             "source": {"isolation": "read_uncommitted"},
         }
     )
-    assert RunPlan.model_validate(plan.model_dump(mode="json")) == plan
+    document = plan.model_dump(mode="json", by_alias=True)
+    assert (RunPlan.model_validate(document), document["per_transaction"]) == (plan, 7)
+
+
+def test_the_sink_knows_every_option_that_a_plan_sets() -> None:
+    """Story: a plan asks for a certain delivery and for faults. The sink takes each option under
+    its own name, with the plan's value."""
+    plan = make_plan(
+        {
+            "guarantee": "at_least_once",
+            "idempotence": False,
+            "lineage": "off",
+            "judged": False,
+            "per_transaction": 7,
+            "commit_interval_ms": 30,
+            "transaction_timeout_ms": 5_000,
+            "attempts_max": 4,
+            "offsets_forced": True,
+            "abort_probability": 0.25,
+            "seed": 9,
+            "slow_motion_ms": 11,
+        }
+    )
+    options = {
+        "kafka.bootstrap.servers": "localhost:1",
+        "group": "g",
+        "transactionalIdPrefix": "p",
+        **plan.sink_options,
+    }
+    sink = SinkOptions.parse(without_faults(options))
+    delivery = {name: getattr(plan, name) for name in DeliveryPlan.model_fields}
+    of_sink = vars(sink) | vars(sink.delivery)
+    assert {name: of_sink[name] for name in delivery} == delivery
+    assert Faults.parse(options) == Faults((), abort_probability=0.25, seed=9, slow_motion_ms=11)
+
+
+@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.type is int])
+def test_plan_and_sink_refuse_the_same_numbers(name: str) -> None:
+    """Story: somebody writes the same number into a plan and into the options of a sink. Both take
+    the least one, and both refuse the one below it."""
+    option = to_camel(name)
+    least = OPTIONS[name].least
+    required = {"kafka.bootstrap.servers": "localhost:1", "group": "g"}
+    required["transactionalIdPrefix"] = "p"
+    sink = SinkOptions.parse({**required, option: str(least)})
+    assert getattr(sink.delivery, name) == getattr(make_plan({name: least}), name) == least
+    with pytest.raises(UsageError, match=option):
+        SinkOptions.parse({**required, option: str(least - 1)})
+    with pytest.raises(UsageError, match=OPTIONS[name].plan_name):
+        make_plan({name: least - 1})
 
 
 def test_every_fault_that_a_form_offers_is_one_that_a_plan_takes() -> None:
@@ -163,6 +218,30 @@ def test_a_bad_plan_is_refused_with_the_field_and_the_reason(
     with pytest.raises(UsageError) as refused:
         make_plan(fields)
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("file:///ada#/../ada/offsets", "file:///ada?/../ada", "file:///ada/../root"),
+        *("file:///ada/..", "file:///ada/./c", "file:///ada/%2e%2e/root", "file:///ada\\c"),
+        *("file:////ada", "file:///ada//c", "file:///ada\n", "file:///ada/\0", "file:///a b"),
+        *("file://root/ada", "s3a://../c", "/ada", "ada:", "${env:HOME}:/ada", "file:/{a,b}"),
+    ],
+)
+def test_checkpoints_name_one_place_for_every_reader(url: str) -> None:
+    """Story: the author of a plan names a place that Spark, Python and pyarrow read differently,
+    so that one of them looks at a folder which another did not write."""
+    with pytest.raises(UsageError, match="expected a URL that Spark can write"):
+        make_plan({"scenario": "totals", "checkpoints": url})
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///var/c-1/d.e", "file:/ada", "s3a://b", "hdfs://n:8020/a", "abfss://c@a.net/x"]
+)
+def test_checkpoints_may_lie_wherever_spark_writes(url: str) -> None:
+    """Story: the places that people use."""
+    assert make_plan({"scenario": "totals", "checkpoints": f"{url}/"}).checkpoints == url
 
 
 @pytest.mark.parametrize(

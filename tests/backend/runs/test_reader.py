@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from tests.backend.judging.test_record_sizes import write_bomb
+from tests.backend.kafka.test_reading import little_memory
 from tests.backend.kafka.topics import Writer
 from tests.runs import Finished
 from topicproof.backend.address import Address
@@ -40,6 +44,21 @@ def test_a_reader_writes_down_what_it_polled(
         assert row["last_offset"] < row["lso"] or row["poll"] == 0
     # Data 0 to 2, marker, aborted 4 and 5, marker, plain 7 and 8.
     assert received == {0: [0, 1, 2, 7, 8], 1: [0], 2: [0, 1]}
+
+
+def test_a_record_that_is_too_large_ends_the_reader_alone(
+    bootstrap: str,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Story: somebody has written 128 MB of zeros into a sink that is read. The reader names them,
+    and the run goes on."""
+    topic, cluster = new_topic(), Cluster(Address(bootstrap))
+    write_bomb(bootstrap, topic)
+    with little_memory(), reading(cluster, {topic: {"0": 0}}, tmp_path):
+        pass
+    assert f"ended early: The record at {topic}-0, offset 0 takes more than" in caplog.text
 
 
 def test_a_verdict_hears_the_reader(finished: Finished) -> None:

@@ -16,12 +16,7 @@ from topicproof.backend.errors import (
     UsageError,
 )
 from topicproof.backend.runs.plan import make_plan
-from topicproof.backend.runs.real_time import (
-    TRIES,
-    look_at_brokers,
-    require_slots,
-    start_again,
-)
+from topicproof.backend.runs.real_time import TRIES, look_at_brokers, require_slots, start_again
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.entries import TaskStarted

@@ -188,36 +188,31 @@ def test_two_runs_that_share_their_transactional_ids_fence_each_other(
 
 
 @pytest.fixture
-def servers(settings: Settings, tmp_path: Path) -> Iterator[list[EmbeddedSpark]]:
-    """Two Spark servers to start one after the other, nothing else's."""
-    made = [
-        EmbeddedSpark(tmp_path / name, jar_files(settings, SPARK), cores)
-        for name, cores in (("a", 2), ("b", 1))
-    ]
-    yield made
-    for one in made:
-        one.stop()
+def larger_spark(settings: Settings, tmp_path: Path) -> Iterator[EmbeddedSpark]:
+    """A Spark server of this test's own, with more cores than that of the session."""
+    server = EmbeddedSpark(tmp_path / "spark", jar_files(settings, SPARK))
+    server.cores += 1
+    server.start()
+    yield server
+    server.stop()
 
 
 def test_a_killed_spark_server_is_followed_by_another(
-    settings: Settings, cluster: Services, servers: list[EmbeddedSpark]
+    settings: Settings, cluster: Services, larger_spark: EmbeddedSpark
 ) -> None:
-    """Story: the Spark server is killed during a run. The run fails with a sentence; with a new
+    """Story: the Spark server is killed during a run. The run fails with a sentence; with another
     server of fewer cores it is resumed, and the sink is exact."""
-    first, second = servers
-    first.start()
     endless = Endless(settings, cluster)
 
     def kill_it_on_the_way() -> None:
-        with endless.going(replace(cluster, spark_remote=first.remote)):
-            for pid in first.pids():
+        with endless.going(replace(cluster, spark_remote=larger_spark.remote)):
+            for pid in larger_spark.pids():
                 psutil.Process(pid).kill()
             wait_until(lambda: endless.run.state is State.FAILED, WAIT_S, "the run's failure")
 
     with pytest.raises(SparkError, match="The Spark server has ended or can no longer be reached"):
         kill_it_on_the_way()
-    second.start()
-    with endless.going(replace(cluster, spark_remote=second.remote)):
+    with endless.going(cluster):
         pass
     assert endless.run.state is State.STOPPED
     endless.assert_exact()

@@ -33,6 +33,7 @@ from topicproof.backend.settings import Settings
 from topicproof.backend.verifying.verify import unchanged, verify
 from topicproof.backend.yaml_fields import PLAN_FIELDS, read_yaml
 from topicproof.validators.finding import Outcome
+from topicproof.validators.lineage.compact import lineage_of
 
 
 def put(
@@ -269,11 +270,12 @@ def test_a_stopped_chain_is_judged_as_far_as_it_was_carried_through(
 
     def inputs(topic: str) -> dict[tuple[int, int], tuple[int, int]]:
         """Where the input of each record lies, by where the record does."""
-        parts = (
-            (m, dict(m.headers)["topicproof-lineage"].decode().split("/"))
-            for m in read_all(bootstrap, topic)
-        )
-        return {(m.partition, m.offset): (int(part[1]), int(part[2])) for m, part in parts}
+        lineages = ((m, lineage_of(m.headers)) for m in read_all(bootstrap, topic))
+        return {
+            (m.partition, m.offset): (lineage.partition, lineage.offset)
+            for m, lineage in lineages
+            if lineage is not None
+        }
 
     bootstrap = cluster.bootstrap
     kept, squares = inputs(square.source), inputs(label.source)

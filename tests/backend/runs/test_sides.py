@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from topicproof.backend.address import Address
+from topicproof.backend.contracts.contract import Contract, make_contract
 from topicproof.backend.errors import UsageError
-from topicproof.backend.judging.contract import Contract, make_contract
 from topicproof.backend.runs.sides import settings_of_sides
 from topicproof.backend.settings import read_settings
 

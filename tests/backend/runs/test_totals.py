@@ -49,20 +49,21 @@ from topicproof.backend.sink.hooks import Step
 from topicproof.backend.sink.journal import read_journal
 from topicproof.backend.sink.stateful import STATEFUL_FORMAT, commit_batch_floor
 from topicproof.validators.finding import Outcome
-from topicproof.validators.lineage.headers import LINEAGE_HEADER
+from topicproof.validators.lineage.compact import lineage_of
+from topicproof.validators.lineage.headers import Lineage
 
 PARTITIONS = 2
 PER_BATCH = 200
 
 
-Output = tuple[bytes | None, bytes | None, bytes]
+Output = tuple[bytes | None, bytes | None, Lineage | None]
 """Key, value and lineage of a record."""
 
 
 def committed(bootstrap: str, sink: str) -> Counter[Output]:
     """What a plain consumer gets."""
     return Counter(
-        (message.key, message.value, dict(message.headers)[LINEAGE_HEADER])
+        (message.key, message.value, lineage_of(message.headers))
         for message in read_all(bootstrap, sink)
     )
 
@@ -78,7 +79,7 @@ def due(bootstrap: str, source: str) -> Counter[Output]:
         made[
             one["account"].encode(),
             value,
-            f"{source}/{message.partition}/{message.offset}/0".encode(),
+            Lineage(source, message.partition, message.offset, 0),
         ] += 1
     return made
 

@@ -12,17 +12,14 @@ import psutil
 import pytest
 from pyspark.sql.connect.client import DefaultChannelBuilder
 
+from tests.files import files_with
 from topicproof.backend.doctor import services as doctor
 from topicproof.backend.doctor.diagnosis import Health
 from topicproof.backend.errors import SetupError, SparkError, UsageError
-from topicproof.backend.services import keeper, peers
+from topicproof.backend.services import keeper, processes
 from topicproof.backend.services.keeper import Keeper, Services
-from topicproof.backend.services.spark import (
-    given_remote,
-    spark_session,
-    with_session,
-    without_token,
-)
+from topicproof.backend.services.spark import given_remote, with_session, without_token
+from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import Settings, socket_path
 
 TOKEN = "sc://localhost:1/;token=abc"
@@ -39,8 +36,8 @@ def test_spark_refuses_whoever_has_no_token(cluster: Services, settings: Setting
             spark_session(tried).__enter__()
         assert token not in str(told.value)
     assert not any(token in " ".join(_command(one)) for one in psutil.process_iter())
-    files = [path for path in settings.services.rglob("*") if path.is_file()]
-    assert files and not any(token.encode() in path.read_bytes() for path in files)
+    files = files_with(settings.services, [token])
+    assert files and not any(files.values())
     assert token not in repr(cluster)
 
 
@@ -131,9 +128,9 @@ def test_a_stranger_at_the_socket_is_not_answered(
     """Story: the folder's permissions failed. The keeper still asks the kernel who connects."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert peers.is_own(ours)
+        assert processes.is_own(ours)
         monkeypatch.setattr("os.getuid", lambda: os.geteuid() + 1)
-        assert peers.is_own(ours) is (os.geteuid() == 0)
+        assert processes.is_own(ours) is (os.geteuid() == 0)
     monkeypatch.setattr(keeper, "is_own", lambda _connection: False)
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as stranger:
         listener.bind(str(tmp_path / "s"))

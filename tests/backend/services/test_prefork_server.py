@@ -39,7 +39,10 @@ def forking(address: Path) -> Iterator[None]:
     more."""
     command = [sys.executable, "-m", "topicproof.backend.services.prefork_server", str(address)]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        command,
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     ) as process:
         wait_until(address.exists, 30, "the socket")
         yield

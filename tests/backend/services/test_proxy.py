@@ -55,6 +55,22 @@ def send(producer: Producer, topic: str, values: str) -> None:
     assert producer.flush(TIMEOUT_S) == 0
 
 
+@pytest.mark.parametrize(
+    "sent", [b"\0\0\0\2ab", b"\0\0\0\6abcdef", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff"]
+)
+def test_bytes_of_a_stranger_end_their_connection_alone(
+    proxy: Proxy, new_topic: NewTopic, bootstrap: str, sent: bytes
+) -> None:
+    """Story: another user of the machine connects to the proxy's port. The run does not end."""
+    host, port = proxy.bootstrap.split(":")
+    with socket.create_connection((host, int(port)), TIMEOUT_S) as stranger:
+        stranger.sendall(sent)
+        assert stranger.recv(1) == b""
+    topic = new_topic()
+    send(plain(proxy, topic), topic, "a")
+    assert letters(bootstrap, topic) == "a" and proxy.failure is None
+
+
 def letters(bootstrap: str, topic: str, isolation: str = READ_UNCOMMITTED) -> str:
     return "".join(
         (message.value or b"").decode() for message in read_all(bootstrap, topic, isolation)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession, functions as F
 
 from tests.conftest import wait_until
 from topicproof.backend.errors import SparkError
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.processes import free_ports
-from topicproof.backend.services.spark import ANY_SETTING, kept_alive, spark_session
+from topicproof.backend.services.spark_session import ANY_SETTING, kept_alive, spark_session
 
 
 def test_nobody_there_is_said_in_one_sentence() -> None:

@@ -4,7 +4,9 @@ runs into them."""
 from __future__ import annotations
 
 import shutil
+import socket
 import sqlite3
+import struct
 import threading
 import uuid
 from collections import Counter
@@ -37,7 +39,7 @@ from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.query import explained
 from topicproof.backend.runs.resume import resume
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.services.spark import spark_session
+from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.entries import FaultFired
 from topicproof.backend.sink.hooks import Step
@@ -52,10 +54,13 @@ from topicproof.backend.sink.table import (
 )
 from topicproof.backend.verifying.verify import verify
 from topicproof.validators.finding import Guarantee, Outcome
+from topicproof.validators.question import Question
 from topicproof.validators.report import Report
 
 PARTITIONS, RECORDS, PER_TRANSACTION = 2, 600, 50
 TABLE = "squares"
+STARTUP, PLAIN_TEXT = 3 << 16, 3
+"""PostgreSQL's protocol: the code of a startup message, and of an authentication."""
 
 
 @pytest.fixture
@@ -124,15 +129,8 @@ class Squares:
 
     def verdict(self, spark: SparkSession) -> Report:
         place = self.folder / uuid.uuid4().hex[:6]
-        return judge_table(
-            spark,
-            self.cluster,
-            self.url,
-            TABLE,
-            self.cluster.bounds(self.name),
-            place,
-            self.guarantee,
-        )
+        question = Question(self.cluster.bounds(self.name), TABLE, guarantee=self.guarantee)
+        return judge_table(spark, self.cluster, self.url, question, place)
 
     def found(self, spark: SparkSession) -> dict[str, int]:
         return {one.kind: one.primary for one in self.verdict(spark).findings if one.primary}
@@ -382,3 +380,34 @@ def test_what_a_table_cannot_do_is_refused(fields: dict[str, object], says: str)
     with pytest.raises(UsageError) as refused:
         make_plan({"scenario": "table", **fields})
     assert says in str(refused.value) and "secret" not in str(refused.value)
+
+
+def _password_wanted(server: socket.socket) -> bytes:
+    """Ask the next client for its password in plain text, as PostgreSQL does. Returns what comes
+    then."""
+    client, _ = server.accept()
+    with client, client.makefile("rb") as stream:
+        while True:
+            length, code = struct.unpack(">ii", stream.read(8))
+            stream.read(length - 8)
+            if code == STARTUP:
+                break
+            client.sendall(b"N")  # No TLS, and no Kerberos.
+        client.sendall(b"R" + struct.pack(">ii", 8, PLAIN_TEXT))
+        return stream.read()
+
+
+def test_a_server_that_a_plan_names_gets_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: the author of a plan names a server of theirs, which asks for a password in plain
+    text. libpq has one for another server in its environment."""
+    monkeypatch.setenv("PGPASSWORD", "of-another-server")
+    monkeypatch.delenv("PGREQUIREAUTH", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        url = f"postgresql+psycopg://app@{address}/x?sslmode=disable"
+        plan = make_plan({"scenario": "table", "sink": {"url": url}})
+        assert plan.sink.url is not None
+        answer = pool.submit(_password_wanted, server)
+        with pytest.raises(SinkError, match="authentication method requirement"):
+            require_no_table(plan.sink.url, "squares")
+        assert answer.result() == b""

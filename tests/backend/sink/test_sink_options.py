@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from topicproof.backend.errors import UsageError
+from topicproof.backend.sink.delivery_options import OPTIONS
+from topicproof.backend.sink.hooks import NoHooks
 from topicproof.backend.sink.options import SinkOptions
+from topicproof.backend.sink.task import SinkTask
+from topicproof.backend.sink.writer import delivery_of
+from topicproof.validators.finding import Guarantee
 
 GIVEN = {
     "kafka.bootstrap.servers": "broker:9092",
@@ -22,6 +29,25 @@ def test_what_is_needed_is_enough() -> None:
         "run",
         "exactly_once",
     )
+
+
+@pytest.mark.parametrize("guarantee", list(Guarantee))
+@pytest.mark.parametrize("name", [n for n, option in OPTIONS.items() if option.is_client_setting])
+def test_a_setting_of_the_producer_reaches_it_under_every_guarantee(
+    name: str, guarantee: Guarantee
+) -> None:
+    """Story: a plan sets an option of Kafka's producer. The producer of each guarantee has it, and
+    has another value without it."""
+    option = OPTIONS[name]
+    value = str(option.least) if option.type is int else option.choices[-1]
+    configs = []
+    for options in ({}, {option.sink_name: value}):
+        sink = SinkOptions.parse({**GIVEN, "guarantee": guarantee, **options})
+        nothing: Any = None  # What reads the group's offset and the inputs is not needed yet.
+        delivery: Any = delivery_of(SinkTask(sink, NoHooks, "source", 0), nothing, nothing)
+        configs.append(delivery.producer.config)
+    setting = name.replace("_", ".")
+    assert str(configs[1][setting]) == value != str(configs[0].get(setting))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ from topicproof.backend.sink.journal import read_journal
 from topicproof.backend.sink.options import SinkOptions
 from topicproof.backend.sink.position import next_generation
 from topicproof.backend.sink.writer import PartitionWriter, Receipt, partition_writer
-from topicproof.validators.lineage.headers import LINEAGE_HEADER, REASON_HEADER
+from topicproof.validators.lineage.compact import lineage_of
+from topicproof.validators.lineage.headers import REASON_HEADER
 
 RECORDS, PER_TRANSACTION = 60, 10
 MANY = 4_000
@@ -152,7 +153,7 @@ def test_an_input_whose_record_is_always_refused_is_a_dead_letter(pipeline: Pipe
     (letter,) = pipeline.buried()
     place = f"{pipeline.source}/0/10".encode()
     assert letter.value == place
-    assert dict(letter.headers)[LINEAGE_HEADER] == place + b"/0"
+    assert lineage_of(letter.headers) == (pipeline.source, 0, 10, 0)
     assert b"MSG_SIZE_TOO_LARGE" in dict(letter.headers)[REASON_HEADER]
 
 

@@ -17,21 +17,18 @@ from topicproof.backend.faults.injecting import InjectingSink
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.transaction import TransactionalProducer, enqueue
 from topicproof.backend.sink.batcher import Contents
+from topicproof.backend.sink.delivery.protocol import PartitionInputs, records_of
 from topicproof.backend.sink.delivery.transactional import ExactlyOnce
 from topicproof.backend.sink.exactly_once import KafkaTransactionalWriter
 from topicproof.backend.sink.group import GroupPosition
 from topicproof.backend.sink.hooks import Step
-from topicproof.backend.sink.lineage import Headers, offset_in, records_of
 from topicproof.backend.sink.options import SinkOptions
 from topicproof.backend.sink.outputs import Output
 from topicproof.backend.sink.position import Position
 from topicproof.backend.sink.task import SinkTask
 from topicproof.backend.sink.writer import PartitionWriter
-from topicproof.validators.lineage.headers import (
-    TRANSACTION_HEADER,
-    Transaction,
-    format_transaction,
-)
+from topicproof.validators.lineage.compact import format_in_transaction
+from topicproof.validators.lineage.headers import Transaction
 
 AT = 2
 
@@ -50,16 +47,16 @@ class Defective(ExactlyOnce):
     def attempt(self, contents: Contents, attempt: int) -> None:
         with self.producer.transaction():
             self.send_all(contents, self.headers(contents, attempt))
-            self.task.hooks.before_commit(contents.sequence, attempt, self.flush)
+            self.task.hooks.maybe_abort(contents.sequence, attempt, self.flush)
             self.send_offset(contents)
 
-    def headers(self, contents: Contents, attempt: int) -> Headers:
+    def headers(self, contents: Contents, attempt: int) -> bytes:
         name = Transaction(
             *(self.task.name, contents.sequence, attempt, self.task.token, len(contents.outputs))
         )
-        return [(TRANSACTION_HEADER, format_transaction(name))]
+        return format_in_transaction(name)
 
-    def send_all(self, contents: Contents, headers: Headers) -> None:
+    def send_all(self, contents: Contents, headers: bytes) -> None:
         self.task.step(Step.BEGUN, contents, self.flush)
         self._produce(contents, headers)
         self.task.step(Step.PRODUCED, contents, self.flush)
@@ -74,7 +71,7 @@ class WithoutFence(Defective):
 
     def _new_producer(self) -> TransactionalProducer:
         sink, name = self.task.sink, f"{self.task.name}-{self.task.token}"
-        return TransactionalProducer(sink.address, name, sink.transaction_timeout_ms)
+        return TransactionalProducer(sink.address, name, sink.delivery.transaction_timeout_ms)
 
 
 class OffsetFirst(Defective):
@@ -160,7 +157,7 @@ class Misnames(Rewritten):
 class Short(Defective):
     """A transaction commits fewer records than its headers say."""
 
-    def send_all(self, contents: Contents, headers: Headers) -> None:
+    def send_all(self, contents: Contents, headers: bytes) -> None:
         if contents.sequence == AT:
             contents = replace(contents, outputs=contents.outputs[:-1])
         super().send_all(contents, headers)
@@ -211,10 +208,10 @@ class CommitsAborted(Defective):
 class Outside(Defective):
     """The last record of a transaction is written outside of it, by another producer."""
 
-    def send_all(self, contents: Contents, headers: Headers) -> None:
+    def send_all(self, contents: Contents, headers: bytes) -> None:
         if contents.sequence == AT:
             plain = Producer(idempotent_producer_config(self.task.sink.address))
-            last = records_of(self.task, self.place, contents.outputs[-1:], headers)
+            last = records_of(self.task, self.inputs, contents.outputs[-1:], headers)
             enqueue(plain, last)
             plain.flush()
             contents = replace(contents, outputs=contents.outputs[:-1])
@@ -228,9 +225,7 @@ class DefectiveWriter(KafkaTransactionalWriter):
     def _writer(self, source: tuple[str, int]) -> PartitionWriter:
         task = SinkTask(self.sink, self.hooks, *source)
         position = self.position(task)
-        return PartitionWriter(
-            task, position, self.delivery(task, position, offset_in(task.source))
-        )
+        return PartitionWriter(task, position, self.delivery(task, position, PartitionInputs(task)))
 
 
 class DefectiveSink(InjectingSink):

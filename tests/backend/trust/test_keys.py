@@ -27,13 +27,7 @@ from topicproof.backend.trust.keyring import (
     revoke,
     signing_key,
 )
-from topicproof.backend.trust.keys import (
-    Private,
-    key_id,
-    key_path,
-    public_pem,
-    read_private,
-)
+from topicproof.backend.trust.keys import Private, key_id, key_path, public_pem, read_private
 
 
 @pytest.fixture
@@ -128,6 +122,18 @@ def test_a_key_is_trusted_until_it_is_revoked(settings: Settings, grace: Path) -
 def test_a_name_stays_in_the_folder(name: str, settings: Settings, grace: Path) -> None:
     with pytest.raises(UsageError, match="other characters"):
         import_key(settings, grace, name)
+
+
+@pytest.mark.parametrize("name", [OWN, "This  Installation", "\uff54his installation", "Grace\n"])
+def test_no_other_key_calls_itself_ours(name: str, settings: Settings, grace: Path) -> None:
+    """Story: somebody who may write the team's folder names a key as `verify` names our own."""
+    with pytest.raises(UsageError, match=r"as only our own is|other characters"):
+        import_key(settings, grace, name)
+    shared = settings.home / "shared"
+    shared.mkdir(parents=True)
+    (shared / f"{name}.pem").write_bytes(grace.read_bytes())
+    with pytest.raises(UsageError, match=r"as only our own is|other characters"):
+        read_keyring(Settings(home=settings.home, trusted_keys=shared))
 
 
 def test_after_a_revocation_another_key_signs(settings: Settings) -> None:

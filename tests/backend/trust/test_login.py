@@ -131,6 +131,19 @@ def test_claims_that_do_not_count(changed: dict[str, Any], says: str, tmp_path: 
         identity_of_claims(found, {**CLAIMS, **changed}, How.OPENID, NOW_S)
 
 
+def test_a_claim_that_names_people_is_there_and_verified(tmp_path: Path) -> None:
+    roles = "roles: {claim: name, viewer: [Grace Hopper]}"
+    for claim, claims, says in (
+        ("oid", {}, "no claim oid"),
+        ("email", {"email": "g@a.example"}, "has not verified"),
+    ):
+        by_claim = login(tmp_path, f"{OPENID}, person: {claim}}}\n{roles}")
+        with pytest.raises(NotPermitted, match=says):
+            identity_of_claims(by_claim, {**CLAIMS, **claims}, How.OPENID, NOW_S)
+    verified = {**CLAIMS, "email": "g@a.example", "email_verified": True}
+    assert identity_of_claims(by_claim, verified, How.OPENID, NOW_S).person == "g@a.example"
+
+
 def test_a_proxy_names_people_and_groups(tmp_path: Path) -> None:
     text = "proxy: {user: X-User, groups: X-Groups, from: [127.0.0.1, 10.1.0.0/16]}"
     found = login(tmp_path, f"{text}\nroles: {{operator: [kafka]}}")

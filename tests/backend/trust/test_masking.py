@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as some
+from hypothesis import given, settings, strategies as some
 
 from tests.backend.trust.people import ADA, EMMY, GRACE, ISSUER, KURT
 from topicproof.backend.errors import UsageError

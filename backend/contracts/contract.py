@@ -1,0 +1,704 @@
+"""A contract: what a user says must be true between a source and a sink topic, as YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from topicproof.backend.contracts.expression_fields import FUNCTIONS, each_in_sql, fields_of, in_sql
+from topicproof.backend.contracts.expressions import check_expression
+from topicproof.backend.errors import ContractError, Mistake, TopicError, UsageError
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.coordination.unstable import committed_offsets
+from topicproof.backend.kafka.origin import fetch_origin, fetch_origins
+from topicproof.backend.yaml_fields import (
+    Place,
+    Subject,
+    TopicName,
+    YamlFields,
+    parse_yaml,
+    read_text,
+    read_yaml,
+    why_refused,
+)
+from topicproof.validators.contract_terms import ContractTerms
+from topicproof.validators.decoded import VALUE_FIELD, parse_field
+from topicproof.validators.expectation import BY_CONTRACT, REQUIRED
+from topicproof.validators.expected import Expect, Expected
+from topicproof.validators.finding import Bounds, Guarantee, Order
+from topicproof.validators.json_path import parse_path
+from topicproof.validators.kinds import duplicate
+from topicproof.validators.kinds.catalogue import VALIDATORS
+from topicproof.validators.lineage.identity import KEY, Identity, Match
+from topicproof.validators.merged_topics import join
+from topicproof.validators.question import Question
+from topicproof.validators.thresholds import NO_THRESHOLDS, Thresholds
+
+LINEAGE = "lineage"
+KINDS = tuple(validator.NAME for validator in VALIDATORS)
+PLACEHOLDER = "FILL_IN"
+CONTRACT_FIELDS = Subject("contract", "fields, for example `source: {topic: orders}`")
+"""Written by `contract init` for values that only a person knows. Invalid in a contract."""
+_STRICT = ConfigDict(frozen=True, extra="forbid")
+OF_SINK_ALONE = ("unique", "sink", "sinks", "warn", "range")
+"""What a contract without a source may say."""
+_NO_SUCH_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
+"""What pydantic calls an unknown field of a model, and of a dataclass."""
+
+
+def _side(side: Any) -> str:
+    """Return the location of the identity on one side, in the spelling of `Match`."""
+    if side in (KEY, "value"):
+        return str(side)
+    if side == PLACEHOLDER:
+        raise ValueError("choose what identifies an input: key, value, a header or a JSON field")
+    if isinstance(side, dict) and len(side) == 1:
+        ((how, name_or_path),) = side.items()
+        if how == "header" and isinstance(name_or_path, str) and name_or_path:
+            return f"header:{name_or_path}"
+        if how == "json" and isinstance(name_or_path, str):
+            parse_path(name_or_path)
+            return f"json:{name_or_path}"
+        if how in FUNCTIONS and isinstance(name_or_path, str):
+            parse_field(name_or_path)
+            return f"{how}:{name_or_path}"
+    raise ValueError(
+        "expected key, value, {header: NAME}, {json: $.path}, {field: path} or {key_field: path}"
+    )
+
+
+def _kind(name: str) -> str:
+    if name not in KINDS:
+        raise ValueError(f"there is no kind {name!r}. Known: {', '.join(KINDS)}")
+    return name
+
+
+def _number(count: Any) -> Any:
+    """Accept `count: 2` as an expression too."""
+    return str(count) if type(count) is int else count
+
+
+def _value(value: Any) -> str | dict[str, str]:
+    """Check an expression for the whole output, or one for each of its fields by path."""
+    if not isinstance(value, Mapping):
+        return _checked(value)
+    if not value:
+        raise ValueError("name at least one field of the output")
+    checked = {}
+    for path, text in value.items():
+        parse_field(str(path))
+        try:
+            checked[str(path)] = _checked(text)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+    return checked
+
+
+def _checked(expression: Any) -> str:
+    text = _number(expression)
+    if not isinstance(text, str):
+        raise ValueError("expected an expression, or a mapping of fields to expressions")
+    return check_expression(text)
+
+
+def _filled_in(text: Any) -> Any:
+    if text == PLACEHOLDER:
+        raise ValueError(
+            "fill in how many outputs an input has, in Spark SQL over its record, such as 2"
+        )
+    return text
+
+
+Expression = Annotated[str, BeforeValidator(_number), AfterValidator(check_expression)]
+Value = Annotated[str | dict[str, str], PlainValidator(_value)]
+Side = Annotated[str, BeforeValidator(_side)]
+ClusterName = Annotated[str, Field(min_length=1)] | None
+
+
+class Topic(BaseModel):
+    """The source or the sink: a topic, or several that are judged as one."""
+
+    model_config = _STRICT
+    topic: TopicName = None
+    topics: Annotated[tuple[TopicName, ...], Field(min_length=2)] | None = None
+    cluster: ClusterName = None
+    """A cluster of the settings; None: that of the command."""
+    isolation: Literal["read_committed"] = "read_committed"
+    """How the source was read; the sink is judged at both levels."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The topics, in the order of their consecutive partition numbers
+        (validators/merged_topics.py)."""
+        return tuple(name for name in self.topics or (self.topic,) if name is not None)
+
+
+class Sides(BaseModel):
+    """An identity in different places on the two sides."""
+
+    model_config = _STRICT
+    source: Side
+    sink: Side
+
+
+class OwnTerms(BaseModel):
+    """One of several sinks, each judged by itself. The contract's own fields are its defaults."""
+
+    model_config = _STRICT
+    topic: TopicName
+    cluster: ClusterName = None
+    identity: Literal["lineage"] | Side | Sides | None = None
+    expect: Expect | None = None
+    count: Expression | None = None
+    value: Value | None = None
+    filtered: Literal["unchecked"] | None = None
+    order: Order | None = None
+
+
+class Contract(BaseModel):
+    """What must be true. Every field but the topics has a default."""
+
+    model_config = _STRICT
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    source: Topic
+    sink: Topic | None = None
+    """A topic, or several that are judged as one."""
+    sinks: Annotated[tuple[OwnTerms, ...], Field(min_length=1)] | None = None
+    """Several topics, each judged by itself with its own terms."""
+    unique: Side | None = None
+    """What must occur at most once in the sink. Such a contract has no source."""
+    identity: Literal["lineage"] | Sides = "lineage"
+    expect: Expect = Expect.ONE_TO_ONE
+    count: Annotated[Expression | None, BeforeValidator(_filled_in)] = None
+    """Number of outputs per input: Spark SQL over the source record."""
+    value: Value | None = None
+    """The expected output value: Spark SQL over the source record. Or one expression for each field
+    of the decoded output, by path."""
+    filtered: Literal["unchecked"] | None = None
+    """`unchecked`: `zero_or_one` without a count takes every input without an output for a filtered
+    one, without a warning that it may be lost."""
+    order: Order = Order.PER_SOURCE_PARTITION
+    group: str | None = None
+    """The consumer group whose offsets must agree with the output."""
+    require: (
+        Annotated[tuple[Annotated[str, AfterValidator(_kind)], ...], Field(min_length=1)] | None
+    ) = None
+    warn: Thresholds = NO_THRESHOLDS
+    range: Literal["whole", "retained"] = "whole"
+    """`whole`: if Kafka has removed records, the verdict stays open. `retained`: removed records
+    are not judged."""
+    _fields: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _same_on_both_sides(cls, fields: Any) -> Any:
+        """Apply `identity: key` to both sides. Without a source, read the sink as its own."""
+        if isinstance(fields, Mapping) and fields.get("unique") is not None:
+            fields = {**_of_sink_alone(fields), **fields}
+        identity = fields.get("identity", LINEAGE) if isinstance(fields, Mapping) else LINEAGE
+        if identity == LINEAGE or (
+            isinstance(identity, dict) and identity.keys() & {"source", "sink"}
+        ):
+            return fields
+        return {**fields, "identity": {"source": identity, "sink": identity}}
+
+    @model_validator(mode="after")
+    def _agree(self, info: ValidationInfo) -> Contract:
+        wrong = list(_disagreements(self, across=bool(info.context)))
+        if wrong:
+            raise PydanticCustomError("contract", "fields disagree", {"wrong": wrong})
+        return self
+
+    @property
+    def yaml_fields(self) -> Mapping[str, Any]:
+        """The fields that it was made from: with their lines, if they are a file's."""
+        return self._fields
+
+    def each(self) -> tuple[Contract, ...]:
+        """Return a contract for each sink."""
+        if self.sinks is None:
+            return (self,)
+        return tuple(
+            self.model_copy(
+                update={
+                    **_said(sink),
+                    "sink": Topic(topic=sink.topic, cluster=sink.cluster),
+                    "sinks": None,
+                }
+            )
+            for sink in self.sinks
+        )
+
+    def across(self, has_source_cluster: bool = False) -> bool:
+        """Whether source and sink are on different clusters. `has_source_cluster`: the command
+        names the source's."""
+        sink = None if self.sink is None else self.sink.cluster
+        return has_source_cluster or self.source.cluster != sink
+
+    @property
+    def of(self) -> Topic:
+        """The sink of a contract for one sink."""
+        assert self.sink is not None, "a contract with several sinks is one for each"
+        return self.sink
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that decide the verdict."""
+        if self.require is not None:
+            return self.require
+        ordered = self.order is not Order.NONE
+        return (
+            *(kind for kind in REQUIRED[self.guarantee] if kind != "order" or ordered),
+            *self.required_by_terms,
+        )
+
+    @property
+    def required_by_terms(self) -> tuple[str, ...]:
+        """The kinds that the contract's own terms require, such as its value or group."""
+        return tuple(
+            kind for kind, term in BY_CONTRACT.items() if getattr(self, term.name) is not None
+        )
+
+    @property
+    def by(self) -> Identity:
+        return Identity.LINEAGE if self.identity == LINEAGE else Identity.KEY
+
+    def terms(self, offsets: Mapping[int, int] | None) -> ContractTerms:
+        """Return the further terms. `offsets`: those of the group, if any."""
+        match = (
+            Match(self.identity.source, self.identity.sink)
+            if isinstance(self.identity, Sides)
+            else Match()
+        )
+        return ContractTerms(
+            match,
+            self._value_in_sql,
+            offsets,
+            self.require,
+            self.warn,
+            group=self.group,
+            retained=self.range == "retained",
+            unique=self.unique is not None,
+            filter_unchecked=self.filtered is not None,
+            compared=self._compared,
+            # The sink alone is decoded once, as the sink.
+            source_fields=(
+                ()
+                if self.unique is not None
+                else _fields(match.source, *fields_of(self.count, *self._expressions))
+            ),
+            sink_fields=_fields(match.sink, *self._compared),
+        )
+
+    @property
+    def expected(self) -> Expected:
+        return Expected(self.expect, None if self.count is None else in_sql(self.count))
+
+    @property
+    def _expressions(self) -> tuple[str, ...]:
+        """What `value` computes."""
+        if isinstance(self.value, str):
+            return (self.value,)
+        return tuple((self.value or {}).values())
+
+    @property
+    def _compared(self) -> tuple[str, ...]:
+        return tuple(
+            f"{VALUE_FIELD}:{path}" for path in (self.value if isinstance(self.value, dict) else ())
+        )
+
+    @property
+    def _value_in_sql(self) -> str | None:
+        return (
+            each_in_sql(self.value)
+            if isinstance(self.value, dict)
+            else (None if self.value is None else in_sql(self.value))
+        )
+
+
+def _of_sink_alone(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that follow from `unique`."""
+    implied: dict[str, Any] = {"order": Order.NONE, "require": [duplicate.NAME]}
+    try:
+        Topic.model_validate(fields.get("sink"))
+        implied["source"] = fields["sink"]
+    except ValidationError:
+        # The mistake is one of the sink.
+        implied["source"] = {"topic": "the-sink"}
+    try:
+        _side(fields["unique"])
+        implied["identity"] = {"source": fields["unique"], "sink": fields["unique"]}
+    except ValueError:
+        pass  # The mistake is one of `unique`.
+    return implied
+
+
+def _fields(*named: str) -> tuple[str, ...]:
+    """Return the fields among these parts of a record, each once."""
+    return tuple(dict.fromkeys(part for part in named if part.partition(":")[0] in FUNCTIONS))
+
+
+def _said(sink: OwnTerms) -> dict[str, Any]:
+    """Return the sink's own terms. Its own expectation also sets its count, even to none."""
+    terms = {
+        name: value for name in OwnTerms.model_fields if (value := getattr(sink, name)) is not None
+    }
+    if "expect" in terms:
+        terms.setdefault("count", None)
+        terms.setdefault("filtered", None)
+    if isinstance(terms.get("identity"), str) and terms["identity"] != LINEAGE:
+        terms["identity"] = Sides.model_construct(source=terms["identity"], sink=terms["identity"])
+    return {name: value for name, value in terms.items() if name not in ("topic", "cluster")}
+
+
+Content = TypeVar("Content")
+
+
+def read_contract(path: Path, across: bool = False) -> Contract:
+    """Read a contract. `across`: source and sink are on different clusters, whatever the contract
+    says. Raises ContractError naming each line and field."""
+    return make_contract(read_fields(path), across)
+
+
+def read_fields(path: Path) -> YamlFields:
+    """Read a contract's fields unchecked. Raises ContractError if the file is not a YAML
+    mapping."""
+    return _translated(lambda: read_yaml(path, CONTRACT_FIELDS))
+
+
+def read_text_of(path: Path) -> str:
+    """Read the text of a contract. Raises ContractError."""
+    return _translated(lambda: read_text(path, CONTRACT_FIELDS))
+
+
+def parse_fields(text: str, name: str = "contract.yaml") -> YamlFields:
+    """Parse a contract's fields unchecked. `name` stands for the file in messages. Raises
+    ContractError if the text is not a YAML mapping."""
+    return _translated(lambda: parse_yaml(text, Path(name), CONTRACT_FIELDS))
+
+
+def _translated(read: Callable[[], Content]) -> Content:
+    try:
+        return read()
+    except UsageError as error:
+        why = str(error).rstrip(".")
+        raise ContractError(Mistake("", error.line, "", why)) from error
+
+
+def make_contract(fields: Mapping[str, Any], across: bool = False) -> Contract:
+    """Make a contract from plain fields or a file's, `across` as in `read_contract`. Raises
+    ContractError naming each line and field."""
+    try:
+        contract = Contract.model_validate(dict(fields), context=across)
+    except ValidationError as error:
+        raise ContractError(*in_order(_mistakes(fields, error, across))) from error
+    contract._fields = fields
+    return contract
+
+
+def in_order(mistakes: Iterable[Mistake]) -> list[Mistake]:
+    """Sort by line; mistakes without a line come last."""
+    return sorted(mistakes, key=lambda entry: (entry.line is None, entry.line or 0))
+
+
+def _mistakes(fields: Mapping[str, Any], error: ValidationError, across: bool) -> Iterator[Mistake]:
+    """Yield the mistakes of each field, then contradictions between valid fields."""
+    errors = error.errors()
+    if errors[0]["type"] == "contract":
+        disagreements = errors[0]["ctx"]["wrong"]
+        yield from (mistake(fields, wrong.place, wrong.why) for wrong in disagreements)
+        return
+    deepest: dict[str | int, int] = {}
+    for problem in errors:
+        deepest[problem["loc"][0]] = max(len(problem["loc"]), deepest.get(problem["loc"][0], 0))
+    bad = set(deepest)
+    unknown = {problem["loc"] for problem in errors if problem["type"] in _NO_SUCH_FIELD}
+    for problem in errors:
+        # Of several possible forms, the deepest error belongs to the intended form.
+        other_form = problem["loc"][0] == "identity" and len(problem["loc"]) < deepest["identity"]
+        misspelt = problem["type"] == "missing" and any(
+            _like(problem["loc"], other) for other in unknown
+        )
+        # A list with rejected items also seems too short.
+        whole = any(
+            len(deeper["loc"]) > len(problem["loc"]) == _common(problem["loc"], deeper["loc"])
+            for deeper in errors
+        )
+        if not other_form and not misspelt and not whole:
+            why = (
+                "there is no such field"
+                if problem["type"] in _NO_SUCH_FIELD
+                else why_refused(problem)
+            )
+            yield mistake(fields, _named(problem["loc"]), why)
+    if not {"sink", "sinks"} & fields.keys() and not any(
+        _like(("sink",), other) for other in unknown
+    ):
+        yield mistake(fields, ("sink",), "give either sink or sinks")
+    rest = {name: value for name, value in fields.items() if name not in bad}
+    for side in ("source", "sink"):
+        if side not in rest and not (side == "sink" and "sinks" in rest):
+            rest[side] = {"topic": f"the-{side}"}
+            bad.add(side)
+    try:
+        Contract.model_validate(rest, context=across)
+    except ValidationError as more:
+        for problem in more.errors():
+            for wrong in (problem.get("ctx") or {}).get("wrong", ()):
+                if not bad.intersection(wrong.of):
+                    yield mistake(fields, wrong.place, wrong.why)
+
+
+def _common(place: Place, other: Place) -> int:
+    """Count the leading steps that two places share."""
+    return next(
+        (step for step, (a, b) in enumerate(zip(place, other, strict=False)) if a != b),
+        min(len(place), len(other)),
+    )
+
+
+def _like(missing: Place, unknown: Place) -> bool:
+    """Return whether an unknown field is a misspelling of a missing one."""
+    beside = missing[:-1] == unknown[:-1]
+    return beside and bool(get_close_matches(str(missing[-1]), [str(unknown[-1])], n=1))
+
+
+@dataclass(frozen=True)
+class _Disagreement:
+    """Valid fields that contradict each other."""
+
+    why: str
+    place: Place
+    """The field to change."""
+    of: tuple[str, ...]
+    """All fields involved."""
+
+
+def _disagreements(contract: Contract, across: bool) -> Iterator[_Disagreement]:
+    if contract.unique is not None:
+        yield from _beside_unique(contract, across)
+        if contract.sink is not None:
+            yield from _of_topics(contract.sink, "sink")
+        return
+    if (contract.sink is None) == (contract.sinks is None):
+        yield _Disagreement("give either sink or sinks", ("sink",), ("sink", "sinks"))
+        return
+    places = [(sink.cluster, sink.topic) for sink in contract.sinks or ()]
+    if len(set(places)) < len(places):
+        yield _Disagreement("a topic appears twice", ("sinks",), ("sinks",))
+    if len({cluster is None for cluster, _ in places}) > 1:
+        why = "some sinks name a cluster and others do not. Name it for each of them, or for none"
+        yield _Disagreement(why, ("sinks",), ("sinks",))
+    yield from _of_topics(contract.source, "source")
+    if contract.sink is not None:
+        yield from _of_topics(contract.sink, "sink")
+    for number, sink_contract in enumerate(contract.each()):
+        yield from _of_one(
+            sink_contract, () if contract.sinks is None else ("sinks", number), across
+        )
+
+
+def _beside_unique(contract: Contract, across: bool) -> Iterator[_Disagreement]:
+    """Yield the fields that say something of a source, or of what it becomes."""
+    if contract.sink is None or contract.sinks is not None:
+        why = "a contract with unique is about one sink. Name it as `sink: {topic: ...}`"
+        yield _Disagreement(why, ("sink",), ("unique", "sink", "sinks"))
+        return
+    if across:
+        yield _Disagreement(
+            "a contract with unique has no source. Remove the options of its cluster",
+            ("unique",),
+            ("unique",),
+        )
+    implied = {
+        "source": contract.sink,
+        "identity": Sides.model_construct(source=contract.unique, sink=contract.unique),
+        "order": Order.NONE,
+        "require": (duplicate.NAME,),
+    }
+    for name, field in Contract.model_fields.items():
+        if name not in OF_SINK_ALONE and getattr(contract, name) != implied.get(
+            name, field.default
+        ):
+            why = f"a contract with unique is about the sink alone. Remove {name}"
+            yield _Disagreement(why, (name,), (name, "unique", "sink"))
+
+
+def _of_topics(side: Topic, place: str) -> Iterator[_Disagreement]:
+    if not side.names:
+        yield _Disagreement("name the topic", (place, "topic"), (place,))
+    if side.topic is not None and side.topics is not None:
+        yield _Disagreement("give either topic or topics, not both", (place, "topics"), (place,))
+    if len(set(side.names)) < len(side.names):
+        yield _Disagreement("a topic appears twice", (place, "topics"), (place,))
+
+
+def _of_one(contract: Contract, at: Place, has_source_cluster: bool) -> Iterator[_Disagreement]:
+    """Yield the disagreements of a contract for one sink. `at`: its place among several sinks.
+    `has_source_cluster`: the command names another cluster for its source."""
+    across = contract.across(has_source_cluster)
+    if across and contract.identity == LINEAGE:
+        why = (
+            "records of two clusters are matched by identity, because offsets of one say nothing"
+            " about the other. Name key, value, {header: NAME} or {json: $.path}"
+        )
+        yield _Disagreement(why, (*at, "identity"), ("identity", "source", "sink"))
+    if not across and set(contract.source.names) & set(contract.of.names):
+        where = "topic" if contract.of.topics is None else "topics"
+        yield _Disagreement(
+            "source and sink are the same topic", (*(at or ("sink",)), where), ("source", "sink")
+        )
+    try:
+        Expected(contract.expect, contract.count)
+    except ValueError as error:
+        yield _Disagreement(str(error), (*at, "expect"), ("expect", "count"))
+    if contract.filtered is not None and (
+        contract.expect is not Expect.ZERO_OR_ONE or contract.count is not None
+    ):
+        why = "only zero_or_one without a count leaves open what was filtered. Remove it"
+        yield _Disagreement(why, (*at, "filtered"), ("filtered", "expect", "count"))
+    if contract.value is not None and contract.expect is Expect.ONE_TO_MANY:
+        why = "one expression cannot give the values of many outputs. Remove it"
+        yield _Disagreement(why, (*at, "value"), ("value", "expect"))
+    for number, kind in enumerate(contract.require or ()):
+        if kind == "order" and contract.order is Order.NONE:
+            yield _Disagreement(
+                "order is required, but none is promised", ("order",), ("order", "require")
+            )
+        if kind in BY_CONTRACT and kind not in contract.required_by_terms:
+            needed = BY_CONTRACT[kind].name
+            why = f"{kind} needs a {needed} to compare with"
+            yield _Disagreement(why, ("require", number), ("require", needed))
+
+
+def question_of(
+    contract: Contract, cluster: Cluster, source_cluster: Cluster | None = None
+) -> Question:
+    """Return the question of a contract for one sink. `source_cluster` is the source's, if it is
+    not the sink's; the group is then one of the source's cluster.
+
+    Raises ContractError naming the line of a missing topic, of a group without committed offsets,
+    or of a sink that is the source itself; ClusterError.
+    """
+    if contract.unique is not None:
+        return _question_of_sink(contract, cluster)
+    of_source = source_cluster or cluster
+    source, sinks = (
+        [
+            _bounds(contract, where, name, (place, "topic" if side.topics is None else "topics"))
+            for name in side.names
+        ]
+        for place, side, where in (
+            ("source", contract.source, of_source),
+            ("sink", contract.of, cluster),
+        )
+    )
+    if source_cluster is not None:
+        _require_apart(contract, (source_cluster, source), (cluster, sinks))
+    origins = fetch_origins(
+        cluster.address,
+        source_cluster.address if source_cluster else None,
+        [topic_bounds.topic for topic_bounds in source],
+        [topic_bounds.topic for topic_bounds in sinks],
+    )
+    offsets = None if contract.group is None else _offsets(contract, of_source, join(source))
+    return Question(
+        source=join(source),
+        sink=sinks[0].topic,
+        also=tuple(topic_bounds.topic for topic_bounds in sinks[1:]),
+        guarantee=contract.guarantee,
+        identity=contract.by,
+        expected=contract.expected,
+        order=contract.order,
+        agreed=contract.terms(offsets),
+        foreign=True,
+        group=contract.group,
+        across=source_cluster is not None,
+        origins=origins,
+        due=offsets,
+    )
+
+
+def _question_of_sink(contract: Contract, cluster: Cluster) -> Question:
+    """Return the question of a contract without a source. Raises ContractError, ClusterError."""
+    place = "sink", "topic" if contract.of.topics is None else "topics"
+    bounds = [_bounds(contract, cluster, name, place) for name in contract.of.names]
+    return Question(
+        source=join(bounds),
+        sink=bounds[0].topic,
+        origins=fetch_origins(
+            cluster.address, None, (), [topic_bounds.topic for topic_bounds in bounds]
+        ),
+        also=tuple(topic_bounds.topic for topic_bounds in bounds[1:]),
+        guarantee=contract.guarantee,
+        identity=contract.by,
+        expected=contract.expected,
+        order=contract.order,
+        agreed=contract.terms(None),
+        foreign=True,
+    )
+
+
+def _require_apart(contract: Contract, *sides: tuple[Cluster, Sequence[Bounds]]) -> None:
+    """Raises ContractError if both addresses lead to one cluster, and a topic is on both sides."""
+    names = [{topic_bounds.topic for topic_bounds in bounds} for _, bounds in sides]
+    if not names[0] & names[1]:
+        return
+    ids = [fetch_origin(where.address, sorted(names[0] & names[1])) for where, _ in sides]
+    if ids[0] == ids[1]:
+        addresses = " and ".join(str(where.address) for where, _ in sides)
+        why = f"source and sink are the same topic, because {addresses} are one cluster"
+        raise _refused(contract, ("sink",), why)
+
+
+def _bounds(contract: Contract, cluster: Cluster, topic: str, place: Place) -> Bounds:
+    try:
+        return cluster.bounds(topic)
+    except TopicError as error:
+        raise _refused(contract, place, str(error)) from error
+
+
+def _offsets(contract: Contract, cluster: Cluster, source: Bounds) -> dict[int, int]:
+    """Return the group's committed offsets of the source, by its consecutive partition numbers."""
+    assert contract.group is not None
+    offsets = committed_offsets(cluster, contract.group, source)
+    if not offsets:
+        why = f"group {contract.group} has committed no offset of {source.topic}"
+        raise _refused(contract, ("group",), why)
+    return offsets
+
+
+def _refused(contract: Contract, place: Place, why: str) -> ContractError:
+    return ContractError(mistake(contract.yaml_fields, place, why))
+
+
+def mistake(fields: Mapping[str, Any], place: Place, why: str) -> Mistake:
+    """Return a mistake of the field at `place`."""
+    where, line = (
+        (fields.where(place), fields.line(place))
+        if isinstance(fields, YamlFields)
+        else ("The check", None)
+    )
+    return Mistake(where, line, ".".join(map(str, place)) or "contract", why.rstrip("."))
+
+
+def _named(loc: Place) -> Place:
+    """Return the place in the file, without the forms that pydantic tried."""
+    return tuple(part for part in loc if part not in ("Sides", "literal['lineage']"))

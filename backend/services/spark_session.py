@@ -1,0 +1,148 @@
+"""Sessions on a Spark Connect server."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import cast
+from urllib.parse import urlsplit
+
+import grpc
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.client import DefaultChannelBuilder
+from pyspark.sql.connect.client.retries import DefaultPolicy
+from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+from topicproof.backend.errors import ShellFailed, SparkError
+from topicproof.backend.services.spark import MEANING, SESSION_TIMEOUT_S, without_token
+from topicproof.backend.storage import Storage, attach
+from topicproof.validators.spark_errors import ENDED, first_line, server_ended
+
+ANY_SETTING = "spark.sql.session.timeZone"
+"""A question about it keeps a session alive. One about the version does not."""
+ASKED_S = 2.0
+"""How long the end of a session waits for a question that is on its way."""
+SHELL_FAILED = "org.apache.hadoop.util.Shell$ExitCodeException"
+"""What Spark's error text has if a program that Hadoop started has failed."""
+
+CONNECT_RETRIES, CONNECT_BACKOFF_MS = 4, 1_000
+"""A server that does not answer is asked again this often, within about 3 s. Spark's default of 10
+minutes suits a network that comes back, but not a dead server on this machine."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def connect(remote: str) -> SparkSession:
+    """Open a new session on the server. Raises SparkError when nothing answers there."""
+    try:
+        # The environment's proxy is not used for this machine.
+        proxied = urlsplit(remote).hostname not in LOOPBACK
+        channel = DefaultChannelBuilder(remote, [("grpc.enable_http_proxy", int(proxied))])
+    except (PySparkException, ValueError) as error:
+        raise SparkError(
+            f"{without_token(remote)} is not the address of a Spark Connect server. Check"
+            " SPARK_REMOTE."
+        ) from error
+    # As in `SparkSession.builder.remote`, which accepts no channel: makes `pyspark.sql.functions`
+    # build columns for Connect.
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    # It logs each error of an expression, with values of records in it. The error itself is raised.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+    session = ConnectSession.builder.channelBuilder(channel).create()
+    client = session.client
+    patience = client.get_retry_policies()
+    try:
+        client.set_retry_policies(
+            [DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=CONNECT_BACKOFF_MS)]
+        )
+        # The error below reports it. The filter stays: the server may go away later.
+        warnings.filterwarnings("ignore", ".*RETRIES_EXCEEDED")
+        session.version  # noqa: B018  the first question to the server; creating a session asks nothing
+        if proxied:
+            client.set_retry_policies(patience)
+    except Exception as error:
+        client.close()
+        details = re.search(r'details = "([^"]+)"', str(error))
+        why = details[1] if details else first_line(error)
+        raise SparkError(
+            f"Spark does not answer at {without_token(remote)}. Check SPARK_REMOTE. ({why})"
+        ) from error
+    _mean_the_same(session, remote)
+    return cast("SparkSession", session)
+
+
+def _mean_the_same(session: ConnectSession, remote: str) -> None:
+    """Raises SparkError if the server refuses one of the settings in `MEANING`."""
+    for name, value in MEANING.items():
+        try:
+            if session.conf.get(name, value) != value:
+                session.conf.set(name, value)
+        except PySparkException as error:
+            raise SparkError(
+                f"Spark at {without_token(remote)} refuses {name}={value}, so a contract would mean"
+                f" something else there. ({first_line(error)})"
+            ) from error
+
+
+@contextmanager
+def spark_session(remote: str, storage: Storage | None = None) -> Iterator[SparkSession]:
+    """Open a new session until the block ends. `storage`: where it keeps files, if not on this
+    machine's disk. Raises SparkError if nothing answers there, EvidenceError."""
+    session = connect(remote)
+    if storage is not None:
+        attach(session, storage)
+    try:
+        with kept_alive(lambda: session.conf.get(ANY_SETTING)):
+            yield session
+    finally:
+        session.stop()
+        if storage is not None:
+            storage.close()
+
+
+@contextmanager
+def kept_alive(ask: Callable[[], object], every_s: float = SESSION_TIMEOUT_S / 4) -> Iterator[None]:
+    """Ask the server something again and again until the block ends.
+
+    The server closes a session that nobody has asked for a while. A large log takes longer to scan,
+    and so does the wait until a coordinator aborts a transaction.
+    """
+    ended = threading.Event()
+
+    def go_on() -> None:
+        while not ended.wait(every_s):
+            try:
+                ask()
+            except (PySparkException, grpc.RpcError, ValueError):
+                # The owner's next question fails in the same way, and says so. A ValueError: the
+                # session was stopped meanwhile.
+                return
+
+    thread = threading.Thread(target=go_on, name="session", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(ASKED_S)
+
+
+def server_gone(error: PySparkException) -> SparkError | None:
+    """Return the sentence for an error that means that the server itself is gone, else None."""
+    return SparkError(ENDED) if server_ended(str(error)) else None
+
+
+def failed(doing: str, error: PySparkException) -> SparkError:
+    """Return the sentence for Spark's failure at something: `doing` says what it could not do."""
+    kind = ShellFailed if SHELL_FAILED in str(error) else SparkError
+    return server_gone(error) or kind(f"{doing}: {first_line(error)}")
+
+
+def session_id(session: SparkSession) -> str:
+    """Return the session's id on its server, used to find the queries of a killed client."""
+    return str(session.session_id)  # type: ignore[attr-defined]

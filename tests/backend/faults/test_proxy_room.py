@@ -1,0 +1,75 @@
+"""The proxy's room for requests: any user of the machine may connect to it."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from tests.conftest import wait_until
+from topicproof.backend.faults import proxy as proxy_module
+from topicproof.backend.faults.proxy import Proxy
+
+WAIT_S = 30.0
+LENGTH = 900
+WHOLE = struct.pack(">i", LENGTH) + bytes([0, 3]) + bytes(LENGTH - 2)
+"""A request of metadata."""
+
+
+class Ends:
+    """Clients of a proxy, and the broker behind it, which answers nothing."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self.broker = stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
+        self.broker.settimeout(WAIT_S)
+        port = self.broker.getsockname()[1]
+        self.proxy = stack.enter_context(Proxy(f"127.0.0.1:{port}"))
+
+    def client(self, data: bytes) -> socket.socket:
+        host, _, port = self.proxy.bootstrap.rpartition(":")
+        client = self._stack.enter_context(closing(socket.create_connection((host, int(port)))))
+        client.settimeout(WAIT_S)
+        client.sendall(data)
+        return client
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
+    monkeypatch.setattr(proxy_module, "PENDING_BYTES_MAX", 1_000)
+    with ExitStack() as stack:
+        yield Ends(stack)
+
+
+def test_requests_that_are_never_whole_take_no_more_than_their_room(ends: Ends) -> None:
+    """Story: another user of the machine announces large requests on several connections, and sends
+    all but a byte of each. Only one has room; once it is gone, a whole request arrives."""
+    clients = [ends.client(WHOLE[:-1]) for _ in range(2)]
+    ended, _, _ = select.select(clients, [], [], WAIT_S)
+    assert len(ended) == 1 and ended[0].recv(1) == b""
+    for client in clients:
+        client.close()
+        ends.broker.accept()[0].close()
+
+    def arrived() -> bool:
+        with closing(ends.client(WHOLE)) as client:
+            upstream, _ = ends.broker.accept()
+            with closing(upstream):
+                upstream.settimeout(WAIT_S)
+                ready, _, _ = select.select([client, upstream], [], [], WAIT_S)
+                return upstream in ready and upstream.recv(4) == WHOLE[:4]
+
+    wait_until(arrived, WAIT_S, "a whole request")
+
+
+def test_connections_are_counted(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: another user of the machine opens connections without an end. Beyond the limit each is
+    closed at once."""
+    monkeypatch.setattr(proxy_module, "CONNECTIONS_MAX", 2)
+    clients = [ends.client(b"") for _ in range(3)]
+    ended, _, _ = select.select(clients, [], [], WAIT_S)
+    assert ended == clients[2:] and ended[0].recv(1) == b""

@@ -1,0 +1,134 @@
+"""One record that becomes 128 MB ends no process, whichever part of Topicproof reads its topic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from tests.backend.judging.test_check_premises import write
+from tests.backend.judging.test_record_sizes import write_bomb
+from topicproof.backend.address import Address
+from topicproof.backend.errors import RecordTooLarge
+from topicproof.backend.kafka.browse.writers import Writer, writers_at
+from topicproof.backend.kafka.client_configs import (
+    KEEPS_UNCOMPRESSED,
+    READ_COMMITTED,
+    idempotent_producer_config,
+)
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.coordination import transaction_state
+from topicproof.backend.kafka.log.fates import fate_ranges
+from topicproof.backend.kafka.log.inflation import BATCH_BYTES_MAX, RECORD_BYTES_MAX
+from topicproof.backend.kafka.log.rawlog import scan
+from topicproof.backend.kafka.look import LookBudget
+from topicproof.backend.kafka.reading import read_records
+from topicproof.backend.kafka.transaction import TransactionalProducer
+from topicproof.backend.matrix.cells import recount
+from topicproof.backend.runs.fill import numbers_in
+from topicproof.backend.runs.totals import current_totals
+from topicproof.backend.runs.windows import BY_EVENT_TIME, check_values
+from topicproof.backend.sink.journal import read_journal
+
+GROWTH_MAX = BATCH_BYTES_MAX // 2
+
+
+@pytest.fixture(scope="module")
+def kafka(bootstrap: str) -> Cluster:
+    return Cluster(Address(bootstrap))
+
+
+@pytest.fixture(scope="module")
+def bombed(kafka: Cluster) -> str:
+    """A topic with a record, and one after it that becomes 128 MB."""
+    topic = "bombed"
+    kafka.create_topic(topic, 1)
+    write(kafka.address.bootstrap, topic, range(1))
+    write_bomb(kafka.address.bootstrap, topic)
+    return topic
+
+
+@contextmanager
+def little_memory() -> Iterator[None]:
+    """Require that the block never takes as much as the decompressed record."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before = _status("VmRSS")
+    yield
+    assert _status("VmHWM") - before < GROWTH_MAX
+
+
+def _status(name: str) -> int:
+    """Return a figure of this process's memory in bytes. VmHWM is the highest since it was
+    cleared."""
+    line = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert line is not None
+    return int(line[1]) * 1024
+
+
+Read = Callable[[Cluster, str], object]
+READERS: dict[str, Read] = {
+    "journal": lambda kafka, topic: read_journal(kafka.address, topic),
+    "windows": lambda kafka, topic: check_values(kafka, {"payments": topic, BY_EVENT_TIME: topic}),
+    "totals": current_totals,
+    "recount": lambda kafka, topic: recount(kafka, kafka.bounds(topic), kafka.bounds(topic)),
+    "transaction-state": lambda kafka, topic: transaction_state.read_states(
+        kafka.address, kafka.bounds(topic), budget=LookBudget()
+    ),
+    "fill": numbers_in,
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_every_reader_names_a_record_that_is_too_large(
+    kafka: Cluster, bombed: str, monkeypatch: pytest.MonkeyPatch, read: Read
+) -> None:
+    """Story: somebody writes 128 MB of zeros into a topic of ours, 4 kB in the log. Whoever reads
+    it says where they are, and has not unpacked them."""
+    # Brokers take no such record for the coordinators' own log: see below.
+    monkeypatch.setattr(transaction_state, "TOPIC", bombed)
+    sentence = f"The record at {bombed}-0, offset 1 takes more than {BATCH_BYTES_MAX:,} bytes"
+    with little_memory(), pytest.raises(RecordTooLarge, match=sentence):
+        read(kafka, bombed)
+
+
+def test_a_picture_goes_without_the_writer_of_such_a_record(kafka: Cluster, bombed: str) -> None:
+    """Its headers stay unread; those of the record before are read."""
+    bounds = kafka.bounds(bombed)
+    ranges = fate_ranges(scan(kafka.address, bombed, bounds), bounds)
+    with little_memory():
+        writers = writers_at(kafka.address, bombed, ranges, [(0, 1)])
+    assert writers == {(0, 1): Writer()}
+
+
+def test_what_stands_before_it_is_read(kafka: Cluster, bombed: str) -> None:
+    (message,) = read_records(kafka.address, bombed, READ_COMMITTED, {0: (0, 1)})
+    assert message.offset() == 0
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_a_broker_refuses_it_for_a_journal_and_for_its_own_log(kafka: Cluster, codec: str) -> None:
+    """Story: a record that becomes 32 MB is sent to the journal of a run, which is read while it
+    grows, and to the coordinators' log."""
+    journal = f"journal-{codec}"
+    kafka.create_topic(journal, 1, exists_ok=False, **KEEPS_UNCOMPRESSED)
+    with TransactionalProducer(kafka.address, journal):
+        pass  # The first transactional id makes the coordinators' log.
+    config = {"compression.type": codec, "message.max.bytes": 1_000_000_000}
+    # Brokers take records of their own topics from this client alone.
+    config["client.id"] = "__admin_client"
+    producer = Producer({**idempotent_producer_config(kafka.address), **config})
+    refusals: list[KafkaError | None] = []
+    for topic in (journal, transaction_state.TOPIC):
+        producer.produce(
+            topic,
+            bytes(RECORD_BYTES_MAX),
+            b"bomb",
+            partition=0,
+            on_delivery=lambda error, _message: refusals.append(error),
+        )
+        assert producer.flush(60) == 0
+    assert [error and error.code() for error in refusals] == [KafkaError.MSG_SIZE_TOO_LARGE] * 2
