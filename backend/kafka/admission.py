@@ -12,14 +12,13 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._metadata import BrokerMetadata
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, UsageError
@@ -71,12 +70,14 @@ def require_admitted(address: Address) -> None:
             # Without a login librdkafka has no broker to ask. With one, a large answer may be late.
             # Or librdkafka has left the bootstrap address for an advertised one, in vain: it
             # returns there, so the next answer has all advertised addresses.
-            is_late = error.args[0].code() == KafkaError._TIMED_OUT and not _names_a_node(errors)
+            is_late = error.args[0].code() == KafkaError._TIMED_OUT and not any(map(_node, errors))
             # On a busy machine the first answer may be late for no other reason.
             let_in = is_late and patience_s > ASK_S
             patience_s = SECOND_ASK_S
         else:
-            _require_advertised(address, metadata.brokers.values())
+            _require_advertised(
+                address, {f"{broker.host}:{broker.port}" for broker in metadata.brokers.values()}
+            )
             let_in = True
         if let_in:
             _admitted.add(key)
@@ -86,15 +87,17 @@ def require_admitted(address: Address) -> None:
         refusal = _refusal(address, hosts, facts, errors)
         if refusal is not None:
             raise refusal
+    # Metadata had these addresses, and the client has tried them since. On a busy machine it may
+    # not have returned to the bootstrap address in time.
+    _require_advertised(address, {match[1] for match in map(_node, errors) if match})
 
 
-def _require_advertised(address: Address, brokers: Iterable[BrokerMetadata]) -> None:
+def _require_advertised(address: Address, advertised: Collection[str]) -> None:
     """Raises ClusterError if none of the addresses that the brokers advertise can be reached.
 
     A client uses the bootstrap address only to ask for these addresses, and everything after that
     goes to them. One that is down is an outage, which clients survive.
     """
-    advertised = {f"{broker.host}:{broker.port}" for broker in brokers}
     if not advertised:
         return
     with ThreadPoolExecutor(ADVERTISED_AT_ONCE) as pool:
@@ -115,10 +118,10 @@ def _require_advertised(address: Address, brokers: Iterable[BrokerMetadata]) -> 
     )
 
 
-def _names_a_node(errors: Iterable[KafkaError]) -> bool:
-    """Whether a connection to an address from the cluster's metadata failed: `HOST:PORT/ID: …`. A
-    bootstrap address has no id."""
-    return any(re.search(r"/\d+: ", error.str()) for error in errors)
+def _node(error: KafkaError) -> re.Match[str] | None:
+    """Match an error about an address from the cluster's metadata, `HOST:PORT/ID: …`: group 1 is
+    the address. A bootstrap address has no id."""
+    return re.search(r"([^/\s]+:\d+)/\d+: ", error.str())
 
 
 def _unreachable(host: str) -> str | None:

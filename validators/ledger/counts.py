@@ -463,7 +463,7 @@ def count_doubts(sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: boo
     row = pairs.agg(
         *(F.coalesce(F.sum(count), F.lit(0)).alias(name) for name, count in sums.items())
     ).collect()[0]
-    doubted = {doubt: row[doubt.name] for doubt in counted}
+    doubted = {doubt: row[doubt.name] for doubt in Doubt if doubt in counted}
     return Compared(doubted, row["hidden"], row["of_namesake"])
 
 

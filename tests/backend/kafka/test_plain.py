@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import cast
+from collections.abc import Callable
+
+from confluent_kafka import Producer
 
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
@@ -30,13 +31,18 @@ def test_no_plain_producer_waits_half_a_second_for_its_id(
 
 
 def _state_of_a_new_one(bootstrap: str) -> str:
-    told: list[str] = []
-    client = cast("Mapping[str, str]", {"statistics.interval.ms": 1, "stats_cb": told.append})
-    with PlainProducer(Address(bootstrap, client), idempotence=True, acks="all") as plain:
-        # What it said while it was entered is heard only now, and forgotten.
+    statistics: list[str] = []
+    plain = PlainProducer(Address(bootstrap), idempotence=True, acks="all")
+    plain.producer = Producer(
+        {**plain.config, "statistics.interval.ms": 1, "stats_cb": statistics.append}
+    )
+    with plain:
+        # What it reported while it was entered is delivered only now, and forgotten.
         plain.producer.poll(0)
-        told.clear()
+        statistics.clear()
         wait_until(
-            lambda: plain.producer.poll(0.01) >= 0 and bool(told), 10, "the client's statistics"
+            lambda: plain.producer.poll(0.01) >= 0 and bool(statistics),
+            10,
+            "the client's statistics",
         )
-    return str(json.loads(told[0])["eos"]["idemp_state"])
+    return str(json.loads(statistics[0])["eos"]["idemp_state"])
