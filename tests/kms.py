@@ -1,42 +1,57 @@
-"""AWS KMS on loopback for the tests: local-kms, built from tests/kms_server.
-
-The AWS SDK, with which securesystemslib asks it, is in moto's environment (tests/s3.py).
-"""
+"""AWS KMS on loopback for the tests: moto's server, in its environment (tests/s3.py), which has the
+AWS SDK too."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from topicproof.backend.settings import ROOT
+from tests.s3 import START_TIMEOUT_S, moto
+from topicproof.backend.services.processes import await_start, end_process, free_ports, listens
+from topicproof.backend.settings import Settings
 
-SERVER = ROOT / "tests" / "kms_server"
+# moto hashes what it signs. AWS does not where a client sends a digest (`MessageType`), as
+# securesystemslib does.
+_SERVER = """
+import sys
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, utils
+from moto.kms.utils import ECDSAPrivateKey
+from moto.server import main
 
+def sign_digest(key, message, signing_algorithm):
+    assert signing_algorithm == "ECDSA_SHA_256" and len(message) == 32
+    return key.private_key.sign(message, ec.ECDSA(utils.Prehashed(hashes.SHA256())))
 
-def go() -> str:
-    """Return the path of Go: the machine's, or the one of `scripts/setup --dev`."""
-    return shutil.which("go") or str(ROOT / ".venv" / "bin" / "go")
+ECDSAPrivateKey.sign = sign_digest
+main(["-H", "127.0.0.1", "-p", sys.argv[1]])
+"""
 
 
 @contextmanager
-def kms(folder: Path) -> Iterator[Mapping[str, str]]:
-    """Start the server with its keys in the folder. Yields the variables by which the AWS SDK finds
-    it."""
-    program = folder / "kms"
-    subprocess.run([go(), "build", "-o", str(program), "."], cwd=SERVER, check=True)
+def kms(settings: Settings, folder: Path) -> Iterator[Mapping[str, str]]:
+    """Start the server. Yields the variables by which the AWS SDK finds it. Its log is in the
+    folder."""
+    (port,) = free_ports(1)
+    log = folder / "kms.log"
     with (
-        (folder / "kms.log").open("wb") as log,
-        subprocess.Popen([program, folder / "keys"], stdout=subprocess.PIPE, stderr=log) as process,
+        log.open("wb") as output,
+        subprocess.Popen(
+            [moto(settings), "-P", "-c", _SERVER, str(port)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            start_new_session=True,
+        ) as process,
     ):
         try:
-            assert process.stdout is not None
+            await_start("The KMS", process, lambda: listens(port), START_TIMEOUT_S, log)
             yield {
                 **os.environ,
-                "AWS_ENDPOINT_URL": process.stdout.readline().decode().strip(),
+                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
                 "AWS_DEFAULT_REGION": "us-east-1",
                 "AWS_ACCESS_KEY_ID": "tests",
                 "AWS_SECRET_ACCESS_KEY": "a-secret-of-the-tests-3141",
@@ -44,4 +59,5 @@ def kms(folder: Path) -> Iterator[Mapping[str, str]]:
                 "AWS_EC2_METADATA_DISABLED": "true",
             }
         finally:
-            process.kill()
+            process.terminate()
+            end_process(process)

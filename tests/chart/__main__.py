@@ -32,8 +32,12 @@ from tests.chart.chart import (
     seal,
     template,
 )
-from tests.kms import go
 from topicproof.backend.settings import ROOT
+
+
+def go() -> str:
+    """Return the path of Go: the machine's, or the one of `scripts/setup --dev`."""
+    return shutil.which("go") or str(ROOT / ".venv" / "bin" / "go")
 
 
 def helm() -> str:

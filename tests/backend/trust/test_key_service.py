@@ -126,7 +126,7 @@ def test_a_key_of_a_service_signs_evidence(settings: Settings, tmp_path: Path) -
     other.write_text(public_pem(ec.generate_private_key(ec.SECP256R1()).public_key()))
     python = moto(settings)
     (packages,) = (python.parent.parent / "lib").glob("python*/site-packages")
-    with kms(tmp_path) as there:
+    with kms(settings, tmp_path) as there:
 
         def run(*command: str | Path) -> str:
             answer = subprocess.run(
