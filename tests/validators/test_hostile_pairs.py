@@ -46,8 +46,8 @@ from tests.validators.pair_oracle import (
     judge,
 )
 
-PAIRS = 500
-ALONE = 8
+PAIRS = 250
+ALONE = 4
 AT_ONCE = 250
 """How many pairs share a ledger at most."""
 SEED = 20
@@ -306,7 +306,7 @@ def test_no_rule_of_the_slow_judge_contradicts_the_truth() -> None:
 def test_the_validators_agree_with_the_slow_judge_and_with_the_truth(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Story: 500 hostile pairs under several policies, many of one policy in one ledger. Each
+    """Story: 250 hostile pairs under several policies, many of one policy in one ledger. Each
     verdict is the one of the slow judge, and the truth allows it."""
     count, found, number = 0, [], SEED
     while count < PAIRS:

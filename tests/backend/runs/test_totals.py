@@ -418,7 +418,7 @@ def test_windows_of_event_time_are_counted_anew_and_those_of_the_clock_are_unkno
 
 @pytest.mark.parametrize(
     ("cause", "deduplicate_s"),
-    [(Cause.INGEST, None), (Cause.RESTART, None), (Cause.RESTART, 3_600), (Cause.TRANSFER, None)],
+    [(Cause.INGEST, None), (Cause.RESTART, 3_600), (Cause.TRANSFER, None)],
 )
 def test_a_run_whose_payments_come_twice_says_by_how_much_it_is_wrong(
     settings: Settings, cluster: Services, cause: Cause, deduplicate_s: int | None, postgresql: str
