@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from topicproof.backend.errors import SetupError, UsageError
 from topicproof.backend.interpreter import python_environment
-from topicproof.backend.services.processes import await_start, end_process, listens
+from topicproof.backend.services.processes import answers_itself, await_start, end_process, listens
 from topicproof.backend.settings import ROOT, Settings
 from topicproof.backend.trust.login import Login, configured_login, dashboard_provider
 
@@ -51,7 +51,9 @@ def dashboard(settings: Settings, port: int) -> Iterator[str]:
             env={**python_environment(), **settings.environment(), STDIN_HELD: "1", FORWARDED: ""},
         )
     try:
-        await_start("The dashboard", child, lambda: listens(port), START_TIMEOUT_S, log)
+        await_start(
+            "The dashboard", child, lambda: answers_itself(child.pid, port), START_TIMEOUT_S, log
+        )
         yield f"http://127.0.0.1:{port}"
     finally:
         child.terminate()

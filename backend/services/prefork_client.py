@@ -13,6 +13,9 @@ import sys
 from collections.abc import Mapping, Sequence
 
 LENGTH_BYTES = 8
+SERVER, TOKEN = "SPARK_CONNECT_LOCAL_URL", "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+"""Variables of PySpark: where the workers of `foreachBatch` and of listeners for queries connect
+to, and the token for that."""
 
 
 def ask(
@@ -52,6 +55,7 @@ def ask(
 
 def main(address: str, python: str, arguments: list[str]) -> None:
     """Run Python's `arguments` in a fork. Anything but `-m module` goes to `python` itself."""
+    os.environ.update(_with_literal_address(os.environ))
     try:
         if arguments[:1] != ["-m"]:
             raise OSError
@@ -61,6 +65,19 @@ def main(address: str, python: str, arguments: list[str]) -> None:
     for stream in range(3):
         os.close(stream)
     connection.recv(1)
+
+
+def _with_literal_address(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what changes in Spark's environment for its workers. It names the server `localhost`,
+    where another user may listen at `::1`. A worker prints the address, so the token leaves it."""
+    server, *parameters = environment.get(SERVER, "").split(";")
+    if not server:
+        return {}
+    tokens = [part.removeprefix("token=") for part in parameters if part.startswith("token=")]
+    others = [part for part in parameters if not part.startswith("token=")]
+    server = server.replace("//localhost:", "//127.0.0.1:")
+    changed = {SERVER: ";".join((server, *others, f"listener_uid={os.getuid()}"))}
+    return changed | {TOKEN: tokens[0]} if tokens else changed
 
 
 if __name__ == "__main__":

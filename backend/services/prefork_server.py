@@ -28,7 +28,7 @@ from typing import Never
 
 import psutil
 
-from topicproof.backend.services.prefork_client import LENGTH_BYTES
+from topicproof.backend.services.prefork_client import LENGTH_BYTES, SERVER
 from topicproof.backend.services.processes import is_own
 
 MODULES = (
@@ -39,6 +39,7 @@ MODULES = (
     "pyspark.sql.worker.write_into_data_source",
     "pyspark.worker",
     "pyspark.daemon",
+    "topicproof.backend.services.spark_channel",
     "topicproof.backend.faults.injecting",
     "topicproof.backend.commands.run_commands",
     "topicproof.backend.commands.topic_commands",
@@ -112,6 +113,10 @@ def _become(connection: socket.socket) -> Never:
     sys.argv = request["arguments"]
     if not request["detached"]:
         _end_when_idle()
+    if SERVER in os.environ:
+        # PySpark's own sends a token without TLS only to `localhost`.
+        # Imported late, because commands without Spark import this module too.
+        importlib.import_module("topicproof.backend.services.spark_channel").use_for_all()
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     raise SystemExit(0)
 

@@ -25,6 +25,27 @@ from topicproof.backend.waiting import ask_until
 
 LOG_LINES_SHOWN = 40
 LOOPBACK_TIMEOUT_S = 0.5
+LOOPBACK = "127.0.0.1"
+LISTENS = "0A"
+"""The kernel's number for the state LISTEN."""
+
+
+def _as_words(address: bytes) -> str:
+    """Return an address as those tables write it: words in the machine's byte order."""
+    words = struct.unpack(f"={len(address) // 4}I", address)
+    return "".join(f"{word:08X}" for word in words)
+
+
+LISTENER_TABLES = {
+    "/proc/net/tcp": tuple(
+        _as_words(socket.inet_pton(socket.AF_INET, address)) for address in (LOOPBACK, "0.0.0.0")
+    ),
+    "/proc/net/tcp6": tuple(
+        _as_words(socket.inet_pton(socket.AF_INET6, address))
+        for address in (f"::ffff:{LOOPBACK}", "::")
+    ),
+}
+"""Linux's tables of sockets, and in each the addresses at which a listener serves 127.0.0.1."""
 OPEN_FILES, OPEN_FILES_MIN = 4_096, 512
 """How many files a process should be able to open, and the least that is enough for small runs."""
 
@@ -125,7 +146,7 @@ def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:
         for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
+            listener.bind((LOOPBACK, 0))
         return [listener.getsockname()[1] for listener in sockets]
     finally:
         for listener in sockets:
@@ -135,10 +156,43 @@ def free_ports(count: int) -> list[int]:
 def listens(port: int) -> bool:
     """Return whether anything listens on this loopback port."""
     try:
-        connect_once("127.0.0.1", port, LOOPBACK_TIMEOUT_S)
+        connect_once(LOOPBACK, port, LOOPBACK_TIMEOUT_S)
     except OSError:
         return False
     return True
+
+
+def answers_itself(pid: int, port: int) -> bool:
+    """Return whether this process accepts a connection at a port of 127.0.0.1. Any other program
+    may have taken the port since it was free."""
+    with (
+        suppress(OSError),
+        socket.create_connection((LOOPBACK, port), LOOPBACK_TIMEOUT_S) as connection,
+    ):
+        from_port = connection.getsockname()[1]
+        return ask_until(lambda: connects(pid, port, from_port), bool, LOOPBACK_TIMEOUT_S)
+    return False
+
+
+def listener_uids(port: int) -> frozenset[int] | None:
+    """Return the users whose processes listen at a port of 127.0.0.1. None elsewhere than on
+    Linux."""
+    uids = set()
+    for table, addresses in LISTENER_TABLES.items():
+        try:
+            with Path(table).open() as rows:
+                next(rows, None)
+                for row in rows:
+                    _, local, _, state, _, _, _, uid, *_ = row.split()
+                    # Listeners come first. A table may have many thousand connections.
+                    if state != LISTENS:
+                        break
+                    address, _, hexadecimal = local.partition(":")
+                    if int(hexadecimal, 16) == port and address in addresses:
+                        uids.add(int(uid))
+        except OSError:
+            continue  # A kernel without IPv6 has one table.
+    return frozenset(uids) if Path("/proc/net/tcp").exists() else None
 
 
 def connect_once(host: str, port: int, timeout_s: float) -> None:

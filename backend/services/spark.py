@@ -25,13 +25,13 @@ from topicproof.backend.interpreter import python_environment
 from topicproof.backend.services.kafka import require_disk_space
 from topicproof.backend.services.prefork_server import write_executable
 from topicproof.backend.services.processes import (
+    answers_itself,
     await_start,
     emptied,
     end_process,
     free_ports,
     java,
     java_temporary,
-    listens,
 )
 from topicproof.backend.settings import SPARK_START_TIMEOUT_S, Settings, socket_path
 from topicproof.backend.trust.keys import read_secret
@@ -52,6 +52,11 @@ the same on every server."""
 TOKEN_BYTES = 32
 PRINTABLE = re.compile(r"[!-~]+")
 """The characters of a token."""
+AUTHORIZATION = "authorization"
+"""The parameter of an address with the token's header."""
+LISTENER_UID = "listener_uid"
+"""The parameter of an embedded server's address with the user id whose process must listen there.
+"""
 NO_PROVIDERS = "-Dorg.apache.kafka.automatic.config.providers=none"
 """No value of a Kafka property is looked up in a file, a folder or the environment."""
 COMPILER = "-XX:ThreadPriorityPolicy=1 -XX:CompilerThreadPriority=10 -XX:ReservedCodeCacheSize=512m"
@@ -81,9 +86,10 @@ class EmbeddedSpark:
 
     @property
     def remote(self) -> str:
-        """The address with the token. Spark's client sends a token without TLS only to
-        `localhost`."""
-        return f"sc://localhost:{self.port}/;token={self.token}"
+        """The address with the token. PySpark's own client understands it too, but sends `token`
+        without TLS only to `localhost`: that may be `::1`, where anybody may listen."""
+        token = f"{AUTHORIZATION}={quote(f'Bearer {self.token}')}"
+        return f"sc://127.0.0.1:{self.port}/;{token};{LISTENER_UID}={os.getuid()}"
 
     @property
     def secrets(self) -> Path:
@@ -140,7 +146,7 @@ class EmbeddedSpark:
             await_start(
                 "The embedded Spark server",
                 self.process,
-                lambda: listens(self.port),
+                self._answers,
                 SPARK_START_TIMEOUT_S,
                 self.log,
             )
@@ -161,6 +167,9 @@ class EmbeddedSpark:
 
     def pids(self) -> list[int]:
         return [self.process.pid] if self.process is not None else []
+
+    def _answers(self) -> bool:
+        return self.process is not None and answers_itself(self.process.pid, self.port)
 
     def _write_secrets(self) -> Path:
         """Write the server's secrets for its start. Returns the file."""
@@ -280,7 +289,7 @@ def given_remote(settings: Settings) -> str:
         return remote
     parameters = [part.partition("=") for part in remote.split(";")[1:]]
     names = {name.strip().lower() for name, _, _ in parameters}
-    if names & {"token", "authorization"}:
+    if names & {"token", AUTHORIZATION}:
         raise UsageError(
             "SPARK_REMOTE has a token, and TOPICPROOF_SPARK_TOKEN_FILE names one too. Remove one of"
             " them."
@@ -293,7 +302,7 @@ def given_remote(settings: Settings) -> str:
         )
     if any(name == "use_ssl" and value.lower() == "true" for name, _, value in parameters):
         return _with_parameter(remote, "token", token)
-    return _with_parameter(remote, "authorization", f"Bearer {token}")
+    return _with_parameter(remote, AUTHORIZATION, f"Bearer {token}")
 
 
 def _with_parameter(remote: str, name: str, value: str) -> str:

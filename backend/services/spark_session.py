@@ -9,18 +9,17 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
-from urllib.parse import urlsplit
 
 import grpc
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
-from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from topicproof.backend.errors import ShellFailed, SparkError
 from topicproof.backend.services.spark import MEANING, SESSION_TIMEOUT_S, without_token
+from topicproof.backend.services.spark_channel import OwnChannelBuilder
 from topicproof.backend.storage import Storage, attach
 from topicproof.validators.spark_errors import ENDED, first_line, server_ended
 
@@ -34,15 +33,12 @@ SHELL_FAILED = "org.apache.hadoop.util.Shell$ExitCodeException"
 CONNECT_RETRIES, CONNECT_BACKOFF_MS = 4, 1_000
 """A server that does not answer is asked again this often, within about 3 s. Spark's default of 10
 minutes suits a network that comes back, but not a dead server on this machine."""
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def connect(remote: str) -> SparkSession:
     """Open a new session on the server. Raises SparkError when nothing answers there."""
     try:
-        # The environment's proxy is not used for this machine.
-        proxied = urlsplit(remote).hostname not in LOOPBACK
-        channel = DefaultChannelBuilder(remote, [("grpc.enable_http_proxy", int(proxied))])
+        channel = OwnChannelBuilder(remote)
     except (PySparkException, ValueError) as error:
         raise SparkError(
             f"{without_token(remote)} is not the address of a Spark Connect server. Check"
@@ -63,7 +59,7 @@ def connect(remote: str) -> SparkSession:
         # The error below reports it. The filter stays: the server may go away later.
         warnings.filterwarnings("ignore", ".*RETRIES_EXCEEDED")
         session.version  # noqa: B018  the first question to the server; creating a session asks nothing
-        if proxied:
+        if not channel.is_local:
             client.set_retry_policies(patience)
     except Exception as error:
         client.close()

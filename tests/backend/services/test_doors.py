@@ -6,32 +6,141 @@ import os
 import socket
 import stat
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import unquote
 
+import grpc
 import psutil
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql.connect.client import DefaultChannelBuilder
 
 from tests.files import files_with
 from topicproof.backend.doctor import services as doctor
 from topicproof.backend.doctor.diagnosis import Health
 from topicproof.backend.errors import SetupError, SparkError, UsageError
-from topicproof.backend.services import keeper, processes
+from topicproof.backend.services import keeper, processes, spark_session as spark_session_module
 from topicproof.backend.services.keeper import Keeper, Services
-from topicproof.backend.services.spark import given_remote, with_session, without_token
+from topicproof.backend.services.spark import (
+    EmbeddedSpark,
+    given_remote,
+    with_session,
+    without_token,
+)
 from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import Settings, socket_path
 
 TOKEN = "sc://localhost:1/;token=abc"
 
 
+class Listener(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
+    """A gRPC server that keeps the headers of each call, and answers none."""
+
+    def __init__(self) -> None:
+        self.headers = list[str]()
+        self.server = grpc.server(ThreadPoolExecutor(1), [self])
+
+    def service(self, details: grpc.HandlerCallDetails) -> None:
+        self.headers += [str(value) for _, value in details.invocation_metadata]
+
+    def listen(self, address: str) -> int:
+        """Listen at a free port of an address. Returns the port."""
+        port = int(self.server.add_insecure_port(f"{address}:0"))
+        self.server.start()
+        return port
+
+    def connect(self, remote: str) -> str:
+        """Return why no session can be opened at an address."""
+        with pytest.raises(SparkError) as refusal:
+            spark_session(remote).__enter__()
+        return str(refusal.value)
+
+
+@pytest.fixture
+def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
+    monkeypatch.setattr(spark_session_module, "CONNECT_RETRIES", 0)
+    listener = Listener()
+    yield listener
+    listener.server.stop(None)
+
+
+def token_of(remote: str) -> str:
+    return unquote(remote).partition("Bearer ")[2].partition(";")[0]
+
+
+@pytest.mark.parametrize(
+    "remote",
+    [
+        "",
+        "sc://localhost:PORT/;token=secret-token",
+        "sc://localhost:PORT/;authorization=Bearer%20secret-token",
+    ],
+)
+def test_a_token_is_not_sent_to_another_address_of_this_machine(
+    listener: Listener, tmp_path: Path, remote: str
+) -> None:
+    """Story: our server listens at 127.0.0.1. Another user listens at ::1, at the same port, and
+    `localhost` is both."""
+    port = listener.listen("[::1]")
+    embedded = EmbeddedSpark(tmp_path, [], port=port, token="secret-token").remote
+    assert "does not answer" in listener.connect(remote.replace("PORT", str(port)) or embedded)
+    assert not listener.headers
+    # PySpark's own client, as programs under test use it.
+    assert DefaultChannelBuilder(embedded).endpoint == f"127.0.0.1:{port}"
+
+
+def test_a_token_is_sent_to_the_user_who_started_the_server(
+    listener: Listener, tmp_path: Path
+) -> None:
+    """Story: our server has ended, and another user takes its port. A client connects again."""
+    port = listener.listen("127.0.0.1")
+    spark = EmbeddedSpark(tmp_path, [], port=port, token="secret-token")
+    other = spark.remote.replace(f"uid={os.getuid()}", f"uid={os.getuid() + 1}")
+    assert "Another user's" in listener.connect(other)
+    assert not listener.headers
+    assert "Method not found" in listener.connect(spark.remote)
+    assert "Bearer secret-token" in listener.headers
+
+
+def test_the_workers_of_spark_send_the_token_to_its_address(
+    cluster: Services, settings: Settings, tmp_path: Path
+) -> None:
+    """Story: a program uses `foreachBatch`. Its worker connects to the server: Spark says
+    `localhost` to it, with the token, and the worker prints that."""
+    lines, batches = tmp_path / "lines", tmp_path / "batches"
+    lines.mkdir()
+    (lines / "a.txt").write_text("one\ntwo\n")
+
+    def note(batch: DataFrame, _number: int) -> None:
+        import os
+        from pathlib import Path
+
+        text = f"{batch.count()} {os.environ['SPARK_CONNECT_LOCAL_URL']}"
+        Path(batches).write_text(text)
+
+    with spark_session(cluster.spark_remote) as spark:
+        query = (
+            spark.readStream.text(str(lines))
+            .writeStream.foreachBatch(note)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    assert batches.read_text().startswith(f"2 {without_token(cluster.spark_remote)}/;user_id=")
+    token = token_of(cluster.spark_remote)
+    assert not any(files_with(settings.services, [token]).values())
+
+
 def test_spark_refuses_whoever_has_no_token(cluster: Services, settings: Settings) -> None:
     """Story: another user of the machine finds Spark's port. Without the token, and with a wrong
     one, nothing is executed. The token is in no command line and in no file."""
     address = without_token(cluster.spark_remote)
-    token = cluster.spark_remote.partition("token=")[2]
+    token = token_of(cluster.spark_remote)
     assert len(token) > 40
-    for tried in (address, f"{address}/;token={token[::-1]}"):
+    for tried in (address, cluster.spark_remote.replace(token, token[::-1])):
         with pytest.raises(SparkError, match=r"UNAUTHENTICATED|[Aa]uthentication token") as told:
             spark_session(tried).__enter__()
         assert token not in str(told.value)
@@ -46,8 +155,8 @@ def test_a_token_goes_to_a_server_elsewhere(
 ) -> None:
     """Story: Spark runs in another container, without TLS. PySpark sends a token without TLS to
     `localhost` alone. Ours comes from a file, and reaches all calls, those with a stream too."""
-    token, file = cluster.spark_remote.partition("token=")[2], tmp_path / "token"
-    remote = without_token(cluster.spark_remote).replace("localhost", "127.0.0.1")
+    token, file = token_of(cluster.spark_remote), tmp_path / "token"
+    remote = without_token(cluster.spark_remote)
     elsewhere = settings.model_copy(update={"spark_remote": remote})
     with pytest.raises(SparkError, match=r"[Aa]uthentication token"):
         spark_session(given_remote(elsewhere)).__enter__()

@@ -1,13 +1,25 @@
-"""Limits of the processes that the embedded services need."""
+"""Limits of the processes that the embedded services need, and who listens at a port."""
 
 from __future__ import annotations
 
+import os
 import resource
+import socket
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from topicproof.backend.errors import SetupError
-from topicproof.backend.services.processes import OPEN_FILES_MIN, require_open_files
+from topicproof.backend.services.dashboard import dashboard
+from topicproof.backend.services.processes import (
+    OPEN_FILES_MIN,
+    answers_itself,
+    listener_uids,
+    require_open_files,
+)
+from topicproof.backend.services.spark import EmbeddedSpark
+from topicproof.backend.settings import Settings
 
 
 def test_few_open_files_are_more_afterwards_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,3 +35,33 @@ def test_few_open_files_are_more_afterwards_or_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr("resource.getrlimit", lambda _which: (40, 40))
     with pytest.raises(SetupError, match="may open only 40 files here"):
         require_open_files()
+
+
+@pytest.mark.parametrize(
+    ("address", "serves"),
+    [("127.0.0.1", True), ("0.0.0.0", True), ("::ffff:127.0.0.1", True), ("::1", False)],
+)
+def test_a_port_has_a_process_and_a_user(address: str, serves: bool) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.bind((address, 0))
+        port = listener.getsockname()[1]
+        assert listener_uids(port) == frozenset()
+        listener.listen()
+        assert listener_uids(port) == ({os.getuid()} if serves else set())
+        assert not answers_itself(os.getppid(), port), "another process accepts there"
+
+
+@pytest.mark.services
+def test_a_port_that_was_taken_meanwhile_is_not_ours(tmp_path: Path) -> None:
+    """Story: another program takes the port after it was found free. Nobody is sent there to sign
+    in, and no token is sent there while our Spark server still fails."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as stranger,
+        subprocess.Popen(["sleep", "600"]) as process,
+    ):
+        port = stranger.getsockname()[1]
+        assert not EmbeddedSpark(tmp_path, [], port=port, process=process)._answers()
+        process.kill()
+        with pytest.raises(SetupError, match="The dashboard ended while starting"):
+            dashboard(Settings(home=tmp_path), port).__enter__()
