@@ -85,7 +85,7 @@ class Settings(BaseSettings):
     """Folder of the jars of ivy.xml, with one subfolder for each configuration."""
     bootstrap: str | None = None
     """host:port list of an external Kafka; None means the embedded one."""
-    spark_remote: str | None = Field(default=None, validation_alias="SPARK_REMOTE")
+    spark_remote: str | None = Field(default=None, validation_alias="SPARK_REMOTE", repr=False)
     """sc:// address of an external Spark Connect server; None means the embedded one."""
     spark_token_file: WholePath | None = None
     """A file with the token that this server asks for, which only its owner can read."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
-from urllib.parse import urlsplit
 
 from confluent_kafka import KafkaException, TopicCollection
 
@@ -21,11 +20,10 @@ from topicproof.backend.kafka.coordinator_logs import require_coordinator_logs
 from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.log.client import require_reachable
 from topicproof.backend.services.processes import connect_once
-from topicproof.backend.services.spark import given_remote, without_token
+from topicproof.backend.services.spark import given_remote, server_of, without_token
 from topicproof.backend.services.spark_session import connect
 from topicproof.backend.settings import Settings
 
-SPARK_PORT = 15002
 """The default port of Spark Connect."""
 CONNECT_TIMEOUT_S = 3.0
 WORKERS_TIMEOUT_S = 60.0
@@ -172,11 +170,9 @@ def spark(settings: Settings) -> Diagnosis:
 
 def _require_listening(remote: str) -> None:
     """Raises SparkError. gRPC itself would wait for minutes for a host that drops packets."""
-    url = urlsplit(remote)
     try:
-        host, port = url.hostname or "", url.port or SPARK_PORT
-        connect_once(host, port, CONNECT_TIMEOUT_S)
-    except (OSError, ValueError) as error:
+        connect_once(*server_of(remote), CONNECT_TIMEOUT_S)
+    except OSError as error:
         why = getattr(error, "strerror", None) or str(error)
         raise SparkError(
             f"Nothing listens at {without_token(remote)} ({why}). Start a Spark Connect server"

@@ -15,14 +15,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from topicproof.backend.errors import ClusterError, SparkError, TopicproofError
 from topicproof.backend.faults.kinds import BROKER, UNCLEAN
 from topicproof.backend.history.store import History, State
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.context import Context
-from topicproof.backend.services.spark import without_token
+from topicproof.backend.services.spark import server_of, without_token
 from topicproof.backend.settings import BROKER_START_TIMEOUT_S
 
 LOOK_S = 1.0
@@ -33,7 +32,6 @@ KAFKA_ANSWER_S = 3.0
 SPARK_ANSWER_S = 2.0
 ASKED_MAX = 5
 """How often a server is asked after a failure: a busy one may miss a question."""
-SPARK_PORT = 15002
 """Spark Connect's default port."""
 
 
@@ -156,11 +154,8 @@ def spark_service(remote: str) -> Service:
 
 def spark_listens(remote: str) -> bool:
     """Return whether anything accepts connections at an `sc://` address. A busy server does."""
-    url = urlsplit(remote)
     try:
-        with socket.create_connection(
-            (url.hostname or "", url.port or SPARK_PORT), timeout=SPARK_ANSWER_S
-        ):
+        with socket.create_connection(server_of(remote), timeout=SPARK_ANSWER_S):
             return True
     except OSError:
         return False

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_urlsafe
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-from topicproof.backend.errors import SetupError, UsageError
+from topicproof.backend.errors import SetupError, SparkError, UsageError
 from topicproof.backend.interpreter import python_environment
 from topicproof.backend.services.kafka import require_disk_space
 from topicproof.backend.services.prefork_server import write_executable
@@ -49,6 +49,8 @@ MEANING = {
 }
 """Settings that decide what an expression gives: Spark's defaults, and UTC. A contract must mean
 the same on every server."""
+DEFAULT_PORT = 15002
+"""Where Spark Connect listens if its address has no port."""
 TOKEN_BYTES = 32
 PRINTABLE = re.compile(r"[!-~]+")
 """The characters of a token."""
@@ -268,8 +270,30 @@ class EmbeddedSpark:
 
 
 def without_token(remote: str) -> str:
-    """Return an `sc://` address without its parameters, which may hold a token."""
-    return remote.partition("/;")[0]
+    """Return scheme, host and port of an `sc://` address, for people. All else may hold a token,
+    also where it is written wrongly."""
+    scheme, separator, rest = remote.partition("://")
+    server = re.split(r"[/?#;]", rest if separator else scheme, maxsplit=1)[0]
+    # A name before the host may be a secret, and its end is anybody's guess.
+    return f"{scheme + separator if separator else ''}{'…' if '@' in rest else server}"
+
+
+def server_of(remote: str) -> tuple[str, int]:
+    """Return host and port of an `sc://` address. Raises SparkError for any other."""
+    try:
+        url = urlsplit(remote)
+        host, port = url.hostname or "", url.port or DEFAULT_PORT
+    except ValueError:
+        raise no_address(remote) from None  # Its text has the address.
+    if url.scheme != "sc" or not host:
+        raise no_address(remote)
+    return host, port
+
+
+def no_address(remote: str) -> SparkError:
+    return SparkError(
+        f"{without_token(remote)} is not the address of a Spark Connect server. Check SPARK_REMOTE."
+    )
 
 
 def with_session(remote: str, session: str) -> str:

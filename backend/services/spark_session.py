@@ -18,7 +18,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from topicproof.backend.errors import ShellFailed, SparkError
-from topicproof.backend.services.spark import MEANING, SESSION_TIMEOUT_S, without_token
+from topicproof.backend.services.spark import MEANING, SESSION_TIMEOUT_S, no_address, without_token
 from topicproof.backend.services.spark_channel import OwnChannelBuilder
 from topicproof.backend.storage import Storage, attach
 from topicproof.validators.spark_errors import ENDED, first_line, server_ended
@@ -39,11 +39,8 @@ def connect(remote: str) -> SparkSession:
     """Open a new session on the server. Raises SparkError when nothing answers there."""
     try:
         channel = OwnChannelBuilder(remote)
-    except (PySparkException, ValueError) as error:
-        raise SparkError(
-            f"{without_token(remote)} is not the address of a Spark Connect server. Check"
-            " SPARK_REMOTE."
-        ) from error
+    except (PySparkException, ValueError):
+        raise no_address(remote) from None  # Its text has the address.
     # As in `SparkSession.builder.remote`, which accepts no channel: makes `pyspark.sql.functions`
     # build columns for Connect.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"

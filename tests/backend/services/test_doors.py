@@ -207,6 +207,31 @@ def test_a_token_of_a_file_needs_an_address_without_one(tmp_path: Path) -> None:
         given_remote(Settings(spark_remote="sc://h:1", spark_token_file=file))
 
 
+@pytest.mark.parametrize(
+    ("remote", "shown"),
+    [
+        ("sc://h:15002;token=planted", "sc://h:15002"),
+        ("sc://h/?token=planted", "sc://h"),
+        ("sc://h/planted", "sc://h"),
+        ("sc://h#planted", "sc://h"),
+        ("sc://ann:planted@h:1/", "sc://…"),
+        ("sc:/;token=planted", "sc:"),
+        ("h:15002;token=planted", "h:15002"),
+        ("http://h:15002/;token=planted", "http://h:15002"),
+        ("sc://h/;token=plan=ted", "sc://h"),
+    ],
+)
+def test_a_token_in_a_wrong_address_is_not_shown(
+    remote: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: somebody writes the parameters as in another product, or forgets the slash."""
+    monkeypatch.setattr(spark_session_module, "CONNECT_RETRIES", 0)
+    settings = Settings(spark_remote=remote)
+    diagnosis = doctor.spark(settings)
+    assert diagnosis.health is Health.FAILED and "planted" not in str(diagnosis) + repr(settings)
+    assert without_token(remote) == shown
+
+
 def test_addresses_are_shown_without_their_token() -> None:
     assert without_token(TOKEN) == without_token("sc://localhost:1") == "sc://localhost:1"
     assert with_session(TOKEN, "s") == f"{TOKEN};session_id=s"

@@ -48,7 +48,7 @@ def test_a_port_has_a_process_and_a_user(address: str, serves: bool) -> None:
         port = listener.getsockname()[1]
         assert listener_uids(port) == frozenset()
         listener.listen()
-        assert listener_uids(port) == ({os.getuid()} if serves else set())
+        assert listener_uids(port) == frozenset({os.getuid()} if serves else ())
         assert not answers_itself(os.getppid(), port), "another process accepts there"
 
 
