@@ -7,21 +7,28 @@ from __future__ import annotations
 
 import base64
 import json
+import math
+import re
+import socket
 import ssl
+import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.properties.facts import Tokens
 
 TIMEOUT_S, ANSWER_S = 3.0, 10.0
-"""For the next bytes of an answer, and for all of it."""
-PIECE_BYTES = 65_536
+"""For the next bytes of an answer, and for the whole conversation."""
+TOO_LONG = "it took too long"
+TOKEN = re.compile(r"[!-~]+")
+"""The characters of a token (RFC 6749, appendix A.12)."""
 ANSWER_BYTES_MAX = 1_000_000
 DEFAULT_LIFETIME_S = 300.0
 RENEWED_AT = 0.8
@@ -48,34 +55,64 @@ class _RedirectRefusal(HTTPRedirectHandler):
         """Follow no redirect: the other host would get the client's secret."""
 
 
+class _Connection(HTTPConnection):
+    deadline: _Deadline
+
+    def connect(self) -> None:
+        super().connect()
+        self.deadline.watch(self.sock)
+
+
+class _SecureConnection(_Connection, HTTPSConnection):
+    """The same with TLS: `connect` above is followed by that of `HTTPSConnection`."""
+
+
+class _Deadline(HTTPSHandler, HTTPHandler):
+    """Cuts a conversation that takes too long. A timeout of the socket begins again with each byte,
+    also in the middle of a header."""
+
+    def __init__(self, context: ssl.SSLContext, seconds: float) -> None:
+        super().__init__(context=context)
+        self.context = context
+        self.is_over = threading.Event()
+        self.sockets: list[socket.socket] = []
+        self.timer = threading.Timer(seconds, self.cut)
+        self.timer.daemon = True
+
+    def watch(self, sock: socket.socket) -> None:
+        self.sockets.append(sock)
+        if self.is_over.is_set():
+            self.cut()
+
+    def cut(self) -> None:
+        self.is_over.set()
+        for sock in self.sockets:
+            with suppress(OSError):
+                # Not that of TLS, which would take the socket from under its reader.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+    def http_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(self._watched(_Connection), req)
+
+    def https_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(self._watched(_SecureConnection), req, context=self.context)
+
+    def _watched(self, kind: type[_Connection]) -> Any:
+        """Return what makes connections of a kind that this deadline cuts."""
+        return type(kind.__name__, (kind,), {"deadline": self})
+
+
 def fetch_token(tokens: Tokens) -> Token:
     """Raises ClusterError naming the cause. The endpoint's own words are left out: they may repeat
     the secret."""
-    credentials = base64.b64encode(f"{tokens.client_id}:{tokens.client_secret}".encode()).decode()
-    form = {"grant_type": "client_credentials"}
-    if tokens.scope is not None:
-        form["scope"] = tokens.scope
-    request = Request(
-        tokens.endpoint,
-        urlencode(form).encode(),
-        {"Authorization": f"Basic {credentials}", "Accept": "application/json"},
-    )
-    context = ssl.create_default_context(cadata=tokens.ca)
-    opener = build_opener(HTTPSHandler(context=context), _RedirectRefusal())
     try:
-        with opener.open(request, timeout=TIMEOUT_S) as response:
-            body = _read(response)
+        body = _ask(tokens)
         if len(body) > ANSWER_BYTES_MAX:
             raise ClusterError(
                 f"The token endpoint {tokens.endpoint} answered with more than"
                 f" {ANSWER_BYTES_MAX // 1_000_000} MB. Check sasl.oauthbearer.token.endpoint.url."
             )
-        answer = json.loads(body)
-        return Token(
-            str(answer["access_token"]),
-            time.monotonic(),
-            float(answer.get("expires_in", DEFAULT_LIFETIME_S)),
-        )
+        return _token_of(json.loads(body))
     except HTTPError as error:
         with error:
             raise _refused(tokens, error.code) from error
@@ -86,22 +123,49 @@ def fetch_token(tokens: Tokens) -> Token:
             f"The token endpoint {tokens.endpoint} cannot be reached: {why}. Check"
             " sasl.oauthbearer.token.endpoint.url."
         ) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise ClusterError(
             f"The token endpoint {tokens.endpoint} answered without a token. Check"
             " sasl.oauthbearer.token.endpoint.url."
         ) from error
 
 
-def _read(response: Any) -> bytes:
-    """Read an answer up to the limit. Raises TimeoutError if it comes byte by byte for longer than
-    `ANSWER_S`."""
-    body, deadline = b"", time.monotonic() + ANSWER_S
-    while len(body) <= ANSWER_BYTES_MAX and (piece := response.read1(PIECE_BYTES)):
-        body += piece
-        if time.monotonic() > deadline:
-            raise TimeoutError("it took too long")
+def _ask(tokens: Tokens) -> bytes:
+    """Return the answer up to the limit, and a byte more. Raises TimeoutError if it takes longer
+    than `ANSWER_S`."""
+    credentials = base64.b64encode(f"{tokens.client_id}:{tokens.client_secret}".encode()).decode()
+    form = {"grant_type": "client_credentials"}
+    if tokens.scope is not None:
+        form["scope"] = tokens.scope
+    request = Request(
+        tokens.endpoint,
+        urlencode(form).encode(),
+        {"Authorization": f"Basic {credentials}", "Accept": "application/json"},
+    )
+    deadline = _Deadline(ssl.create_default_context(cadata=tokens.ca), ANSWER_S)
+    deadline.timer.start()
+    body: bytes = b""
+    try:
+        with build_opener(deadline, _RedirectRefusal()).open(request, timeout=TIMEOUT_S) as answer:
+            body = answer.read(ANSWER_BYTES_MAX + 1)
+    except (OSError, HTTPException) as error:
+        if not deadline.is_over.is_set():
+            raise
+        raise TimeoutError(TOO_LONG) from error
+    finally:
+        deadline.timer.cancel()
+    if deadline.is_over.is_set():
+        raise TimeoutError(TOO_LONG)
     return body
+
+
+def _token_of(answer: Any) -> Token:
+    """Raises ValueError, KeyError, TypeError or ArithmeticError for an answer without a token."""
+    text, lifetime_s = answer["access_token"], float(answer.get("expires_in", DEFAULT_LIFETIME_S))
+    # Any other character could end the token inside the message to the broker (RFC 7628).
+    if not TOKEN.fullmatch(text) or not math.isfinite(lifetime_s):
+        raise ValueError
+    return Token(text, time.monotonic(), lifetime_s)
 
 
 def _refused(tokens: Tokens, status: int) -> ClusterError:

@@ -29,6 +29,8 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 OAUTHBEARER = "OAUTHBEARER"
 MODULES = {"PLAIN": PLAIN, "SCRAM-SHA-256": SCRAM, "SCRAM-SHA-512": SCRAM, OAUTHBEARER: TOKENS}
 """The login module of each supported mechanism."""
+_EXTENSION_KEY = re.compile("[A-Za-z]+")
+_EXTENSION_VALUE = re.compile(r"[\t !-+\--\[\]-~]+")
 STORE_TYPES = ("JKS", "PKCS12", "PEM")
 
 
@@ -224,11 +226,6 @@ def _tokens(lookup: _PropertyLookup, login: Login | None) -> Tokens:
     if urlsplit(endpoint).scheme not in ("http", "https"):
         raise lookup.error(f"{prefix}.{_ENDPOINT}", "it must be an http(s) address")
     login = login and replace(login, options=options)
-    extensions = lookup.value(f"{prefix}.extensions")
-    listed = dict(pair.split("=", 1) for pair in (extensions or "").split(",") if "=" in pair)
-    in_login = {
-        n.removeprefix("extension_"): v for n, v in options.items() if n.startswith("extension_")
-    }
     return Tokens(
         endpoint,
         _from_login(
@@ -246,9 +243,34 @@ def _tokens(lookup: _PropertyLookup, login: Login | None) -> Tokens:
             f"{prefix}.client.credentials.client.secret",
         ),
         lookup.value(f"{prefix}.scope") or options.get("scope"),
-        {**listed, **in_login},
+        _extensions(lookup, options),
         _token_ca(lookup, _PropertyLookup(options)),
     )
+
+
+def _extensions(lookup: _PropertyLookup, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the SASL extensions (RFC 7628). Raises UsageError for one that could end inside the
+    message to the broker, or inside the list for librdkafka, and begin another."""
+    name = "sasl.oauthbearer.extensions"
+    pairs = filter(None, map(str.strip, (lookup.value(name) or "").split(",")))
+    extensions = [(*pair.partition("="), name) for pair in pairs]
+    extensions += [
+        (option.removeprefix("extension_"), "=", value, "sasl.jaas.config")
+        for option, value in options.items()
+        if option.startswith("extension_")
+    ]
+    for key, equals, value, place in extensions:
+        if not _EXTENSION_KEY.fullmatch(key) or key == "auth" or not equals:
+            raise lookup.error(
+                place, "an extension is NAME=VALUE, its name has only letters, and is not auth"
+            )
+        if not _EXTENSION_VALUE.fullmatch(value):
+            raise lookup.error(
+                place,
+                f"the extension {key} has a character that is not allowed. Use printable ASCII"
+                " without comma and backslash",
+            )
+    return {key: value for key, _, value, _ in extensions}
 
 
 def _from_options(

@@ -43,11 +43,22 @@ def test_a_fresh_token_is_kept(endpoint: str) -> None:
         ("deep", CLIENT_SECRET, "answered without a token"),
         ("moved", CLIENT_SECRET, "answered with HTTP 302"),
         ("long", CLIENT_SECRET, "answered with more than 1 MB"),
+        ("endless", CLIENT_SECRET, "answered without a token"),
+        ("long-lived", CLIENT_SECRET, "answered without a token"),
+        ("split", CLIENT_SECRET, "answered without a token"),
+        ("listed", CLIENT_SECRET, "answered without a token"),
+        ("dripping-head", CLIENT_SECRET, "cannot be reached: it took too long"),
+        ("dripping-body", CLIENT_SECRET, "cannot be reached: it took too long"),
     ],
 )
-def test_a_refused_token_has_a_reason(endpoint: str, path: str, secret: str, sentence: str) -> None:
+def test_a_refused_token_has_a_reason(
+    endpoint: str, path: str, secret: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Story: the endpoint repeats the secret in its answer. The sentence does not. It redirects to
-    a host that would give a token for the secret, or answers without end."""
+    a host that would give a token for the secret, or answers without end, also in a header. Or its
+    token never ends, or goes on with a second one."""
+    if path.startswith("dripping"):
+        monkeypatch.setattr("topicproof.backend.kafka.tokens.ANSWER_S", 0.3)
     with pytest.raises(ClusterError, match=sentence) as told:
         fetch_token(_tokens(f"{endpoint}/{path}", secret))
     assert "hidden" not in str(told.value)

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import base64
 import json
+import select
 import ssl
 import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -26,8 +27,14 @@ ODD: dict[str, tuple[int, object]] = {
     "/long": (200, {"access_token": "a" * 1_000_000}),
     "/deep": (200, b"[" * 200_000),
     "/moved": (302, {}),
+    "/endless": (200, {"access_token": "a", "expires_in": float("inf")}),
+    "/long-lived": (200, {"access_token": "a", "expires_in": 10**400}),
+    "/split": (200, {"access_token": "a\x01auth=Bearer b"}),
+    "/listed": (200, {"access_token": ["a"]}),
 }
 """Odd answers, by path; /short gives tokens that have expired."""
+DRIPPING = ("/dripping-head", "/dripping-body")
+"""Paths whose answer comes byte by byte, as long as somebody listens."""
 ELSEWHERE = "/elsewhere"
 """Where /moved redirects to."""
 _KEY = rsa.generate_private_key(65537, 2048)
@@ -78,6 +85,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path in ODD:
             self._answer(*ODD[self.path])
             return
+        if self.path in DRIPPING:
+            self._drip()
+            return
         token = signed(user, form.get("scope", [""])[0])
         lifetime = 0 if self.path == "/short" else LIFETIME_S
         self._answer(200, {"access_token": token, "token_type": "Bearer", "expires_in": lifetime})
@@ -91,6 +101,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Location", ELSEWHERE)
         self.end_headers()
         self.wfile.write(body)
+
+    def _drip(self) -> None:
+        self.wfile.write(b"HTTP/1.0 200 OK\r\nX: ")
+        if self.path == "/dripping-body":
+            self.wfile.write(b"\r\n\r\n")
+        # Readable once the client has gone.
+        with suppress(OSError):
+            while not select.select([self.connection], [], [], 0.05)[0]:
+                self.wfile.write(b"a")
 
     def log_message(self, format: str, *args: object) -> None:
         """Print nothing."""

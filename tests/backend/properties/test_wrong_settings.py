@@ -32,6 +32,10 @@ STRIMZI = (
     "sasl.login.callback.handler.class=io.strimzi.kafka.oauth.client"
     ".JaasClientOauthLoginCallbackHandler\n"
 )
+OAUTH = (
+    "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\nsasl.oauthbearer.client.id=me\n"
+    "sasl.oauthbearer.client.secret=hid\nsasl.oauthbearer.token.endpoint.url=https://idp/token\n"
+)
 WRONG = {
     "a typo": ("sasl.pasword=hid", "line 1, sasl.pasword: no Kafka client has this property. Did"
                " you mean sasl.password?"),
@@ -132,6 +136,16 @@ WRONG = {
     "no address": ("security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"
                    "sasl.oauthbearer.token.endpoint.url=idp:8080",
                    "sasl.oauthbearer.token.endpoint.url: it must be an http(s) address."),
+    "an extension's name": (OAUTH + "sasl.oauthbearer.extensions=a=b,c-d=hid",
+                            "line 6, sasl.oauthbearer.extensions: an extension is NAME=VALUE"),
+    "a second token": (OAUTH + "sasl.oauthbearer.extensions=auth=hid", "and is not auth."),
+    "half an extension": (OAUTH + "sasl.oauthbearer.extensions=hid", "is NAME=VALUE"),
+    "an extension beyond ASCII": (OAUTH + "sasl.oauthbearer.extensions=a=h\u00efd",
+                                  "the extension a has a character that is not allowed."),
+    "an extension for librdkafka": (OAUTH + "sasl.jaas.config=org.apache.kafka.common.security"
+                                    ".oauthbearer.OAuthBearerLoginModule required"
+                                    ' extension_a="b,auth=hid";',
+                                    "sasl.jaas.config: the extension a has a character"),
     "a registry's address": ("schema.registry.url=registry:8081",
                              "line 1, schema.registry.url: it must be an http(s) address."),
     "a registry's typo": ("schema.registry.ulr=hid", "line 1, schema.registry.ulr is not supported"
