@@ -9,6 +9,21 @@ from topicproof.backend.errors import ClusterError, LogTooLong, TopicError
 from topicproof.backend.properties.facts import facts_of
 
 
+def require_no_secret(url: str) -> str:
+    """Return a URL, or a list of host:port, as it is. Raises ValueError, which does not quote it,
+    if it has a password or a query: errors, reports and pages show where something was read."""
+    rest = url.partition("://")[2] or url
+    # The end of a password is anybody's guess: those of S3 have slashes.
+    has_password = ":" in rest.rpartition("@")[0] and not url.startswith("file:")
+    if has_password or "?" in url:
+        raise ValueError(
+            f"the address has a {'password' if has_password else 'query, where passwords may be'}."
+            " It would be shown in errors and reports. Leave that out, and put secrets where the"
+            " client of such a service looks for them (docs/CLUSTERS.md)"
+        )
+    return url
+
+
 @dataclass(frozen=True)
 class Address:
     """One cluster, for any of its clients."""

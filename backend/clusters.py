@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from topicproof.backend.address import require_no_secret
 from topicproof.backend.errors import UsageError
 from topicproof.backend.yaml_fields import Subject, YamlFields, read_yaml, why_refused
 
@@ -33,7 +34,7 @@ class _ClusterFields(BaseModel):
     """One cluster, as it is written."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    bootstrap: Annotated[str, Field(min_length=1)]
+    bootstrap: Annotated[str, Field(min_length=1), AfterValidator(require_no_secret)]
     config: Path | None = None
     schema_registry: str | None = None
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from topicproof.backend.address import Address
+from topicproof.backend.address import Address, require_no_secret
 from topicproof.backend.clusters import DEFAULT_FILE, NamedCluster, cluster_named, read_clusters
 from topicproof.backend.errors import SetupError, UsageError
 from topicproof.backend.interpreter import CHECKOUT, ROOT as ROOT
@@ -50,7 +50,7 @@ JAVA_VERSION_MIN = 17
 def _storage_url(url: str | None) -> str | None:
     """Return the URL of a storage without a slash at its end. Raises ValueError."""
     if url is None or "://" in url or url.startswith("file:/"):
-        return url and url.rstrip("/")
+        return url and require_no_secret(url).rstrip("/")
     raise ValueError("it is not the URL of a folder, such as s3a://bucket/folder")
 
 
@@ -83,7 +83,7 @@ class Settings(BaseSettings):
     user's, never the working folder's: its keys are trusted."""
     jars: WholePath = ROOT / ".jars" if CHECKOUT else CACHE / "jars"
     """Folder of the jars of ivy.xml, with one subfolder for each configuration."""
-    bootstrap: str | None = None
+    bootstrap: Annotated[str, AfterValidator(require_no_secret)] | None = None
     """host:port list of an external Kafka; None means the embedded one."""
     spark_remote: str | None = Field(default=None, validation_alias="SPARK_REMOTE", repr=False)
     """sc:// address of an external Spark Connect server; None means the embedded one."""

@@ -32,6 +32,7 @@ import pyarrow as pa
 from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
 
+from topicproof.backend.address import require_no_secret
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.open_folders import new_file, open_below, open_folder
 from topicproof.backend.settings import DISK_FREE_BYTES_MIN
@@ -290,8 +291,12 @@ def listed(url: str) -> dict[str, int]:
 
 
 def _opened(url: str) -> tuple[fs.FileSystem, str]:
-    """Return the filesystem of a URL, and the path there. Raises EvidenceError."""
-    parts = urlsplit(url)
+    """Return the filesystem of a URL, and the path there. Raises EvidenceError, and UsageError for
+    a URL with a password."""
+    try:
+        parts = urlsplit(require_no_secret(url))
+    except ValueError as error:
+        raise UsageError(f"The address of the folder is wrong: {error}.") from error
     try:
         if parts.scheme in S3:
             return _s3(parts.netloc), f"{parts.netloc}{parts.path}".rstrip("/")
@@ -309,7 +314,10 @@ def _s3(bucket: str) -> fs.FileSystem:
     region = variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION")
     if endpoint is None:
         return fs.S3FileSystem(region=region or fs.resolve_s3_region(bucket))
-    address = urlsplit(endpoint)
+    try:
+        address = urlsplit(require_no_secret(endpoint))
+    except ValueError as error:
+        raise UsageError(f"The variable AWS_ENDPOINT_URL is wrong: {error}.") from error
     # An interface of somebody else's has one name for all buckets.
     return fs.S3FileSystem(
         endpoint_override=address.netloc, scheme=address.scheme, region=region or "us-east-1"

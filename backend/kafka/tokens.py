@@ -109,7 +109,7 @@ def fetch_token(tokens: Tokens) -> Token:
         body = _ask(tokens)
         if len(body) > ANSWER_BYTES_MAX:
             raise ClusterError(
-                f"The token endpoint {tokens.endpoint} answered with more than"
+                f"The token endpoint {tokens.shown_endpoint} answered with more than"
                 f" {ANSWER_BYTES_MAX // 1_000_000} MB. Check sasl.oauthbearer.token.endpoint.url."
             )
         return _token_of(json.loads(body))
@@ -120,12 +120,12 @@ def fetch_token(tokens: Tokens) -> Token:
         reason = error.reason if isinstance(error, URLError) else error
         why = getattr(reason, "strerror", None) or str(reason)
         raise ClusterError(
-            f"The token endpoint {tokens.endpoint} cannot be reached: {why}. Check"
+            f"The token endpoint {tokens.shown_endpoint} cannot be reached: {why}. Check"
             " sasl.oauthbearer.token.endpoint.url."
         ) from error
     except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise ClusterError(
-            f"The token endpoint {tokens.endpoint} answered without a token. Check"
+            f"The token endpoint {tokens.shown_endpoint} answered without a token. Check"
             " sasl.oauthbearer.token.endpoint.url."
         ) from error
 
@@ -171,10 +171,10 @@ def _token_of(answer: Any) -> Token:
 def _refused(tokens: Tokens, status: int) -> ClusterError:
     if status in (400, 401, 403):
         return ClusterError(
-            f"The token endpoint {tokens.endpoint} refused client {tokens.client_id} (HTTP"
+            f"The token endpoint {tokens.shown_endpoint} refused client {tokens.client_id} (HTTP"
             f" {status}). Check the client id, its secret and its scope."
         )
     return ClusterError(
-        f"The token endpoint {tokens.endpoint} answered with HTTP {status}. Check"
+        f"The token endpoint {tokens.shown_endpoint} answered with HTTP {status}. Check"
         " sasl.oauthbearer.token.endpoint.url."
     )

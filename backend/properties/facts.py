@@ -47,6 +47,11 @@ class Tokens:
     ca: str | None = field(default=None, repr=False)
     """Who may sign the endpoint's certificate, PEM; None: the system's authorities."""
 
+    @property
+    def shown_endpoint(self) -> str:
+        """The endpoint for people: its query may hold a key."""
+        return self.endpoint.partition("?")[0]
+
 
 @dataclass(frozen=True)
 class ClientFacts:
@@ -225,6 +230,12 @@ def _tokens(lookup: _PropertyLookup, login: Login | None) -> Tokens:
         )
     if urlsplit(endpoint).scheme not in ("http", "https"):
         raise lookup.error(f"{prefix}.{_ENDPOINT}", "it must be an http(s) address")
+    if "@" in urlsplit(endpoint).netloc:
+        raise lookup.error(
+            f"{prefix}.{_ENDPOINT}",
+            "it has a user, which errors would show. Leave it out: the client id and its secret"
+            " have properties of their own",
+        )
     login = login and replace(login, options=options)
     return Tokens(
         endpoint,

@@ -17,6 +17,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from topicproof.backend.address import require_no_secret
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.faults.kinds import parse_fault
 from topicproof.backend.runs.download_limits import Limits
@@ -103,7 +104,7 @@ def _url(text: str) -> str:
             "expected a URL that Spark can write, such as file:///var/checkpoints or"
             " s3a://bucket/folder. Its folders have names of letters, digits and . = + @ ~ _ -"
         )
-    return text.rstrip("/")
+    return require_no_secret(text).rstrip("/")
 
 
 def _database(url: str | None) -> str | None:

@@ -43,8 +43,8 @@ def key_of_service(settings: Settings) -> SigningKey:
     scheme = uri.partition(":")[0]
     if scheme not in EXTRAS:
         raise UsageError(
-            f"TOPICPROOF_SIGNING_URI is {uri}; it must begin with {', '.join(EXTRAS[:-1])} or"
-            f" {EXTRAS[-1]}, and a colon."
+            f"TOPICPROOF_SIGNING_URI must begin with {', '.join(EXTRAS[:-1])} or {EXTRAS[-1]}, and"
+            " a colon."
         )
     public = public_of_service(settings)
 

@@ -31,6 +31,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field as FieldInfo, ValidationError
 
+from topicproof.backend.address import require_no_secret
 from topicproof.backend.errors import NotPermitted, UsageError
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import How, Identity, Role, cleaned
@@ -218,6 +219,10 @@ def _provider(fields: YamlFields, openid: _OpenId) -> Provider:
         url = getattr(openid, name)
         if url is not None and not _is_private(url):
             raise _wrong(fields, ("openid", name), "it must begin with https://, or be on loopback")
+        try:
+            require_no_secret(url or "")
+        except ValueError as error:
+            raise _wrong(fields, ("openid", name), str(error)) from error
     secret = openid.client_secret
     if secret is not None:
         require_own(fields.path)

@@ -80,6 +80,7 @@ def test_no_file_means_no_clusters(tmp_path: Path) -> None:
         ("east: {}\n", r"line 1: east\.bootstrap: Field required"),
         ("east: {bootstrap: a, configs: b}\n", r"line 1: east\.configs: there is no such field"),
         ("east: {bootstrap: a}\neast: {bootstrap: b}\n", "line 2: east appears twice"),
+        ("east: {bootstrap: 'u:p@a:1'}\n", r"line 1: east\.bootstrap: the address has a password"),
         ("east/west: {bootstrap: a}\n", "line 1: a cluster's name has"),
         ("west: {bootstrap: a}\n", r"no cluster east in .*clusters\.yaml\. It names west\."),
         ("- east\n", "expected a mapping of clusters by name"),

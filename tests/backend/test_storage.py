@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_cli import call
 from topicproof.backend import storage as storage_module
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.copy import is_copy
@@ -139,3 +140,27 @@ def test_a_download_for_verify_has_a_budget(
     with pytest.raises(EvidenceError, match="more than the 100 bytes that it is said to have"):
         download(far.as_uri(), tmp_path / "grown", bytes_max=1_000)
     assert sum(path.stat().st_size for path in (tmp_path / "grown").iterdir()) <= 200
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3a://KEY:planted@bucket/x", "s3://KEY:plan/ted@bucket", "abfss://c@a.net/x?sig=planted"],
+)
+def test_a_secret_in_an_address_is_refused_and_not_repeated(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: somebody writes the keys of a bucket into its address, as other programs take them."""
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
+    assert call("verify", url) == 64
+    monkeypatch.setenv("TOPICPROOF_STORAGE", url)
+    with pytest.raises(UsageError, match="TOPICPROOF_STORAGE is wrong: the address has a"):
+        read_settings()
+    words = "".join(capsys.readouterr())
+    assert "the address has a" in " ".join(words.split()) and "plan" not in words
+
+
+def test_a_secret_in_the_address_of_an_s3_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://KEY:planted@s3.example")
+    with pytest.raises(UsageError, match="AWS_ENDPOINT_URL is wrong") as refusal:
+        download("s3a://bucket/x", Path("x"))
+    assert "planted" not in str(refusal.value)

@@ -146,6 +146,7 @@ WRONG = {
                                     ".oauthbearer.OAuthBearerLoginModule required"
                                     ' extension_a="b,auth=hid";',
                                     "sasl.jaas.config: the extension a has a character"),
+    "an endpoint's user": (OAUTH.replace("https://", "https://me:hid@"), "it has a user, which"),
     "a registry's address": ("schema.registry.url=registry:8081",
                              "line 1, schema.registry.url: it must be an http(s) address."),
     "a registry's typo": ("schema.registry.ulr=hid", "line 1, schema.registry.ulr is not supported"

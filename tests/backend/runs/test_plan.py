@@ -290,6 +290,7 @@ def test_a_plan_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, sa
             2,
             "yours fills no topic: name an existing one in source.topic",
         ),
+        ("checkpoints: s3a://KEY:hid@bucket/c\n", 1, "checkpoints: the address has a password"),
         ("acks: '0'\n", 1, "exactly_once needs acks=all"),
         ("guarantee: at_least_once\nfaults:\n- hijack@transaction=1\n", 3, "strikes transactions"),
         (

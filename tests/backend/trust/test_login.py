@@ -48,6 +48,7 @@ def login(tmp_path: Path, text: str) -> Login:
         (f"{OPENID}}}\nproxy: {{user: X-User}}", "either openid or proxy"),
         ("openid: {issuer: 'http://sso.example', client_id: t}", "openid.issuer: it must begin"),
         (f"{OPENID}, address: 'ftp://x'}}", "openid.address: it must begin"),
+        (f"{OPENID}, address: 'https://u:p@x'}}", "openid.address: the address has a password"),
         (f"{OPENID}}}\nrole: {{}}", r"line 2: role: there is no such field"),
         (f"{OPENID}}}\nhours: 0", "line 2: hours: Input should be greater than 0"),
         ("proxy: {user: X-User, from: [here]}", "proxy.from: 'here' does not appear"),
