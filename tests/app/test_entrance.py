@@ -6,6 +6,7 @@ import asyncio
 import re
 import socket
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,6 +24,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.backend.trust.people import ISSUER
 from topicproof.app.shell import entrance
+from topicproof.app.shell.connection_limits import WAITING_MAX
 from topicproof.app.shell.entrance import (
     CONNECTIONS_MAX,
     COOKIE,
@@ -411,8 +413,8 @@ def test_a_dashboard_with_a_login_may_listen_for_others(tmp_path: Path) -> None:
 def test_no_header_replaces_the_peer(tmp_path: Path) -> None:
     """Story: the proxy is at 127.0.0.2 and tells for whom it asks. Somebody at 127.0.0.1 claims to
     come from there, and claims to be an administrator. On the wire, because the web server has an
-    opinion of its own on such headers, and of the length of a message, which must not be in memory
-    before it is refused."""
+    opinion of its own on such headers, of idle connections, and of the length of a message, which
+    must not be in memory before it is refused."""
     path = tmp_path / "login.yaml"
     path.write_text("proxy: {user: X-User, groups: X-Groups, from: [127.0.0.2]}")
     (port,) = free_ports(1)
@@ -427,6 +429,12 @@ def test_no_header_replaces_the_peer(tmp_path: Path) -> None:
         for claimed in ("127.0.0.2", "127.0.0.2, 127.0.0.1"):
             answer = httpx.get(health, headers={**root, "x-forwarded-for": claimed})
             assert answer.status_code == 403 and "through its proxy" in answer.text
+        with ExitStack() as stack:
+            idle = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+                for _ in range(WAITING_MAX + 1)
+            ]
+            assert idle[0].recv(1) == b"", "the eldest connection without a request ends"
         near_socket = socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0))
         with connect(
             f"ws://127.0.0.1:{port}/_stcore/stream",

@@ -1,0 +1,106 @@
+"""Connections that send no request end, and leave room for those that do. On a real web server."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import uvicorn
+from websockets.sync.client import connect
+
+from topicproof.app.shell import connection_limits
+from topicproof.app.shell.connection_limits import LimitedProtocol
+
+WAIT_S = 20.0
+REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+async def answer(scope: Any, receive: Any, send: Any) -> None:
+    """Answer a request, /slow once its body is complete, and each message of a websocket."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] != "websocket.disconnect":
+            await send({"type": "websocket.send", "text": "here"})
+        return
+    while scope["path"] == "/slow" and (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body"})
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    settings = uvicorn.Config(answer, http=LimitedProtocol, lifespan="off", log_level="error")
+    server = uvicorn.Server(settings)
+    LimitedProtocol.connections_open.clear()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield listener.getsockname()[1]
+        server.should_exit = True
+        thread.join()
+
+
+def opened(port: int, data: bytes = b"") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), WAIT_S)
+    connection.sendall(data)
+    return connection
+
+
+def rest(connection: socket.socket) -> bytes:
+    """Return what the server sends until it ends the connection."""
+    received = b""
+    with suppress(ConnectionResetError):
+        while piece := connection.recv(4096):
+            received += piece
+    return received
+
+
+@pytest.mark.parametrize(
+    ("data", "answers"),
+    [
+        (b"", 0),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: ", 0),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\na", 1),
+        (REQUEST + b"GET / HTTP/1.1\r\n", 1),
+    ],
+)
+def test_a_connection_without_a_request_ends(
+    port: int, data: bytes, answers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a stranger opens connections and begins requests, or never ends their bodies."""
+    monkeypatch.setattr(connection_limits, "REQUEST_S", 0.2)
+    with opened(port, data) as connection:
+        assert rest(connection).count(b" 204 ") == answers
+
+
+def test_who_is_served_takes_any_time(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: meanwhile somebody uploads a file over a slow line, and a tab stays open."""
+    monkeypatch.setattr(connection_limits, "REQUEST_S", 0.2)
+    slow = b"POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\na"
+    with connect(f"ws://127.0.0.1:{port}/") as tab, opened(port, slow) as upload:
+        with opened(port) as idle:
+            assert rest(idle) == b""
+        upload.sendall(b"b")
+        assert b" 204 " in rest(upload)
+        tab.send("still")
+        assert tab.recv(WAIT_S) == "here"
+
+
+def test_idle_connections_leave_room(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: a stranger opens as many connections as the server takes. The eldest ends for each
+    request. Open tabs stay, and beyond them nothing is taken."""
+    monkeypatch.setattr(connection_limits, "WAITING_MAX", 2)
+    with opened(port) as first, opened(port) as second, opened(port, REQUEST) as third:
+        assert rest(first) == b"" and third.recv(4096).startswith(b"HTTP/1.1 204")
+        monkeypatch.setattr(connection_limits, "open_max", lambda: 2)
+        with connect(f"ws://127.0.0.1:{port}/") as tab:
+            assert rest(second) == b""
+            with connect(f"ws://127.0.0.1:{port}/"), opened(port, REQUEST) as late:
+                assert rest(late) == b""
+                tab.send("still")
+                assert tab.recv(WAIT_S) == "here"
