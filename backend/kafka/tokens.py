@@ -9,19 +9,17 @@ import base64
 import json
 import math
 import re
-import socket
 import ssl
-import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
-from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from topicproof.backend.errors import ClusterError
+from topicproof.backend.http_deadline import SocketDeadline, WatchedHandler
 from topicproof.backend.properties.facts import Tokens
 
 TIMEOUT_S, ANSWER_S = 3.0, 10.0
@@ -53,53 +51,6 @@ class Token:
 class _RedirectRefusal(HTTPRedirectHandler):
     def redirect_request(self, *_request: Any) -> None:
         """Follow no redirect: the other host would get the client's secret."""
-
-
-class _Connection(HTTPConnection):
-    deadline: _Deadline
-
-    def connect(self) -> None:
-        super().connect()
-        self.deadline.watch(self.sock)
-
-
-class _SecureConnection(_Connection, HTTPSConnection):
-    """The same with TLS: `connect` above is followed by that of `HTTPSConnection`."""
-
-
-class _Deadline(HTTPSHandler, HTTPHandler):
-    """Cuts a conversation that takes too long. A timeout of the socket begins again with each byte,
-    also in the middle of a header."""
-
-    def __init__(self, context: ssl.SSLContext, seconds: float) -> None:
-        super().__init__(context=context)
-        self.context = context
-        self.is_over = threading.Event()
-        self.sockets: list[socket.socket] = []
-        self.timer = threading.Timer(seconds, self.cut)
-        self.timer.daemon = True
-
-    def watch(self, sock: socket.socket) -> None:
-        self.sockets.append(sock)
-        if self.is_over.is_set():
-            self.cut()
-
-    def cut(self) -> None:
-        self.is_over.set()
-        for sock in self.sockets:
-            with suppress(OSError):
-                # Not that of TLS, which would take the socket from under its reader.
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
-
-    def http_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(self._watched(_Connection), req)
-
-    def https_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(self._watched(_SecureConnection), req, context=self.context)
-
-    def _watched(self, kind: type[_Connection]) -> Any:
-        """Return what makes connections of a kind that this deadline cuts."""
-        return type(kind.__name__, (kind,), {"deadline": self})
 
 
 def fetch_token(tokens: Tokens) -> Token:
@@ -142,19 +93,18 @@ def _ask(tokens: Tokens) -> bytes:
         urlencode(form).encode(),
         {"Authorization": f"Basic {credentials}", "Accept": "application/json"},
     )
-    deadline = _Deadline(ssl.create_default_context(cadata=tokens.ca), ANSWER_S)
-    deadline.timer.start()
+    context = ssl.create_default_context(cadata=tokens.ca)
     body: bytes = b""
-    try:
-        with build_opener(deadline, _RedirectRefusal()).open(request, timeout=TIMEOUT_S) as answer:
-            body = answer.read(ANSWER_BYTES_MAX + 1)
-    except (OSError, HTTPException) as error:
-        if not deadline.is_over.is_set():
-            raise
-        raise TimeoutError(TOO_LONG) from error
-    finally:
-        deadline.timer.cancel()
-    if deadline.is_over.is_set():
+    with SocketDeadline(ANSWER_S) as deadline:
+        opener = build_opener(WatchedHandler(context, deadline), _RedirectRefusal())
+        try:
+            with opener.open(request, timeout=TIMEOUT_S) as answer:
+                body = answer.read(ANSWER_BYTES_MAX + 1)
+        except (OSError, HTTPException) as error:
+            if not deadline.is_over:
+                raise
+            raise TimeoutError(TOO_LONG) from error
+    if deadline.is_over:
         raise TimeoutError(TOO_LONG)
     return body
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ from topicproof.backend.runs.files_again import AGENT
 
 HOST = "127.0.0.1"
 PAYMENTS_MAX = 20
+PATH = re.compile(r"/([0-9]{6,12})\.(?:csv|jsonl)")
+IDLE_S = 30.0
+"""How long a client may send nothing, or take nothing."""
 OVERSIZED_BYTES = 64_000_000
 """Announced size of an oversized file. The server sends until the client disconnects."""
 
@@ -124,20 +128,24 @@ def serving(port: int, log: Path) -> Iterator[FileServer]:
             thread.join()
 
 
+def _number(path: str) -> int | None:
+    """Return the number of the file that has this path, if one has it."""
+    match = PATH.fullmatch(path)
+    return int(match[1]) if match and path == f"/{name(int(match[1]))}" else None
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: FileServer
+    timeout = IDLE_S
 
     def do_GET(self) -> None:
-        if self.headers["User-Agent"] != AGENT:
+        number = _number(self.path)
+        # Another user of the machine may ask for anything, and only files are counted.
+        if number is not None and self.headers["User-Agent"] != AGENT:
             self.server.heard(self.path)
-        stem = self.path.removeprefix("/").partition(".")[0]
-        if (
-            not (stem.isdigit() and self.path == f"/{name(int(stem))}")
-            or bad(int(stem)) is Bad.MISSING
-        ):
+        if number is None or bad(number) is Bad.MISSING:
             self.send_error(404)
             return
-        number = int(stem)
         body, way = content(number), bad(number)
         self.send_response(200)
         self.send_header("Content-Type", "application/x-ndjson" if number % 2 else "text/csv")

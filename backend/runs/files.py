@@ -16,8 +16,7 @@ import csv
 import io
 import json
 import re
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -28,12 +27,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
+from topicproof.backend.http_deadline import SocketDeadline
 from topicproof.backend.runs.download_limits import Limits
 
 REASON_HEADER = "topicproof-reason"
 """Header of a dead letter with its reason."""
 
 UNPACKED = {"Accept-Encoding": "identity"}
+CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
+"""Events of httpx after which there is a socket."""
 AT_ONCE = 8
 """Concurrent downloads per task, and files passed on at a time."""
 
@@ -87,9 +89,8 @@ def with_payments(rows: DataFrame, limits: Limits, dead_letters: str) -> DataFra
 def _rows(
     limits: Limits, dead_letters: str, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    # No proxy from the environment: it would receive requests for forbidden hosts.
     with (
-        httpx.Client(timeout=limits.timeout_s, trust_env=False) as client,
+        new_client(limits) as client,
         ThreadPoolExecutor(AT_ONCE) as pool,
     ):
         for batch in batches:
@@ -103,6 +104,16 @@ def _rows(
                     for row, row_outputs in zip(some, outputs_by_row, strict=True)
                 ]
                 yield pa.RecordBatch.from_pylist(rows, _ARROW)
+
+
+def new_client(limits: Limits) -> httpx.Client:
+    """Return a client for downloads. Each has a connection of its own, which ends with it."""
+    # No proxy from the environment: it would receive requests for forbidden hosts.
+    return httpx.Client(
+        timeout=limits.timeout_s,
+        trust_env=False,
+        limits=httpx.Limits(max_keepalive_connections=0),
+    )
 
 
 def outputs(
@@ -148,31 +159,43 @@ def require_allowed(limits: Limits, url: str) -> None:
 
 
 def _download(client: httpx.Client, limits: Limits, url: str) -> bytes:
-    deadline = time.monotonic() + limits.timeout_s
+    late = f"slow: not there after {limits.timeout_s:g} s"
+    with SocketDeadline(limits.timeout_s) as deadline:
+        try:
+            body = _answer(client, limits, url, deadline)
+        except httpx.TimeoutException as error:
+            raise _Again(late) from error
+        except httpx.RemoteProtocolError as error:
+            why = "half-sent: the connection ended in the middle"
+            raise _Again(late if deadline.is_over else why) from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            why = f"missing: {type(error).__name__}"
+            raise _Again(late if deadline.is_over else why) from error
+    if deadline.is_over:
+        raise _Again(late)
+    return body
+
+
+def _answer(client: httpx.Client, limits: Limits, url: str, deadline: SocketDeadline) -> bytes:
+    def trace(event: str, facts: Mapping[str, Any]) -> None:
+        if event in CONNECTED:
+            deadline.watch(facts["return_value"].get_extra_info("socket"))
+
     body = bytearray()
-    try:
-        with client.stream("GET", url, headers=UNPACKED) as answer:
-            if answer.status_code >= 500:
-                raise _Again(f"missing: the server answered {answer.status_code}")
-            if answer.status_code != 200:
-                raise BadFile(f"missing: the server answered {answer.status_code}")
-            if int(answer.headers.get("Content-Length", "0")) > limits.bytes_max:
+    with client.stream("GET", url, headers=UNPACKED, extensions={"trace": trace}) as answer:
+        if answer.status_code >= 500:
+            raise _Again(f"missing: the server answered {answer.status_code}")
+        if answer.status_code != 200:
+            raise BadFile(f"missing: the server answered {answer.status_code}")
+        if int(answer.headers.get("Content-Length", "0")) > limits.bytes_max:
+            raise BadFile(f"oversized: more than {limits.bytes_max:,} bytes")
+        # A piece of a packed answer is unpacked at once, however large it becomes.
+        if answer.headers.get("Content-Encoding", "identity") != "identity":
+            raise BadFile("malformed: the server packed it, although it was asked not to")
+        for piece in answer.iter_bytes():
+            body += piece
+            if len(body) > limits.bytes_max:
                 raise BadFile(f"oversized: more than {limits.bytes_max:,} bytes")
-            # A piece of a packed answer is unpacked at once, however large it becomes.
-            if answer.headers.get("Content-Encoding", "identity") != "identity":
-                raise BadFile("malformed: the server packed it, although it was asked not to")
-            for piece in answer.iter_bytes():
-                body += piece
-                if len(body) > limits.bytes_max:
-                    raise BadFile(f"oversized: more than {limits.bytes_max:,} bytes")
-                if time.monotonic() > deadline:
-                    raise _Again(f"slow: not there after {limits.timeout_s:g} s")
-    except httpx.TimeoutException as error:
-        raise _Again(f"slow: not there after {limits.timeout_s:g} s") from error
-    except httpx.RemoteProtocolError as error:
-        raise _Again("half-sent: the connection ended in the middle") from error
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise _Again(f"missing: {type(error).__name__}") from error
     return bytes(body)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-import time
+import ssl
 import urllib.request
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, json
 
+from topicproof.backend.http_deadline import SocketDeadline, WatchedHandler
 from topicproof.backend.runs.download_limits import Limits
 
 AT_ONCE = 16
 AGENT = "topicproof-judge"
 """User agent of the second look. The server leaves its requests out of the pipeline's side
 effects."""
-PIECE = 65_536
 _COLUMNS = pa.schema([("id", pa.string()), ("account", pa.string()), ("amount", pa.string())])
 _URL = re.compile(r"https?://(\[[^\]@]+\]|[^/:@?#]+)(:\d+)?(/[^?#]*)?([?#].*)?", re.DOTALL)
 
@@ -38,17 +38,17 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 def counts(limits: Limits, urls: Iterable[bytes | None]) -> list[int]:
     """Count the outputs due for each URL."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
+    context = ssl.create_default_context()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(lambda url: _count(opener, limits, url), urls))
+        return list(pool.map(lambda url: _count(context, limits, url), urls))
 
 
-def _count(opener: urllib.request.OpenerDirector, limits: Limits, url: bytes | None) -> int:
-    looks = (_look(opener, limits, url) for _ in range(limits.attempts))
+def _count(context: ssl.SSLContext, limits: Limits, url: bytes | None) -> int:
+    looks = (_look(context, limits, url) for _ in range(limits.attempts))
     return next((count for count in looks if count is not None), 1)
 
 
-def _look(opener: urllib.request.OpenerDirector, limits: Limits, url: bytes | None) -> int | None:
+def _look(context: ssl.SSLContext, limits: Limits, url: bytes | None) -> int | None:
     """Download and count once. None means a dead letter."""
     try:
         text = (url or b"").decode()
@@ -57,22 +57,25 @@ def _look(opener: urllib.request.OpenerDirector, limits: Limits, url: bytes | No
         if parts is None or parts.group(1).strip("[]").lower() not in limits.hosts:
             return None
         request = urllib.request.Request(text, headers={"User-Agent": AGENT})
-        with opener.open(request, timeout=limits.timeout_s) as answer:
-            body = _read(answer, limits)
-        return None if body is None else payments_of(parts.group(3) or "", body)
+        with SocketDeadline(limits.timeout_s) as deadline:
+            opener = urllib.request.build_opener(
+                urllib.request.ProxyHandler({}), _NoRedirects(), WatchedHandler(context, deadline)
+            )
+            with opener.open(request, timeout=limits.timeout_s) as answer:
+                body = _read(answer, limits)
+        if body is None or deadline.is_over:
+            return None
+        return payments_of(parts.group(3) or "", body)
     except (OSError, HTTPException, UnicodeError, pa.ArrowException, ValueError):
         return None
 
 
 def _read(answer: HTTPResponse, limits: Limits) -> bytes | None:
-    """Read a body. None if it is incomplete, late or too large."""
-    body, deadline = b"", time.monotonic() + limits.timeout_s
-    while piece := answer.read(PIECE):
-        body += piece
-        if len(body) > limits.bytes_max or time.monotonic() > deadline:
-            return None
+    """Read a body. None if it is incomplete or too large."""
+    body = answer.read(limits.bytes_max + 1)
     announced = answer.headers["Content-Length"]
-    return body if announced is None or len(body) == int(announced) else None
+    is_whole = announced is None or len(body) == int(announced)
+    return body if is_whole and len(body) <= limits.bytes_max else None
 
 
 def payments_of(path: str, body: bytes) -> int | None:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import select
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import httpx
 import pyarrow as pa
@@ -14,7 +19,7 @@ import pytest
 from topicproof.backend.runs import files_again
 from topicproof.backend.runs.download_limits import Limits
 from topicproof.backend.runs.file_server import HOST, bad, name, payments, requests, serving
-from topicproof.backend.runs.files import BadFile, download, outputs, parse
+from topicproof.backend.runs.files import BadFile, download, new_client, outputs, parse
 
 HEAD = b"id,account,amount\n"
 
@@ -110,6 +115,43 @@ def test_a_server_that_recovers_is_asked_again() -> None:
     answers = iter([httpx.Response(503), httpx.Response(200, content=HEAD)])
     with httpx.Client(transport=httpx.MockTransport(lambda _request: next(answers))) as client:
         assert download(client, Limits(), "http://127.0.0.1/a.csv") == HEAD
+
+
+@pytest.mark.parametrize(
+    "start", [b"HTTP/1.0 200 OK\r\nX: ", b"HTTP/1.0 200 OK\r\n\r\n" + HEAD], ids=["head", "body"]
+)
+def test_a_server_that_never_ends_is_slow(start: bytes) -> None:
+    """Story: the server behind an allowed host sends a byte from time to time, in a header or in a
+    file. Neither download waits for it."""
+
+    class Handler(BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                self.request.recv(65_536)
+                self.request.sendall(start)
+                # Readable once the client has gone.
+                while not select.select([self.request], [], [], 0.05)[0]:
+                    self.request.sendall(b"a")
+
+    limits = Limits(timeout_s=0.3, attempts=1)
+    with ThreadingTCPServer((HOST, 0), Handler) as server, new_client(limits) as client:
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        url = f"http://{HOST}:{server.server_address[1]}/a.csv"
+        with pytest.raises(BadFile, match="slow: not there"):
+            download(client, limits, url)
+        assert files_again.counts(limits, [url.encode()]) == [1]
+        server.shutdown()
+
+
+def test_only_files_are_counted(tmp_path: Path) -> None:
+    """Story: another user of the machine asks the demo's server for what is no file."""
+    log = tmp_path / "log"
+    with serving(0, log) as server:
+        for path in (b"/\xb2.csv", b"/" + b"9" * 5_000, b"/../log", b"/0000004.csv"):
+            with socket.create_connection((HOST, server.server_port), 20) as connection:
+                connection.sendall(b"GET " + path + b" HTTP/1.0\r\n\r\n")
+                assert connection.makefile("rb").readline().split()[1] == b"404"
+    assert not requests(log)
 
 
 def test_the_server_counts_what_it_is_asked_for(tmp_path: Path) -> None:
