@@ -48,7 +48,7 @@ class SocketDeadline:
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
-class _Connection(HTTPConnection):
+class _WatchedConnection(HTTPConnection):
     deadline: SocketDeadline
 
     def connect(self) -> None:
@@ -56,7 +56,7 @@ class _Connection(HTTPConnection):
         self.deadline.watch(self.sock)
 
 
-class _SecureConnection(_Connection, HTTPSConnection):
+class _WatchedSecureConnection(_WatchedConnection, HTTPSConnection):
     """The same with TLS: `connect` above is followed by that of `HTTPSConnection`."""
 
 
@@ -69,10 +69,10 @@ class WatchedHandler(HTTPSHandler, HTTPHandler):
         self.deadline = deadline
 
     def http_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(self._watched(_Connection), req)
+        return self.do_open(self._watched(_WatchedConnection), req)
 
     def https_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(self._watched(_SecureConnection), req, context=self.context)
+        return self.do_open(self._watched(_WatchedSecureConnection), req, context=self.context)
 
-    def _watched(self, kind: type[_Connection]) -> Any:
+    def _watched(self, kind: type[_WatchedConnection]) -> Any:
         return type(kind.__name__, (kind,), {"deadline": self.deadline})

@@ -60,6 +60,18 @@ def test_secrets_are_made_once_and_for_their_owner(
     assert len(set(files.values())) == 4
 
 
+def test_nothing_is_published_beyond_loopback_and_no_secret_is_written_down(
+    services: dict[str, Any],
+) -> None:
+    """Story: somebody starts everything on a machine in an open network."""
+    for name, service in services.items():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
+        assert service.get("network_mode", "none") == "none", name
+        words = [*service.get("command", ()), *service.get("environment", {})]
+        secret = [word for word in words if "PASSWORD" in word.upper() and "_FILE" not in word]
+        assert not secret or name == "secrets", name
+
+
 def test_each_container_has_the_secrets_that_it_needs(services: dict[str, Any]) -> None:
     """Story: code on Spark looks for the password of the history. Its containers do not have it."""
     mounts = {
