@@ -12,6 +12,7 @@ from topicproof.validators.circumstances import Removed
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.expectation import RANGE
 from topicproof.validators.finding import Bounds
+from topicproof.validators.readings import frame_of
 from topicproof.validators.sentences import counted
 
 COLUMNS = (
@@ -124,7 +125,7 @@ def removed(
             of_source = (None, None, bounds.topic, number, None, None, None)
             place = of_sink if side == "sink" else of_source
             rows.append((*place, RANGE if accepted else None, gone.offsets, why))
-    return spark.createDataFrame(rows, COLUMNS) if rows else None
+    return frame_of(spark, rows, COLUMNS) if rows else None
 
 
 def records(count: str, kind: str = "") -> Column:
@@ -168,4 +169,4 @@ def row(transaction: OpenTransaction, why: str, explained_by: str | None = None)
 def of_transactions(spark: SparkSession, rows: Iterable[Row]) -> DataFrame | None:
     """Returns the rows as evidence; None if there are none."""
     values = [(entry.partition, entry.offset, None, None, None, None, *entry[2:]) for entry in rows]
-    return spark.createDataFrame(values, COLUMNS) if values else None
+    return frame_of(spark, values, COLUMNS) if values else None

@@ -10,14 +10,26 @@ Independent queries on readings run at the same time (`in_parallel`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from topicproof.validators.finding import Bounds, PartitionBounds, Witness
 from topicproof.validators.merged_topics import split
@@ -26,9 +38,10 @@ if TYPE_CHECKING:
     # Spark's workers import this module, and need no pandas.
     import pandas as pd
 
+HEADERS_TYPE = "array<struct<key: string, value: binary>>"
 COLUMNS = (
     "partition int, offset long, timestamp timestamp, key binary, value binary, "
-    "headers array<struct<key: string, value: binary>>"
+    f"headers {HEADERS_TYPE}"
 )
 """A reading's columns. `headers` is null for a record without headers."""
 
@@ -78,7 +91,7 @@ def _read(
         if partition.start < ends[partition.partition]
     }
     if not starts:
-        return spark.createDataFrame([], COLUMNS)
+        return spark.createDataFrame([], schema_of(COLUMNS))
     # Only non-empty partitions are assigned: an empty range is not worth a consumer.
     records = (
         spark.read.format("kafka")
@@ -142,17 +155,44 @@ def gathered(frame: DataFrame, offsets: int) -> DataFrame:
     return frame.coalesce(1) if offsets <= FEW_OFFSETS_MAX else frame
 
 
+SPARK_TYPES: Mapping[str, DataType] = {
+    "int": IntegerType(),
+    "long": LongType(),
+    "string": StringType(),
+    "boolean": BooleanType(),
+    "binary": BinaryType(),
+    "timestamp": TimestampType(),
+    HEADERS_TYPE: ArrayType(StructType().add("key", StringType()).add("value", BinaryType())),
+}
+
+
+@cache
+def schema_of(columns: str) -> StructType:
+    """Parses a Spark schema string with `SPARK_TYPES`. Spark's client asks the server to do so."""
+    schema = StructType()
+    for column in re.split(r", (?![^<]*>)", columns):
+        name, _, kind = column.partition(" ")
+        schema.add(name, SPARK_TYPES[kind])
+    return schema
+
+
 def column_names(columns: str) -> list[str]:
     """Returns the names in a Spark schema string, such as `"partition int, count long"`."""
     return [column.split()[0] for column in columns.split(", ")]
 
 
-def frame_of(spark: SparkSession, rows: pa.Table | pd.DataFrame | None, columns: str) -> DataFrame:
-    """Creates a frame with these columns (a Spark schema string) from a table; an empty one from
-    None."""
-    names = [column.split() for column in columns.split(", ")]
+def frame_of(
+    spark: SparkSession,
+    rows: pa.Table | pd.DataFrame | Sequence[tuple[Any, ...]] | None,
+    columns: str,
+) -> DataFrame:
+    """Creates a frame with these columns (a Spark schema string) from a table or rows; an empty one
+    from None."""
     if rows is None or len(rows) == 0:
-        return spark.createDataFrame([], columns)
+        return spark.createDataFrame([], schema_of(columns))
+    if isinstance(rows, Sequence):
+        return spark.createDataFrame(rows, schema_of(columns))
+    names = [column.split() for column in columns.split(", ")]
     schema = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in names])
     if not isinstance(rows, pa.Table):
         return spark.createDataFrame(pa.Table.from_pandas(rows, schema, preserve_index=False))

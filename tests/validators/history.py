@@ -62,7 +62,7 @@ from topicproof.validators.lineage.headers import (
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
 from topicproof.validators.question import Question
-from topicproof.validators.readings import ARROW_TYPES, Readings, SourceLog
+from topicproof.validators.readings import ARROW_TYPES, Readings, SourceLog, frame_of
 from topicproof.validators.report import Report
 
 SOURCE, SINK = "numbers", "squares"
@@ -155,33 +155,33 @@ class History:
             ]
             ids = frozenset(name for name, _ in declared)
             journal = Declared(
-                spark.createDataFrame(rows, DECLARED_COLUMNS), len(rows), ids, outcomes_of(rows)
+                frame_of(spark, rows, DECLARED_COLUMNS), len(rows), ids, outcomes_of(rows)
             )
         offsets = self.sink_bounds.offsets + self.source_bounds.offsets
         batches = table_of(self.batches, BATCH_COLUMNS)
         raw = raw_log_of(spark, batches, self.sink_bounds, offsets, attribution)
-        aborted = spark.createDataFrame(self.aborted, readings.COLUMNS) if self.aborted else None
-        pending = spark.createDataFrame(self.pending, readings.COLUMNS) if self.pending else None
+        aborted = frame_of(spark, self.aborted, readings.COLUMNS) if self.aborted else None
+        pending = frame_of(spark, self.pending, readings.COLUMNS) if self.pending else None
         markers = None
         if self.source_markers is not None:
-            markers = spark.createDataFrame(self.source_markers, "partition int, offset long")
+            markers = frame_of(spark, self.source_markers, "partition int, offset long")
         received = sum(p[6] - p[5] + 1 for p in self.polled)
         accounts = Accounts(
             raw_log=raw if raw_log else None,
             declared=journal,
             source_log=SourceLog(aborted, pending, markers) if source_log else None,
             polled=(
-                Polled(spark.createDataFrame(self.polled, POLLED_COLUMNS), received)
+                Polled(frame_of(spark, self.polled, POLLED_COLUMNS), received)
                 if self.polled
                 else None
             ),
         )
-        uncommitted = spark.createDataFrame(self.uncommitted, readings.COLUMNS)
-        source = spark.createDataFrame(self.source, readings.COLUMNS)
+        uncommitted = frame_of(spark, self.uncommitted, readings.COLUMNS)
+        source = frame_of(spark, self.source, readings.COLUMNS)
         if decoded is not None:
             source = source.withColumn(DECODED, decoded[0])
             uncommitted = uncommitted.withColumn(DECODED, decoded[1])
-        committed = spark.createDataFrame(self.committed, readings.COLUMNS)
+        committed = frame_of(spark, self.committed, readings.COLUMNS)
         question = Question(
             source=self.source_bounds,
             sink=self.sink_bounds.topic,

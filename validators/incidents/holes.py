@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 
 from topicproof.validators.incidents.incident import Inputs
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.readings import frame_of
 
 
 def holes_among(ledger: Ledger, places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -23,7 +24,7 @@ def holes_among(ledger: Ledger, places: Iterable[tuple[int, int]]) -> list[tuple
     if ledger.readings is None or not inside or ledger.source_incomplete:
         return []
     spark = ledger.spark
-    places_frame = spark.createDataFrame(inside, "partition int, offset long")
+    places_frame = frame_of(spark, inside, "partition int, offset long")
     inputs = ledger.readings.inputs.select("partition", "offset")
     records = inputs.join(F.broadcast(places_frame), ["partition", "offset"]).distinct().collect()
     present = {(row["partition"], row["offset"]) for row in records}

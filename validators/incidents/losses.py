@@ -27,6 +27,7 @@ from topicproof.validators.kinds.matching import of_group
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place
 from topicproof.validators.merged_topics import place_text
+from topicproof.validators.readings import frame_of
 from topicproof.validators.sentences import in_words, lowered, once_more
 
 TRANSACTIONS_MAX = 3
@@ -204,7 +205,7 @@ def _went_on(ledger: Ledger, rows: Sequence[Row]) -> dict[tuple[int, int], str]:
     if not rows:
         return {}
     places = [(row["source_partition"], row["first_input"]) for row in rows]
-    lost = ledger.spark.createDataFrame(places, "source_partition int, lost_offset long")
+    lost = frame_of(ledger.spark, places, "source_partition int, lost_offset long")
     outputs = ledger.sink.where(
         (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value)
     ).select("source_partition", "source_offset", "partition", "offset")

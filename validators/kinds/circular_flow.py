@@ -26,6 +26,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import real
+from topicproof.validators.readings import frame_of
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "circular_flow"
@@ -80,7 +81,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         rows = [_row(at, topic, reader, 0, BEYOND, TOO_MANY)]
     else:
         rows = [_of_circle(*member, topic) for member in _members(edges)]
-    return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
+    return frame_of(ledger.spark, rows, COLUMNS) if rows else None
 
 
 def _members(edges: Mapping[tuple[Name, Name], Place]) -> Iterator[tuple[Name, Name, Place, int]]:

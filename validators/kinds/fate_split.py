@@ -22,6 +22,7 @@ from topicproof.validators.facts.log_facts import ABORTED, COMMITTED
 from topicproof.validators.finding import Witness
 from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.readings import frame_of
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "fate_split"
@@ -66,7 +67,7 @@ def _of_epochs(ledger: Ledger) -> DataFrame | None:
         )
         place = (int(first["partition"]), int(first["first_offset"]))
         rows.append((*place, None, None, None, None, None, None, len(committed), why))
-    return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
+    return frame_of(ledger.spark, rows, COLUMNS) if rows else None
 
 
 def _by_epoch(ledger: Ledger) -> list[tuple[tuple[int, int], pd.DataFrame]]:

@@ -14,6 +14,7 @@ from topicproof.validators.evidence import COLUMNS
 from topicproof.validators.finding import Witness
 from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.readings import frame_of
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "movement"
@@ -41,7 +42,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         sink = (growth.partition, None) if growth.side == "sink" else (None, None)
         source = (bounds.topic, growth.partition) if growth.side == "source" else (None, None)
         rows.append((*sink, *source, None, None, None, None, growth.after - growth.before, why))
-    return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
+    return frame_of(ledger.spark, rows, COLUMNS) if rows else None
 
 
 def covered(ledger: Ledger) -> int:

@@ -21,6 +21,7 @@ from topicproof.validators.kinds.traits import MATCHING_EACH, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import known_aborted
 from topicproof.validators.offsets import by_partition
+from topicproof.validators.readings import frame_of
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "offset_ahead"
@@ -79,7 +80,7 @@ def _beyond(ledger: Ledger) -> DataFrame | None:
         if cause is None and offset == end + 1:
             why += f" Off by one: the next record has the offset {end:,}."
         rows.append((None, None, *place, None, cause, offset - end, why))
-    return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
+    return frame_of(ledger.spark, rows, COLUMNS) if rows else None
 
 
 def _lost(ledger: Ledger) -> DataFrame | None:

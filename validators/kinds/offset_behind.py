@@ -17,6 +17,7 @@ from topicproof.validators.kinds import identity_missing, identity_repeated, sou
 from topicproof.validators.kinds.matching import of_group, untold
 from topicproof.validators.kinds.traits import MATCHING_EACH, Traits
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.readings import frame_of
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "offset_behind"
@@ -71,7 +72,7 @@ def find(ledger: Ledger) -> DataFrame | None:
             place = (ledger.question.source.topic, partition, offset, None)
             rows.append((None, None, *place, None, cause, after - offset, why))
     rows += untold(ledger)
-    return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
+    return frame_of(ledger.spark, rows, COLUMNS) if rows else None
 
 
 def _uncertain(ledger: Ledger) -> str | None:

@@ -20,6 +20,7 @@ from topicproof.validators.incarnations import SKEW_MS
 from topicproof.validators.kinds.traits import RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place
+from topicproof.validators.readings import frame_of
 from topicproof.validators.sentences import Forms, Words, capitalized
 
 NAME = "recreated"
@@ -51,7 +52,7 @@ def find(ledger: Ledger) -> DataFrame | None:
             (*(None,) * 8, rank, f"{capitalized(why)}.")
             for rank, why in zip(ranks, circumstances.replaced, strict=True)
         ]
-        frames.append(ledger.spark.createDataFrame(clauses, COLUMNS))
+        frames.append(frame_of(ledger.spark, clauses, COLUMNS))
     foreign = ledger.of_namesakes
     if foreign is not None:
         committed = F.col("fate") == Fate.COMMITTED.value

@@ -13,6 +13,7 @@ from topicproof.validators.evidence import COLUMNS
 from topicproof.validators.finding import Witness
 from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.readings import frame_of
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "source_pending"
@@ -43,7 +44,7 @@ def find(ledger: Ledger) -> DataFrame | None:
             )
             place = (ledger.question.source.topic, partition.partition, lso, None)
             rows.append((None, None, *place, None, None, partition.hw - lso, why))
-    return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
+    return frame_of(ledger.spark, rows, COLUMNS) if rows else None
 
 
 def covered(ledger: Ledger) -> int:
