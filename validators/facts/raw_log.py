@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+import pandas as pd
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
@@ -19,6 +21,15 @@ from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.offsets import bits, bound, word
 from topicproof.validators.readings import frame_of, gathered
 
+DATA_COLUMNS = (
+    "partition int, base_offset long, last_offset long, producer_id long, producer_epoch int,"
+    " transactional boolean, outcome string, began long, marker_offset long, written_ms long,"
+    " transactional_id string, reason string"
+)
+"""A data batch with its transaction. `marker_offset` is null without a marker; `written_ms` is the
+time of the marker, else the batch's own. `transactional_id` and `reason` (of an abort) are null if
+no coordinator named them."""
+
 
 @dataclass(frozen=True)
 class RawLog:
@@ -31,7 +42,32 @@ class RawLog:
     """`BATCH_COLUMNS` and `FACT_COLUMNS`."""
     transactions: DataFrame
     """`TRANSACTION_COLUMNS`."""
+    offsets: int
+    """The number of judged offsets, source and sink together."""
     attribution: Attribution = NO_ATTRIBUTION
+
+    @cached_property
+    def data(self) -> DataFrame:
+        """`DATA_COLUMNS`. Joined here and not by Spark, which takes longer for few batches."""
+        transactions, attribution = self.facts.transactions, self.attribution
+        data = self.facts.batches[self.facts.batches["control"].isna()]
+        transaction = data["transaction"].where(data["transaction"] >= 0)
+        marker_offset, marker_ms = (
+            transaction.map(transactions[name]).astype("Int64")
+            for name in ("marker_offset", "marker_timestamp")
+        )
+        reasons = {
+            (reason.partition, reason.first_offset): reason.reason for reason in attribution.reasons
+        }
+        places = zip(transactions["partition"], transactions["first_offset"], strict=True)
+        of_transaction = pd.Series([reasons.get(place) for place in places], dtype=object)
+        table = data.assign(
+            marker_offset=marker_offset,
+            written_ms=marker_ms.fillna(data["max_timestamp"]),
+            transactional_id=data["producer_id"].map(dict(attribution.transactional_ids)),
+            reason=transaction.map(of_transaction),
+        )
+        return gathered(frame_of(self.batches.sparkSession, table, DATA_COLUMNS), self.offsets)
 
 
 def raw_log(
@@ -49,6 +85,7 @@ def raw_log(
         facts,
         gathered(frame_of(spark, facts.batches, f"{BATCH_COLUMNS}, {FACT_COLUMNS}"), offsets),
         gathered(frame_of(spark, facts.transactions, TRANSACTION_COLUMNS), offsets),
+        offsets,
         attribution,
     )
 

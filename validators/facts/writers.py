@@ -110,26 +110,18 @@ _BATCH = (
 
 def _places(log: RawLog) -> DataFrame:
     """Returns the data batches, one row for each word of offsets that they reach into."""
-    data = log.batches.where(F.col("control").isNull())
-    ends = log.transactions.select(
-        "partition",
-        "producer_id",
-        F.col("first_offset").alias("began"),
-        "marker_offset",
-        "marker_timestamp",
-    )
-    data = data.join(ends, ["partition", "producer_id", "began"], "left")
-    data = data.join(names(log), "producer_id", "left")
-    data = data.join(reasons(log), ["partition", "began"], "left")
+    aborted = F.lit("aborted")
+    for reason, words in ABORTED_BY.items():
+        aborted = F.when(F.col("reason") == reason, words).otherwise(aborted)
     end = (
         F.when(~F.col("transactional"), F.lit("outside transactions,"))
         .when(F.col("outcome") == COMMITTED, F.lit("committed"))
-        .when(F.col("outcome") == ABORTED, F.coalesce("aborted_by", F.lit("aborted")))
+        .when(F.col("outcome") == ABORTED, aborted)
         .when(F.col("outcome") == OPEN, F.lit("open, last written"))
         .otherwise("without a marker, last written")
     )
     reached = F.explode(F.sequence(word("base_offset"), word("last_offset")))
-    return data.select(
+    return log.data.select(
         F.col("partition").alias("batch_partition"),
         reached.alias("batch_word"),
         F.col("base_offset").alias("batch_first"),
@@ -140,7 +132,7 @@ def _places(log: RawLog) -> DataFrame:
         end.alias("batch_end"),
         F.col("began").alias("batch_began"),
         F.col("marker_offset").alias("batch_ended"),
-        F.coalesce("marker_timestamp", "max_timestamp").alias("batch_ms"),
+        F.col("written_ms").alias("batch_ms"),
     )
 
 
@@ -149,7 +141,7 @@ def names(log: RawLog) -> DataFrame:
     rows = sorted(log.attribution.transactional_ids.items())
     columns = "producer_id long, transactional_id string"
     spark = log.batches.sparkSession
-    return spark.createDataFrame(rows, columns) if rows else frame_of(spark, None, columns)
+    return frame_of(spark, rows, columns)
 
 
 def reasons(log: RawLog) -> DataFrame:
@@ -162,7 +154,7 @@ def reasons(log: RawLog) -> DataFrame:
     ]
     columns = "partition int, began long, aborted_by string"
     spark = log.batches.sparkSession
-    return spark.createDataFrame(rows, columns) if rows else frame_of(spark, None, columns)
+    return frame_of(spark, rows, columns)
 
 
 def time_text(ms: str) -> Column:

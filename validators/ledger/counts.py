@@ -26,7 +26,7 @@ from topicproof.validators.facts.header_transactions import (
     NAME,
     TransactionalId,
 )
-from topicproof.validators.facts.raw_log import RawLog, inside
+from topicproof.validators.facts.raw_log import RawLog
 from topicproof.validators.finding import Balance, Bounds, Fate
 from topicproof.validators.ledger.rows import (
     LINE,
@@ -582,8 +582,19 @@ def empty_fields(topic: str, decoded: DecodedCounts) -> tuple[str, ...]:
 
 
 def count_ends(raw_log: RawLog, bounds: Bounds) -> dict[str, int]:
-    rows = raw_log.transactions.where(inside(bounds)).groupBy("outcome").count().collect()
-    return {row["outcome"]: row["count"] for row in rows}
+    """Counts the transactions with data in the bounds, by outcome."""
+    transactions = raw_log.facts.transactions
+    start, hw = (
+        transactions["partition"].map(
+            {each.partition: getattr(each, end) for each in bounds.partitions}
+        )
+        for end in ("start", "hw")
+    )
+    is_inside = (transactions["last_offset"] >= start) & (transactions["first_offset"] < hw)
+    return {
+        str(outcome): int(count)
+        for outcome, count in transactions.loc[is_inside, "outcome"].value_counts().items()
+    }
 
 
 def written_by(source: DataFrame, bounds: Bounds) -> DataFrame:
