@@ -185,9 +185,13 @@ def _with_aborted(rows: DataFrame, ledger: Ledger) -> DataFrame:
         rows = rows.withColumns({name: F.lit(None).cast(kind) for name, kind in nothing.items()})
         return with_writers(rows, None)
     outputs = aborted_outputs(ledger)
-    by = ["source_partition", "source_offset"]
-    by += ["output_index"] if "output_index" in outputs.columns else []
-    return rows.join(outputs, by, "left")
+    return rows.join(outputs, _of_output(ledger), "left")
+
+
+def _of_output(ledger: Ledger) -> list[str]:
+    """Returns the columns that tell which output an aborted record was; by key, only its input is
+    known."""
+    return ["source_partition", "source_offset", *(("output_index",) * (not ledger.by_key))]
 
 
 def aborted_outputs(ledger: Ledger) -> DataFrame:
@@ -195,7 +199,7 @@ def aborted_outputs(ledger: Ledger) -> DataFrame:
     source_offset, by lineage output_index, aborted_partition, aborted_offset and its writer
     (facts/writers.py), by the logs. What its header says may be masked."""
     records = ledger.sink.where((F.col("fate") == Fate.ABORTED.value) | known_aborted())
-    by = ["source_partition", "source_offset"]
+    by = _of_output(ledger)
     if ledger.frames.sink_keys is not None and ledger.frames.identities is not None:
         # No record is counted as its output, so it has no place: only the identity connects them.
         inputs = ledger.frames.identities().where(~F.col("pending"))
@@ -205,7 +209,6 @@ def aborted_outputs(ledger: Ledger) -> DataFrame:
             .join(inputs, "source_key")
         )
     else:
-        by.append("output_index")
         records = records.where(F.col("place") == Place.INPUT.value)
     last = records.groupBy(*by).agg(
         F.max(F.struct("timestamp", "partition", "offset")).alias("last")

@@ -196,6 +196,10 @@ def count_repeats(sink: DataFrame) -> tuple[int, int]:
     return int(row[0]), int(row[1])
 
 
+REPEAT_COLUMNS = "partition int, offset long, copies long, first_partition int, first_offset long"
+"""The columns of `later_copies`."""
+
+
 def later_copies(sink: DataFrame) -> DataFrame:
     """Returns the later copies. Only words of lineages with repeats are examined record by record.
 

@@ -27,6 +27,7 @@ from topicproof.validators.finding import (
 from topicproof.validators.folded.fold import Folded
 from topicproof.validators.incarnations import is_older
 from topicproof.validators.ledger.counts import (
+    REPEAT_COLUMNS,
     Counts,
     Frames,
     Values,
@@ -168,7 +169,7 @@ class Ledger:
         (how many there are in total), first_partition, first_offset (of the first copy); kept as
         Parquet."""
         offsets = self.sink_bounds.offsets + self.question.source.offsets
-        return keep(later_copies(self.present), f"{self.evidence}/repeats", offsets)
+        return keep(later_copies(self.present), f"{self.evidence}/repeats", offsets, REPEAT_COLUMNS)
 
     @cached_property
     def balance(self) -> tuple[Balance, ...]:
