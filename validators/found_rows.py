@@ -48,7 +48,10 @@ def _kinds_with(row_record: RowRecord) -> tuple[str, ...]:
 OF_RECORDS = _kinds_with(RowRecord.WRONG)
 OF_RECORDS_ASIDE = _kinds_with(RowRecord.ASIDE)
 OF_LOST_OUTPUTS = _kinds_with(RowRecord.LOST)
-OF_IDENTITIES = tuple(validator.NAME for validator in VALIDATORS if validator.TRAITS.shows_identity)
+OF_WRITERS = frozenset((*OF_RECORDS, *OF_LOST_OUTPUTS))
+OF_IDENTITIES = frozenset(
+    validator.NAME for validator in VALIDATORS if validator.TRAITS.shows_identity
+)
 WRITER_COLUMNS = "writer string, written_ms long, producer string"
 """Who wrote the record of a row, and when that was settled (facts/writers.py). `producer`: of a
 record whose header names its transaction, the producer of its batch, with outcome and time."""
@@ -134,14 +137,15 @@ def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[
     ranked = rows.withColumn("rank", F.row_number().over(worst)).where(
         F.col("rank") <= EXAMPLES_MAX
     )
-    has_writers = any(name in (*OF_RECORDS, *OF_LOST_OUTPUTS) for name, _ in every)
-    has_identities = any(name in OF_IDENTITIES for name, _ in every)
-    counts, examples, writers, identities, nearest = in_parallel(
-        lambda: rows.groupBy("kind", "explained_by").count().collect(),
+    counts = rows.groupBy("kind", "explained_by").count().collect()
+    if not counts:
+        return {validator.NAME: FoundRows({}) for validator in validators}
+    kinds = {row["kind"] for row in counts}
+    examples, writers, identities, nearest = in_parallel(
         lambda: ranked.orderBy("kind", "rank").collect(),
-        lambda: _most_rows(rows).collect() if has_writers else [],
-        lambda: _identities(ranked, ledger) if has_identities else {},
-        lambda: _nearest_outputs(ranked, ledger) if gap.NAME in dict(every) else {},
+        lambda: _most_rows(rows).collect() if kinds & OF_WRITERS else [],
+        lambda: _identities(ranked, ledger) if kinds & OF_IDENTITIES else {},
+        lambda: _nearest_outputs(ranked, ledger) if gap.NAME in kinds else {},
     )
     primary = {row["kind"] for row in counts if row["explained_by"] is None}
     incidents = _incidents([kind for kind, _ in every if kind in primary], rows, ledger)
