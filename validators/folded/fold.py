@@ -12,10 +12,16 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, functions as F
 
 from topicproof.validators.finding import Bounds
-from topicproof.validators.folded.offset_runs import Spans, Words, folded_pieces, words_of
+from topicproof.validators.folded.offset_runs import (
+    Spans,
+    Words,
+    folded_at_once,
+    folded_pieces,
+    words_of,
+)
 from topicproof.validators.folded.regular_log import RegularLog
 from topicproof.validators.offsets import WORD
-from topicproof.validators.readings import in_parallel
+from topicproof.validators.readings import FEW_OFFSETS_MAX, in_parallel
 
 PIECES_MAX = 32_000_000
 """So many pieces are proved in this process. They take some 5 GB. Beyond that Spark counts record
@@ -42,6 +48,8 @@ def fold(
 ) -> Folded:
     """Folds the readings, reading each once. `content` is a hash of a record's content; `offsets`
     is the number of offsets, source and sink together."""
+    if offsets <= FEW_OFFSETS_MAX:
+        return Folded(*folded_at_once(committed, uncommitted, source, content, spans_of(log)))
     committed_words, pieces, inputs = in_parallel(
         lambda: words_of(committed, content, offsets),
         lambda: folded_pieces(uncommitted, content, offsets, spans_of(log)),
