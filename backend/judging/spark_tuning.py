@@ -19,8 +19,8 @@ ARROW_ROWS, ROWS_FOLDED_AT_ONCE = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 def tune(spark: SparkSession, offsets: int, folding: bool = False) -> None:
-    """Let Spark interpret expressions if compiling them takes longer than the records. Send more
-    rows at once if they are folded."""
+    """Let Spark interpret expressions, and plan each query once, if compiling and planning again
+    take longer than the records. Send more rows at once if they are folded."""
     if folding:
         spark.conf.set(ARROW_ROWS, ROWS_FOLDED_AT_ONCE)
     else:
@@ -30,8 +30,10 @@ def tune(spark: SparkSession, offsets: int, folding: bool = False) -> None:
     spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN" if small else "FALLBACK")
     if small:
         spark.conf.set("spark.sql.shuffle.partitions", "2")
+        spark.conf.set("spark.sql.adaptive.enabled", "false")
     else:
         spark.conf.unset("spark.sql.shuffle.partitions")
+        spark.conf.unset("spark.sql.adaptive.enabled")
 
 
 def limit_rows(spark: SparkSession, readings: Sequence[DataFrame]) -> None:

@@ -6,14 +6,10 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
+from topicproof.backend.judging.spark_tuning import tune
+
 
 @pytest.fixture(scope="module")
 def spark(spark: SparkSession) -> SparkSession:
-    interpreted(spark)
+    tune(spark, offsets=0)
     return spark
-
-
-def interpreted(spark: SparkSession) -> None:
-    spark.conf.set("spark.sql.codegen.wholeStage", "false")
-    spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-    spark.conf.set("spark.sql.shuffle.partitions", "2")

@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from tests.validators.conftest import interpreted
 from tests.validators.pair_ledger import batch_of, is_told, report_of, rows_of, verdict_of
 from tests.validators.pair_oracle import (
     ABORTED,
@@ -56,6 +55,7 @@ from tests.validators.pair_oracle import (
     Truth,
     judge,
 )
+from topicproof.backend.judging.spark_tuning import tune
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark_session import connect
 from topicproof.backend.settings import read_settings
@@ -777,7 +777,7 @@ def main() -> int:
         folder = Path(home)
         with services(read_settings(home=folder), kafka=False) as found:
             spark = connect(found.spark_remote)
-            interpreted(spark)
+            tune(spark, offsets=0)
             return _judged(spark, folder, asked)
 
 
