@@ -65,6 +65,8 @@ COMPILER = "-XX:ThreadPriorityPolicy=1 -XX:CompilerThreadPriority=10 -XX:Reserve
 """Java compiles hot code for minutes, in threads that took a third of the processor time of a short
 run. Now they give way to the run (10 is their nice value), and compiled code is not discarded for
 lack of space."""
+METASPACE = "-XX:MetaspaceSize=256m"
+"""Java marks its whole heap each time that loaded classes reach a limit, which starts at 21 MB."""
 
 
 @dataclass
@@ -125,7 +127,7 @@ class EmbeddedSpark:
         emptied(self.folder / "local")
         emptied(self.sockets)
         command += ["--driver-memory", "4g"]
-        command += ["--driver-java-options", f'{COMPILER} {NO_PROVIDERS} "{temporary}"']
+        command += ["--driver-java-options", f'{COMPILER} {METASPACE} {NO_PROVIDERS} "{temporary}"']
         command += ["--properties-file", str(self._write_secrets())]
         command += ["--jars", ",".join(str(jar) for jar in self.jars)]
         self._start_forks()
@@ -223,6 +225,8 @@ class EmbeddedSpark:
             # Spark's other ports ask for a secret too, which it makes itself with a local master.
             "spark.authenticate": "true",
             "spark.ui.enabled": "false",
+            # The default describes each plan at length, for the page that is off.
+            "spark.sql.ui.explainMode": "simple",
             # Spark's Python processes are met at a file of this folder. At a port of loopback, the
             # one that Spark remembers may belong to another server's processes by now.
             "spark.python.unix.domain.socket.enabled": "true",
