@@ -24,7 +24,6 @@ from topicproof.backend.services.spark import given_remote, server_of, without_t
 from topicproof.backend.services.spark_session import connect
 from topicproof.backend.settings import Settings
 
-"""The default port of Spark Connect."""
 CONNECT_TIMEOUT_S = 3.0
 WORKERS_TIMEOUT_S = 60.0
 """How long workers may take to say what they have: a busy Spark lets the question wait."""

@@ -32,7 +32,6 @@ KAFKA_ANSWER_S = 3.0
 SPARK_ANSWER_S = 2.0
 ASKED_MAX = 5
 """How often a server is asked after a failure: a busy one may miss a question."""
-"""Spark Connect's default port."""
 
 
 @dataclass(frozen=True)
