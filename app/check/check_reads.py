@@ -28,8 +28,10 @@ from topicproof.backend.contracts.lint import lint, needs_spark
 from topicproof.backend.contracts.sample import Sample, older_outputs, samples
 from topicproof.backend.errors import ContractError, Mistake, TopicproofError
 from topicproof.backend.evidence.folder import EVIDENCE
+from topicproof.backend.evidence.manifest import require_unchanged_file
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.history.kept_contracts import find
+from topicproof.backend.history.run_reports import run_evidence
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.sides import SideSettings
 from topicproof.backend.services.keeper import Services, services
@@ -139,7 +141,7 @@ def kept(settings: Settings, label: str) -> Origin:
 
 def of_run(settings: Settings, run: Run) -> Origin:
     """Returns the contract of a check: as kept, from its evidence, or from its options. Raises
-    ContractError."""
+    ContractError, EvidenceError."""
     name, version = run.plan.get("contract"), run.plan.get("contract_version")
     if name and version:
         try:
@@ -148,6 +150,8 @@ def of_run(settings: Settings, run: Run) -> Origin:
             pass  # Checked on another machine, whose history kept it. The evidence has a copy.
     path = run.folder(settings) / EVIDENCE / CONTRACT
     if path.is_file():
+        run_evidence(settings, run)
+        require_unchanged_file(path.parent, CONTRACT)
         return Origin(parse_fields(path.read_text(encoding="utf-8")), name)
     fields: dict[str, Any] = {side: {"topic": run.plan.get(side)} for side in ("source", "sink")}
     terms: dict[str, Any] = {

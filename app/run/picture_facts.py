@@ -23,8 +23,10 @@ from topicproof.app.session.connection import running_kafka
 from topicproof.app.session.reports import kept_report
 from topicproof.app.topic.snapshot import Snapshot, fresh_snapshot
 from topicproof.backend.address import Address
+from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.findings import PARQUET
 from topicproof.backend.evidence.folder import EVIDENCE
+from topicproof.backend.evidence.manifest import require_unchanged_file
 from topicproof.backend.history.run_state import Names
 from topicproof.backend.history.store import Run
 from topicproof.backend.kafka.browse.writers import Writer, writers_at
@@ -149,12 +151,13 @@ def _repeated(settings: Settings, run: Run, sink: str) -> dict[int, list[int]]:
     if report is None or sink not in report.sink.topics:
         return {}
     try:
+        require_unchanged_file(path.parent, PARQUET)
         table = pq.read_table(
             path,
             columns=["partition", "offset"],
             filters=pc.field("kind") == duplicate.NAME,
         )
-    except (OSError, pa.ArrowInvalid) as error:
+    except (EvidenceError, OSError, pa.ArrowInvalid) as error:
         # The Verdict page says what is wrong with the evidence; the picture lacks its marks.
         LOG.warning("The findings of %s cannot be read (%s).", run.id, type(error).__name__)
         return {}

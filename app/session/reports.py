@@ -17,7 +17,10 @@ from topicproof.app.topic.topic_findings import TopicFindings, read_topic_findin
 from topicproof.app.wording import plain
 from topicproof.backend.errors import NotPermitted, TopicproofError, UsageError
 from topicproof.backend.evidence.copy import without_headers, without_values
+from topicproof.backend.evidence.findings import PARQUET
 from topicproof.backend.evidence.folder import REPORT, evidence_hash, evidence_in
+from topicproof.backend.evidence.manifest import require_unchanged_file
+from topicproof.backend.history.run_reports import contradiction, require_report_of
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.settings import Settings
@@ -31,7 +34,7 @@ MARK_BYTES = 1_000
 def report_text(settings: Settings, run: Run, stage: str | None = None) -> str | None:
     """Reads the report of the run, or of one of its stages, from its folder; None if there is none
     yet."""
-    path = _report_folder(settings, run, stage) / REPORT
+    path = report_folder(settings, run, stage) / REPORT
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -40,7 +43,8 @@ def report_text(settings: Settings, run: Run, stage: str | None = None) -> str |
         raise UsageError(f"The report {path} cannot be read: {error.strerror}.") from error
 
 
-def _report_folder(settings: Settings, run: Run, stage: str | None) -> Path:
+def report_folder(settings: Settings, run: Run, stage: str | None) -> Path:
+    """Returns the folder of the report of the run, or of one of its stages."""
     folder = run.folder(settings)
     # The name is from an address, so only one that the run has may become a path.
     if stage is None or stage not in run.facts.results.verdicts:
@@ -68,11 +72,18 @@ def _hidden(settings: Settings, run: Run, report: Report) -> bool:
 
 
 def kept_report(settings: Settings, run: Run, stage: str | None = None) -> Report | None:
-    """Returns the report of the run or of one of its stages; None if there is no readable one.
-    Raises NotPermitted if this person's login has ended."""
+    """Returns the report of the run or of one of its stages; None if there is no readable one, or
+    if it is not the one of the run's evidence. Raises NotPermitted if this person's login has
+    ended."""
     try:
         text = report_text(settings, run, stage)
-        return None if text is None else shown_report(settings, run, parsed_report(text))
+        if text is None:
+            return None
+        report = parsed_report(text)
+        require_report_of(run, report, stage)
+        if contradiction(run, report_folder(settings, run, stage), report) is not None:
+            return None
+        return shown_report(settings, run, report)
     except NotPermitted:
         raise
     except (TopicproofError, ValueError, KeyError, TypeError):
@@ -134,7 +145,8 @@ def findings_of(
     if _hidden(settings, run, report):
         return None
     try:
-        evidence = evidence_in(_report_folder(settings, run, stage))[0]
+        evidence = evidence_in(report_folder(settings, run, stage))[0]
+        require_unchanged_file(evidence, PARQUET)
         key = ("findings", evidence_hash(evidence), topic, run.id)
         return byte_budget().get(
             key, lambda: read_topic_findings(evidence, report, run.id, topic, stage), _size_of

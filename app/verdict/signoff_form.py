@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -14,8 +14,13 @@ from topicproof.app.session.access import may, open_history, page_identity
 from topicproof.app.session.page_masks import hides_parts
 from topicproof.app.session.run_reads import DOWNLOAD_BYTES_MAX, evidence_bytes, zipped_evidence
 from topicproof.backend.errors import TopicproofError
-from topicproof.backend.evidence.folder import EVIDENCE, evidence_hash, evidence_in, read_report
+from topicproof.backend.evidence.folder import EVIDENCE, evidence_hash
 from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.history.run_reports import (
+    is_same_verdict,
+    run_evidence,
+    run_evidence_reports,
+)
 from topicproof.backend.history.signoff import (
     Decision,
     Signoff,
@@ -53,16 +58,6 @@ SIGNED_WORDS = {
     Decision.WAIVE: "The findings are waived. The verdict is not accepted yet.",
 }
 WAIVED_DAYS = 90
-
-
-def is_same_verdict(report: Report, other: Report) -> bool:
-    """Returns whether two reports differ in nothing but their examples: evidence without payloads
-    quotes no record."""
-    first, second = (
-        replace(each, findings=tuple(replace(row, examples=()) for row in each.findings)).to_json()
-        for each in (report, other)
-    )
-    return first == second
 
 
 def in_sight() -> DeltaGenerator:
@@ -193,8 +188,8 @@ def _form(settings: Settings, run: Run, now: Displayed) -> None:
     displayed = st.session_state.pop(key, None)
     folder = run.folder(settings)
     try:
-        folders = evidence_in(folder)
-        reports = [read_report(evidence) for evidence in folders]
+        folders = run_evidence(settings, run)
+        reports = run_evidence_reports(settings, run)
     except TopicproofError as error:
         st.error(wording.plain(str(error)), title="It cannot be signed", icon=":material/error:")
         return

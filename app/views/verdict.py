@@ -14,15 +14,22 @@ from topicproof.app.check.check_reads import matched_by
 from topicproof.app.session.access import show_errors
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.page_masks import shown_error
-from topicproof.app.session.reports import findings_of, parsed_report, report_text, shown_report
+from topicproof.app.session.reports import (
+    findings_of,
+    parsed_report,
+    report_folder,
+    report_text,
+    shown_report,
+)
 from topicproof.app.session.run_reads import newest_runs, run_of_url
 from topicproof.app.shell import downloads
 from topicproof.app.shell.url_state import example_position, verdict_params
 from topicproof.app.topic import tables
 from topicproof.app.topic.topic_findings import marks_sentence
 from topicproof.app.verdict import signoff_form
-from topicproof.backend.errors import TopicproofError
+from topicproof.backend.errors import EvidenceError, TopicproofError
 from topicproof.backend.evidence.folder import evidence_hash
+from topicproof.backend.history.run_reports import contradiction, require_report_of
 from topicproof.backend.history.store import Run
 from topicproof.validators.finding import Check, Example, Finding, Outcome, Witness
 from topicproof.validators.kinds.catalogue import VALIDATORS
@@ -73,6 +80,8 @@ def page() -> None:
         return
     try:
         stored = parsed_report(text)
+        require_report_of(run, stored, stage)
+        doubt = contradiction(run, report_folder(settings, run, stage), stored)
         report = shown_report(settings, run, stored)
         text = text if report is stored else report.to_json()
     except (ValueError, KeyError, TypeError) as error:
@@ -80,6 +89,15 @@ def page() -> None:
             wording.plain(f"The report of {run.id} cannot be read: {error}"), title="Damaged report"
         )
         return
+    except EvidenceError as error:
+        st.error(
+            wording.plain(str(error)), title="Not the report of this run", icon=":material/error:"
+        )
+        return
+    if doubt is not None:
+        st.error(
+            wording.plain(doubt), title="Not what its evidence proves", icon=":material/error:"
+        )
     if run.verdict is not None and run.verdict != report.verdict:
         # The report shown may hold, but the run is only as good as its worst stage.
         st.warning(

@@ -27,7 +27,7 @@ from topicproof.backend.commands.terminal import Styled, emit, out, say
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.attestation import Trust
 from topicproof.backend.evidence.copy import content_of
-from topicproof.backend.evidence.folder import BESIDE_SHOWN, evidence_in, names_beside
+from topicproof.backend.evidence.folder import BESIDE_SHOWN, names_beside
 from topicproof.backend.evidence.manifest import Payloads, require_unchanged
 from topicproof.backend.evidence.private_copy import private_evidence
 from topicproof.backend.evidence.read_limits import UNPACKED_BYTES_MAX, plain_name
@@ -36,6 +36,7 @@ from topicproof.backend.evidence.unpacking import unpacked
 from topicproof.backend.exit_codes import worst
 from topicproof.backend.history import signoff as signoffs_of
 from topicproof.backend.history.evidence_export import export_folder
+from topicproof.backend.history.run_reports import run_evidence
 from topicproof.backend.history.signoff import Decision
 from topicproof.backend.history.store import History
 from topicproof.backend.judging.selftest import before_signoff
@@ -63,7 +64,7 @@ def evidence(
     history = History(settings)
     run = history.get(run_id)
     place = run.folder(settings)
-    for part in evidence_in(place):
+    for part in run_evidence(settings, run):
         require_unchanged(part)
     if folder is None:
         content, root = content_of(place), str(place)

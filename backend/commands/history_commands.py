@@ -12,8 +12,8 @@ from topicproof.backend.characters import visible
 from topicproof.backend.commands.shared_options import Json, settings_of
 from topicproof.backend.commands.terminal import Styled, Table, emit, out
 from topicproof.backend.errors import EvidenceError, UsageError
-from topicproof.backend.evidence.folder import read_report
 from topicproof.backend.history.comparison import compare as compare_reports
+from topicproof.backend.history.run_reports import read_run_report
 from topicproof.backend.history.signoff import Standing, run_standings
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.history.trend import MEASURES, subject, topics
@@ -40,7 +40,8 @@ def compare(
     """
     settings = settings_of()
     history = History(settings)
-    reports = [read_report(history.get(name).folder(settings)) for name in (before, after)]
+    runs = [history.get(name) for name in (before, after)]
+    reports = [read_run_report(run, run.folder(settings)) for run in runs]
     comparison = compare_reports(*reports)
     emit(
         json_,
@@ -142,7 +143,7 @@ def _rows(
 
 def _report(settings: Settings, run: Run) -> Report | None:
     try:
-        return read_report(run.folder(settings))
+        return read_run_report(run, run.folder(settings))
     except EvidenceError:
         return None
 

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from operator import not_
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -49,6 +48,7 @@ from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.evidence.folder import REPORT, evidence_hash
 from topicproof.backend.faults.by_hand import FREEZE_S, Freeze, Kill
 from topicproof.backend.history.audit import allow
+from topicproof.backend.history.run_reports import read_run_report
 from topicproof.backend.history.signoff import read_chain, run_standings, standing_text
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.runs.clean import clean as clean_run
@@ -336,12 +336,10 @@ def show(run_id: RunId, all_kinds: AllKinds = False, json_: Json = None) -> None
     settings = settings_of()
     history = History(settings)
     run_ = history.get(run_id)
-    path = report_path(settings, run_)
-    report = Report.from_json(path.read_text(encoding="utf-8")) if path.exists() else None
+    folder = run_.folder(settings)
+    report = read_run_report(run_, folder) if (folder / REPORT).exists() else None
     stages = {
-        name: json.loads(
-            (stage_folder(run_.folder(settings), name) / REPORT).read_text(encoding="utf-8")
-        )
+        name: json.loads(read_run_report(run_, stage_folder(folder, name), name).to_json())
         for name in run_.facts.results.verdicts
     }
     signoffs = read_chain(history).of(run_id, run_.verdict)
@@ -350,7 +348,7 @@ def show(run_id: RunId, all_kinds: AllKinds = False, json_: Json = None) -> None
         **run_json(run_),
         "report": json.loads(report.to_json()) if report else None,
         "stages": stages,
-        "sign_off": standing_text(signoffs, evidence_hash(run_.folder(settings)), today),
+        "sign_off": standing_text(signoffs, evidence_hash(folder), today),
         "signoffs": [
             {**entry.as_json(), "not_vouched": signoffs.doubts.get(entry.number)}
             for entry in signoffs.entries
@@ -482,10 +480,6 @@ def where_it_ran(settings: Settings, run_: Run) -> Settings:
         )
     update = {"bootstrap": where.bootstrap, "brokers": where.brokers or settings.brokers}
     return settings.model_copy(update=update)
-
-
-def report_path(settings: Settings, run_: Run) -> Path:
-    return run_.folder(settings) / REPORT
 
 
 def _topics(

@@ -169,6 +169,18 @@ def require_unchanged(folder: Path) -> str:
     return manifest_hash(folder) or ""
 
 
+def require_unchanged_file(folder: Path, name: str) -> None:
+    """Check one file of the evidence, if it is there. Raises EvidenceError if it is not what was
+    written."""
+    path, entry = folder / name, read_manifest(folder).files.get(name)
+    try:
+        changed = (path.exists() or path.is_symlink()) and (entry is None or not _same(path, entry))
+    except OSError as error:
+        raise EvidenceError(f"{path} cannot be read: {error.strerror}.") from error
+    if changed:
+        raise EvidenceError(f"{path} is not what was written.")
+
+
 def _files(folder: Path) -> list[str]:
     """List every file in the folder. A link counts as a file: its target is not part of the
     evidence."""

@@ -11,6 +11,7 @@ from topicproof.backend.evidence.folder import evidence_in, holds_evidence, read
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.evidence.signed import Entries
 from topicproof.backend.history.audit import allow, noting_refusal
+from topicproof.backend.history.run_reports import run_evidence_reports
 from topicproof.backend.history.signoff import read_chain
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.settings import Settings
@@ -23,7 +24,7 @@ def export_folder(history: History, run: Run, target: Path, payloads: Payloads) 
     """Copy a run's evidence with its sign-offs. Returns what was handed out. Raises NotPermitted,
     EvidenceError for a sign-off that nobody vouches for, and as `copy_all`."""
     _allow(history, run, payloads)
-    place = run.folder(history.settings)
+    place = _own_folder(history, run)
     return copy_all(place, target, payloads, _sound_signoffs(history, run), history.settings)
 
 
@@ -31,9 +32,15 @@ def export_zip(history: History, run: Run, target: Path, payloads: Payloads) -> 
     """Zip a run's evidence with its sign-offs. Raises NotPermitted, EvidenceError for a sign-off
     that nobody vouches for, and as `zip_evidence`."""
     _allow(history, run, payloads)
-    place = run.folder(history.settings)
+    place = _own_folder(history, run)
     entries = _sound_signoffs(history, run)
     zip_evidence(place, target, payloads, run.id, entries, history.settings)
+
+
+def _own_folder(history: History, run: Run) -> Path:
+    """Return the folder of a run's evidence. Raises EvidenceError for evidence of another run."""
+    run_evidence_reports(history.settings, run)
+    return run.folder(history.settings)
 
 
 def _sound_signoffs(history: History, run: Run) -> Entries:

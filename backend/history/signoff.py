@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Text, select
@@ -21,7 +22,8 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Mapped, mapped_column
 
 from topicproof.backend.errors import EvidenceError, NotPermitted, UsageError
-from topicproof.backend.evidence.folder import evidence_hash, evidence_in, read_report
+from topicproof.backend.evidence.attestation import Trust, vouching
+from topicproof.backend.evidence.folder import evidence_hash
 from topicproof.backend.evidence.manifest import require_unchanged
 from topicproof.backend.evidence.signed import entry_hash, hashed_fields
 from topicproof.backend.history.anchor import (
@@ -33,10 +35,11 @@ from topicproof.backend.history.anchor import (
     signed_here,
 )
 from topicproof.backend.history.audit import note, noting_refusal, require_noted
+from topicproof.backend.history.run_reports import run_evidence, run_evidence_reports
 from topicproof.backend.history.store import Base, History, Run
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import Action, How, Identity, read_identity, unauthenticated
-from topicproof.backend.trust.keyring import read_keyring
+from topicproof.backend.trust.keyring import Keyring, read_keyring
 from topicproof.backend.trust.login import configured_login
 from topicproof.validators.expectation import merge
 from topicproof.validators.finding import Finding, Outcome
@@ -226,21 +229,29 @@ def signable(
     evidence. `displayed`: the hash of the evidence that the signer has looked at, if it is known.
 
     Raises UsageError if the run is still active or its evidence is another than was shown,
-    EvidenceError if the evidence is missing or changed.
+    EvidenceError if the evidence is missing or changed, or if it is that of another run.
     """
     if run.alive:
         raise UsageError(f"Run {run.id} is still running. Sign it when it has ended.")
-    folder = run.folder(settings)
-    folders = evidence_in(folder)
-    for evidence in folders:
+    keyring = read_keyring(settings)
+    for evidence in run_evidence(settings, run):
         require_unchanged(evidence)
-    digest = evidence_hash(folder) or ""
+        _require_vouched(settings, evidence, keyring)
+    digest = evidence_hash(run.folder(settings)) or ""
     if displayed is not None and digest != displayed:
         raise UsageError(
             f"The evidence of run {run.id} is another one by now ({digest[:12]}…, before"
             f" {displayed[:12]}…): the run was judged again. Look at its verdict, then sign."
         )
-    return [read_report(evidence) for evidence in folders], digest
+    return run_evidence_reports(settings, run), digest
+
+
+def _require_vouched(settings: Settings, evidence: Path, keyring: Keyring) -> None:
+    """Raises EvidenceError for evidence that `topicproof verify` refuses by its signature."""
+    vouched = vouching(evidence, keyring)
+    lacks_signature = settings.require_signature and vouched.trust is not Trust.VOUCHED
+    if vouched.trust.refused or lacks_signature:
+        raise EvidenceError(f"The evidence in {evidence} is not signed off. {vouched.says}")
 
 
 def sign(

@@ -254,8 +254,8 @@ def test_a_verdict_says_what_records_were_matched_by(
     matched by key."""
     text = "{source: {topic: a}, sink: {topic: b}, identity: {source: {json: $.id}, sink:"
     run = stored.add(TWICE, plan=plan, facts=Facts(source="a", sink="b"))
-    evidence = run.folder(stored.settings) / EVIDENCE
-    (evidence / "contract.yaml").write_text(text + " {header: order}}}")
+    contract = {"contract.yaml": text + " {header: order}}}"}
+    complete(run.folder(stored.settings) / EVIDENCE, replace(TWICE, run=run.id), contract)
     app = open_page("verdict", run=run.id)
     assert not app.exception
     assert "records matched by json $.id = header order ·" in texts(app)
@@ -386,7 +386,7 @@ def test_a_verdict_is_signed_on_its_page(open_page: OpenPage, stored: Stored) ->
     assert entry.evidence == manifest_hash(run.folder(stored.settings) / EVIDENCE)
     assert "Grace Hopper (unauthenticated) accepted HOLDS: as <b>expected</b>" in texts(app)
     assert list(open_page("history").dataframe[0].value["sign-off"]) == [Standing.ACCEPTED]
-    complete(run.folder(stored.settings) / EVIDENCE, TWICE, {})
+    complete(run.folder(stored.settings) / EVIDENCE, replace(TWICE, run=run.id), {})
     assert "evidence changed" in texts(open_page("verdict", run=run.id))
     assert list(open_page("history").dataframe[0].value["sign-off"]) == [Standing.CHANGED]
 

@@ -267,7 +267,7 @@ def test_a_login_that_has_ended_is_not_a_missing_report(
     settings = history.settings.model_copy(update={"login": masking.login})
     assert kept_report(settings, run) is None
     run.folder(settings).mkdir(parents=True)
-    (run.folder(settings) / REPORT).write_text(HELD.to_json())
+    (run.folder(settings) / REPORT).write_text(replace(HELD, run=run.id).to_json())
 
     def ended(_login: object) -> Identity:
         raise NotPermitted("This login has ended.")

@@ -319,7 +319,15 @@ def test_the_table_has_every_door() -> None:
 
 READERS = {
     *("read_window", "search", "search_all", "latest", "samples"),
-    *("read_report", "report_text", "copy_all", "copy_evidence", "zip_evidence"),
+    *(
+        "read_report",
+        "read_run_report",
+        "run_evidence_reports",
+        "report_text",
+        "copy_all",
+        "copy_evidence",
+        "zip_evidence",
+    ),
     *("export_zip", "export_folder", "said", "unmasked_records", "search_results"),
     *("records_in_window", "parsed_report", "zipped_evidence", "current_totals"),
 }
@@ -347,7 +355,7 @@ def test_every_reader_of_payloads_is_behind_a_door() -> None:
         ("app/session/record_reads.py", "search"),
         ("app/session/record_reads.py", "search_all"),
         ("app/session/run_reads.py", "export_zip"),
-        ("app/verdict/signoff_form.py", "read_report"),
+        ("app/verdict/signoff_form.py", "run_evidence_reports"),
         ("app/verdict/signoff_form.py", "zipped_evidence"),
         ("app/topic/tail.py", "search"),
         ("app/views/compare.py", "records_in_window"),

@@ -112,7 +112,7 @@ def test_a_row_of_a_table_is_no_place_in_kafka(
     )
     table = history.create("run", "table", {})
     history.remember(table.id, Facts(folder=str(tmp_path), database="sqlite:///out.db"))
-    (tmp_path / REPORT).write_text(report.to_json())
+    (tmp_path / REPORT).write_text(replace(report, run=table.id).to_json())
     history.end(table.id, State.DONE, "VIOLATED", "1 duplicate.")
     app = open_page("verdict", run=table.id)
     assert not app.exception
@@ -167,7 +167,7 @@ def test_a_run_of_several_stages_shows_each(
         (stage_folder(tmp_path, "square"), bad),
     ):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / REPORT).write_text(one.to_json())
+        (folder / REPORT).write_text(replace(one, run=chain.id).to_json())
     history.end(chain.id, State.DONE, "VIOLATED", "Stage square: 1 phantom.")
     whole = open_page("verdict", run=chain.id)
     assert not whole.exception and whole.success[0].value.replace("\\", "") == good.why
