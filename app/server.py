@@ -18,6 +18,7 @@ from starlette.middleware import Middleware
 
 from topicproof.app.shell.doors import Doors
 from topicproof.app.shell.entrance import Entrance, secrets_of
+from topicproof.app.shell.login_log import bound_lines
 from topicproof.app.shell.stored_files import use_own_storage
 from topicproof.backend.services.dashboard import (
     STDIN_HELD,
@@ -55,4 +56,5 @@ if login is not None:
     if login.provider is not None:
         secrets = secrets_of(dashboard_provider(login), cookie_secret(settings))
 use_own_storage()
+bound_lines()
 app = st.App("main.py", secrets=secrets, middleware=middleware, lifespan=with_parent)

@@ -123,6 +123,7 @@ ROOMS = (
     *(
         "app.wording",
         "app.charts",
+        "app.shell.login_log",
         "app.shell.entrance",
         "app.topic.topic_findings",
         "app.topic.snapshot",

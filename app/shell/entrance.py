@@ -28,6 +28,7 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.web.server.server_util import get_cookie_secret
 from streamlit.web.server.starlette.starlette_app_utils import decode_signed_value
 
+from topicproof.app.shell.login_log import asked_by
 from topicproof.backend.errors import NotPermitted
 from topicproof.backend.trust.identity import Action, How, Identity, allows
 from topicproof.backend.trust.login import Login, Provider, identity_of_claims, identity_of_headers
@@ -80,7 +81,9 @@ class Entrance:
                     await begin_login()(scope, receive, send)
                     return
                 if scope["path"] in OPEN:
-                    await self.app(scope, receive, _closed_to_http(self.login.provider, send))
+                    closed = _closed_to_http(self.login.provider, send)
+                    with asked_by(connection.client.host if connection.client else ""):
+                        await self.app(scope, receive, closed)
                     return
             by = identity_of(self.login, connection.headers, connection.cookies, self.now_s())
         except NotPermitted as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import socket
 from collections.abc import Mapping
@@ -36,6 +37,16 @@ from topicproof.app.shell.entrance import (
     secrets_of,
 )
 from topicproof.app.shell.launch import MESSAGE_BYTES_MAX
+from topicproof.app.shell.login_log import (
+    LINE_CHARACTERS_MAX,
+    LINES_MAX,
+    LINES_OF_ALL_MAX,
+    NO_HTTP,
+    PERIOD_S,
+    StrangerLines,
+    asked_by,
+)
+from topicproof.backend.characters import has_control
 from topicproof.backend.errors import UsageError
 from topicproof.backend.services.dashboard import (
     dashboard,
@@ -446,6 +457,63 @@ def test_no_header_replaces_the_peer(tmp_path: Path) -> None:
                 _send_without_end(websocket)
             # Closed with bytes on their way, the connection may be reset before the reason arrives.
             assert closed.value.rcvd is None or closed.value.rcvd.code == TOO_LARGE
+
+
+@pytest.mark.services
+def test_a_stranger_writes_a_few_short_lines_into_the_log(tmp_path: Path) -> None:
+    """Story: somebody without a login calls the addresses of the login with errors of their own
+    making, thousands of characters long and with commands for a terminal, and sends what is no
+    HTTP. The log gets a few lines of each address, none with a control character, and goes on
+    telling what the dashboard itself has to say."""
+    provider_port, port = free_ports(2)
+    secret = tmp_path / "secret.txt"
+    secret.write_text("hush-hush")
+    secret.chmod(0o600)
+    path = tmp_path / "login.yaml"
+    path.write_text(
+        f"openid: {{issuer: 'http://127.0.0.1:{provider_port}', client_id: t,"
+        f" address: 'http://127.0.0.1:{port}', client_secret_file: secret.txt}}"
+    )
+    made_up = {"state": "x", "error": "\x1b[2J" + "e" * 5_000, "error_description": "\u202e\x07"}
+    with dashboard(Settings(home=tmp_path, login=path), port) as address:
+        with httpx.Client(base_url=address, follow_redirects=False) as stranger:
+            for _ in range(LINES_MAX):
+                assert stranger.get(OPEN[2], params=made_up).status_code == 302
+                assert stranger.get(OPEN[2], params={"state": "x", "code": "y"}).status_code == 302
+                # The provider does not answer.
+                assert stranger.get(stranger.get(START).headers["location"]).status_code == 400
+        for _ in range(2 * LINES_MAX):
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                connection.sendall(b"\x1b[2J\r\n\r\n")
+                assert b"400" in connection.recv(1_000)
+    text = (tmp_path / "dashboard.log").read_text()
+    assert not has_control(text.replace("\n", "")) and "\u202e" not in text
+    lines = text.splitlines()
+    assert max(map(len, lines)) < 2 * LINE_CHARACTERS_MAX
+    for by in ("127.0.0.1: ", f"{NO_HTTP}: "):
+        of_stranger = [line for line in lines if by in line]
+        assert len(of_stranger) == LINES_MAX and "left out for an hour" in of_stranger[-1]
+    assert "Traceback" not in text
+
+
+def test_many_addresses_write_no_more_than_some() -> None:
+    """Story: a stranger has as many addresses as there are. The lines of all together are bounded,
+    and so is what is remembered of them; an hour later there are some again."""
+    now = [0.0]
+    lines = StrangerLines(now_s=lambda: now[0])
+
+    def passed(address: str) -> bool:
+        record = logging.LogRecord("auth", logging.ERROR, "", 0, "wrong %s", ("\x1b",), None)
+        with asked_by(address):
+            return lines.filter(record)
+
+    addresses = [f"2001:db8::{number:x}" for number in range(2 * LINES_OF_ALL_MAX)]
+    assert sum(map(passed, addresses)) == len(lines.lines) == LINES_OF_ALL_MAX
+    now[0] = PERIOD_S
+    assert passed(addresses[0])
+    error = OSError("no space"), None
+    ours = logging.LogRecord("server", logging.ERROR, "", 0, "broken", None, (OSError, *error))
+    assert all(lines.filter(ours) for _ in range(2 * LINES_MAX)) and ours.exc_info is not None
 
 
 def _send_without_end(websocket: ClientConnection) -> None:
