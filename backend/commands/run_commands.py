@@ -18,6 +18,7 @@ from topicproof.backend.commands.run_options import (
     PLANNED,
     ByHand,
     CommitInterval,
+    NamesFromHistory,
     OffsetsForced,
     PlanFile,
     PlanOption,
@@ -286,6 +287,7 @@ def _has_moved(state: str, run: Run) -> bool:
 def resume(
     run_id: RunId,
     offsets_forced: OffsetsForced = False,
+    names_from_history: NamesFromHistory = False,
     target: Target = EMBEDDED,
     json_: Json = None,
 ) -> None:
@@ -297,7 +299,16 @@ def resume(
     history = History(settings)
     settings = where_it_ran(settings, history.get(run_id))
     with stopping() as stop, services(settings, say=say) as running, _followed(history, run_id):
-        report = resume_run(settings, running, history, run_id, stop, offsets_forced, give_up)
+        report = resume_run(
+            settings,
+            running,
+            history,
+            run_id,
+            stop,
+            offsets_forced=offsets_forced,
+            names_from_history=names_from_history,
+            give_up=give_up,
+        )
     conclude_run(history, run_id, report, json_)
 
 

@@ -62,6 +62,14 @@ OffsetsForced = Annotated[
         "--offsets-forced", help="Continue from the group's offsets even if they were moved."
     ),
 ]
+NamesFromHistory = Annotated[
+    bool,
+    typer.Option(
+        "--names-from-history",
+        help="Also use names of topics and transactional ids that the history alone has for the"
+        " run: nothing else shows that they are its own.",
+    ),
+]
 SourceOption = Annotated[
     list[str] | None,
     typer.Option(help="A further option for Spark's Kafka source.", metavar="NAME=VALUE"),

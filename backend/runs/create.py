@@ -15,6 +15,7 @@ from topicproof.backend.kafka.coordinator_logs import require_coordinator_logs
 from topicproof.backend.kafka.origin import fetch_origin
 from topicproof.backend.runs.creations import Creations, is_named_by, keep_creations
 from topicproof.backend.runs.file_server import HOST
+from topicproof.backend.runs.own_names import keep_names
 from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.runs.query import require_expressions, transactional_ids
 from topicproof.backend.runs.scenarios import Scenario, Stage, scenario
@@ -55,6 +56,7 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
     try:
         facts = _make(settings, cluster, plan, run.id, created)
         _keep_creations(settings, run.id, created, facts)
+        keep_names(settings.runs / run.id, facts)
         history.remember(run.id, replace(facts, launched_by=(history.by,)))
     except TopicproofError as error:
         # `clean` deletes what there is.

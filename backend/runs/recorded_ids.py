@@ -67,10 +67,10 @@ def _records(
         prefix = name.removesuffix(JOURNAL_SUFFIX)
         of_these = any(topic.startswith(f"{prefix}-") for topic in topics)
         if name.endswith(JOURNAL_SUFFIX) and of_these and name not in journals:
-            yield _first_entry(cluster, name)
+            yield first_entry(cluster, name)
 
 
-def _first_entry(cluster: Cluster, journal: str) -> Mapping[str, str | None]:
+def first_entry(cluster: Cluster, journal: str) -> Mapping[str, str | None]:
     """Return the ids in the first entry of a journal, whose other records are not looked at. Empty
     for journals of earlier versions, for journals that this client may not read, and for topics
     that only have such a name."""

@@ -14,6 +14,7 @@ from topicproof.backend.runs.clean import stop_orphan
 from topicproof.backend.runs.context import Context, make_context
 from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.initial_offsets import extend
+from topicproof.backend.runs.own_names import require_own_names
 from topicproof.backend.runs.query import begin_generation, transactional_ids
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
@@ -29,13 +30,16 @@ def resume(
     run_id: str,
     stop: threading.Event | None = None,
     offsets_forced: bool = False,
+    names_from_history: bool = False,
     give_up: Callable[[TopicproofError], None] | None = None,
 ) -> Report | None:
     """Continue a run whose process was stopped or killed. Raises UsageError if there is nothing to
     continue, NotPermitted.
 
     `offsets_forced`: continue from the group's offsets, even if the journal shows that they were
-    moved. `give_up` ends this process if Kafka or Spark is gone for good (lifeline.py).
+    moved. `names_from_history`: also use names of topics and transactional ids that the history
+    alone has for the run (own_names.py). `give_up` ends this process if Kafka or Spark is gone for
+    good (lifeline.py).
     """
     entry = history.get(run_id)
     if entry.kind != "run":
@@ -51,6 +55,8 @@ def resume(
             f" new run: topicproof clean {run_id}"
         )
     allow(history, Action.RESUME, run_id)
+    if not names_from_history:
+        require_own_names(services.address, entry, settings.runs / entry.id)
     if replaced := fetch_replaced(services.address, entry.facts.topic_ids, "since the run began"):
         raise UsageError(
             f"Run {run_id} cannot continue: {replaced[0]}. Start a new run, with a sink of its own."
