@@ -47,7 +47,7 @@ from topicproof.backend.trust.identity import Identity
 LEASE_S = 30
 """A lease from another machine is lost after this long without a renewal."""
 MIGRATIONS = Path(__file__).with_name("migrations")
-REVISION = "0005"
+REVISION = "0006"
 """The newest step of the migrations."""
 BUSY_S = 10
 """How long a process waits for other writers of the same SQLite file."""

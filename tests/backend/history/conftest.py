@@ -26,6 +26,24 @@ def database(
     return url
 
 
+def removals(history: History, table: str) -> tuple[str, ...]:
+    """Statements that remove or replace every row of a table, as the database spells them."""
+    copy = f"{table} select * from {table}"
+    if history.engine.dialect.name == "sqlite":
+        return (
+            f"delete from {table}",
+            f"insert or replace into {copy} where true",
+            f"replace into {copy}",
+            f"insert into {copy} where true on conflict (number) do update set hash = ''",
+        )
+    return (
+        f"delete from {table}",
+        f"truncate {table}",
+        f"truncate runs, {table} cascade",
+        f"insert into {copy} on conflict (number) do update set hash = ''",
+    )
+
+
 @pytest.fixture
 def open_history(database: str, tmp_path: Path) -> Iterator[Callable[[], History]]:
     """Opens the history, as another process would."""

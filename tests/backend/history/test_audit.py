@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.app.test_history_page import HELD, TWICE
+from tests.backend.history.conftest import removals
 from tests.backend.trust.people import ADA, EMMY, GRACE, KURT, person
 from topicproof.backend.errors import NotPermitted, UsageError
 from topicproof.backend.evidence.signed import entry_hash, signoff_contradictions, signoff_rows
@@ -48,13 +49,13 @@ def test_who_does_something_is_noted_and_who_may_not_too(open_history: Open) -> 
         " a run squares-b"
     )
     assert entries[2].said.endswith("UTC me@here (unauthenticated): stop a run squares-a")
-    for statement in ("update audit set allowed = true", "delete from audit"):
+    for statement in ("update audit set allowed = true", *removals(history, "audit")):
         with (
             pytest.raises(sa.exc.DBAPIError, match="append-only"),
             history.engine.begin() as connection,
         ):
             connection.execute(sa.text(statement))
-    assert broken_audit(entries) is None
+    assert audit_entries(history) == entries and broken_audit(entries) is None
     assert broken_audit([entries[0], entries[2]]) == 2
     assert broken_audit([replace(entries[0], correct="f" * 64), *entries[1:]]) == 1
 

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.app.test_history_page import HELD, PART, TWICE, UNKNOWN
+from tests.backend.history.conftest import removals
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.history import anchor
 from topicproof.backend.history.signoff import (
@@ -144,7 +145,8 @@ def test_the_database_refuses_to_change_an_entry(open_history: Open) -> None:
     """Story: a slip of a hand at the database's prompt. It is refused."""
     history = open_history()
     sign(history, "squares-a", [HELD], "e1", Decision.REJECT, "Grace Hopper")
-    for statement in ("update signoffs set decision = 'accept'", "delete from signoffs"):
+    change = "update signoffs set decision = 'accept'"
+    for statement in (change, *removals(history, "signoffs")):
         with (
             pytest.raises(sa.exc.DBAPIError, match="append-only"),
             history.engine.begin() as connection,
