@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 
 from topicproof.backend.trust.identity import Identity
 from topicproof.validators.finding import Outcome, PartitionBounds
@@ -192,9 +192,36 @@ class Progress:
     """One sentence on what the last look failed to see."""
 
 
+class PlanFields(BaseModel, extra="allow"):
+    """The fields of plans that pages and lists read, of a run or of a check."""
+
+    scenario: str | None = None
+    guarantee: str | None = None
+    faults: list[str] = []
+    lineage: str | None = None
+    records: int | None = None
+    partitions: int | None = None
+    per_transaction: int | None = None
+    abort_probability: float | None = None
+    seed: int | None = None
+    by_hand: bool = False
+    until_stopped: bool = False
+    source: str | dict[str, Any] | None = None
+    sink: str | dict[str, Any] | None = None
+    contract: str | None = None
+    contract_version: int | None = None
+    clusters: dict[str, str | None] | None = None
+    identity: str | dict[str, Any] | None = None
+
+
 _FACTS = TypeAdapter(Facts)
 _RESULTS = TypeAdapter(RunResults)
 _PROGRESS = TypeAdapter(Progress)
+
+
+def require_plan_fields(plan: Mapping[str, Any]) -> None:
+    """Raises pydantic's ValidationError for a field of another type than that of any plan."""
+    PlanFields.model_validate(plan)
 
 
 def read_facts(text: str) -> Facts:

@@ -20,11 +20,30 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
-from sqlalchemy import Engine, Text, create_engine, event, or_, select, text, update
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    DateTime,
+    Dialect,
+    Engine,
+    String,
+    Text,
+    TypeDecorator,
+    case,
+    create_engine,
+    event,
+    func,
+    or_,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -32,6 +51,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 
 from topicproof.backend.characters import visible_lines
 from topicproof.backend.errors import EvidenceError, SetupError, UsageError
+from topicproof.backend.evidence.read_limits import parse_json
 from topicproof.backend.history.run_state import (
     Facts,
     Progress,
@@ -39,10 +59,12 @@ from topicproof.backend.history.run_state import (
     progress_json,
     read_facts,
     read_progress,
+    require_plan_fields,
 )
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.acting import acting
 from topicproof.backend.trust.identity import Identity
+from topicproof.validators.finding import Outcome
 
 LEASE_S = 30
 """A lease from another machine is lost after this long without a renewal."""
@@ -56,12 +78,26 @@ ID_LETTERS = "23456789abcdefghjkmnpqrstvwxyz"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
 SENTENCE_MAX = 10_000
 """Characters of a run's reason or error: each page reads those of all runs that it lists."""
+DOCUMENTS = ("plan", "facts", "progress")
+"""Columns with JSON."""
+DOCUMENT_CHARACTERS_MAX = 5_000_000
+"""Characters of one of them. Offsets of 100,000 partitions have fewer."""
+LONG_MAX, LONG_DIGITS_MAX = 2**63 - 1, 20
 DAMAGED = "Its row in the history is damaged"
+UNKNOWN_TIME = datetime(1970, 1, 1)
+"""Stands for a time that cannot be read."""
 LOCK = 0x70697070
 """Our number among PostgreSQL's advisory locks."""
 
 
 T = TypeVar("T")
+
+
+class Kind(StrEnum):
+    """What an entry of the history is."""
+
+    RUN = "run"
+    CHECK = "check"
 
 
 class State(StrEnum):
@@ -84,16 +120,44 @@ class Base(DeclarativeBase):
     pass
 
 
+class _Lenient(TypeDecorator[Any]):
+    """A column of SQLite may hold a value of any type. One that is none of its own is None, where
+    SQLAlchemy would end the query of all rows."""
+
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        process = super().result_processor(dialect, coltype) or (lambda value: value)
+
+        def read(value: Any) -> Any:
+            try:
+                return process(value)
+            except (ValueError, TypeError, OverflowError):
+                return None
+
+        return read
+
+
+class _Moment(_Lenient):
+    impl = DateTime
+    cache_ok = True
+
+
+class _Flag(_Lenient):
+    impl = Boolean
+    cache_ok = True
+
+
 class _RunRow(Base):
     __tablename__ = "runs"
     id: Mapped[str] = mapped_column(primary_key=True)
     kind: Mapped[str]
-    created_at: Mapped[datetime]
-    ended_at: Mapped[datetime | None]
+    created_at: Mapped[datetime] = mapped_column(_Moment)
+    ended_at: Mapped[datetime | None] = mapped_column(_Moment)
     state: Mapped[str]
     owner: Mapped[str | None]
-    renewed_at: Mapped[datetime | None]
-    stop_requested: Mapped[bool] = mapped_column(default=False)
+    renewed_at: Mapped[datetime | None] = mapped_column(_Moment)
+    stop_requested: Mapped[bool] = mapped_column(_Flag, default=False)
     plan: Mapped[str] = mapped_column(Text)
     facts: Mapped[str] = mapped_column(Text, default="{}")
     progress: Mapped[str] = mapped_column(Text, default="{}")
@@ -192,7 +256,8 @@ class History:
     def get(self, run: str) -> Run:
         """Return a run. Raises UsageError for an unknown one, naming the newest runs."""
         with self.session() as session:
-            row = session.get(_RunRow, run)
+            query = select(*_bounded_columns()).where(_RunRow.id == run)
+            row = session.execute(query).one_or_none()
             if row is not None:
                 _require_name(row.id)
                 return _read(row)
@@ -205,7 +270,9 @@ class History:
     def list(self, limit: int | None = None) -> list[Run]:
         """Return the runs, newest first; at most `limit`."""
         with self.session() as session:
-            rows = session.scalars(select(_RunRow).order_by(_RunRow.created_at.desc()).limit(limit))
+            rows = session.execute(
+                select(*_bounded_columns()).order_by(_RunRow.created_at.desc()).limit(limit)
+            )
             return [_read(row) for row in rows]
 
     def owned_by(self, process: str) -> Sequence[str]:
@@ -425,6 +492,8 @@ def _upgrade(engine: Engine) -> None:
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.execute(f"pragma busy_timeout={BUSY_S * 1000}")
+    # A text that is not UTF-8 would end the query of all rows.
+    connection.text_factory = lambda data: data.decode(errors="backslashreplace")
     # SQLite does not wait when it changes the journal mode of a database that another process is
     # creating, so we do.
     for attempt in Retrying(
@@ -456,15 +525,16 @@ def _me() -> str:
 
 
 def _holds(owner: str, renewed_at: datetime | None) -> bool:
-    host, pid, started = owner.rsplit(":", 2)
-    if host == socket.gethostname():
+    host, *process_name = owner.rsplit(":", 2)
+    if host == socket.gethostname() and len(process_name) == 2:
+        pid, started = process_name
         try:
             process = psutil.Process(int(pid))
             return (
                 f"{process.create_time():.2f}" == started
                 and process.status() != psutil.STATUS_ZOMBIE
             )
-        except psutil.NoSuchProcess:
+        except (psutil.NoSuchProcess, ValueError, OverflowError):
             return False
     return renewed_at is not None and _now() - renewed_at < timedelta(seconds=LEASE_S)
 
@@ -476,7 +546,23 @@ def _require_name(run: str) -> None:
         raise EvidenceError(f"The history has a run {run!r}, which Topicproof does not name so.")
 
 
-def _read(row: _RunRow) -> Run:
+def _bounded_columns() -> list[ColumnElement[Any]]:
+    """Return the columns of a run without what is longer than any of ours: each page reads those
+    of all runs that it lists."""
+    bounded: list[ColumnElement[Any]] = []
+    for column in _RunRow.__table__.columns:
+        if not isinstance(column.type, String):
+            bounded.append(column)
+        elif column.name in DOCUMENTS:
+            is_ours = func.length(column) <= DOCUMENT_CHARACTERS_MAX
+            bounded.append(case((is_ours, column), else_=None).label(column.name))
+        else:
+            cut = column if column.name == "id" else func.substr(column, 1, SENTENCE_MAX)
+            bounded.append(cut.label(column.name))
+    return bounded
+
+
+def _read(row: Any) -> Run:
     """Read a row. What is damaged in it takes its default, and `error` says so: one row must not
     hide all others."""
     damaged: list[str] = []
@@ -484,29 +570,38 @@ def _read(row: _RunRow) -> Run:
     def read(name: str, parse: Callable[[], T], default: T) -> T:
         try:
             return parse()
-        except (ValueError, RecursionError):  # pydantic's ValidationError is one
+        except (ValueError, TypeError, AttributeError, RecursionError):
             damaged.append(name)
             return default
 
     state = read("state", lambda: State(row.state), State.FAILED)
-    plan: dict[str, Any] = read("plan", lambda: _object(row.plan), {})
-    facts = read("facts", lambda: read_facts(row.facts), Facts())
-    progress = read("progress", lambda: read_progress(row.progress), Progress())
+    plan: dict[str, Any] = read("plan", lambda: _plan(row.plan), {})
+    facts = read("facts", lambda: read_facts(_document(row.facts)), Facts())
+    progress = read("progress", lambda: read_progress(_document(row.progress)), Progress())
+    # Without a kind that is known it is nothing that could be resumed.
+    kind = read("kind", lambda: Kind(row.kind), Kind.CHECK)
+    created_at = read("created_at", lambda: _moment(row.created_at), UNKNOWN_TIME)
+    verdict = read("verdict", lambda: row.verdict and str(Outcome(row.verdict)), None)
+    sentences = {
+        name: read(name, partial(_text, getattr(row, name)), None)
+        for name in ("owner", "why", "error")
+    }
+    error = f"{DAMAGED} ({', '.join(damaged)})." if damaged else sentences["error"]
     return Run(
         id=row.id,
-        kind=row.kind,
-        created_at=row.created_at,
+        kind=str(kind),
+        created_at=created_at,
         ended_at=row.ended_at,
         state=state,
-        owner=row.owner,
+        owner=sentences["owner"],
         renewed_at=row.renewed_at,
-        stop_requested=row.stop_requested,
+        stop_requested=bool(row.stop_requested),
         plan=plan,
         facts=facts,
         progress=progress,
-        verdict=row.verdict,
-        why=row.why,
-        error=f"{DAMAGED} ({', '.join(damaged)})." if damaged else row.error,
+        verdict=verdict,
+        why=sentences["why"],
+        error=error,
         damaged=tuple(damaged),
     )
 
@@ -517,9 +612,44 @@ def _storable(sentence: str) -> str:
     return visible_lines(sentence)[:SENTENCE_MAX]
 
 
-def _object(text: str) -> dict[str, Any]:
-    """Parse a JSON object. Raises ValueError for anything else."""
-    value = json.loads(text)
+def _plan(text: object) -> dict[str, Any]:
+    """Parse a plan. Raises ValueError for anything else."""
+    value = parse_json(_document(text))
     if not isinstance(value, dict):
         raise ValueError("it is no object")
+    require_plan_fields(value)
+    return value
+
+
+def _document(text: object) -> str:
+    """Return a JSON document whose numbers are finite and no larger than a long. Raises ValueError
+    for another one: figures are compared, formatted and put into tables of longs."""
+    if not isinstance(text, str):
+        raise ValueError("it is no text, or longer than any of ours")
+    json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_long)
+    return text
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not isfinite(value):
+        raise ValueError("it has a number that is not finite")
+    return value
+
+
+def _long(number: str) -> int:
+    if len(number) > LONG_DIGITS_MAX or not -LONG_MAX <= int(number) <= LONG_MAX:
+        raise ValueError("it has a number that is no long")
+    return int(number)
+
+
+def _moment(value: object) -> datetime:
+    if not isinstance(value, datetime):
+        raise ValueError("it is no time")
+    return value
+
+
+def _text(value: object) -> str | None:
+    if not isinstance(value, str | None):
+        raise ValueError("it is no text")
     return value

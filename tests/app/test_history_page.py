@@ -4,11 +4,14 @@ damaged ones."""
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import sqlalchemy as sa
 from streamlit.testing.v1 import AppTest
@@ -136,25 +139,40 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stored]:
     history.engine.dispose()
 
 
+def _alive() -> str:
+    """An owner that is another process of this machine."""
+    parent = psutil.Process(os.getppid())
+    return f"{socket.gethostname()}:{parent.pid}:{parent.create_time():.2f}"
+
+
 @pytest.mark.parametrize("page", ["home", "run", "history", "verdict", "check"])
 def test_a_damaged_row_ends_no_page(open_page: OpenPage, stored: Stored, page: str) -> None:
     """Story: another hand has written into one row of the history. Each page shows the others."""
-    held, damaged = stored.add(HELD), stored.add(HELD)
-    values = {"progress": "{", "facts": '{"stages": 7}', "plan": "[]", "state": "asleep"}
+    held, damaged, other, worse, plan = (stored.add(HELD) for _ in range(5))
+    fields = ("faults", "scenario", "contract", "identity", "guarantee", "clusters", "source")
+    numbers = {"progress": '{"stage": "x", "seconds_left": NaN}', "plan": '{"records": 1e999}'}
+    harms: dict[str, dict[str, str | bytes]] = {
+        damaged.id: {"progress": "{", "facts": '{"stages": 7}', "plan": "[]", "state": "asleep"},
+        other.id: {"created_at": "soon", "ended_at": b"\xff", "kind": "walk", "verdict": "MAYBE"},
+        plan.id: {"plan": json.dumps(dict.fromkeys(fields, 7)), "owner": _alive()},
+        worse.id: {"owner": "me", "why": b"\xff", "error": b"\xff", "renewed_at": "x", **numbers},
+    }
     with stored.history.engine.begin() as connection:
-        for column, text in values.items():
-            connection.execute(
-                sa.text(f"update runs set {column} = :text where id = :run"),
-                {"text": text, "run": damaged.id},
-            )
+        for run_id, values in harms.items():
+            for column, value in values.items():
+                connection.execute(
+                    sa.text(f"update runs set {column} = :value where id = :run"),
+                    {"value": value, "run": run_id},
+                )
     app = open_page(page)
     assert not app.exception
     if page == "history":
         ids = [name.rpartition("=")[2] for name in app.dataframe[0].value["run"]]
         assert held.id in ids
-    if page == "run":
-        app = open_page(page, run=damaged.id)
-        assert not app.exception and "is damaged" in texts(app)
+    if page in ("run", "verdict"):
+        for run_id in harms:
+            app = open_page(page, run=run_id)
+            assert not app.exception and ("is damaged" in texts(app) or page == "verdict"), run_id
 
 
 def test_an_address_shows_no_verdict_on_another_topic(stored: Stored) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.history.run_state import Facts, Progress
-from topicproof.backend.history.store import SENTENCE_MAX, History, State
+from topicproof.backend.history.store import DOCUMENT_CHARACTERS_MAX, SENTENCE_MAX, History, State
+from topicproof.backend.settings import read_settings
 
 Open = Callable[[], History]
 OTHER = "elsewhere:1:0.00"
@@ -84,7 +86,18 @@ def test_a_run_is_named_as_its_folder_can_be(open_history: Open, name: str) -> N
         ("facts", '{"stages": 7}'),
         ("plan", "[]"),
         ("state", "asleep"),
+        ("kind", "walk"),
+        ("verdict", "MAYBE"),
+        ("plan", '{"records": NaN}'),
+        ("plan", '{"records": 1e999}'),
+        ("plan", f'{{"records": {2**63}}}'),
+        ("plan", '{"scenario": "\\ud800"}'),
+        ("plan", "[" * 100_000),
+        ("plan", f'{{"scenario": "{"x" * DOCUMENT_CHARACTERS_MAX}"}}'),
+        ("progress", '{"stage": "x", "seconds_left": Infinity}'),
+        ("facts", '{"source": 7}'),
     ],
+    ids=lambda value: value[:30],
 )
 def test_a_damaged_row_hides_no_other(open_history: Open, column: str, text: str) -> None:
     """Story: one row of the history cannot be read. All others can, and it says what is wrong with
@@ -103,6 +116,25 @@ def test_a_damaged_row_hides_no_other(open_history: Open, column: str, text: str
     assert run.error == f"Its row in the history is damaged ({column})."
     history.forget(damaged.id)
     assert [run.id for run in history.list()] == [sound.id]
+
+
+@pytest.mark.parametrize("column", ["created_at", "ended_at", "owner", "renewed_at", "why", "plan"])
+def test_a_value_of_another_type_hides_no_other(tmp_path: Path, column: str) -> None:
+    """Story: SQLite keeps values of any type in any column: a word as a time, bytes as a text, a
+    text that is not UTF-8. The other rows are listed, and so is this one."""
+    history = History(read_settings(home=tmp_path))
+    sound, damaged = (history.create("run", "squares", {}) for _ in range(2))
+    for value in ("'soon'", "x'ff00'", "cast(x'ff' as text)", "-1e300", "'a:b:c'", "''"):
+        with history.engine.begin() as connection:
+            connection.exec_driver_sql(
+                f"update runs set {column} = {value} where id = ?", (damaged.id,)
+            )
+        by_id = {run.id: run for run in history.list()}
+        assert by_id[sound.id] == sound, value
+        run = by_id[damaged.id]
+        assert run == history.get(damaged.id) and run.alive in (True, False) and run.age_s
+        f"{run.created_at:%Y} {run.why} {run.owner} {run.error}".encode()
+    history.engine.dispose()
 
 
 def test_a_sentence_names_what_no_database_takes(open_history: Open) -> None:
