@@ -22,6 +22,7 @@ from topicproof.backend.kafka.coordination.lag import GroupLag
 from topicproof.backend.kafka.coordination.reasons import DECLARED, FENCED, OPERATOR, TIMEOUT
 from topicproof.backend.kafka.log.fates import FATES
 from topicproof.backend.kafka.log.over_partitions import SPLIT
+from topicproof.backend.shell_words import command_line
 from topicproof.validators.coordinator import PREPARED, OpenTransaction
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Bounds, Check, Fate, Finding, Outcome, Witness
@@ -465,7 +466,8 @@ def first_of(names: Sequence[str], limit: int) -> str:
 def abort_command(transaction: OpenTransaction, topic: str, at: str) -> str:
     """Returns the command that shows what aborting a hanging transaction would lose. `at`: the
     options that name the cluster."""
-    return f"topicproof abort {topic} {transaction.partition} {transaction.start_offset}{at}"
+    place = (str(transaction.partition), str(transaction.start_offset))
+    return command_line("topicproof abort", topic, *place, options=at)
 
 
 def open_advice(transaction: OpenTransaction) -> str:

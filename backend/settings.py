@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 import stat
 import tempfile
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ from topicproof.backend.properties.properties_file import Properties, read_prope
 from topicproof.backend.properties.registry_properties import RegistryFacts, take_registry
 from topicproof.backend.properties.spelling import for_librdkafka, tls_context
 from topicproof.backend.properties.spring import in_kafkas_words
+from topicproof.backend.shell_words import shell_word
 from topicproof.backend.yaml_fields import why_refused
 
 
@@ -162,11 +162,11 @@ class Settings(BaseSettings):
         """The options, each after a space, with which a command asks the same cluster. Empty for
         the embedded one."""
         if self.cluster is not None:
-            return f" --cluster {shlex.quote(self.cluster)}"
+            return f" --cluster {shell_word(self.cluster)}"
         if self.bootstrap is None:
             return ""
-        config = "" if self.config is None else f" --config {shlex.quote(str(self.config))}"
-        return f" --bootstrap {shlex.quote(self.bootstrap)}{config}"
+        config = "" if self.config is None else f" --config {shell_word(str(self.config))}"
+        return f" --bootstrap {shell_word(self.bootstrap)}{config}"
 
     @property
     def database_url(self) -> str:

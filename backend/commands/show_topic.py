@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from topicproof.backend.commands.terminal import Piece, Styled, Table, Terminal
 from topicproof.backend.kafka.browse.inspect import ProducerView, TopicView
 from topicproof.backend.kafka.coordination.transactions import TransactionsOfCluster
+from topicproof.backend.shell_words import command_line
 from topicproof.validators.coordinator import TWO_PHASE_TIMEOUT_MS, OpenTransaction, short_name
 from topicproof.validators.finding import Fate
 from topicproof.validators.sentences import brief
@@ -155,9 +156,8 @@ def _open(
         elif transaction.two_phase:
             out.line(Styled(transaction.why, "yellow"))
         if transaction.hanging:
-            command = (
-                f"topicproof abort {topic} {transaction.partition} {transaction.start_offset}{at}"
-            )
+            place = (str(transaction.partition), str(transaction.start_offset))
+            command = command_line("topicproof abort", topic, *place, options=at)
             out.line(f"  Dry run of the abort: {command}")
 
 

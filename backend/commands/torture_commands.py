@@ -28,6 +28,7 @@ from topicproof.backend.commands.terminal import (
 )
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.services.keeper import services
+from topicproof.backend.shell_words import shell_word
 from topicproof.backend.torture.schedule import MICRO_BATCH, REAL_TIME, parse
 from topicproof.backend.torture.torture_run import AT_ONCE, Torture, TriedSchedule, drawn
 
@@ -99,7 +100,7 @@ def torture(
             write_file(markdown_file, _page(options, real_time, tried, len(failures)))
         for attempt in smallest:
             out.line(Styled(line(attempt), "red"))
-            out.line(f"Replay: topicproof torture --schedule '{attempt.schedule}'")
+            out.line(f"Replay: topicproof torture --schedule {shell_word(str(attempt.schedule))}")
         out.line(summary([attempt.schedule for attempt in tried], len(failures)))
         return failures
 

@@ -7,10 +7,11 @@ be idempotent (KIP-679).
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+from topicproof.backend.shell_words import shell_words
 
 TRANSACTION_STATE = "__transaction_state"
 ANY = "*"
@@ -51,7 +52,7 @@ class Right:
         words += ["--add", "--allow-principal", principal]
         words += [word for each in self.operations for word in ("--operation", each)]
         words += ["--resource-pattern-type", "prefixed"] if self.prefixed else []
-        return shlex.join([*words, f"--{self.resource}", self.name])
+        return shell_words([*words, f"--{self.resource}", self.name])
 
 
 def rights_for(

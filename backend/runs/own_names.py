@@ -59,11 +59,12 @@ def require_own_names(address: Address, run: Run, folder: Path) -> None:
     foreign = list(dict.fromkeys(_foreign(address, run, names, folder)))
     if not foreign:
         return
-    shown = ", ".join(visible(name)[:NAME_CHARACTERS_MAX] for name in foreign[:NAMES_SHOWN])
+    examples = ", ".join(visible(name)[:NAME_CHARACTERS_MAX] for name in foreign[:NAMES_SHOWN])
     more = f" and {len(foreign) - NAMES_SHOWN} more" if len(foreign) > NAMES_SHOWN else ""
     raise UsageError(
-        f"Run {run.id} is not continued: that {shown}{more} belong to it is known from the history"
-        " alone, which others may have written. If they do, continue with --names-from-history."
+        f"Run {run.id} is not continued: that {examples}{more} belong to it is known from the"
+        " history alone, which others may have written. If they do, continue with"
+        " --names-from-history."
     )
 
 

@@ -30,6 +30,7 @@ from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.backend.kafka.look import LookBudget, LookLimits
+from topicproof.backend.shell_words import command_line
 from topicproof.backend.waiting import ask_until
 from topicproof.validators.coordinator import PREPARED, OpenTransaction
 from topicproof.validators.finding import Bounds, PartitionBounds
@@ -284,7 +285,7 @@ def _write_marker(kafka: Connection, plan: AbortPlan) -> None:
         raise ClusterError(
             f"The leader of {plan.topic}-{transaction.partition} refused the marker"
             f" ({type(error).__name__}): producer {transaction.producer_id} has moved on. Look"
-            f" again: topicproof inspect {plan.topic}"
+            f" again: {command_line('topicproof inspect', plan.topic)}"
         ) from error
 
 
@@ -311,7 +312,7 @@ def _ended(kafka: Connection, plan: AbortPlan) -> PartitionBounds:
     if not has_ended:
         raise ClusterError(
             f"The abort was accepted, but {plan.topic}-{transaction.partition} does not show it"
-            f" after {MOVE_S:.0f} s. Look again: topicproof inspect {plan.topic}"
+            f" after {MOVE_S:.0f} s. Look again: {command_line('topicproof inspect', plan.topic)}"
         )
     return bounds
 

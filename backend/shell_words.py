@@ -1,0 +1,43 @@
+"""Commands that people copy from a page or a terminal into their shell."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from topicproof.backend.characters import visible
+
+
+def shell_word(text: str) -> str:
+    """Quote one word for bash or zsh. Characters that nobody sees, or that reorder a line, are
+    escapes in it (`$'a\\x1b'`): what is pasted is what was read."""
+    if visible(text) == text:
+        return shlex.quote(text)
+    return f"$'{''.join(map(_escape, text))}'"
+
+
+def command_line(command: str, *operands: str, options: str = "") -> str:
+    """Return a command with its operands, none of which is taken for an option. `options` are
+    quoted, and begin with a space."""
+    words = shell_words(operands)
+    if any(operand.startswith("-") for operand in operands):
+        return f"{command}{options} -- {words}"
+    return f"{command} {words}{options}"
+
+
+def shell_words(words: Iterable[str]) -> str:
+    """Quote words for a shell."""
+    return " ".join(map(shell_word, words))
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if character in "\\'":
+        return f"\\{character}"
+    if visible(character) == character:
+        return character
+    if 0xDC80 <= code <= 0xDCFF:  # A byte that is not UTF-8, as Python keeps it.
+        return f"\\x{code - 0xDC00:02x}"
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
