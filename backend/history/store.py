@@ -52,6 +52,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 from topicproof.backend.characters import visible_lines
 from topicproof.backend.errors import EvidenceError, SetupError, UsageError
 from topicproof.backend.evidence.read_limits import parse_json
+from topicproof.backend.history.own_file import require_own_file
 from topicproof.backend.history.run_state import (
     Facts,
     Progress,
@@ -215,7 +216,7 @@ class History:
     def __init__(self, settings: Settings, by: Identity | None = None) -> None:
         """`by`: who acts through it. None: who acts through this process (trust/acting.py)."""
         self.settings = settings
-        self.engine = _engine(settings.database_url)
+        self.engine = _engine(settings.database_url, settings.home)
         self._connections = _Connections()
         weakref.finalize(self._connections, self.engine.dispose)
         self._by = by
@@ -397,8 +398,8 @@ class _Translated:
             raise EvidenceError(_cannot(error)) from error
 
 
-def _engine(url: str) -> Engine:
-    _require_usable(url)
+def _engine(url: str, home: Path) -> Engine:
+    _require_usable(url, home)
     try:
         engine = create_engine(url)
         if engine.dialect.name == "sqlite":
@@ -416,7 +417,7 @@ def _engine(url: str) -> Engine:
     return engine
 
 
-def _require_usable(url: str) -> None:
+def _require_usable(url: str, home: Path) -> None:
     """Raises SetupError for an address that no history can have. It is quoted in no message,
     because it may hold a password."""
     try:
@@ -428,6 +429,8 @@ def _require_usable(url: str) -> None:
             )
         # Drivers fail in their own ways on what they cannot read.
         engine = create_engine(address)
+        if engine.dialect.name == "sqlite":
+            require_own_file(engine.dialect.create_connect_args(address)[0][0], home)
         engine.connect().close()
         engine.dispose()
     except ImportError as error:
