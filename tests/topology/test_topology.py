@@ -41,6 +41,8 @@ from topicproof.backend.storage import Storage, attach, downloaded
 
 pytestmark = pytest.mark.services
 RECORDS, PARTITIONS = 6_000, 4
+RATE = 300
+"""Records a second: a run lasts longer than it takes to notice its first commits."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ class Survived:
 
 @pytest.fixture(scope="module")
 def survived(topology: Topology) -> Survived:
-    options = ("--records", str(RECORDS), "--partitions", str(PARTITIONS))
+    options = ("--records", str(RECORDS), "--partitions", str(PARTITIONS), "--rate", str(RATE))
     command = topology.command("run", *options, "--per-transaction", "10", "--json")
     history, cluster = topology.history, Cluster(topology.services.address)
 
