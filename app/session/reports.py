@@ -20,6 +20,7 @@ from topicproof.backend.evidence.copy import without_headers, without_values
 from topicproof.backend.evidence.findings import PARQUET
 from topicproof.backend.evidence.folder import REPORT, evidence_hash, evidence_in
 from topicproof.backend.evidence.manifest import require_unchanged_file
+from topicproof.backend.evidence.read_limits import read_bytes
 from topicproof.backend.history.run_reports import contradiction, require_report_of
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.stage_verdicts import stage_folder
@@ -33,14 +34,15 @@ MARK_BYTES = 1_000
 
 def report_text(settings: Settings, run: Run, stage: str | None = None) -> str | None:
     """Reads the report of the run, or of one of its stages, from its folder; None if there is none
-    yet."""
+    yet. Raises UsageError or EvidenceError if it cannot be read."""
     path = report_folder(settings, run, stage) / REPORT
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path).decode()
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise UsageError(f"The report {path} cannot be read: {error.strerror}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no UTF-8"
+        raise UsageError(f"The report {path} cannot be read: {why}.") from error
 
 
 def report_folder(settings: Settings, run: Run, stage: str | None) -> Path:

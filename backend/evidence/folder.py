@@ -34,7 +34,7 @@ from topicproof.backend.evidence.manifest import (
     write_manifest,
 )
 from topicproof.backend.evidence.page import PAGE, write_page
-from topicproof.backend.evidence.read_limits import read_bytes
+from topicproof.backend.evidence.read_limits import plain_name, read_bytes
 from topicproof.validators.report import Report
 
 REPORT = "report.json"
@@ -117,9 +117,16 @@ def names_beside(folder: Path) -> list[str]:
 
 def _evidence_at(folder: Path, *patterns: str) -> list[Path]:
     """Raises EvidenceError for a folder whose name has a line break or the like: hashes of several
-    parts are put together by lines with their names."""
+    parts are put together by lines with their names. Also for one behind a link, which leads out of
+    the folder, to what others may change."""
     parts = [path.parent for pattern in patterns for path in sorted(folder.glob(pattern))]
     for part in parts:
+        inner = (part, *part.parents[: len(part.relative_to(folder).parts) - 1])
+        if any(path.is_symlink() for path in inner):
+            raise EvidenceError(
+                f"{plain_name(str(part))} is a link or behind one. Evidence has only folders of its"
+                " own, so it is not read."
+            )
         name = str(part.relative_to(folder))
         if not name.isprintable():
             raise EvidenceError(f"A folder in {folder} has the name {name!r}, as no evidence has.")

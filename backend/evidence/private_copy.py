@@ -45,7 +45,8 @@ def private_evidence(folder: Path) -> Iterator[Path]:
 
 def only_we_write(folder: Path) -> bool:
     """Return whether only this user and root can change a folder without links in its path, what it
-    holds, or which folder has its name. POSIX access lists show in the group's bits."""
+    holds, or which folder has its name; False with a link in it, which leads elsewhere. POSIX
+    access lists show in the group's bits."""
     try:
         # From the root on: a folder that passes cannot be replaced before the next is looked at.
         above = [_is_ours(path, entries_only=True) for path in reversed(folder.parents)]
@@ -65,11 +66,10 @@ def _is_ours(path: Path, entries_only: bool = False) -> bool:
     """Return whether only this user and root can write a file or a folder. With `entries_only` a
     sticky folder such as /tmp passes: others add entries there, and cannot rename ours."""
     status = path.lstat()
-    if status.st_uid not in (0, os.getuid()) or (stat.S_ISLNK(status.st_mode) and entries_only):
+    if status.st_uid not in (0, os.getuid()) or stat.S_ISLNK(status.st_mode):
         return False
     sticky = entries_only and bool(status.st_mode & stat.S_ISVTX)
-    # Links have all bits, which mean nothing. They are refused later.
-    return sticky or stat.S_ISLNK(status.st_mode) or not status.st_mode & _OTHERS_WRITE
+    return sticky or not status.st_mode & _OTHERS_WRITE
 
 
 def _copy(folder: Path, target: Path) -> Path:

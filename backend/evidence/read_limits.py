@@ -11,6 +11,7 @@ A limit is far above what Topicproof writes. Each has a name here, and its messa
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 from collections.abc import Iterator
@@ -199,7 +200,9 @@ def _require_plain(path: Path) -> None:
 def read_bytes(path: Path, bytes_max: int = TEXT_BYTES_MAX) -> bytes:
     """Read a whole file. Raises EvidenceError if it is too large or no plain file, OSError."""
     _require_plain(path)
-    with path.open("rb") as file:
+    # What replaces it meanwhile may be a pipe, which must not wait for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
         data = file.read(bytes_max + 1)
     require_length(path, max(len(data), path.stat().st_size), bytes_max)
     return data

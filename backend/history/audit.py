@@ -20,7 +20,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from topicproof.backend.characters import visible
 from topicproof.backend.errors import EvidenceError, NotPermitted
-from topicproof.backend.history.store import Base, History
+from topicproof.backend.evidence.read_limits import parse_json
+from topicproof.backend.history.store import Base, Flag, History, Moment, require_types
 from topicproof.backend.trust.identity import Action, Identity, read_identity, require
 
 FIRST = "0" * 64
@@ -34,11 +35,11 @@ TRIES = 50
 class _AuditRow(Base):
     __tablename__ = "audit"
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    made_at: Mapped[datetime]
+    made_at: Mapped[datetime] = mapped_column(Moment)
     identity: Mapped[str] = mapped_column(Text)
     action: Mapped[str]
     what: Mapped[str] = mapped_column(Text)
-    allowed: Mapped[bool]
+    allowed: Mapped[bool] = mapped_column(Flag)
     previous: Mapped[str]
     hash: Mapped[str]
 
@@ -111,7 +112,7 @@ def audit_entries(history: History) -> list[Entry]:
         rows = list(session.scalars(select(_AuditRow).order_by(_AuditRow.number)))
     try:
         return [_read(row) for row in rows]
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise EvidenceError(f"The audit log cannot be read: {error}.") from error
 
 
@@ -158,6 +159,7 @@ def _hash(row: _AuditRow) -> str:
 
 
 def _read(row: _AuditRow) -> Entry:
-    by, action = read_identity(json.loads(row.identity)), Action(row.action)
+    require_types(row)
+    by, action = read_identity(parse_json(row.identity)), Action(row.action)
     columns = row.number, row.made_at, by, action, row.what, row.allowed, row.previous, row.hash
     return Entry(*columns, _hash(row))

@@ -25,6 +25,7 @@ from topicproof.backend.errors import EvidenceError, NotPermitted, UsageError
 from topicproof.backend.evidence.attestation import Trust, vouching
 from topicproof.backend.evidence.folder import evidence_hash
 from topicproof.backend.evidence.manifest import require_unchanged
+from topicproof.backend.evidence.read_limits import parse_json
 from topicproof.backend.evidence.signed import entry_hash, hashed_fields
 from topicproof.backend.history.anchor import (
     Anchored,
@@ -36,7 +37,7 @@ from topicproof.backend.history.anchor import (
 )
 from topicproof.backend.history.audit import note, noting_refusal, require_noted
 from topicproof.backend.history.run_reports import run_evidence, run_evidence_reports
-from topicproof.backend.history.store import Base, History, Run
+from topicproof.backend.history.store import Base, Day, History, Moment, Run, require_types
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import Action, How, Identity, read_identity, unauthenticated
 from topicproof.backend.trust.keyring import Keyring, read_keyring
@@ -81,12 +82,12 @@ class _SignoffRow(Base):
     __tablename__ = "signoffs"
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     run: Mapped[str] = mapped_column(index=True)
-    made_at: Mapped[datetime]
+    made_at: Mapped[datetime] = mapped_column(Moment)
     name: Mapped[str]
     decision: Mapped[str]
     comment: Mapped[str] = mapped_column(Text)
     kind: Mapped[str | None]
-    until: Mapped[date | None]
+    until: Mapped[date | None] = mapped_column(Day)
     verdict: Mapped[str]
     evidence: Mapped[str]
     previous: Mapped[str]
@@ -626,13 +627,15 @@ def _today() -> date:
 
 
 def _read(row: _SignoffRow) -> Signoff:
+    """Raises EvidenceError for a row whose values are of other types, or cannot be parsed."""
     fields = {name: getattr(row, name) for name in Signoff.__dataclass_fields__}
     try:
-        fields["identity"] = row.identity and read_identity(json.loads(row.identity))
+        require_types(row)
+        fields["identity"] = row.identity and read_identity(parse_json(row.identity))
         return Signoff(
             **{**fields, "decision": Decision(row.decision), "verdict": Outcome(row.verdict)}
         )
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise EvidenceError(
             f"Entry {row.number} of the sign-offs cannot be read: {error}."
         ) from error

@@ -29,6 +29,7 @@ import psutil
 from sqlalchemy import (
     Boolean,
     ColumnElement,
+    Date,
     DateTime,
     Dialect,
     Engine,
@@ -121,7 +122,7 @@ class Base(DeclarativeBase):
     pass
 
 
-class _Lenient(TypeDecorator[Any]):
+class Lenient(TypeDecorator[Any]):
     """A column of SQLite may hold a value of any type. One that is none of its own is None, where
     SQLAlchemy would end the query of all rows."""
 
@@ -139,12 +140,17 @@ class _Lenient(TypeDecorator[Any]):
         return read
 
 
-class _Moment(_Lenient):
+class Moment(Lenient):
     impl = DateTime
     cache_ok = True
 
 
-class _Flag(_Lenient):
+class Day(Lenient):
+    impl = Date
+    cache_ok = True
+
+
+class Flag(Lenient):
     impl = Boolean
     cache_ok = True
 
@@ -153,12 +159,12 @@ class _RunRow(Base):
     __tablename__ = "runs"
     id: Mapped[str] = mapped_column(primary_key=True)
     kind: Mapped[str]
-    created_at: Mapped[datetime] = mapped_column(_Moment)
-    ended_at: Mapped[datetime | None] = mapped_column(_Moment)
+    created_at: Mapped[datetime] = mapped_column(Moment)
+    ended_at: Mapped[datetime | None] = mapped_column(Moment)
     state: Mapped[str]
     owner: Mapped[str | None]
-    renewed_at: Mapped[datetime | None] = mapped_column(_Moment)
-    stop_requested: Mapped[bool] = mapped_column(_Flag, default=False)
+    renewed_at: Mapped[datetime | None] = mapped_column(Moment)
+    stop_requested: Mapped[bool] = mapped_column(Flag, default=False)
     plan: Mapped[str] = mapped_column(Text)
     facts: Mapped[str] = mapped_column(Text, default="{}")
     progress: Mapped[str] = mapped_column(Text, default="{}")
@@ -631,6 +637,19 @@ def _document(text: object) -> str:
         raise ValueError("it is no text, or longer than any of ours")
     json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_long)
     return text
+
+
+def require_types(row: Base) -> None:
+    """Raises ValueError for a row with a value of another type than its column has, as SQLite
+    keeps."""
+    for column in row.__table__.columns:
+        value = getattr(row, column.name)
+        if value is None and column.nullable:
+            continue
+        kind = column.type
+        kind = kind.impl_instance if isinstance(kind, TypeDecorator) else kind
+        if not isinstance(value, kind.python_type):
+            raise ValueError(f"its {column.name} is none")
 
 
 def _finite(number: str) -> float:

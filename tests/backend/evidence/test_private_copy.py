@@ -16,7 +16,7 @@ from tests.test_cli import call
 from topicproof.backend.commands import evidence_commands
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.attestation import attest
-from topicproof.backend.evidence.folder import EVIDENCE, read_report
+from topicproof.backend.evidence.folder import EVIDENCE, evidence_in, read_report
 from topicproof.backend.evidence.private_copy import only_we_write, private_evidence
 from topicproof.backend.settings import Settings
 from topicproof.backend.verifying.verify import unchanged, unchanged_parts
@@ -116,3 +116,24 @@ def test_errors_name_the_folder_and_not_its_copy(shared: Path) -> None:
     nothing = f"{shared}/none holds no evidence"
     with pytest.raises(EvidenceError, match=nothing), private_evidence(shared / "none"):
         pass
+
+
+@pytest.mark.parametrize("inner", [EVIDENCE, "stage", "cluster/sink"])
+def test_evidence_behind_a_link_is_not_read(inner: str, shared: Path, tmp_path: Path) -> None:
+    """Story: a received folder is its owner's alone, and the evidence in it is a link to where
+    others write: they could lay other evidence there once hashes and signature were compared."""
+    made(shared / EVIDENCE)
+    folder = tmp_path / "received"
+    link = folder / Path(inner).parts[0]
+    folder.mkdir(mode=0o700)
+    if "/" in inner:
+        (shared / "sink").symlink_to(shared / EVIDENCE)
+    link.symlink_to(shared if "/" in inner else shared / EVIDENCE)
+    assert not only_we_write(folder)
+    with pytest.raises(EvidenceError, match="is a link or behind one"):
+        evidence_in(folder)
+    with (
+        private_evidence(folder) as place,
+        pytest.raises(EvidenceError, match="holds no evidence"),
+    ):
+        evidence_in(place)

@@ -14,13 +14,14 @@ import sqlalchemy as sa
 from tests.app.test_history_page import HELD, TWICE
 from tests.backend.history.conftest import removals
 from tests.backend.trust.people import ADA, EMMY, GRACE, KURT, person
-from topicproof.backend.errors import NotPermitted, UsageError
+from topicproof.backend.errors import EvidenceError, NotPermitted, UsageError
 from topicproof.backend.evidence.signed import entry_hash, signoff_contradictions, signoff_rows
 from topicproof.backend.history.audit import allow, audit_entries, broken_audit, note
 from topicproof.backend.history.kept_contracts import NAMELESS, keep
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.signoff import Decision, broken, sign, signoffs
 from topicproof.backend.history.store import History
+from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import (
     Action,
     How,
@@ -190,3 +191,31 @@ def test_a_name_writes_no_line_of_the_log(open_history: Open) -> None:
     assert look.what.startswith("x\\n2026") and len(look.what) < 1_100
     assert "\\x1b[8m\\u202e\\u200b\\x9b1A" in look.what
     assert look.said.isprintable() and broken_audit([refusal, look]) is None
+
+
+DAMAGED: dict[str, dict[str, object]] = {
+    "no time": {"made_at": "yesterday"},
+    "a time that is a number": {"made_at": 7},
+    "bytes for a text": {"hash": b"\xff"},
+    "an identity of brackets": {"identity": "[" * 200_000},
+    "an identity with a name twice": {"identity": '{"how": "nobody", "how": "nobody"}'},
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+@pytest.mark.parametrize(("table", "read"), [("signoffs", signoffs), ("audit", audit_entries)])
+def test_a_damaged_row_is_a_sentence(
+    what: str, table: str, read: Callable[[History], object], tmp_path: Path
+) -> None:
+    """Story: who can write the database of SQLite puts in a row of other types, or with a document
+    without an end. Whoever reads the table is told, and no page ends."""
+    history = History(Settings(home=tmp_path))
+    sign(history, "squares-a", [HELD], "e1", Decision.REJECT, "Kurt Gödel")
+    with history.engine.begin() as connection:
+        (row,) = connection.execute(sa.text(f"select * from {table} limit 1")).mappings()
+        values = {**row, "number": 99, **DAMAGED[what]}
+        marks = ", ".join(f":{name}" for name in values)
+        statement = sa.text(f"insert into {table} ({', '.join(values)}) values ({marks})")
+        connection.execute(statement, values)
+    with pytest.raises(EvidenceError, match="cannot be read"):
+        read(history)
