@@ -35,6 +35,8 @@ from topicproof.backend.faults.requests import (
     FIND_COORDINATOR,
     METADATA,
     Api,
+    UndecodableError,
+    decoded,
     errors,
     read_request,
     topics,
@@ -350,15 +352,17 @@ class Proxy:
 
     async def _rewritten(self, api: int, version: int, frame: bytes) -> bytes:
         """Replace the brokers' addresses in an answer with ours. Raises ClusterError for an unknown
-        version."""
+        version, UndecodableError."""
         kind = MetadataResponse if api == METADATA else FindCoordinatorResponse
         if version > kind.max_version:
             raise ClusterError(f"The proxy cannot read version {version} of {kind.name}.")
-        answer: Any = kind.decode(frame, version=version, header=True)
+        answer = decoded(kind, version, frame)
         if kind is MetadataResponse:
             named = answer.brokers
         else:
             named = answer.coordinators if version >= SEVERAL_COORDINATORS else [answer]
+        if named is None:
+            raise UndecodableError(f"{kind.name} without a list of brokers")
         for node in named:
             # An answer that names no broker, such as one with an error, has neither.
             if node.host and node.port > 0:
@@ -404,9 +408,12 @@ class _Connection:
             for pump, side in zip(pumps, frames, strict=True):
                 pump.cancel()
                 side.release()
-            # Network errors are ordinary here. Any other error is a mistake of the proxy.
+            # Network errors are ordinary here, and so are strangers who speak no Kafka. Any other
+            # error is a mistake of the proxy.
             for ended in await asyncio.gather(*pumps, return_exceptions=True):
-                if isinstance(ended, Exception) and not isinstance(ended, OSError):
+                if isinstance(ended, Exception) and not isinstance(
+                    ended, OSError | UndecodableError
+                ):
                     self.proxy.failure = ended
             await asyncio.gather(self.proxy._close(client[1]), self.proxy._close(upstream[1]))
 

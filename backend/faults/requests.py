@@ -40,8 +40,22 @@ _KINDS: Mapping[int, tuple[Any, Any]] = {
 }
 
 
+class UndecodableError(ValueError):
+    """Bytes that are no request or answer of this kind and version. Anybody on this machine may
+    send some, so they say nothing about the run."""
+
+
+def decoded(kind: Any, version: int, frame: bytes) -> Any:
+    """Raises UndecodableError. The decoder trusts its bytes, and raises whatever they lead to."""
+    try:
+        return kind.decode(frame, version=version, header=True)
+    except Exception as error:
+        raise UndecodableError(f"{kind.name} {version}: {error}") from error
+
+
 def read_request(api: int, version: int, frame: bytes) -> Any:
-    return _KINDS[api][0].decode(frame, version=version, header=True)
+    """Raises UndecodableError."""
+    return decoded(_KINDS[api][0], version, frame)
 
 
 def transactional_id(request: Any) -> str | None:
@@ -58,8 +72,8 @@ def topics(request: Any) -> set[str]:
 
 
 def errors(api: int, version: int, frame: bytes) -> str:
-    """Return the names of the error codes in an answer, or NO_ERROR."""
-    codes = set(_codes(_KINDS[api][1].decode(frame, version=version, header=True).to_dict()))
+    """Return the names of the error codes in an answer, or NO_ERROR. Raises UndecodableError."""
+    codes = set(_codes(decoded(_KINDS[api][1], version, frame).to_dict()))
     return ", ".join(sorted(for_code(code).message for code in codes - {0})) or "NO_ERROR"
 
 

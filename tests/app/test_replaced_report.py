@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -141,3 +142,23 @@ def test_each_stage_has_its_own_report(stored: Stored, stage: str | None) -> Non
         else:
             with pytest.raises(EvidenceError, match="other topics than its own"):
                 require_report_of(run, report, stage)
+
+
+@pytest.mark.parametrize("what", ["a pipe", "too long"])
+def test_a_report_that_cannot_be_one_is_not_waited_for(
+    what: str, open_page: OpenPage, stored: Stored
+) -> None:
+    """Story: in the place of a run's report lies a pipe that nobody writes, or a file of a
+    gigabyte. The page says so, and History lists the run without it."""
+    run = stored.add(HELD)
+    path = run.folder(stored.settings) / REPORT
+    path.unlink()
+    if what == "a pipe":
+        os.mkfifo(path)
+    else:
+        with path.open("wb") as file:
+            file.truncate(10**9)
+    page = open_page("verdict", run=run.id)
+    assert not page.exception and HELD.why not in texts(page)
+    assert ("not a plain file" if what == "a pipe" else "are allowed") in texts(page)
+    assert not open_page("history").exception

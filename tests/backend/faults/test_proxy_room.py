@@ -12,7 +12,8 @@ import pytest
 
 from tests.conftest import wait_until
 from topicproof.backend.faults import proxy as proxy_module
-from topicproof.backend.faults.proxy import Proxy
+from topicproof.backend.faults.proxy import How, Proxy, Rule
+from topicproof.backend.faults.requests import METADATA, Api
 
 WAIT_S = 30.0
 LENGTH = 900
@@ -73,3 +74,34 @@ def test_connections_are_counted(ends: Ends, monkeypatch: pytest.MonkeyPatch) ->
     clients = [ends.client(b"") for _ in range(3)]
     ended, _, _ = select.select(clients, [], [], WAIT_S)
     assert ended == clients[2:] and ended[0].recv(1) == b""
+
+
+def _request(api: int, version: int, correlation: int, body: bytes = b"") -> bytes:
+    frame = struct.pack(">hhih", api, version, correlation, 0) + body
+    return struct.pack(">i", len(frame)) + frame
+
+
+STRANGE = {
+    "no records": (_request(Api.PRODUCE, 7, 9, b"\x7f" * 9), b""),
+    "a version that nobody has": (_request(Api.PRODUCE, 99, 9, bytes(9)), b""),
+    "one correlation id twice": (
+        _request(18, 0, 7) + _request(METADATA, 1, 7, bytes(4)),
+        struct.pack(">ii", 16, 7) + b"\xff" * 12,
+    ),
+}
+"""What a stranger sends, and what the broker answers."""
+
+
+@pytest.mark.parametrize("what", STRANGE)
+def test_whoever_speaks_no_kafka_ends_nothing_but_his_connection(what: str, ends: Ends) -> None:
+    """Story: a fault waits for a request to produce. Another user of the machine sends one that
+    cannot be decoded, or lets an answer be taken for another one. His connection ends, and the
+    proxy of the run goes on."""
+    sent, answer = STRANGE[what]
+    ends.proxy.arm(Rule(Api.PRODUCE, How.LOST, topic="squares"))
+    client = ends.client(sent)
+    upstream, _ = ends.broker.accept()
+    with closing(upstream):
+        upstream.sendall(answer)
+        assert client.recv(1) == b""
+    assert ends.proxy.failure is None
