@@ -161,11 +161,14 @@ def original_hash(folder: Path) -> str | None:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def read_report(evidence: Path) -> Report:
-    """Read the report. Raises EvidenceError."""
+def read_report(evidence: Path, sha256: str | None = None) -> Report:
+    """Read the report. Raises EvidenceError, also if its bytes have another hash than this one."""
     path = evidence / REPORT
     try:
-        report = Report.from_json(read_bytes(path).decode())
+        data = read_bytes(path)
+        if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+            raise EvidenceError(f"{path} is not what was written.")
+        report = Report.from_json(data.decode())
         # Rendering trusts the types of a report.
         return _CHECKED.validate_python(asdict(report))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

@@ -52,12 +52,15 @@ def run_evidence(settings: Settings, run: Run) -> list[Path]:
 
 
 def run_evidence_reports(settings: Settings, run: Run) -> list[Report]:
-    """Read the report of each evidence of a run. Raises EvidenceError, also for one of another run
-    or of another stage."""
+    """Read the report of each evidence of a run, whose manifest has its hash. Raises EvidenceError,
+    also for one of another run or of another stage."""
     folder = run.folder(settings)
     reports = []
     for part in run_evidence(settings, run):
-        report = read_report(part)
+        listed = read_manifest(part).files.get(REPORT)
+        if listed is None:
+            raise EvidenceError(f"The evidence in {part} has no report.")
+        report = read_report(part, listed.sha256)
         require_report_of(run, report, _stage_of(folder, part))
         reports.append(report)
     return reports

@@ -244,7 +244,12 @@ def signable(
             f"The evidence of run {run.id} is another one by now ({digest[:12]}…, before"
             f" {displayed[:12]}…): the run was judged again. Look at its verdict, then sign."
         )
-    return run_evidence_reports(settings, run), digest
+    reports = run_evidence_reports(settings, run)
+    if evidence_hash(run.folder(settings)) != digest:
+        raise EvidenceError(
+            f"The evidence of run {run.id} was changed while it was read. Sign again."
+        )
+    return reports, digest
 
 
 def _require_vouched(settings: Settings, evidence: Path, keyring: Keyring) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.attestation import attest
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete
 from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.history import run_reports, signoff
 from topicproof.backend.history.evidence_export import export_zip
 from topicproof.backend.history.run_reports import require_report_of
 from topicproof.backend.history.run_state import Facts, Names
@@ -162,3 +164,22 @@ def test_a_report_that_cannot_be_one_is_not_waited_for(
     assert not page.exception and HELD.why not in texts(page)
     assert ("not a plain file" if what == "a pipe" else "are allowed") in texts(page)
     assert not open_page("history").exception
+
+
+def test_what_is_signed_is_what_was_compared(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a run is violated. Hashes and signature of its evidence are compared, and then
+    somebody lays a report there that holds. It is not signed beside the hash of the other one."""
+    run = stored.add(TWICE)
+    evidence = run.folder(stored.settings) / EVIDENCE
+    holds = replace(HELD, run=run.id, source=TWICE.source, sink=TWICE.sink)
+    read = run_reports.run_evidence_reports
+
+    def swapped(*arguments: Any) -> Any:
+        (evidence / REPORT).write_text(holds.to_json() + "\n")
+        return read(*arguments)
+
+    monkeypatch.setattr(signoff, "run_evidence_reports", swapped)
+    with pytest.raises(EvidenceError, match="is not what was written"):
+        signable(stored.settings, run)
