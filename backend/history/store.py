@@ -77,7 +77,7 @@ BUSY_S = 10
 """How long a process waits for other writers of the same SQLite file."""
 ID_LETTERS = "23456789abcdefghjkmnpqrstvwxyz"
 """Letters and digits that are hard to confuse."""
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,299}", re.ASCII)
 SENTENCE_MAX = 10_000
 """Characters of a run's reason or error: each page reads those of all runs that it lists."""
 DOCUMENTS = ("plan", "facts", "progress")
@@ -268,19 +268,19 @@ class History:
             if row is not None:
                 _require_name(row.id)
                 return _read(row)
-            newest = session.scalars(
-                select(_RunRow.id).order_by(_RunRow.created_at.desc()).limit(3)
-            ).all()
+            ids = session.scalars(select(_RunRow.id).order_by(_RunRow.created_at.desc()).limit(3))
+            newest = [name for name in ids if NAME.fullmatch(name)]
         hint = f"The newest are {', '.join(newest)}." if newest else "The history is empty."
         raise UsageError(f"There is no run {run}. {hint} `topicproof runs` lists all.")
 
     def list(self, limit: int | None = None) -> list[Run]:
-        """Return the runs, newest first; at most `limit`."""
+        """Return the runs, newest first; at most `limit`. A row whose id is no name of a folder is
+        nobody's run: it is passed over."""
         with self.session() as session:
             rows = session.execute(
                 select(*_bounded_columns()).order_by(_RunRow.created_at.desc()).limit(limit)
             )
-            return [_read(row) for row in rows]
+            return [_read(row) for row in rows if NAME.fullmatch(row.id)]
 
     def owned_by(self, process: str) -> Sequence[str]:
         """Return the ids of the runs whose owner begins with these words, newest first."""

@@ -182,7 +182,7 @@ def _asked(answer: Mapping[str, Any]) -> DeviceCode:
             float(answer.get("interval", INTERVAL_S)),
             float(answer["expires_in"]),
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, TypeError) as error:
         why = answer.get("error_description") or answer.get("error") or "its answer is not a code"
         raise NotPermitted(f"The provider gives no device code: {why}.") from error
 

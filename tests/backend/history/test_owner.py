@@ -77,6 +77,9 @@ def test_a_run_is_named_as_its_folder_can_be(open_history: Open, name: str) -> N
     for look in (history.get, history.take):
         with pytest.raises(EvidenceError, match="which Topicproof does not name so"):
             look(name)
+    assert history.list() == []
+    with pytest.raises(UsageError, match="The history is empty"):
+        history.get("squares-none")
 
 
 @pytest.mark.parametrize(
