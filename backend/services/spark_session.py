@@ -27,6 +27,10 @@ ANY_SETTING = "spark.sql.session.timeZone"
 """A question about it keeps a session alive. One about the version does not."""
 ASKED_S = 2.0
 """How long the end of a session waits for a question that is on its way."""
+VALUE_LOGGERS = ("SQLQueryContextLogger", "pyspark.sql.connect.logging")
+"""They log each error of an expression, with values of records in it. The error itself is raised.
+PySpark disables the second one itself, and whoever configures logging in this process, such as
+uvicorn, enables what is disabled."""
 SHELL_FAILED = "org.apache.hadoop.util.Shell$ExitCodeException"
 """What Spark's error text has if a program that Hadoop started has failed."""
 
@@ -44,8 +48,8 @@ def connect(remote: str) -> SparkSession:
     # As in `SparkSession.builder.remote`, which accepts no channel: makes `pyspark.sql.functions`
     # build columns for Connect.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
-    # It logs each error of an expression, with values of records in it. The error itself is raised.
-    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+    for name in VALUE_LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
     session = ConnectSession.builder.channelBuilder(channel).create()
     client = session.client
     patience = client.get_retry_policies()

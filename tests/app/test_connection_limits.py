@@ -34,7 +34,7 @@ async def answer(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    settings = uvicorn.Config(answer, http=LimitedProtocol, lifespan="off", log_level="error")
+    settings = uvicorn.Config(answer, http=LimitedProtocol, lifespan="off", log_config=None)
     server = uvicorn.Server(settings)
     LimitedProtocol.connections_open.clear()
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging.config
+
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, functions as F
@@ -62,7 +64,8 @@ def test_an_error_in_an_expression_shows_no_record_in_a_log(
     cluster: Services, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Story: an expression fails on a value that is a secret. Who called hears of it, and no log
-    does."""
+    does, also not after another library has configured logging as uvicorn does."""
+    logging.config.dictConfig({"version": 1, "disable_existing_loggers": False})
     with (
         spark_session(cluster.spark_remote) as spark,
         pytest.raises(PySparkException, match="4711x"),
