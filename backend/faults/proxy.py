@@ -9,6 +9,9 @@ A *ghost* (KAFKA-17754) is a request that arrives although its connection broke.
 meanwhile repeated it and gone on. The proxy delivers it when it does the most harm: when the next
 transaction of the same transactional id has written, before the producer hears of that.
 
+Any user of the machine may connect. Requests of processes of other users than this one and root
+pass unharmed: else they would use up the strikes that a run has planned for itself.
+
 Connections must be plaintext. The proxy does not rewrite addresses that accompany an error in an
 answer (KIP-951), so a client may leave the proxy when a partition's leader moves.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import struct
 import threading
@@ -42,6 +46,7 @@ from topicproof.backend.faults.requests import (
     topics,
     transactional_id,
 )
+from topicproof.backend.services.processes import client_is_of
 
 HOST = "127.0.0.1"
 SEVERAL_COORDINATORS = 4
@@ -60,6 +65,8 @@ the largest on each connection."""
 CONNECTIONS_MAX = 500
 AWAITED_MAX = 1_000
 """Requests of a connection whose answers are to be rewritten. Clients send a few at a time."""
+OWN_UIDS = frozenset({os.getuid(), 0})
+"""Users whose requests a rule may hit: a container's programs may be root."""
 NONE_CAME = "No client of the proxy has written: does the program use the proxy's bootstrap?"
 IN_NEXT = "when the next transaction had written"
 """When most ghosts arrive, in the journal's words."""
@@ -191,7 +198,9 @@ class Proxy:
         ]
         self.rules: list[Rule] = []
         self.seen: Counter[int] = Counter()
-        """How many requests of each kind have come."""
+        """How many requests of each kind have come from this user's processes."""
+        self.passed = 0
+        """How many requests have come from other users' processes."""
         self.failure: Exception | None = None
         """An error of the proxy itself, raised on exit."""
         self._loop = asyncio.new_event_loop()
@@ -241,6 +250,8 @@ class Proxy:
         """Return a sentence for each rule that has hit nothing: what has come instead."""
         come = ", ".join(f"{self.seen[api]} {api.name}" for api in Api if self.seen[api])
         instead = f"These came: {come}." if come else NONE_CAME
+        if self.passed:
+            instead += f" Requests from other users' processes are never hit: {self.passed} came."
         return [
             f"The proxy's rule {rule.api.name} {rule.how} hit no request. {instead}"
             for rule in self.rules
@@ -310,13 +321,14 @@ class Proxy:
     def _accept(self, listener: socket.socket, broker: tuple[str, int]) -> None:
         # A client may be gone again before it is accepted.
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
-            client, _ = listener.accept()
+            client, (_, port) = listener.accept()
             if len(self._tasks) >= CONNECTIONS_MAX:
                 client.close()
                 return
             client.setblocking(False)
             self._clients.add(client)
-            self._spawn(_Connection(self, broker).serve(client))
+            is_ours = client_is_of(OWN_UIDS, port, self._port(broker))
+            self._spawn(_Connection(self, broker, is_ours=is_ours).serve(client))
 
     async def _connect(self, **to: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection(**to)
@@ -373,8 +385,10 @@ class Proxy:
 class _Connection:
     """A client's connection, and ours to its broker."""
 
-    def __init__(self, proxy: Proxy, broker: tuple[str, int]) -> None:
+    def __init__(self, proxy: Proxy, broker: tuple[str, int], *, is_ours: bool) -> None:
         self.proxy = proxy
+        self.is_ours = is_ours
+        """Whether rules may hit its requests, and ghosts wait for them."""
         self.broker = {"host": broker[0], "port": broker[1]}
         self.awaited: dict[int, tuple[int, int]] = {}
         """Api key and version of requests whose answers need rewriting, by correlation id."""
@@ -426,6 +440,10 @@ class _Connection:
             if api in (METADATA, FIND_COORDINATOR):
                 # An answer has only a correlation id, so its kind is noted now.
                 self.awaited[correlation] = (api, version)
+            if not self.is_ours:
+                self.proxy.passed += 1
+                await _send(writer, frame)
+                continue
             rule = self.proxy._struck(api, version, frame)
             if rule is None:
                 concerned = self.proxy._concerned(api, version, frame)

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+FIELD_MAX = 10_000
+"""Characters of a payment's field."""
+
 
 @dataclass(frozen=True)
 class Limits:

@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from topicproof.backend.http_deadline import SocketDeadline
-from topicproof.backend.runs.download_limits import Limits
+from topicproof.backend.runs.download_limits import FIELD_MAX, Limits
 
 REASON_HEADER = "topicproof-reason"
 """Header of a dead letter with its reason."""
@@ -214,7 +214,7 @@ def parse(url: str, body: bytes) -> list[dict[str, str]]:
 
 
 def _csv(text: str) -> Iterator[Any]:
-    rows = csv.DictReader(io.StringIO(text), strict=True)
+    rows = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
         if tuple(rows.fieldnames or ()) != FIELDS:
             raise BadFile(f"malformed: the first line is not {','.join(FIELDS)}")
@@ -224,12 +224,24 @@ def _csv(text: str) -> Iterator[Any]:
 
 
 def _json_lines(text: str) -> Iterator[Any]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
+    # Text has more kinds of line ends than JSON lines have: U+2028 may be within a field.
+    for number, line in enumerate(text.encode().splitlines(), 1):
+        if line.strip(b" \t"):
             try:
-                yield json.loads(line)
+                yield json.loads(line.decode(), object_pairs_hook=_object)
             except (ValueError, RecursionError) as error:
                 raise BadFile(f"malformed: line {number} is not JSON") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises ValueError for a name that comes twice, and for half a character."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError
+    for text in fields.values():
+        if isinstance(text, str):
+            text.encode()
+    return fields
 
 
 def _payment(number: int, row: Any) -> dict[str, str]:
@@ -247,4 +259,6 @@ def _payment(number: int, row: Any) -> dict[str, str]:
         raise BadFile(f"malformed: the amount of payment {number} is not a number")
     if not row["id"] or not row["account"]:
         raise BadFile(f"malformed: payment {number} lacks its id or its account")
+    if any(len(row[name]) > FIELD_MAX for name in FIELDS):
+        raise BadFile(f"malformed: a field of payment {number} exceeds {FIELD_MAX:,} characters")
     return {name: row[name] for name in FIELDS}

@@ -21,13 +21,17 @@ import pyarrow.compute as pc
 from pyarrow import csv, json
 
 from topicproof.backend.http_deadline import SocketDeadline, WatchedHandler
-from topicproof.backend.runs.download_limits import Limits
+from topicproof.backend.runs.download_limits import FIELD_MAX, Limits
 
 AT_ONCE = 16
 AGENT = "topicproof-judge"
 """User agent of the second look. The server leaves its requests out of the pipeline's side
 effects."""
 _COLUMNS = pa.schema([("id", pa.string()), ("account", pa.string()), ("amount", pa.string())])
+_CSV = re.compile(rb"""(?:(?:"(?:[^"]++|"")*+"|[^",\r\n][^,\r\n]*+|)(?:,|\r\n?|\n|\Z))*+""")
+"""RFC 4180: Arrow's parser passes over text behind a closing quote."""
+BOM = b"\xef\xbb\xbf"
+JSON_SPACE = b" \t\r\n"
 _URL = re.compile(r"https?://(\[[^\]@]+\]|[^/:@?#]+)(:\d+)?(/[^?#]*)?([?#].*)?", re.DOTALL)
 
 
@@ -81,22 +85,45 @@ def _read(answer: HTTPResponse, limits: Limits) -> bytes | None:
 def payments_of(path: str, body: bytes) -> int | None:
     """Count the payments in a file; None if it is malformed. Raises ArrowException or ValueError
     for some malformed files."""
+    body.decode()
+    # In one piece: no line may lie across two.
+    block = max(len(body), 1)
     if path.endswith(".csv"):
+        if not _CSV.fullmatch(body):
+            return None
         table = csv.read_csv(
             io.BytesIO(body),
+            read_options=csv.ReadOptions(block_size=block),
             convert_options=csv.ConvertOptions(column_types=_COLUMNS, strings_can_be_null=False),
         )
     elif not path.endswith(".jsonl"):
         return None
-    elif not body.strip():
+    elif not body.removeprefix(BOM).strip(JSON_SPACE):
         return 0
     else:
-        strict = json.ParseOptions(explicit_schema=_COLUMNS, unexpected_field_behavior="error")
-        table = json.read_json(io.BytesIO(body), parse_options=strict)
+        table = json.read_json(
+            io.BytesIO(body),
+            read_options=json.ReadOptions(block_size=block),
+            parse_options=json.ParseOptions(
+                explicit_schema=_COLUMNS, unexpected_field_behavior="error"
+            ),
+        )
+        if not _has_one_object_a_line(body, table.num_rows):
+            return None
     if table.column_names != _COLUMNS.names or any(column.null_count for column in table.columns):
         return None
     sound = pc.and_(
         pc.match_substring_regex(table["amount"], r"^-?[0-9]+(\.[0-9]+)?$"),
         pc.and_(pc.not_equal(table["id"], ""), pc.not_equal(table["account"], "")),
     )
+    longest = [pc.max(pc.utf8_length(column)).as_py() or 0 for column in table.columns]
+    if max(longest) > FIELD_MAX:
+        return None
     return table.num_rows if pc.all(sound, min_count=0).as_py() else None
+
+
+def _has_one_object_a_line(body: bytes, count: int) -> bool:
+    """Return whether each line is empty or an object: Arrow's parser sees no lines."""
+    lines = [line.strip(JSON_SPACE) for line in body.removeprefix(BOM).splitlines()]
+    objects = [line for line in lines if line]
+    return len(objects) == count and all(line[:1] + line[-1:] == b"{}" for line in objects)

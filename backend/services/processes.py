@@ -11,10 +11,12 @@ import signal
 import socket
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -28,6 +30,8 @@ LOOPBACK_TIMEOUT_S = 0.5
 LOOPBACK = "127.0.0.1"
 LISTENS = "0A"
 """The kernel's number for the state LISTEN."""
+CLOSED = 0
+"""The kernel's inode of a connection that no process holds any more."""
 
 
 def _as_words(address: bytes) -> str:
@@ -36,8 +40,9 @@ def _as_words(address: bytes) -> str:
     return "".join(f"{word:08X}" for word in words)
 
 
-LISTENER_TABLES = {
-    "/proc/net/tcp": tuple(
+IPV4_TABLE = "/proc/net/tcp"
+LOOPBACK_TABLES = {
+    IPV4_TABLE: tuple(
         _as_words(socket.inet_pton(socket.AF_INET, address)) for address in (LOOPBACK, "0.0.0.0")
     ),
     "/proc/net/tcp6": tuple(
@@ -45,7 +50,7 @@ LISTENER_TABLES = {
         for address in (f"::ffff:{LOOPBACK}", "::")
     ),
 }
-"""Linux's tables of sockets, and in each the addresses at which a listener serves 127.0.0.1."""
+"""Linux's tables of sockets, and in each 127.0.0.1 and the address of all listeners."""
 OPEN_FILES, OPEN_FILES_MIN = 4_096, 512
 """How many files a process should be able to open, and the least that is enough for small runs."""
 
@@ -178,21 +183,44 @@ def listener_uids(port: int) -> frozenset[int] | None:
     """Return the users whose processes listen at a port of 127.0.0.1. None elsewhere than on
     Linux."""
     uids = set()
-    for table, addresses in LISTENER_TABLES.items():
-        try:
-            with Path(table).open() as rows:
-                next(rows, None)
-                for row in rows:
-                    _, local, _, state, _, _, _, uid, *_ = row.split()
-                    # Listeners come first. A table may have many thousand connections.
-                    if state != LISTENS:
-                        break
-                    address, _, hexadecimal = local.partition(":")
-                    if int(hexadecimal, 16) == port and address in addresses:
-                        uids.add(int(uid))
-        except OSError:
-            continue  # A kernel without IPv6 has one table.
-    return frozenset(uids) if Path("/proc/net/tcp").exists() else None
+    for table, addresses in LOOPBACK_TABLES.items():
+        # Listeners come first. A table may have many thousand connections.
+        for socket_row in takewhile(lambda row: row.state == LISTENS, _sockets(table)):
+            address, _, hexadecimal = socket_row.local.partition(":")
+            if int(hexadecimal, 16) == port and address in addresses:
+                uids.add(socket_row.uid)
+    return frozenset(uids) if Path(IPV4_TABLE).exists() else None
+
+
+def client_is_of(uids: Collection[int], port: int, to: int) -> bool:
+    """Return whether a process of one of these users has the connection from this port of 127.0.0.1
+    to that one. True elsewhere than on Linux, where nobody can tell."""
+    for table, addresses in LOOPBACK_TABLES.items():
+        ends = f"{addresses[0]}:{port:04X}", f"{addresses[0]}:{to:04X}"
+        for socket_row in _sockets(table):
+            if (socket_row.local, socket_row.remote) == ends:
+                # The kernel says root of a connection whose process has closed it.
+                return socket_row.uid in uids and socket_row.inode != CLOSED
+    return not Path(IPV4_TABLE).exists()
+
+
+class _Socket(NamedTuple):
+    """A row of Linux's tables of sockets. Addresses are words and a port, in hexadecimal."""
+
+    local: str
+    remote: str
+    state: str
+    uid: int
+    inode: int
+
+
+def _sockets(table: str) -> Iterator[_Socket]:
+    # A kernel without IPv6 has one table.
+    with suppress(OSError), Path(table).open() as rows:
+        next(rows, None)
+        for row in rows:
+            _, local, remote, state, _, _, _, uid, _, inode, *_ = row.split()
+            yield _Socket(local, remote, state, int(uid), int(inode))
 
 
 def connect_once(host: str, port: int, timeout_s: float) -> None:

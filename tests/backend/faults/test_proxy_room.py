@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import struct
@@ -14,6 +15,7 @@ from tests.conftest import wait_until
 from topicproof.backend.faults import proxy as proxy_module
 from topicproof.backend.faults.proxy import How, Proxy, Rule
 from topicproof.backend.faults.requests import METADATA, Api
+from topicproof.backend.services.processes import client_is_of
 
 WAIT_S = 30.0
 LENGTH = 900
@@ -105,3 +107,38 @@ def test_whoever_speaks_no_kafka_ends_nothing_but_his_connection(what: str, ends
         upstream.sendall(answer)
         assert client.recv(1) == b""
     assert ends.proxy.failure is None
+
+
+def test_another_users_requests_use_up_no_fault(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a run plans that one request to produce is lost. Another user of the machine sends
+    one first. It arrives, and the run's own one is lost."""
+    produce = _request(Api.PRODUCE, 7, 9, bytes(9))
+    rule = ends.proxy.arm(Rule(Api.PRODUCE, How.LOST))
+    with monkeypatch.context() as patch:
+        patch.setattr(proxy_module, "OWN_UIDS", frozenset({os.getuid() + 1}))
+        ends.client(produce)
+        upstream, _ = ends.broker.accept()
+        with closing(upstream):
+            upstream.settimeout(WAIT_S)
+            assert upstream.recv(4) == produce[:4]
+    (idle,) = ends.proxy.idle_rules()
+    assert rule.struck == 0 and idle.endswith(" are never hit: 1 came.")
+    assert ends.client(produce).recv(1) == b""
+    assert rule.struck == 1 and not ends.proxy.idle_rules()
+
+
+def test_a_connection_that_its_client_has_closed_is_nobodys() -> None:
+    """Story: a client sends and closes at once, before anybody looks whose it is. The kernel then
+    says that the connection is root's."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port = server.getsockname()[1]
+        client = socket.create_connection(("127.0.0.1", port))
+        accepted, (_, client_port) = server.accept()
+        with closing(accepted):
+            assert client_is_of({os.getuid()}, client_port, port)
+            assert not client_is_of({os.getuid() + 1}, client_port, port)
+            client.close()
+            assert accepted.recv(1) == b""
+            assert not client_is_of({os.getuid(), 0}, client_port, port)
