@@ -13,11 +13,12 @@ from topicproof.backend.doctor.workers import require_workers
 from topicproof.backend.errors import CheckStopped, TopicproofError
 from topicproof.backend.evidence.attestation import attest, usable_key
 from topicproof.backend.evidence.copy import without_payloads, without_values
-from topicproof.backend.evidence.folder import EVIDENCE
+from topicproof.backend.evidence.folder import EVIDENCE, REPORT
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.audit import note, require_noted
 from topicproof.backend.history.run_state import Facts, RanOn
 from topicproof.backend.history.store import History, State
+from topicproof.backend.judging.capture_store import write_text
 from topicproof.backend.judging.judge import JudgeOptions, judge_topics
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.log_file import RUN_LOG, logged_to
@@ -130,6 +131,7 @@ def check(
         if options.payloads is Payloads.NONE:
             without_payloads(folder / EVIDENCE)
             report = without_values(report)
+            write_text(folder / REPORT, report.to_json())
         attest(settings, folder / EVIDENCE, [identity.as_json() for identity in by])
         publish(services.storage, folder / EVIDENCE)
     except TopicproofError as error:

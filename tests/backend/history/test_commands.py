@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.app.test_history_page import HELD
 from tests.backend.evidence.evidence import mend
@@ -22,6 +23,7 @@ from topicproof.backend.errors import EvidenceError, NotPermitted
 from topicproof.backend.history.signoff import Decision, sign, signoffs
 from topicproof.backend.history.store import History
 from topicproof.backend.judging.selftest import KEPT
+from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs import check as check_module
 from topicproof.backend.services.keeper import Services
@@ -190,6 +192,31 @@ def test_a_check_without_payloads_that_fails_leaves_no_readings(
     assert "no space left" in capsys.readouterr().err
     assert kept and not any(path.exists() for path in kept)
     assert History(at_home).list()[0].state == "failed"
+
+
+def test_a_check_without_payloads_leaves_no_identity(
+    at_home: Settings, bootstrap: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: records are keyed by numbers of cards, and one is lost. Who checks without payloads
+    hears where it was, and no file of the check has the number."""
+    source, sink, card = "cards-due", "cards-booked", "4711-0815-1234"
+    for topic, keys in ((source, ("1", card, "3")), (sink, ("1", "3"))):
+        Cluster(Address(bootstrap)).create_topic(topic, 1)
+        producer = Producer(transactional_producer_config(Address(bootstrap), topic))
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for key in keys:
+            producer.produce(topic, b"paid", key, partition=0)
+        producer.commit_transaction(30)
+    topics = ["--source", source, "--sink", sink, "--identity", "key", "--payloads", "none"]
+    assert call("check", *topics, "--json") == 1
+    report = _json(capsys)
+    (missing,) = (row for row in report["findings"] if row["kind"] == "gap")
+    assert missing["count"] == 1
+    folder = at_home.runs / report["run"]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert folder / "report.json" in files
+    assert not [path for path in files if card.encode() in path.read_bytes()]
 
 
 def test_a_run_is_taken_along_and_signed(
