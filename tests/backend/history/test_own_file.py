@@ -61,6 +61,38 @@ def test_a_folder_that_everybody_can_write_holds_no_history(
     _open_history(folder / "history.db", monkeypatch)
 
 
+def test_a_folder_that_everybody_can_exchange_holds_no_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: the folder of the history is closed, but lies in one where every user may rename it
+    and make another. Where the sticky bit is set, as in /tmp, only its owner may."""
+    above = tmp_path / "open"
+    folder = above / "mine"
+    folder.mkdir(parents=True, mode=0o700)
+    above.chmod(0o777)
+    with pytest.raises(SetupError, match="every user can exchange a folder above it"):
+        _open_history(folder / "history.db", monkeypatch)
+    assert list(folder.iterdir()) == []
+    above.chmod(0o1777)
+    _open_history(folder / "history.db", monkeypatch)
+
+
+def test_a_link_is_not_followed_where_a_group_can_exchange_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a colleague may write the folder above that of the history, and has put one of the
+    same name there, with a link to a file of this user."""
+    above, wages = tmp_path / "team", tmp_path / "wages.db"
+    folder = above / "mine"
+    folder.mkdir(parents=True, mode=0o700)
+    wages.write_bytes(b"")
+    (folder / "history.db").symlink_to(wages)
+    above.chmod(0o770)
+    with pytest.raises(SetupError, match="is a link or no plain file"):
+        _open_history(folder / "history.db", monkeypatch)
+    assert wages.read_bytes() == b""
+
+
 def test_a_volume_of_a_container_may_be_open(tmp_path: Path) -> None:
     """Story: the home is a volume that its provisioner has made with mode 777. There are no other
     users."""
