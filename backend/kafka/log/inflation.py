@@ -7,6 +7,10 @@ The bound follows from the frames of the codec, without decompression: zstd and 
 largest size (RFC 8878, the LZ4 frame format), and snappy begins with the size. gzip says it only at
 its end, and not reliably, because several members may follow each other (RFC 1952). So for gzip it
 is the largest ratio of deflate.
+
+Decoders differ in what they pass over: Java's reads gzip with reserved flags, with anything behind
+the last member, and lz4 with a wrong checksum of the content. So what cannot be decompressed here
+to its last byte has no size, and is not read.
 """
 
 from __future__ import annotations
@@ -55,6 +59,11 @@ GZIP_RATIO_MAX = 1_032
 LZ4_RATIO_MAX = 255
 ZSTD_BLOCK_BYTES_MAX = 2**17
 BEYOND = 2**40
+BROKEN = (OSError, IndexError, ValueError, struct.error, zlib.error)
+"""What decoders raise."""
+_REMEDY = (
+    "Remove what is up to there (kafka-delete-records.sh), or use a copy of the topic without it."
+)
 _RATIOS = {1: GZIP_RATIO_MAX, 2: SNAPPY_RATIO_MAX, 3: LZ4_RATIO_MAX}
 """By the codec's number. A snappy block that names a larger size is broken, and brokers refuse
 it."""
@@ -137,8 +146,8 @@ def _single_blocks(data: memoryview, at: Sizes, sizes: Sizes) -> Sizes:
 
 
 def size_bound(data: memoryview, compression: int) -> int:
-    """Return the largest number of bytes that compressed records may take. Where the frames are
-    broken, they count as decompressed up to the limit: the codec refuses them somewhere."""
+    """Return the largest number of bytes that compressed records may take; BEYOND where the frames
+    are broken."""
     codec = COMPRESSIONS[compression] if compression < len(COMPRESSIONS) else ""
     try:
         if codec == "zstd":
@@ -147,33 +156,31 @@ def size_bound(data: memoryview, compression: int) -> int:
             return _lz4_bound(data)
         if codec == "snappy":
             return _snappy_bound(data)
-    except (IndexError, ValueError, struct.error):
-        return counted_size(data, compression)
+    except BROKEN:
+        return BEYOND
     return len(data) * (GZIP_RATIO_MAX if codec == "gzip" else 1)
 
 
 def counted_size(data: memoryview, compression: int, most: int = BATCH_BYTES_MAX) -> int:
-    """Decompress and discard. Returns the number of bytes; one beyond `most` means: more. Of broken
-    data, it counts what comes before the break."""
+    """Decompress and discard. Returns the number of bytes; one beyond `most` means: more. Raises
+    one of `BROKEN` for what does not decompress to its last byte."""
     codec = COMPRESSIONS[compression] if compression < len(COMPRESSIONS) else ""
     if codec == "gzip":
         return _gzip_size(data, most)
     if codec in ("none", ""):
         return len(data)
+    if codec == "snappy":
+        return min(_snappy_bound(data), most + 1)
     total = 0
-    try:
-        if codec == "snappy":
-            return min(_snappy_bound(data), most + 1)
-        with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-            while total <= most and (size := stream.read_buffer(_CHUNK_BYTES).size):
-                total += size
-    except (OSError, IndexError, ValueError, struct.error):
-        pass
+    with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
+        while total <= most and (size := stream.read_buffer(_CHUNK_BYTES).size):
+            total += size
     return min(total, most + 1)
 
 
 def require_readable(rows: Headers, data: memoryview, positions: Sequence[int], topic: str) -> None:
-    """Raise RecordTooLarge for a batch or a record that would exhaust a reader's memory.
+    """Raise RecordTooLarge for a batch or a record that would exhaust a reader's memory, or whose
+    size nobody can tell.
 
     `rows` have the bounds of `inflated_sizes`; only what these do not settle is decompressed. A
     header counts as its bytes and `HEADER_BYTES`: two bytes of the log are enough for one.
@@ -181,23 +188,36 @@ def require_readable(rows: Headers, data: memoryview, positions: Sequence[int], 
     for index in np.flatnonzero(rows["inflated"] > HEADED_BYTES_MIN).tolist():
         row, at = rows[index], positions[index]
         batch = data[at : at + int(row["size"])]
-        records, codec = batch[HEADER.itemsize :], int(row["compression"])
-        size = counted_size(records, codec)
-        first = int(row["base_offset"])
-        where = f"{topic}-{int(row['partition'])}, offset {first:,}"
-        if size > BATCH_BYTES_MAX:
-            subject = (
-                "The record" if row["count"] == 1 else f"The batch of {row['count']:,} records"
-            )
-            raise too_large(f"{subject} at {where}", int(row["size"]), BATCH_BYTES_MAX, codec)
-        if size > HEADED_BYTES_MIN:
-            record = largest_record(batch)
-            if record.memory > HEADED_BYTES_MAX:
-                many = f" with {record.headers:,} headers" if record.headers else ""
-                place = f"{topic}-{int(row['partition'])}, offset {record.offset:,}"
-                taken = record.size + record.headers * HEADER_BYTES
-                subject = f"The record{many} at {place}"
-                raise too_large(subject, int(row["size"]), RECORD_BYTES_MAX, codec, taken)
+        try:
+            _require_readable(row, batch, topic)
+        except BROKEN as error:
+            raise RecordTooLarge(
+                f"{_subject(row, topic)} cannot be decompressed to its end, or has other records"
+                f" than its header says ({COMPRESSIONS[int(row['compression'])]},"
+                f" {int(row['size']):,} bytes of the log). Other readers may pass over that, and"
+                f" then take up to {int(row['inflated']):,} bytes of memory. {_REMEDY}"
+            ) from error
+
+
+def _require_readable(row: Any, batch: memoryview, topic: str) -> None:
+    """Raises RecordTooLarge, and one of `BROKEN` for a batch that cannot be measured."""
+    codec = int(row["compression"])
+    size = counted_size(batch[HEADER.itemsize :], codec)
+    if size > BATCH_BYTES_MAX:
+        raise too_large(_subject(row, topic), int(row["size"]), BATCH_BYTES_MAX, codec)
+    if size > HEADED_BYTES_MIN:
+        record = largest_record(batch)
+        if record.memory > HEADED_BYTES_MAX:
+            many = f" with {record.headers:,} headers" if record.headers else ""
+            place = f"{topic}-{int(row['partition'])}, offset {record.offset:,}"
+            taken = record.size + record.headers * HEADER_BYTES
+            subject = f"The record{many} at {place}"
+            raise too_large(subject, int(row["size"]), RECORD_BYTES_MAX, codec, taken)
+
+
+def _subject(row: Any, topic: str) -> str:
+    what = "The record" if row["count"] == 1 else f"The batch of {row['count']:,} records"
+    return f"{what} at {topic}-{int(row['partition'])}, offset {int(row['base_offset']):,}"
 
 
 def too_large(
@@ -209,8 +229,7 @@ def too_large(
     return RecordTooLarge(
         f"{subject} takes {memory} of memory{packed}. At most {RECORD_BYTES_MAX:,} bytes of a"
         f" record and {BATCH_BYTES_MAX:,} of a batch are read, so that nobody else's work ends for"
-        " lack of memory. Remove what is up to there (kafka-delete-records.sh), or use a copy of"
-        " the topic without it."
+        f" lack of memory. {_REMEDY}"
     )
 
 
@@ -232,26 +251,25 @@ class RecordSize(NamedTuple):
 
 def largest_record(batch: memoryview) -> RecordSize:
     """Return the record of a batch that takes most memory. The caller has limited the batch's size.
-    What cannot be decoded counts as no record: readers refuse it."""
+    Raises one of `BROKEN` for a batch that is not its header's number of records."""
     header: Any = np.frombuffer(batch[: HEADER.itemsize], HEADER)[0]
     codec = int(header["attributes"]) & COMPRESSION_BITS
     base, at = int(header["base_offset"]), 0
     largest = RecordSize(base, 0, 0)
-    try:
-        records = memoryview(decompress(batch[HEADER.itemsize :], codec))
-        for _ in range(int(header["count"])):
-            length, at = varint(records, at)
-            if length > min(largest.size, HEADED_BYTES_MIN):
-                delta, headers = _offset_and_headers(records, at)
-                matters = headers if length > HEADED_BYTES_MIN else 0
-                record = RecordSize(base + delta, length, matters)
-                if record.memory > largest.memory:
-                    largest = record
-            at += max(length, 0)
-            if len(records) - at <= min(largest.size, HEADED_BYTES_MIN):
-                break
-    except (OSError, IndexError, ValueError, struct.error):
-        pass
+    records = memoryview(decompress(batch[HEADER.itemsize :], codec))
+    for _ in range(int(header["count"])):
+        length, at = varint(records, at)
+        if not 0 <= length <= len(records) - at:
+            raise ValueError(f"a record of length {length}")
+        if length > min(largest.size, HEADED_BYTES_MIN):
+            delta, headers = _offset_and_headers(records[: at + length], at)
+            matters = headers if length > HEADED_BYTES_MIN else 0
+            record = RecordSize(base + delta, length, matters)
+            if record.memory > largest.memory:
+                largest = record
+        at += length
+        if len(records) - at <= min(largest.size, HEADED_BYTES_MIN):
+            break
     return largest
 
 
@@ -317,15 +335,16 @@ def _lz4_bound(data: memoryview) -> int:
 
 def _gzip_size(data: memoryview, most: int) -> int:
     """A batch may have a member of gzip for each byte, so members are fed small slices: what is
-    left of a slice behind the end of a member is copied."""
+    left of a slice behind the end of a member is copied. Raises zlib.error, ValueError."""
     total = at = 0
-    try:
-        while at < len(data) and total <= most:
-            member = zlib.decompressobj(zlib.MAX_WBITS | 16)
-            while not member.eof and at < len(data) and total <= most:
-                slice_ = data[at : at + _GZIP_SLICE_BYTES]
-                total += len(member.decompress(slice_, _CHUNK_BYTES))
-                at += len(slice_) - len(member.unconsumed_tail) - len(member.unused_data)
-    except zlib.error:
-        pass
+    while at < len(data) and total <= most:
+        member = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        while not member.eof and at < len(data) and total <= most:
+            slice_ = data[at : at + _GZIP_SLICE_BYTES]
+            total += len(member.decompress(slice_, _CHUNK_BYTES))
+            at += len(slice_) - len(member.unconsumed_tail) - len(member.unused_data)
+        if total <= most:
+            total += len(member.flush())
+            if not member.eof:
+                raise ValueError("the last member of gzip has no end")
     return min(total, most + 1)
