@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -253,7 +254,7 @@ def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _spelled(how: str, name_or_path: str) -> str:
     return yaml.safe_dump(
-        {how: name_or_path}, default_flow_style=True, allow_unicode=True, width=10_000
+        {how: name_or_path}, default_flow_style=True, allow_unicode=True, width=math.inf
     ).strip()
 
 

@@ -65,6 +65,8 @@ class ProtobufSchema:
             for file in files:
                 self._pool.Add(file)
             self._pool.FindFileByName(MAIN)
+            for file in files:
+                _require_maps(self._pool.FindFileByName(file.name).message_types_by_name.values())
         except (TypeError, KeyError, DecodeError) as error:
             raise ValueError(f"the schema's files do not fit together ({quoted(error)})") from error
 
@@ -403,6 +405,24 @@ def _require_own_names(file: descriptor_pb2.FileDescriptorProto) -> None:
                 )
             if isinstance(inner, descriptor_pb2.DescriptorProto):
                 stack.append((name, inner))
+
+
+def _require_maps(messages: Iterable[Descriptor]) -> None:
+    """Check that the entries of maps are where protoc puts them. The library takes them elsewhere,
+    too, and then leaves out of its JSON what is in them. Raises ValueError."""
+    stack = list(messages)
+    while stack:
+        message = stack.pop()
+        stack += message.nested_types
+        for field in message.fields:
+            if _is_map_entry(field.message_type) and not (
+                field.is_repeated and field.message_type.containing_type is message
+            ):
+                raise ValueError(f"{quoted(field.full_name)} is a map's entry, and no map")
+
+
+def _is_map_entry(message: Descriptor | None) -> bool:
+    return message is not None and bool(message.GetOptions().map_entry)
 
 
 def _enum_width(enum: descriptor_pb2.EnumDescriptorProto) -> int:

@@ -203,7 +203,8 @@ class Connection:
                 )
                 if reached is None:
                     continue
-                served = time.monotonic()
+                # A broker that repeats the same batch for ever serves nothing.
+                served = time.monotonic() if reached > span[0] else served
                 parts.append(rows)
                 scanned += len(rows)
                 if scanned > batches_max:

@@ -16,8 +16,9 @@ from confluent_kafka import Producer
 from tests.test_cli import call
 from topicproof.backend.address import Address, Sides
 from topicproof.backend.contracts.contract import PLACEHOLDER, make_contract, read_contract
-from topicproof.backend.contracts.draft import Draft, draft
+from topicproof.backend.contracts.draft import Draft, draft, draft_from
 from topicproof.backend.contracts.identity_candidates import document, fits, nodes
+from topicproof.backend.contracts.sample import Sample
 from topicproof.backend.errors import ContractError
 from topicproof.backend.kafka.browse.search import Row
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
@@ -251,6 +252,24 @@ def test_paths_go_three_steps_down() -> None:
     found = dict(nodes(document(row(b'{"a":{"b":{"c":{"d":1}}},"n":[{"x":1.10}]}'))))
     assert {("a", "b", "c"), ("n", 0, "x")} <= found.keys() and ("a", "b", "c", "d") not in found
     assert found["n", 0, "x"] == "1.10"
+
+
+def test_a_name_of_any_length_stays_in_its_comment() -> None:
+    """Story: a record has a header whose name is longer than a line of YAML, and goes on like a
+    contract. A draft without an identity is comments alone."""
+    name = "x" * 9_995 + " source: {topic: mine}"
+
+    def sample(topic: str, value: str) -> Sample:
+        texts = [f"{value}{n}".encode() for n in range(40)]
+        rows = [
+            Row(0, n, 1, None, text, ((name, text),), 1, Fate.COMMITTED, None)
+            for n, text in enumerate(texts)
+        ]
+        return Sample(topic, rows, True, [None] * len(rows))
+
+    drafted = draft_from(sample("orders", "a"), sample("invoices", "b"))
+    assert name in drafted.text
+    assert all(line.startswith("#") for line in drafted.text.splitlines() if line)
 
 
 def test_a_constant_matches_nothing() -> None:

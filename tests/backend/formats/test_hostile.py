@@ -22,6 +22,7 @@ import fastavro
 import msgpack
 import pytest
 from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given, settings, strategies as st
 from pyspark.sql import SparkSession
 
@@ -718,6 +719,23 @@ def test_a_schema_defines_no_type_of_googles(name: str, is_nested: bool) -> None
     imports = 'syntax = "proto3"; import "x.proto"; message M { string a = 1; }'
     decoded = decode_with(RegisteredSchema(1, PROTOBUF, imports, {"x.proto": text}, {}), b"\0")
     assert "Schema 1 cannot be used: " in (decoded.reason or "")
+
+
+@pytest.mark.parametrize("place", ["not repeated", "of another message"])
+def test_a_maps_entry_that_is_no_map_hides_nothing(place: str) -> None:
+    """Story: in a registry's descriptor a field is a map's entry, and is no map. The library writes
+    its JSON without what is in it, and a record would look empty."""
+    text = 'syntax = "proto3"; message M { map<int32, int32> m = 1; } message Other {}'
+    file = descriptor_pb2.FileDescriptorProto.FromString(
+        base64.b64decode(portable(RegisteredSchema(1, PROTOBUF, text, {}, {})).text)
+    )
+    if place == "not repeated":
+        file.message_type[0].field[0].label = FieldDescriptor.LABEL_OPTIONAL
+    else:
+        file.message_type[1].field.append(file.message_type[0].field[0])
+    described = base64.b64encode(file.SerializeToString()).decode()
+    decoded = decode(PROTOBUF, described, b"\0\x0a\4\x08\1\x10\1")
+    assert "is a map's entry, and no map" in (decoded.reason or "")
 
 
 def test_an_empty_message_of_protobuf_has_no_gigabytes_of_names() -> None:

@@ -40,7 +40,7 @@ from topicproof.backend.kafka.log.batches import (
     require_crc,
 )
 from topicproof.backend.kafka.log.fates import FATES, balance, fate_ranges, total, transactions
-from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds, scan
+from topicproof.backend.kafka.log.rawlog import Connection, connect, fetch_bounds, scan
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 NewTopic = Callable[..., str]
@@ -301,6 +301,25 @@ def test_bounds_that_the_log_does_not_reach_are_an_error(
         scan(Address(bootstrap), topic, Bounds(topic, (PartitionBounds(0, 0, 9, 9),)))
     with pytest.raises(ClusterError, match="became shorter than offset 7"):
         scan(Address(bootstrap), topic, Bounds(topic, (PartitionBounds(0, 7, 9, 9),)))
+
+
+def test_a_broker_that_repeats_itself_is_not_read_for_ever(
+    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a broken broker, or whoever stands before one, answers every fetch with the first
+    batch of the log. The scan ends in a sentence."""
+    topic = new_topic()
+    Writer(bootstrap, topic).write("n3")
+    Writer(bootstrap, topic).write("n3")
+    fetch = Connection._fetch
+
+    def fetch_first(kafka: Connection, topic: str, leaders: Any, offsets: Any, _: int) -> Any:
+        return fetch(kafka, topic, leaders, dict.fromkeys(offsets, 0), 1)
+
+    monkeypatch.setattr(Connection, "_fetch", fetch_first)
+    monkeypatch.setattr(rawlog, "FAILOVER_TIMEOUT_S", 1.0)
+    with pytest.raises(ClusterError, match="returned nothing from offset 3 on"):
+        scan(Address(bootstrap), topic, Bounds(topic, (PartitionBounds(0, 0, 6, 6),)))
 
 
 def thinned_batch(offsets: list[int], compression: int) -> memoryview:
