@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 from topicproof.backend.address import Address
 from topicproof.backend.errors import SetupError
 from topicproof.backend.kafka.client_configs import admin_config
+from topicproof.backend.services.class_archive import ClassArchive, class_archive
 from topicproof.backend.services.peer_proxy import Links
 from topicproof.backend.services.processes import (
     await_start,
@@ -86,6 +87,8 @@ class EmbeddedKafka:
     brokers: int = 1
     overrides: dict[str, str] = field(default_factory=dict)
     """Server properties that override ours, for tests that need a special broker."""
+    writes_archive: bool = False
+    """Whether a broker writes the archive of its classes when it ends."""
     nodes: list[EmbeddedBroker] = field(default_factory=list)
     links: Links | None = None
     """The proxy between several brokers."""
@@ -95,6 +98,10 @@ class EmbeddedKafka:
     @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    @property
+    def archive(self) -> ClassArchive:
+        return class_archive("kafka", java(), self.jars)
 
     def start(self) -> None:
         """Start all brokers. Raises SetupError: no Java, no disk space, or a broker that does not
@@ -155,9 +162,12 @@ class EmbeddedKafka:
 
     def start_node(self, node: EmbeddedBroker) -> None:
         node.log.unlink(missing_ok=True)
+        program, *options = self._java(java(), node)
+        if self.writes_archive:
+            options = [*self.archive.writing, *options]
         with (node.folder / "stdout.log").open("wb") as output, giving_way():
             node.process = subprocess.Popen(
-                [*self._java(java(), node), "kafka.Kafka", str(node.folder / "server.properties")],
+                [program, *options, "kafka.Kafka", str(node.folder / "server.properties")],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -240,6 +250,7 @@ class EmbeddedKafka:
         options = ["-Xms256m", "-Xmx512m", "-XX:+UseG1GC", "-Djava.awt.headless=true"]
         options += [f"-Dlog4j2.configurationFile={node.folder / 'log4j2.properties'}"]
         options.append(java_temporary(node.folder / "tmp"))
+        options += self.archive.options
         return [command, *options, "-cp", classpath]
 
     def _format(self, command: str, node: EmbeddedBroker, cluster_id: str) -> None:

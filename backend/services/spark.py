@@ -22,6 +22,7 @@ from urllib.parse import quote, urlsplit
 
 from topicproof.backend.errors import SetupError, SparkError, UsageError
 from topicproof.backend.interpreter import python_environment
+from topicproof.backend.services.class_archive import ClassArchive, class_archive
 from topicproof.backend.services.kafka import require_disk_space
 from topicproof.backend.services.prefork_server import write_executable
 from topicproof.backend.services.processes import (
@@ -69,6 +70,12 @@ METASPACE = "-XX:MetaspaceSize=256m"
 """Java marks its whole heap each time that loaded classes reach a limit, which starts at 21 MB."""
 
 
+def _home() -> Path:
+    spec = find_spec("pyspark")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent
+
+
 @dataclass
 class EmbeddedSpark:
     """A Spark Connect server on loopback whose workers import this project by name."""
@@ -79,6 +86,8 @@ class EmbeddedSpark:
     port: int = 0
     token: str = field(default="", repr=False)
     """Whoever sends it may execute code in the server."""
+    writes_archive: bool = False
+    """Whether the server writes the archive of its classes when it ends."""
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     forks: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     """The process from which the server's Python processes are forked."""
@@ -110,6 +119,10 @@ class EmbeddedSpark:
     def log(self) -> Path:
         return self.folder / "server.log"
 
+    @property
+    def archive(self) -> ClassArchive:
+        return class_archive("spark", java(), [*sorted(_home().glob("jars/*.jar")), *self.jars])
+
     def start(self) -> None:
         """Start the server. Raises SetupError: no Java, no disk space, or a server that does not
         start (with the end of its log)."""
@@ -117,9 +130,7 @@ class EmbeddedSpark:
         self.folder.mkdir(parents=True, exist_ok=True)
         require_disk_space(self.folder)
         self.port = free_ports(1)[0]
-        spec = find_spec("pyspark")
-        assert spec is not None and spec.origin is not None
-        spark_home = Path(spec.origin).parent
+        spark_home = _home()
         command = [str(spark_home / "bin" / "spark-submit")]
         for name, value in self._conf().items():
             command += ["--conf", f"{name}={value}"]
@@ -127,7 +138,9 @@ class EmbeddedSpark:
         emptied(self.folder / "local")
         emptied(self.sockets)
         command += ["--driver-memory", "4g"]
-        command += ["--driver-java-options", f'{COMPILER} {METASPACE} {NO_PROVIDERS} "{temporary}"']
+        archive = self.archive.writing if self.writes_archive else self.archive.options
+        quoted = " ".join(f'"{option}"' for option in (temporary, *archive))
+        command += ["--driver-java-options", f"{COMPILER} {METASPACE} {NO_PROVIDERS} {quoted}"]
         command += ["--properties-file", str(self._write_secrets())]
         command += ["--jars", ",".join(str(jar) for jar in self.jars)]
         self._start_forks()
