@@ -42,7 +42,7 @@ COMMANDS: Mapping[str, str] = {
     "contract": "contract",
     "inspect": "inspect",
     "transactions": "inspect",
-    "abort": "inspect",
+    "abort": "abort",
     "rights": "rights",
     "stop": "run",
     "release": "run",

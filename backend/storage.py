@@ -24,19 +24,20 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyarrow import fs
-from pyspark.sql import DataFrame, SparkSession
 
 from topicproof.backend.address import require_no_secret
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.open_folders import new_file, open_below, open_folder
 from topicproof.backend.settings import DISK_FREE_BYTES_MIN
-from topicproof.validators.readings import keep
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 S3 = ("s3", "s3a", "s3n")
 """Hadoop's names of S3, and pyarrow's."""
@@ -117,6 +118,8 @@ def local_path(spark: SparkSession, url: str) -> Path | None:
 def keep_in(frame: DataFrame, path: Path, offsets: int, columns: str | None = None) -> DataFrame:
     """Keep a frame in a folder, as `validators.readings.keep` does under a URL. `fetch` brings its
     files here, if Spark wrote them elsewhere."""
+    from topicproof.validators.readings import keep  # late: storage is known without Spark
+
     return keep(frame, spark_url(frame.sparkSession, path), offsets, columns)
 
 

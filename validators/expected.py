@@ -21,8 +21,7 @@ from enum import StrEnum
 from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators.finding import Bounds
-from topicproof.validators.merged_topics import own_place
-from topicproof.validators.offsets import between
+from topicproof.validators.offsets import between, own_place
 
 COUNT_MAX = 1_000_000
 """Maximum outputs of an input; a higher count is a mistake in the expression."""

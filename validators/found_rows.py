@@ -33,7 +33,7 @@ from topicproof.validators.kinds.traits import RowRecord
 from topicproof.validators.kinds.wrong_value import shown
 from topicproof.validators.ledger.ledger import Ledger, ReadingsNeeded
 from topicproof.validators.ledger.rows import Place as InputPlace
-from topicproof.validators.merged_topics import place_text
+from topicproof.validators.offsets import place_text
 from topicproof.validators.readings import in_parallel, keep
 from topicproof.validators.sentences import transaction_text
 from topicproof.validators.spark_errors import first_line

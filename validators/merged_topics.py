@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pyspark.sql import Column, DataFrame, functions as F
-
 from topicproof.validators.finding import JOINED_BY, Bounds, Part
 
 
@@ -50,38 +48,3 @@ def split(bounds: Bounds) -> list[tuple[Bounds, int]]:
         )
         topics.append((Bounds(part.topic, tuple(partitions)), part.first))
     return topics
-
-
-def own_place(bounds: Bounds, column: str | Column = "partition") -> tuple[Column, Column]:
-    """Returns a record's own topic, and its partition's number there. `column`: its partition's
-    number in `bounds`."""
-    joined = F.col(column) if isinstance(column, str) else column
-    topic, partition = F.lit(bounds.topic), joined
-    for part in bounds.parts:
-        in_part = joined >= part.first
-        topic = F.when(in_part, F.lit(part.topic)).otherwise(topic)
-        partition = F.when(in_part, joined - part.first).otherwise(partition)
-    return topic, partition
-
-
-def place_text(bounds: Bounds, partition: str | Column, offset: str | Column) -> Column:
-    """Formats a place as `squares-0@17`. `partition`: its number in `bounds`."""
-    if isinstance(partition, str):
-        partition = F.col(partition)
-    topic, number = own_place(bounds, partition)
-    return F.concat(topic, F.lit("-"), number.cast("string"), F.lit("@"), offset)
-
-
-def with_numbered_input(records: DataFrame, bounds: Bounds) -> DataFrame:
-    """Replaces source_topic and source_partition by those of the joined source."""
-    for part in bounds.parts:
-        of_topic = F.col("source_topic") == part.topic
-        records = records.withColumn(
-            "source_partition",
-            F.when(of_topic, F.col("source_partition") + part.first).otherwise(
-                F.col("source_partition")
-            ),
-        ).withColumn(
-            "source_topic", F.when(of_topic, bounds.topic).otherwise(F.col("source_topic"))
-        )
-    return records

@@ -1,4 +1,5 @@
-"""Offsets in columns: a partition's bounds without a join, and sets of offsets as words of 64 bits.
+"""Offsets in columns: a partition's bounds without a join, places in several topics judged as one,
+and sets of offsets as words of 64 bits.
 
 A set holds one row per 64 offsets. So topics of millions of records are compared, counted and
 looked up in tables of thousands of rows. This is exact: a word's bits are its offsets, and a word
@@ -49,6 +50,41 @@ def between(partition: str, offset: str, bounds: Bounds, end: str) -> Column:
         F.col(offset) < bound(partition, bounds, end)
     )
     return F.coalesce(inside, F.lit(False))
+
+
+def own_place(bounds: Bounds, column: str | Column = "partition") -> tuple[Column, Column]:
+    """Returns a record's own topic, and its partition's number there. `column`: its partition's
+    number in `bounds`."""
+    joined = F.col(column) if isinstance(column, str) else column
+    topic, partition = F.lit(bounds.topic), joined
+    for part in bounds.parts:
+        in_part = joined >= part.first
+        topic = F.when(in_part, F.lit(part.topic)).otherwise(topic)
+        partition = F.when(in_part, joined - part.first).otherwise(partition)
+    return topic, partition
+
+
+def place_text(bounds: Bounds, partition: str | Column, offset: str | Column) -> Column:
+    """Formats a place as `squares-0@17`. `partition`: its number in `bounds`."""
+    if isinstance(partition, str):
+        partition = F.col(partition)
+    topic, number = own_place(bounds, partition)
+    return F.concat(topic, F.lit("-"), number.cast("string"), F.lit("@"), offset)
+
+
+def with_numbered_input(records: DataFrame, bounds: Bounds) -> DataFrame:
+    """Replaces source_topic and source_partition by those of the joined source."""
+    for part in bounds.parts:
+        of_topic = F.col("source_topic") == part.topic
+        records = records.withColumn(
+            "source_partition",
+            F.when(of_topic, F.col("source_partition") + part.first).otherwise(
+                F.col("source_partition")
+            ),
+        ).withColumn(
+            "source_topic", F.when(of_topic, bounds.topic).otherwise(F.col("source_topic"))
+        )
+    return records
 
 
 def word(offset: str) -> Column:

@@ -1,8 +1,8 @@
-"""Look into a cluster: a topic, its transactions; abort a hanging one."""
+"""Look into a cluster: a topic, its transactions. Neither needs Spark or the history, which take
+longer to load than Kafka takes to answer."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -15,14 +15,10 @@ from topicproof.backend.commands.shared_options import (
     kafka_settings,
 )
 from topicproof.backend.commands.show_topic import print_topic, print_transactions
-from topicproof.backend.commands.terminal import Styled, emit, out, say
-from topicproof.backend.history.audit import allow
-from topicproof.backend.history.store import History
+from topicproof.backend.commands.terminal import emit, out, say
 from topicproof.backend.kafka.browse.inspect import inspect_topic
-from topicproof.backend.kafka.coordination.abort import abort as abort_transaction, plan_abort
 from topicproof.backend.kafka.coordination.transactions import cluster_transactions
 from topicproof.backend.services.keeper import require_topics, services
-from topicproof.backend.trust.identity import Action
 
 
 def inspect(
@@ -65,71 +61,3 @@ def transactions(
     emit(json_, view.to_json())
     if json_ is None:
         print_transactions(out, view, settings.cluster_options)
-
-
-def abort(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    partition: Annotated[int, typer.Argument(metavar="PARTITION")],
-    offset: Annotated[
-        int | None,
-        typer.Argument(
-            help="First offset of the transaction, as `topicproof inspect` shows it.",
-            metavar="[OFFSET]",
-        ),
-    ] = None,
-    producer_id: Annotated[
-        int | None, typer.Option(help="Or the id of its producer.", metavar="N")
-    ] = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Abort it. Without --yes, only show what would be lost.")
-    ] = False,
-    open_too: Annotated[
-        bool,
-        typer.Option(
-            "--open-too", help="Also abort one that is not hanging; this fences its producer."
-        ),
-    ] = False,
-    two_phase_too: Annotated[
-        bool,
-        typer.Option(
-            "--two-phase-too",
-            help="With --open-too: also abort one of a two-phase commit, whose other side may have"
-            " committed.",
-        ),
-    ] = False,
-    target: Target = EMBEDDED,
-    brokers: Brokers = None,
-    json_: Json = None,
-) -> None:
-    """Abort a hanging transaction, which would withhold all later records for good. A dry run
-    unless `--yes` is given.
-
-    Example: `topicproof abort invoices 0 12345 --bootstrap broker:9092`
-    """
-    settings = kafka_settings(target, brokers)
-    require_topics(settings)
-    with services(settings, spark=False, say=say) as running:
-        plan = plan_abort(
-            running.address,
-            topic,
-            partition,
-            offset=offset,
-            producer_id=producer_id,
-            open_too=open_too,
-            two_phase_too=two_phase_too,
-        )
-        if yes:
-            allow(History(settings), Action.ABORT, f"of {topic}-{partition}")
-        after = abort_transaction(running.address, plan) if yes else None
-    emit(json_, plan.to_json() | {"done": yes, "after": asdict(after) if after else None})
-    for sentence in (plan.found.why, plan.lost, plan.gained, plan.means):
-        out.line(sentence)
-    if after is None:
-        out.line(
-            Styled("Nothing was done.", "bold"), " To abort it, repeat the command with --yes."
-        )
-    else:
-        where = (
-            f"{topic}-{partition}: last stable offset {after.lso:,}, high watermark {after.hw:,}"
-        )
-        out.line(Styled("Done.", "bold"), f" {where}.")

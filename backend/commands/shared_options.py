@@ -12,7 +12,6 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.kafka.log.client import require_reachable
 from topicproof.backend.settings import Settings, read_settings
 
 Bootstrap = Annotated[
@@ -153,6 +152,9 @@ def kafka_settings(target: Target, brokers: int | None = None) -> Settings:
     started if a given Kafka cannot be reached, and what `settings_of` raises."""
     settings = settings_of(target, brokers)
     if settings.bootstrap is not None:
+        # late: most commands need no Kafka
+        from topicproof.backend.kafka.log.client import require_reachable
+
         require_reachable(settings.address)
     return settings
 

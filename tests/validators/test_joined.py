@@ -7,7 +7,8 @@ from pyspark.sql import DataFrame, SparkSession
 from topicproof.validators.finding import Bounds, Part, PartitionBounds
 from topicproof.validators.lineage.headers import LINEAGE_HEADER
 from topicproof.validators.lineage.identity import through
-from topicproof.validators.merged_topics import join, split, with_numbered_input
+from topicproof.validators.merged_topics import join, split
+from topicproof.validators.offsets import with_numbered_input
 from topicproof.validators.readings import COLUMNS
 
 INVOICES = Bounds("invoices", (PartitionBounds(0, 0, 5, 5), PartitionBounds(1, 2, 7, 9)))

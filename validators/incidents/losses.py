@@ -26,7 +26,7 @@ from topicproof.validators.kinds import gap
 from topicproof.validators.kinds.matching import of_group
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place
-from topicproof.validators.merged_topics import place_text
+from topicproof.validators.offsets import place_text
 from topicproof.validators.readings import frame_of
 from topicproof.validators.sentences import in_words, lowered, once_more
 

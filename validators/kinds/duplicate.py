@@ -20,7 +20,7 @@ from topicproof.validators.kinds.matching import is_judged, is_pending, of_anoth
 from topicproof.validators.kinds.traits import MATCHING_EACH, RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import known_aborted, real
-from topicproof.validators.merged_topics import place_text
+from topicproof.validators.offsets import place_text
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "duplicate"

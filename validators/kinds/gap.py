@@ -39,8 +39,7 @@ from topicproof.validators.kinds.matching import among, why_missing
 from topicproof.validators.kinds.traits import MATCHING_EACH, RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place, is_hidden, known_aborted
-from topicproof.validators.merged_topics import own_place
-from topicproof.validators.offsets import bits, by_partition, holds, members, minus, word
+from topicproof.validators.offsets import bits, by_partition, holds, members, minus, own_place, word
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "gap"

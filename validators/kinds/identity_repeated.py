@@ -14,7 +14,7 @@ from topicproof.validators.evidence import evidence, of_source
 from topicproof.validators.finding import Witness
 from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.merged_topics import place_text
+from topicproof.validators.offsets import place_text
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "identity_repeated"

@@ -23,7 +23,7 @@ from topicproof.validators.kinds.traits import MATCHING_EACH, RowRecord, Traits
 from topicproof.validators.ledger.counts import first_unknown
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import LINE, known_aborted, ordered, real
-from topicproof.validators.merged_topics import place_text
+from topicproof.validators.offsets import place_text
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "order"

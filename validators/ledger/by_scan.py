@@ -47,7 +47,7 @@ from topicproof.validators.ledger.rows import (
     with_places,
 )
 from topicproof.validators.lineage.identity import identified, with_input, with_transaction
-from topicproof.validators.merged_topics import with_numbered_input
+from topicproof.validators.offsets import with_numbered_input
 from topicproof.validators.question import Question
 from topicproof.validators.readings import column_names, in_parallel, keep, union
 
