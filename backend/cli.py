@@ -53,7 +53,7 @@ COMMANDS: Mapping[str, str] = {
     "totals": "totals",
     "clean": "run",
     "evidence": "evidence",
-    "verify": "evidence",
+    "verify": "verify",
     "signoff": "evidence",
     "keys": "key",
     "login": "login",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -13,10 +13,12 @@ from topicproof.backend.commands.show import balances, progress_line, report_lin
 from topicproof.backend.commands.terminal import Styled, emit, err, out
 from topicproof.backend.evidence.copy import without_values
 from topicproof.backend.history.run_state import progress_fields
-from topicproof.backend.history.store import History, Run
 from topicproof.backend.trust.acting import DETACHED
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report, exit_code as exit_code_of
+
+if TYPE_CHECKING:
+    from topicproof.backend.history.store import History, Run
 
 
 def print_report(report: Report, all_kinds: bool = False) -> None:

@@ -31,13 +31,14 @@ from topicproof.backend.evidence.folder import evidence_hash, evidence_in, read_
 from topicproof.backend.evidence.manifest import (
     ATTESTATION,
     MANIFEST,
+    PAGE,
     Manifest,
     Payloads,
     read_manifest,
     require_unchanged,
     write_manifest,
 )
-from topicproof.backend.evidence.page import PAGE, page_time, write_page
+from topicproof.backend.evidence.page import page_time, write_page
 from topicproof.backend.evidence.read_limits import is_evidence_file
 from topicproof.backend.evidence.signed import ORIGINAL, Entries, write_signoffs
 from topicproof.backend.open_folders import new_file, open_folder

@@ -28,12 +28,12 @@ from topicproof.backend.evidence.findings import Place, gather
 from topicproof.backend.evidence.junit import JUNIT, write_junit
 from topicproof.backend.evidence.manifest import (
     MANIFEST,
+    PAGE,
     Payloads,
     manifest_hash,
     read_manifest,
     write_manifest,
 )
-from topicproof.backend.evidence.page import PAGE, write_page
 from topicproof.backend.evidence.read_limits import plain_name, read_bytes
 from topicproof.validators.report import Report
 
@@ -70,6 +70,9 @@ def write_report(folder: Path, report: Report, places: Mapping[Place, int], made
     """Write the report for programs, CI servers and people. Raises OSError."""
     (folder / REPORT).write_text(report.to_json() + "\n", encoding="utf-8")
     write_junit(folder / JUNIT, report, places, made_at)
+    # Late: whoever reads evidence renders no page.
+    from topicproof.backend.evidence.page import write_page
+
     write_page(folder / PAGE, report, f"{made_at.replace('T', ' ')} UTC")
 
 

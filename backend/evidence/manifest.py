@@ -22,6 +22,7 @@ from topicproof.backend.evidence.read_limits import parse_json, plain_file, plai
 MANIFEST = "manifest.json"
 ATTESTATION = "attestation.intoto.json"
 """The signature over the manifest (attestation.py), which the manifest therefore cannot list."""
+PAGE = "report.html"
 SCHEMA = 1
 
 

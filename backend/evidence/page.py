@@ -24,7 +24,6 @@ from topicproof.validators.report import Report, identified_place
 from topicproof.validators.sentences import transaction_text
 from topicproof.validators.who import who_sentence
 
-PAGE = "report.html"
 EXAMPLES_OPEN = 5
 SYMBOLS: Mapping[Outcome, str] = {Outcome.HOLDS: "✓", Outcome.VIOLATED: "✕", Outcome.UNKNOWN: "?"}
 HERE = Path(__file__).parent

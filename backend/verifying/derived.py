@@ -27,8 +27,8 @@ from topicproof.backend.errors import EvidenceError, TopicproofError
 from topicproof.backend.evidence.findings import CSV, PARQUET, ROWS, SCHEMA, Place, write_csv
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.evidence.junit import JUNIT, write_junit
-from topicproof.backend.evidence.manifest import MANIFEST, Manifest
-from topicproof.backend.evidence.page import PAGE, page_time, write_page
+from topicproof.backend.evidence.manifest import MANIFEST, PAGE, Manifest
+from topicproof.backend.evidence.page import page_time, write_page
 from topicproof.backend.evidence.read_limits import read_json
 from topicproof.backend.evidence.signed import read_signoffs
 from topicproof.backend.storage import sent

@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from topicproof.backend.evidence.attestation import Trust, Vouching
-from topicproof.backend.evidence.manifest import Manifest, Payloads, manifest_hash, parse_manifest
-from topicproof.backend.evidence.page import PAGE
+from topicproof.backend.evidence.manifest import (
+    PAGE,
+    Manifest,
+    Payloads,
+    manifest_hash,
+    parse_manifest,
+)
 from topicproof.backend.evidence.read_limits import read_bytes
 from topicproof.backend.evidence.signed import ORIGINAL, SIGNOFFS, read_signoffs
 from topicproof.backend.evidence.signoff_trust import (

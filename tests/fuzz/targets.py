@@ -56,7 +56,7 @@ from topicproof.backend.properties.facts import facts_of
 from topicproof.backend.properties.properties_file import read_properties
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.sink.entries import decode
-from topicproof.backend.verifying.verify import unchanged
+from topicproof.backend.verifying.unchanged import unchanged
 from topicproof.backend.yaml_fields import PLAN_FIELDS, read_yaml
 from topicproof.validators.finding import Bounds, PartitionBounds
 from topicproof.validators.json_path import parse_path

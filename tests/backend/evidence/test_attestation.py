@@ -33,7 +33,7 @@ from topicproof.backend.trust.dsse import STATEMENT
 from topicproof.backend.trust.identity import How, Identity, Role
 from topicproof.backend.trust.keyring import OWN, import_key, read_keyring, revoke, signing_key
 from topicproof.backend.trust.keys import from_private, key_id, public_pem
-from topicproof.backend.verifying.verify import Verification, unchanged
+from topicproof.backend.verifying.unchanged import Verification, unchanged
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 

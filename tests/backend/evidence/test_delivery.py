@@ -36,7 +36,7 @@ from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.keyring import read_keyring
-from topicproof.backend.verifying.verify import unchanged_parts
+from topicproof.backend.verifying.unchanged import unchanged_parts
 
 pytestmark = pytest.mark.quick
 

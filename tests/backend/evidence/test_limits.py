@@ -28,7 +28,7 @@ from topicproof.backend.evidence.read_limits import (
     require_readable,
     require_rows,
 )
-from topicproof.backend.verifying.verify import unchanged
+from topicproof.backend.verifying.unchanged import unchanged
 
 READING = "sink-read_uncommitted"
 PART = "part-00000-0.snappy.parquet"

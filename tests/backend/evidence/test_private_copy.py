@@ -13,13 +13,13 @@ import pytest
 from tests.app.test_history_page import HELD, TWICE
 from tests.backend.evidence.test_attestation import made
 from tests.test_cli import call
-from topicproof.backend.commands import evidence_commands
+from topicproof.backend.commands import verify_commands
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.attestation import attest
 from topicproof.backend.evidence.folder import EVIDENCE, evidence_in, read_report
 from topicproof.backend.evidence.private_copy import only_we_write, private_evidence
 from topicproof.backend.settings import Settings
-from topicproof.backend.verifying.verify import unchanged, unchanged_parts
+from topicproof.backend.verifying.unchanged import unchanged, unchanged_parts
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_verify_names_the_folder_and_reads_its_copy(
         _swap(genuine, unsigned)
         return compare(*arguments)
 
-    monkeypatch.setattr(evidence_commands, "unchanged_parts", swapped)
+    monkeypatch.setattr(verify_commands, "unchanged_parts", swapped)
     assert call("verify", str(genuine), "--hashes-only", "--require-signature", "--json", "-") == 0
     assert f'"folder": "{genuine}"' in capsys.readouterr().out
 

@@ -59,7 +59,7 @@ from topicproof.backend.trust.identity import How, Identity, Role
 from topicproof.backend.trust.keyring import OWN, import_key, read_keyring, revoke, signing_key
 from topicproof.backend.trust.keys import from_private, public_pem
 from topicproof.backend.verifying.derived import report_contradictions
-from topicproof.backend.verifying.verify import Verification, unchanged, unchanged_parts
+from topicproof.backend.verifying.unchanged import Verification, unchanged, unchanged_parts
 
 ISSUER = "https://sso.example/realms/team"
 KURT = Identity("Kurt Gödel", ISSUER, "kurt", frozenset({Role.SIGNER}), How.OPENID)

@@ -30,7 +30,8 @@ from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.stage_verdicts import RunVerdicts, Until, carried_through, judged_range
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from topicproof.backend.verifying.verify import unchanged, verify
+from topicproof.backend.verifying.unchanged import unchanged
+from topicproof.backend.verifying.verify import verify
 from topicproof.backend.yaml_fields import PLAN_FIELDS, read_yaml
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.compact import lineage_of
