@@ -12,8 +12,6 @@ from topicproof.backend.commands.shared_options import Json, settings_of
 from topicproof.backend.commands.terminal import Styled, changed_entry, emit, out, write_file
 from topicproof.backend.errors import UsageError
 from topicproof.backend.exit_codes import FORGED
-from topicproof.backend.history.signoff import read_chain
-from topicproof.backend.history.store import History
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.keyring import (
     KnownKey,
@@ -122,6 +120,10 @@ def _tell(key: KnownKey, says: str, json_: str | None) -> None:
 
 
 def _chain(settings: Settings, json_: str | None) -> None:
+    # Late: the other actions need no history.
+    from topicproof.backend.history.signoff import read_chain
+    from topicproof.backend.history.store import History
+
     chain = read_chain(History(settings))
     damaged, doubted = chain.broken, chain.unanchored
     emit(
