@@ -28,7 +28,8 @@ from rich.console import Console
 from tests.backend.formats.records import register
 from tests.registry import registry
 from topicproof.backend.address import Address, Sides
-from topicproof.backend.contracts.contract import make_contract, question_of
+from topicproof.backend.contracts.contract import make_contract
+from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.formats.formats import Formats, SideFormats
 from topicproof.backend.judging.judge import JudgeOptions, judge_topics
 from topicproof.backend.kafka.client_configs import transactional_producer_config

@@ -32,12 +32,8 @@ from topicproof.app.session.page_masks import shown_error
 from topicproof.app.session.run_reads import newest_runs
 from topicproof.app.topic import topic_header
 from topicproof.app.topic.payload import verbatim
-from topicproof.backend.contracts.contract import (
-    PLACEHOLDER,
-    make_contract,
-    parse_fields,
-    question_of,
-)
+from topicproof.backend.contracts.contract import PLACEHOLDER, make_contract, parse_fields
+from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.contracts.contract_text import spell
 from topicproof.backend.errors import ContractError, Mistake, NothingToSample, TopicproofError
 from topicproof.backend.history.kept_contracts import contracts, keep, versions

@@ -32,9 +32,9 @@ from topicproof.backend.contracts.contract import (
     Contract,
     make_contract,
     parse_fields,
-    question_of,
     read_text_of,
 )
+from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.contracts.lint import lint, needs_spark
 from topicproof.backend.errors import ContractError, EvidenceError, UsageError
 from topicproof.backend.evidence.annotations import markdown, workflow_commands

@@ -1,18 +1,18 @@
-"""Contracts: write a first one from the data, explain the errors in one, preview it, keep it."""
+"""Contracts: write a first one from the data, explain the errors in one, preview it, keep it.
+
+What an action needs is loaded for that action alone: `lint` needs neither Kafka nor the history.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pyspark.sql import SparkSession
 
-from topicproof.backend.commands.run_options import require_sides
 from topicproof.backend.commands.shared_options import (
     EMBEDDED,
     SAME_CLUSTER,
@@ -23,23 +23,13 @@ from topicproof.backend.commands.shared_options import (
     settings_of,
     source_settings,
 )
-from topicproof.backend.commands.terminal import emit, err, out, say, write_file
-from topicproof.backend.contracts.contract import make_contract, read_contract, read_fields
-from topicproof.backend.contracts.draft import draft
-from topicproof.backend.contracts.draft_expectation import ONE_OUTPUT
+from topicproof.backend.commands.terminal import emit, err, out, say
+from topicproof.backend.contracts.contract import make_contract, read_fields
 from topicproof.backend.contracts.lint import lint
-from topicproof.backend.contracts.preview import preview
-from topicproof.backend.contracts.sample import samples
 from topicproof.backend.errors import ContractError, UsageError
-from topicproof.backend.history.kept_contracts import KeptContract, contracts, find, keep
-from topicproof.backend.history.store import History
-from topicproof.backend.kafka.browse.records import as_text
-from topicproof.backend.runs.sides import SideSettings, settings_of_sides
-from topicproof.backend.services.keeper import require_topics, services
-from topicproof.backend.services.spark_session import spark_session
-from topicproof.backend.settings import Settings
 
-PREVIEWED_CHARACTERS = 80
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class Action(StrEnum):
@@ -58,7 +48,6 @@ WRONG = {
     Action.EXPORT: "Name the kept contract: topicproof contract export NAME.",
 }
 """What is missing where an action lacks its argument."""
-PAIRS_SHOWN = 20
 
 
 def contract(
@@ -96,25 +85,12 @@ def contract(
 
     Example: `topicproof contract init --source orders --sink invoices orders.yaml`
     """
-    path = None if file is None else Path(file)
-    match action:
-        case Action.INIT:
-            source_side = source_settings(source_target)
-            settings = kafka_settings(target)
-            _init(path, source, sink, SideSettings(settings, source_side), json_)
-        case Action.LIST:
-            _list(json_)
-        case Action.EXPORT:
-            _export(_required(action, file), json_)
-        case Action.LINT:
-            _lint(Path(_required(action, file)), json_)
-        case Action.KEEP:
-            _keep(Path(_required(action, file)), name, json_)
-        case Action.PREVIEW:
-            source_side = source_settings(source_target)
-            settings = settings_of(target)
-            require_topics(settings)
-            _preview(Path(_required(action, file)), settings, source_side, json_)
+    if action is Action.LINT:
+        _lint(Path(_required(action, file)), json_)
+    elif action in (Action.INIT, Action.PREVIEW):
+        _of_topics(action, file, (source, sink), target, source_target, json_)
+    else:
+        _of_history(action, file, name, json_)
 
 
 def _required(action: Action, file: str | None) -> str:
@@ -123,112 +99,37 @@ def _required(action: Action, file: str | None) -> str:
     return file
 
 
-def _init(
-    file: Path | None,
-    source: str | None,
-    sink: str | None,
-    sides: SideSettings,
+def _of_topics(
+    action: Action,
+    file: str | None,
+    topics: tuple[str | None, str | None],
+    target: Target,
+    source_target: SourceTarget,
     json_: str | None,
 ) -> None:
-    if source is None or sink is None:
-        raise UsageError("Name both topics: --source T --sink T.")
-    if file is not None and file.exists():
-        raise UsageError(f"{file} already exists. Choose another name, or remove it.")
-    require_topics(sides.sink)
-    with (
-        services(sides.sink, spark=False, say=say) as running,
-        sides.formats() as formats,
-    ):
-        first_draft = draft(sides.at(running.address), source, sink, *formats)
-    if not first_draft.found:
-        emit(
-            json_,
-            {"contract": None, "why": first_draft.why, "tried": first_draft.text, "file": None},
-        )
-        out.document(first_draft.text)
-        raise UsageError(f"{first_draft.why} No contract was written.")
-    if file is not None:
-        write_file(file, first_draft.text)
-    emit(
-        json_,
-        {
-            "contract": first_draft.text,
-            "why": first_draft.why,
-            "file": None if file is None else str(file),
-        },
-    )
-    if json_ is None:
-        if file is None:
-            out.document(first_draft.text)
-        else:
-            out.line(f"{file}: {first_draft.why}.")
-        if first_draft.repeated:
-            say("Two outputs of one input:")
-            for line in first_draft.repeated:
-                say(f"  {line}")
-        if first_draft.question is not None:
-            where = "the contract" if file is None else str(file)
-            question = first_draft.question.text(ONE_OUTPUT)
-            say(f"Fill in FILL_IN in {where} before a check: {question}.")
+    from topicproof.backend.commands.contract_topics import init, show_preview
+    from topicproof.backend.runs.sides import SideSettings
+    from topicproof.backend.services.keeper import require_topics
+
+    source_side = source_settings(source_target)
+    if action is Action.INIT:
+        sides = SideSettings(kafka_settings(target), source_side)
+        init(None if file is None else Path(file), *topics, sides, json_)
+    else:
+        settings = settings_of(target)
+        require_topics(settings)
+        show_preview(Path(_required(action, file)), settings, source_side, json_)
 
 
-def _preview(file: Path, settings: Settings, source: Settings | None, json_: str | None) -> None:
-    terms = read_contract(file, across=source is not None)
-    previews = []
-    for sink_contract in terms.each():
-        if sink_contract.unique is not None:
-            raise UsageError(
-                "A preview matches two topics, and this contract is about one. Check it: topicproof"
-                f" check --contract {file}."
-            )
-        if len(sink_contract.source.names) > 1 or len(sink_contract.of.names) > 1:
-            raise UsageError("A preview is of one source and one sink, not of several topics.")
-        sides = require_sides(settings_of_sides(sink_contract, settings, source))
-        with (
-            services(sides.sink, spark=False, say=say) as running,
-            sides.formats() as formats,
-        ):
-            at = sides.at(running.address)
-            pair = samples(at, sink_contract.source.names[0], sink_contract.of.names[0], *formats)
-        previews.append((sink_contract.of.names[0], preview(*pair, sink_contract)))
-    emit(json_, [{"sink": sink, **asdict(result), "pairs": None} for sink, result in previews])
-    for sink, result in previews if json_ is None else ():
-        out.line(f"{sink}: {result.why}")
-        for pair_ in result.pairs[:PAIRS_SHOWN]:
-            text = as_text(pair_.identity, PREVIEWED_CHARACTERS)
-            out.line(f"  {text}: {pair_.match}")
+def _of_history(action: Action, file: str | None, name: str | None, json_: str | None) -> None:
+    from topicproof.backend.commands.contract_history import export, keep_file, list_kept
 
-
-def _keep(file: Path, name: str | None, json_: str | None) -> None:
-    read_contract(file)
-    text = file.read_text(encoding="utf-8")
-    kept_contract = keep(History(settings_of()), name or file.stem, text)
-    emit(json_, _json(kept_contract))
-    if json_ is None:
-        out.line(
-            f"Kept as {kept_contract.label}. Check by it: topicproof check --contract"
-            f" {kept_contract.name}"
-        )
-
-
-def _list(json_: str | None) -> None:
-    kept_contracts = contracts(History(settings_of()))
-    emit(json_, [_json(kept_contract) for kept_contract in kept_contracts])
-    for kept_contract in kept_contracts if json_ is None else ():
-        out.line(f"{kept_contract.label}  {kept_contract.kept_at:%Y-%m-%d %H:%M:%S} UTC")
-    if not kept_contracts and json_ is None:
-        out.line("No contract has been kept. Keep one: topicproof contract keep FILE")
-
-
-def _export(label: str, json_: str | None) -> None:
-    kept_contract = find(History(settings_of()), label)
-    emit(json_, _json(kept_contract))
-    if json_ is None:
-        out.document(kept_contract.text)
-
-
-def _json(kept_contract: KeptContract) -> dict[str, object]:
-    return {**asdict(kept_contract), "kept_at": kept_contract.kept_at.isoformat() + "Z"}
+    if action is Action.LIST:
+        list_kept(json_)
+    elif action is Action.KEEP:
+        keep_file(Path(_required(action, file)), name, json_)
+    else:
+        export(_required(action, file), json_)
 
 
 def _lint(file: Path, json_: str | None) -> None:
@@ -258,6 +159,9 @@ def _lint(file: Path, json_: str | None) -> None:
 
 @contextmanager
 def _spark() -> Iterator[SparkSession]:
+    from topicproof.backend.services.keeper import services
+    from topicproof.backend.services.spark_session import spark_session
+
     with (
         services(settings_of(), kafka=False, say=say) as up,
         spark_session(up.spark_remote) as session,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -24,10 +24,7 @@ from pydantic_core import PydanticCustomError
 
 from topicproof.backend.contracts.expression_fields import FUNCTIONS, each_in_sql, fields_of, in_sql
 from topicproof.backend.contracts.expressions import check_expression
-from topicproof.backend.errors import ContractError, Mistake, TopicError, UsageError
-from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.coordination.unstable import committed_offsets
-from topicproof.backend.kafka.origin import fetch_origin, fetch_origins
+from topicproof.backend.errors import ContractError, Mistake, UsageError
 from topicproof.backend.yaml_fields import (
     Place,
     Subject,
@@ -42,17 +39,13 @@ from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.decoded import VALUE_FIELD, parse_field
 from topicproof.validators.expectation import BY_CONTRACT, REQUIRED
 from topicproof.validators.expected import Expect, Expected
-from topicproof.validators.finding import Bounds, Guarantee, Order
+from topicproof.validators.finding import Guarantee, Order
 from topicproof.validators.json_path import parse_path
-from topicproof.validators.kinds import duplicate
-from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.lineage.identity import KEY, Identity, Match
-from topicproof.validators.merged_topics import join
-from topicproof.validators.question import Question
 from topicproof.validators.thresholds import NO_THRESHOLDS, Thresholds
 
 LINEAGE = "lineage"
-KINDS = tuple(validator.NAME for validator in VALIDATORS)
+DUPLICATE = "duplicate"
 PLACEHOLDER = "FILL_IN"
 CONTRACT_FIELDS = Subject("contract", "fields, for example `source: {topic: orders}`")
 """Written by `contract init` for values that only a person knows. Invalid in a contract."""
@@ -85,8 +78,12 @@ def _side(side: Any) -> str:
 
 
 def _kind(name: str) -> str:
-    if name not in KINDS:
-        raise ValueError(f"there is no kind {name!r}. Known: {', '.join(KINDS)}")
+    # Late: few contracts name kinds, and all that judges would be loaded for those that do not.
+    from topicproof.validators.kinds.catalogue import VALIDATORS
+
+    kinds = [validator.NAME for validator in VALIDATORS]
+    if name not in kinds:
+        raise ValueError(f"there is no kind {name!r}. Known: {', '.join(kinds)}")
     return name
 
 
@@ -335,7 +332,7 @@ class Contract(BaseModel):
 
 def _of_sink_alone(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that follow from `unique`."""
-    implied: dict[str, Any] = {"order": Order.NONE, "require": [duplicate.NAME]}
+    implied: dict[str, Any] = {"order": Order.NONE, "require": [DUPLICATE]}
     try:
         Topic.model_validate(fields.get("sink"))
         implied["source"] = fields["sink"]
@@ -531,7 +528,7 @@ def _beside_unique(contract: Contract, across: bool) -> Iterator[_Disagreement]:
         "source": contract.sink,
         "identity": Sides.model_construct(source=contract.unique, sink=contract.unique),
         "order": Order.NONE,
-        "require": (duplicate.NAME,),
+        "require": (DUPLICATE,),
     }
     for name, field in Contract.model_fields.items():
         if name not in OF_SINK_ALONE and getattr(contract, name) != implied.get(
@@ -586,107 +583,6 @@ def _of_one(contract: Contract, at: Place, has_source_cluster: bool) -> Iterator
             needed = BY_CONTRACT[kind].name
             why = f"{kind} needs a {needed} to compare with"
             yield _Disagreement(why, ("require", number), ("require", needed))
-
-
-def question_of(
-    contract: Contract, cluster: Cluster, source_cluster: Cluster | None = None
-) -> Question:
-    """Return the question of a contract for one sink. `source_cluster` is the source's, if it is
-    not the sink's; the group is then one of the source's cluster.
-
-    Raises ContractError naming the line of a missing topic, of a group without committed offsets,
-    or of a sink that is the source itself; ClusterError.
-    """
-    if contract.unique is not None:
-        return _question_of_sink(contract, cluster)
-    of_source = source_cluster or cluster
-    source, sinks = (
-        [
-            _bounds(contract, where, name, (place, "topic" if side.topics is None else "topics"))
-            for name in side.names
-        ]
-        for place, side, where in (
-            ("source", contract.source, of_source),
-            ("sink", contract.of, cluster),
-        )
-    )
-    if source_cluster is not None:
-        _require_apart(contract, (source_cluster, source), (cluster, sinks))
-    origins = fetch_origins(
-        cluster.address,
-        source_cluster.address if source_cluster else None,
-        [topic_bounds.topic for topic_bounds in source],
-        [topic_bounds.topic for topic_bounds in sinks],
-    )
-    offsets = None if contract.group is None else _offsets(contract, of_source, join(source))
-    return Question(
-        source=join(source),
-        sink=sinks[0].topic,
-        also=tuple(topic_bounds.topic for topic_bounds in sinks[1:]),
-        guarantee=contract.guarantee,
-        identity=contract.by,
-        expected=contract.expected,
-        order=contract.order,
-        agreed=contract.terms(offsets),
-        foreign=True,
-        group=contract.group,
-        across=source_cluster is not None,
-        origins=origins,
-        due=offsets,
-    )
-
-
-def _question_of_sink(contract: Contract, cluster: Cluster) -> Question:
-    """Return the question of a contract without a source. Raises ContractError, ClusterError."""
-    place = "sink", "topic" if contract.of.topics is None else "topics"
-    bounds = [_bounds(contract, cluster, name, place) for name in contract.of.names]
-    return Question(
-        source=join(bounds),
-        sink=bounds[0].topic,
-        origins=fetch_origins(
-            cluster.address, None, (), [topic_bounds.topic for topic_bounds in bounds]
-        ),
-        also=tuple(topic_bounds.topic for topic_bounds in bounds[1:]),
-        guarantee=contract.guarantee,
-        identity=contract.by,
-        expected=contract.expected,
-        order=contract.order,
-        agreed=contract.terms(None),
-        foreign=True,
-    )
-
-
-def _require_apart(contract: Contract, *sides: tuple[Cluster, Sequence[Bounds]]) -> None:
-    """Raises ContractError if both addresses lead to one cluster, and a topic is on both sides."""
-    names = [{topic_bounds.topic for topic_bounds in bounds} for _, bounds in sides]
-    if not names[0] & names[1]:
-        return
-    ids = [fetch_origin(where.address, sorted(names[0] & names[1])) for where, _ in sides]
-    if ids[0] == ids[1]:
-        addresses = " and ".join(str(where.address) for where, _ in sides)
-        why = f"source and sink are the same topic, because {addresses} are one cluster"
-        raise _refused(contract, ("sink",), why)
-
-
-def _bounds(contract: Contract, cluster: Cluster, topic: str, place: Place) -> Bounds:
-    try:
-        return cluster.bounds(topic)
-    except TopicError as error:
-        raise _refused(contract, place, str(error)) from error
-
-
-def _offsets(contract: Contract, cluster: Cluster, source: Bounds) -> dict[int, int]:
-    """Return the group's committed offsets of the source, by its consecutive partition numbers."""
-    assert contract.group is not None
-    offsets = committed_offsets(cluster, contract.group, source)
-    if not offsets:
-        why = f"group {contract.group} has committed no offset of {source.topic}"
-        raise _refused(contract, ("group",), why)
-    return offsets
-
-
-def _refused(contract: Contract, place: Place, why: str) -> ContractError:
-    return ContractError(mistake(contract.yaml_fields, place, why))
 
 
 def mistake(fields: Mapping[str, Any], place: Place, why: str) -> Mistake:

@@ -10,7 +10,8 @@ from topicproof.backend.address import Sides
 from topicproof.backend.characters import visible
 from topicproof.backend.commands.show import report_lines
 from topicproof.backend.commands.terminal import plain_text
-from topicproof.backend.contracts.contract import make_contract, question_of, read_fields
+from topicproof.backend.contracts.contract import make_contract, read_fields
+from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.errors import ContractError, UsageError
 from topicproof.backend.evidence.annotations import broken, place
 from topicproof.backend.harness.broker import Broker

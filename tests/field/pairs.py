@@ -16,7 +16,8 @@ from tests.conftest import wait_until
 from topicproof.backend.address import Address, Sides
 from topicproof.backend.commands.show import report_lines
 from topicproof.backend.commands.terminal import plain_text
-from topicproof.backend.contracts.contract import make_contract, question_of
+from topicproof.backend.contracts.contract import make_contract
+from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.client_configs import (
     idempotent_producer_config,

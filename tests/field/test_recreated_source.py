@@ -18,7 +18,8 @@ from tests.conftest import wait_until
 from tests.field.reports import require_sentence
 from tests.runs import run_to_end
 from topicproof.backend.address import Address, Sides
-from topicproof.backend.contracts.contract import make_contract, question_of
+from topicproof.backend.contracts.contract import make_contract
+from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.store import History

@@ -21,7 +21,8 @@ from tests.test_cli import call
 from topicproof.app.shell.pages import PAGES
 from topicproof.backend.address import Address, Sides
 from topicproof.backend.cli import COMMANDS
-from topicproof.backend.contracts.contract import make_contract, question_of
+from topicproof.backend.contracts.contract import make_contract
+from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.judging import capture
 from topicproof.backend.judging.judge import JudgeOptions, judge_topics

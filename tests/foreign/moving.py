@@ -20,7 +20,8 @@ from confluent_kafka import Consumer, Producer
 
 from tests.conftest import wait_until
 from topicproof.backend.address import Address, Sides
-from topicproof.backend.contracts.contract import make_contract, question_of
+from topicproof.backend.contracts.contract import make_contract
+from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,

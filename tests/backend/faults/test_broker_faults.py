@@ -21,7 +21,8 @@ from tests.backend.kafka.topics import look
 from tests.conftest import wait_until
 from tests.runs import Finished, read_all
 from topicproof.backend.address import Address, Sides
-from topicproof.backend.contracts.contract import make_contract, question_of
+from topicproof.backend.contracts.contract import make_contract
+from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.faults.cluster_faults import OWN_TOPICS, leader, own_partition

@@ -10,7 +10,8 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from topicproof.backend.address import Address, Sides
-from topicproof.backend.contracts.contract import question_of, read_contract
+from topicproof.backend.contracts.contract import read_contract
+from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.errors import ContractError
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.judging.selftest import self_test

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from tests.backend.formats import records
 from tests.registry import Door, door
 from topicproof.backend.address import Address, Sides
-from topicproof.backend.contracts.contract import make_contract, question_of
+from topicproof.backend.contracts.contract import make_contract
+from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.contracts.draft import draft
 from topicproof.backend.evidence.copy import copy_evidence
 from topicproof.backend.evidence.folder import EVIDENCE

@@ -21,7 +21,8 @@ from tests.backend.kafka.test_mirror_offsets import OFFSETS
 from tests.backend.kafka.topics import Writer
 from topicproof.backend import cli
 from topicproof.backend.address import Address
-from topicproof.backend.contracts.contract import make_contract, question_of
+from topicproof.backend.contracts.contract import make_contract
+from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.doctor.diagnosis import Health
 from topicproof.backend.doctor.services import rights
 from topicproof.backend.errors import ClusterError, TopicError, TopicproofError, UsageError
