@@ -9,14 +9,18 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions as F
+from pyspark.sql.types import NumericType
 
 from tests.test_cli import call
 from topicproof.backend.contracts.contract import read_fields
+from topicproof.backend.contracts.expression_fields import in_sql
 from topicproof.backend.contracts.lint import lint
+from topicproof.backend.contracts.plan_lock import planned_frame
 from topicproof.backend.history.store import History
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import ROOT, Settings
+from topicproof.validators.json_path import exact_text, parse_path
 
 TOPICS = "source: {topic: a}\nsink: {topic: b}\n"
 
@@ -78,15 +82,48 @@ def test_the_examples_have_no_mistake(spark: SparkSession, path: str) -> None:
     assert lint(read_fields(ROOT / "contracts" / path), lambda: nullcontext(spark)) == ()
 
 
-def test_nothing_to_try_needs_no_spark(tmp_path: Path) -> None:
-    """Story: a contract without expressions and paths. It is linted without a session."""
+PLAIN_PATHS = ("$.id", "$.order.id", "$['order-id']", "$[0]", "$.lines[2147483647].No_7", "$.7")
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        "",
+        "value: value\n",
+        "value: {a: key, count: topic}\n",
+        "expect: one_to_many\ncount: 3\n",
+        *(f'identity: {{json: "{path}"}}\n' for path in PLAIN_PATHS),
+    ],
+)
+def test_nothing_that_spark_could_refuse_needs_no_spark(tmp_path: Path, terms: str) -> None:
+    """Story: a contract without expressions and paths, or with the simplest ones. It is linted
+    without a session."""
 
     def none() -> AbstractContextManager[SparkSession]:
         raise AssertionError
 
     path = tmp_path / "contract.yaml"
-    path.write_text(TOPICS)
+    path.write_text(TOPICS + terms)
     assert lint(read_fields(path), none) == ()
+
+
+def test_spark_refuses_nothing_that_is_not_tried(spark: SparkSession) -> None:
+    """Story: lint takes these for granted. Spark computes each of them."""
+    inputs = planned_frame(spark, ())
+    numbers = ["0", "007", "999999999"]
+    kinds = inputs.select(*map(F.expr, map(in_sql, numbers))).schema
+    assert all(isinstance(column.dataType, NumericType) for column in kinds)
+    texts = [F.expr(in_sql(name)).cast("string") for name in ("key", "value", "topic")]
+    paths = [exact_text(F.col("value"), parse_path(path)) for path in PLAIN_PATHS]
+    assert inputs.select(*texts, *paths).collect() == []
+
+
+def test_a_path_that_spark_may_read_otherwise_is_tried(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: a name with a question mark is a path here, and none to Spark."""
+    path = tmp_path / "contract.yaml"
+    path.write_text(TOPICS + """identity: {json: "$['id?']"}\n""")
+    (mistake,) = lint(read_fields(path), lambda: nullcontext(spark))
+    assert mistake.why.startswith("Spark refuses the path")
 
 
 def test_lint_ends_with_64_and_lists_the_mistakes(
