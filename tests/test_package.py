@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.backend.evidence.test_attestation import made
 from tests.wheel import CORE, fresh_python
 from topicproof.backend.settings import ROOT
 
@@ -114,19 +115,49 @@ def test_a_worker_needs_cryptography_only_for_other_forms_of_keys(
     )
 
 
+SPARK = {"pyspark.sql.connect", "grpc"}
+HISTORY = {"sqlalchemy", "alembic"}
+KAFKA = {"kafka", "confluent_kafka"}
+PAGES = {"streamlit", "plotly", "jinja2", "httpx"}
+ALL = SPARK | HISTORY | KAFKA | PAGES | {"pandas"}
+"""Packages that take 50 ms or more to load, or load others that do."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "absent"),
-    [("--version", "typer"), ("inspect --help", "pyspark.sql.connect")],
+    [
+        (("--version",), ALL | {"typer", "pydantic", "rich", "numpy"}),
+        (("inspect", "--help"), SPARK | HISTORY | PAGES | {"pyspark"}),
+        (("transactions", "--help"), SPARK | HISTORY | PAGES | {"pyspark"}),
+        (("rights", "--help"), ALL | {"pyspark", "pyarrow", "numpy"}),
+        (("keys", "show"), ALL | {"pyspark", "pyarrow", "numpy"}),
+        (("contract", "lint", "contract.yaml"), ALL),
+        (("verify", "evidence", "--hashes-only"), ALL),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_a_command_loads_what_it_needs(arguments: str, absent: str) -> None:
-    """Story: a script asks for the version a hundred times, and an operator looks at a topic.
-    Neither waits for Spark's client, which takes longer to load than their work."""
+def test_a_command_loads_what_it_needs(
+    arguments: tuple[str, ...], absent: set[str], tmp_path: Path
+) -> None:
+    """Story: a script asks for the version a hundred times, an operator looks at a topic, and a
+    build lints its contracts. None waits for packages that take longer to load than its work."""
+    (tmp_path / "contract.yaml").write_text(
+        'source: {topic: a}\nsink: {topic: b}\nidentity: {json: "$.id"}\nvalue: value\n'
+    )
+    made(tmp_path / "evidence")
     code = (
         "import sys\nfrom topicproof.__main__ import main\n"
-        f"sys.argv = ['topicproof', *{arguments.split()!r}]\n"
-        f"try:\n    main()\nfinally:\n    assert {absent!r} not in sys.modules\n"
+        f"sys.argv = ['topicproof', *{arguments!r}]\n"
+        "try:\n    main()\nfinally:\n"
+        f"    print('loaded:', *sorted({absent!r} & sys.modules.keys()))\n"
     )
     result = subprocess.run(
-        [sys.executable, "-P", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "TOPICPROOF_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert result.returncode == 0 and result.stdout, result.stderr
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "loaded:"
