@@ -7,6 +7,7 @@ or not, is caught in `main`.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -136,7 +137,9 @@ def _run(arguments: list[str]) -> int:
             if name.startswith("TOPICPROOF_")
         )
         names = completed[:1] if completed and completed[0] in COMMANDS else COMMANDS
-        code = command_line(names)(args=completed, prog_name="topicproof", standalone_mode=False)
+        command = command_line(names)
+        _collect_garbage()
+        code = command(args=completed, prog_name="topicproof", standalone_mode=False)
     except NoArgsIsHelpError as error:
         error.show()
         return USAGE
@@ -155,6 +158,14 @@ def _run(arguments: list[str]) -> int:
         err.error(error)
         return error.exit_code
     return code or 0
+
+
+def _collect_garbage() -> None:
+    """Switch the search for garbage on, if `topicproof/__main__.py` has switched it off. What is
+    loaded by now is not searched."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def _print_usage(error: ClickException) -> None:

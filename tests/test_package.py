@@ -161,3 +161,23 @@ def test_a_command_loads_what_it_needs(
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "loaded:"
+
+
+def test_a_command_that_works_collects_its_garbage(tmp_path: Path) -> None:
+    """Story: a run goes on for weeks. Nothing is collected while the command is loaded, and
+    afterwards all that it makes."""
+    code = (
+        "import gc, sys\nfrom topicproof.__main__ import main\n"
+        "sys.argv = ['topicproof', 'keys', 'show']\n"
+        "try:\n    main()\nfinally:\n"
+        "    print(gc.isenabled(), gc.get_freeze_count() > 10_000)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "TOPICPROOF_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.splitlines()[-1] == "True True"
