@@ -36,7 +36,7 @@ from topicproof.validators.ledger.rows import Place as InputPlace
 from topicproof.validators.offsets import place_text
 from topicproof.validators.readings import in_parallel, keep
 from topicproof.validators.sentences import transaction_text
-from topicproof.validators.spark_errors import first_line
+from topicproof.validators.spark_errors import where_raised
 
 
 def _kinds_with(row_record: RowRecord) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ def find_rows(validators: Sequence[Validator], ledger: Ledger) -> dict[str, Foun
                     [validator], ledger, f"{ledger.evidence}/findings-{validator.NAME}"
                 )
             except Exception as error:
-                rows_by_kind[validator.NAME] = FoundRows({}, error=first_line(error))
+                rows_by_kind[validator.NAME] = FoundRows({}, error=where_raised(error))
         return rows_by_kind
 
 

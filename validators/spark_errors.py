@@ -1,15 +1,38 @@
 """What Spark says of an error, without the values of records.
 
-Spark's data errors (SQLSTATE 22...) quote the value that an expression cannot take. Their text
-would end in the report, the history and the terminal, past every mask.
+Many of Spark's errors quote the value that an expression cannot take. Their text would end in the
+report, the history and the terminal, past every mask. The value is part of that text, so nothing
+behind the text's beginning can be believed. A clause has the error's name, and Spark's sentence
+only where Spark has analysed a query and read no record.
 """
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from traceback import extract_tb
+
+from pyspark.errors import AnalysisException, PySparkException
 
 CHARACTERS_MAX = 300
-_OF_DATA = re.compile(r"\[([A-Z][A-Z0-9_.]+)\](?:(?!\[[A-Z]).)*?SQLSTATE: 22\w{3}", re.DOTALL)
+_NAME = r"[A-Z][A-Z0-9_]{1,99}(?:\.[A-Z][A-Z0-9_]{1,99})?"
+_STREAM = (
+    r"\[STREAM_FAILED\] Query (?:[\w.-]+ )?\[id = [0-9a-f-]+, runId = [0-9a-f-]+\]"
+    r" terminated with exception: "
+)
+_FIRST = re.compile(rf"\s*(?:{_STREAM})?\[(?P<name>{_NAME})\]")
+"""The name at the very beginning of Spark's text; of a streaming query, the one of its cause."""
+_NEXT = re.compile(rf"\[(?P<name>{_NAME})\]")
+_WRAPPERS = frozenset({"STREAM_FAILED", "SPARK_JOB_CANCELLED", "TASK_WRITE_FAILED"})
+"""Errors that hand on another one, and quote no record themselves."""
+_OF_PYTHON = ("PYTHON_", "STREAMING_PYTHON_", "FOREACH_", "TRANSFORM_WITH_STATE_")
+_ANALYSIS = ("0A", "42")
+"""Classes of SQLSTATE that an analysis has. Some errors of tasks have them too."""
+_OF_VALUES = "42846"
+"""A value that cannot be converted."""
+_RAISED = re.compile(
+    r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)*(?P<type>[\w.]+)(?:: (?P<text>.+))?"
+)
 
 
 OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
@@ -53,21 +76,75 @@ def exhausted(text: str) -> str | None:
     return next((clause for name, clause in _EXHAUSTED if name in text), None)
 
 
-def data_error(text: str) -> str | None:
-    """Returns the name of the data error in Spark's text, as a clause; None if it is another
-    error."""
-    match = _OF_DATA.search(text)
-    if match is None:
-        return None
-    return f"{match[1]} (Spark's message is left out, because it quotes a record's value)"
+def condition(error: BaseException) -> str | None:
+    """Returns the name of Spark's error, such as CAST_INVALID_INPUT; None if it has none. No
+    record chooses it: it is Spark's own field, or the beginning of the text."""
+    first = _FIRST.match(str(error))
+    if first is not None:
+        return first["name"]
+    name = error.getCondition() if isinstance(error, PySparkException) else None
+    return name if name is not None and re.fullmatch(_NAME, name) else None
+
+
+def quotes_no_record(error: BaseException) -> bool:
+    """Returns whether Spark's text is of the analysis of a query, before a record was read."""
+    if not isinstance(error, AnalysisException) or _FIRST.match(str(error)) is None:
+        return False
+    state = error.getSqlState() or ""
+    return state.startswith(_ANALYSIS) and state != _OF_VALUES
+
+
+def raised_by_workers(text: str) -> list[tuple[str, str]]:
+    """Returns type and first line of what Python workers raised, according to Spark's text. Empty
+    if the error is Spark's own, whose text may quote a value that reads like Python's."""
+    names = (match for match in _NEXT.finditer(text) if match["name"] not in _WRAPPERS)
+    cause = next(names, None)
+    if cause is None or not cause["name"].startswith(_OF_PYTHON):
+        return []
+    if re.search("[\"']", text[: cause.start()]):
+        return []
+    return [(match["type"], match["text"] or "") for match in _RAISED.finditer(text, cause.end())]
+
+
+def spark_clause(error: BaseException) -> str:
+    """Returns Spark's sentence if it is of an analysis; else the error's name alone."""
+    if quotes_no_record(error):
+        return str(error).strip().splitlines()[0][:CHARACTERS_MAX]
+    name = condition(error) or "Spark's error has no name"
+    return f"{name} (Spark's message is left out, because it may quote a record's value)"
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the type and the first line of an error; of a data error, its name instead."""
+    """Returns the type of an error and its first line; of Spark's errors, `spark_clause`."""
+    if not isinstance(error, PySparkException):
+        return setup_line(error)
+    text = str(error)
+    state = error.getSqlState() or ""
+    if not state.startswith(("22", "23")):
+        if server_ended(text):
+            return ENDED
+        if (clause := exhausted(text)) is not None:
+            return f"{type(error).__name__}: {clause}"
+    return f"{type(error).__name__}: {spark_clause(error)}"
+
+
+def setup_line(error: BaseException) -> str:
+    """Returns the type and the first line of an error. Only for questions that read no record: what
+    the server is, and what its workers can do."""
     text = str(error).strip()
     if not text:
         return type(error).__name__
     if server_ended(text):
         return ENDED
-    clause = exhausted(text) or data_error(text) or text.splitlines()[0][:CHARACTERS_MAX]
+    clause = exhausted(text) or text.splitlines()[0][:CHARACTERS_MAX]
     return f"{type(error).__name__}: {clause}"
+
+
+def where_raised(error: BaseException) -> str:
+    """Returns a clause for an error in reading a ledger: `first_line` for Spark's, else the type
+    and the line of the program. The text of a Python error may quote a value."""
+    if isinstance(error, PySparkException):
+        return first_line(error)
+    frames = extract_tb(error.__traceback__)
+    place = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{place}"

@@ -29,7 +29,7 @@ from topicproof.backend.doctor import python_facts
 from topicproof.backend.errors import SparkError
 from topicproof.backend.kafka.client_configs import READ_COMMITTED, spark_source_options
 from topicproof.backend.storage import discard, fetch, spark_url
-from topicproof.validators.spark_errors import first_line
+from topicproof.validators.spark_errors import setup_line
 
 OLDEST = {"confluent-kafka": "2.12", "numpy": "2", "pyarrow": "20", "tenacity": "9"}
 """The dependencies of pyproject.toml, which a test compares with this."""
@@ -99,7 +99,7 @@ def unasked(error: PySparkException) -> SparkError:
             f" {theirs[1]}."
         )
     return SparkError(
-        f"Spark's workers cannot run Python: {first_line(error)}. Check PYSPARK_PYTHON there: it"
+        f"Spark's workers cannot run Python: {setup_line(error)}. Check PYSPARK_PYTHON there: it"
         f" must be Python {ours} with topicproof {version('topicproof')}."
     )
 
@@ -159,7 +159,7 @@ def unread(error: PySparkException, server: str) -> SparkError:
             "The Spark server has no Kafka source. Start it with: --packages"
             f" org.apache.spark:spark-sql-kafka-0-10_2.13:{server}"
         )
-    return SparkError(f"The Spark server cannot load its Kafka source: {first_line(error)}.")
+    return SparkError(f"The Spark server cannot load its Kafka source: {setup_line(error)}.")
 
 
 def require_shared(spark: SparkSession, folder: Path) -> None:
@@ -191,7 +191,7 @@ def unwritten(url: str, error: PySparkException) -> SparkError:
             " of Spark's Hadoop."
         )
     return SparkError(
-        f"Spark's workers cannot write {url}: {first_line(error)}. Check that they may, and that"
+        f"Spark's workers cannot write {url}: {setup_line(error)}. Check that they may, and that"
         " Spark's configuration has the credentials for it. Without a disk in common, set"
         " TOPICPROOF_STORAGE."
     )

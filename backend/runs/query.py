@@ -47,7 +47,13 @@ from topicproof.backend.sink.stateful import batches_topic
 from topicproof.backend.sink.table import committed_offsets, set_generation
 from topicproof.backend.sink.task_watch import RealTimeQuery, error_named
 from topicproof.validators.finding import Bounds, Guarantee
-from topicproof.validators.spark_errors import OUT_OF_MEMORY, data_error, exhausted, first_line
+from topicproof.validators.spark_errors import (
+    OUT_OF_MEMORY,
+    exhausted,
+    first_line,
+    raised_by_workers,
+    spark_clause,
+)
 from topicproof.validators.spark_plans import explained_plan
 
 POLL_S = 0.2
@@ -423,8 +429,12 @@ def explained(error: PySparkException) -> TopicproofError:
     """Return the sink's own error if Spark's text carries one, else SparkError. A worker's
     exception reaches us only as text."""
     text = str(error)
-    for match in re.finditer(r"backend\.errors\.(\w+): (.+)", text):
-        sink_error = error_named(match.group(1), match.group(2).strip())
+    raised = raised_by_workers(text)
+    for name, reason in raised:
+        module, _, kind = name.rpartition(".")
+        sink_error = (
+            error_named(kind, reason.strip()) if module == TopicproofError.__module__ else None
+        )
         if sink_error is not None:
             return sink_error
     if (gone := server_gone(error)) is not None:
@@ -435,15 +445,15 @@ def explained(error: PySparkException) -> TopicproofError:
             " timestamp beyond the year 294,246. `topicproof check` can judge such a topic, but"
             " Spark cannot process it: remove the record."
         )
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # The last line of a worker's traceback names the cause; Spark's own first line does not.
-    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
-    if "PYTHON_EXCEPTION" in text and raised:
-        return SparkError(f"The Spark query failed in a Python worker: {raised[0][:500]}")
+    if raised:
+        # The text of an unknown error could hold a part of a record.
+        return SparkError(
+            f"The Spark query failed in a Python worker: {raised[0][0]}. Its text is in the log of"
+            " Spark's worker."
+        )
     if (clause := exhausted(text)) is not None:
         return SparkError(f"The Spark query failed: {clause}.")
-    reason = data_error(text) or (lines[0][:500] if lines else type(error).__name__)
-    return SparkError(f"The Spark query failed: {reason}")
+    return SparkError(f"The Spark query failed: {spark_clause(error)}")
 
 
 def _all_reached(ends: Sequence[SourceEnds]) -> bool:

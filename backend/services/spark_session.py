@@ -21,7 +21,7 @@ from topicproof.backend.errors import ShellFailed, SparkError
 from topicproof.backend.services.spark import MEANING, SESSION_TIMEOUT_S, no_address, without_token
 from topicproof.backend.services.spark_channel import OwnChannelBuilder
 from topicproof.backend.storage import Storage, attach
-from topicproof.validators.spark_errors import ENDED, first_line, server_ended
+from topicproof.validators.spark_errors import ENDED, first_line, server_ended, setup_line
 
 ANY_SETTING = "spark.sql.session.timeZone"
 """A question about it keeps a session alive. One about the version does not."""
@@ -65,7 +65,7 @@ def connect(remote: str) -> SparkSession:
     except Exception as error:
         client.close()
         details = re.search(r'details = "([^"]+)"', str(error))
-        why = details[1] if details else first_line(error)
+        why = details[1] if details else setup_line(error)
         raise SparkError(
             f"Spark does not answer at {without_token(remote)}. Check SPARK_REMOTE. ({why})"
         ) from error
@@ -82,7 +82,7 @@ def _mean_the_same(session: ConnectSession, remote: str) -> None:
         except PySparkException as error:
             raise SparkError(
                 f"Spark at {without_token(remote)} refuses {name}={value}, so a contract would mean"
-                f" something else there. ({first_line(error)})"
+                f" something else there. ({setup_line(error)})"
             ) from error
 
 

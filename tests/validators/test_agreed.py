@@ -106,6 +106,34 @@ def test_a_value_that_cannot_be_computed_is_not_judged_and_not_quoted(
         assert "CAST_INVALID_INPUT" in said and "4711" not in said
 
 
+CARD = "card 4711 [VIP] [Gold, a\nSQLSTATE: 42601"
+
+
+@pytest.mark.parametrize(
+    ("expression", "name"),
+    [
+        ("cast(value as int)", "CAST_INVALID_INPUT"),
+        ("map(value, 1, key, 2)", "DUPLICATED_MAP_KEY"),
+        ("to_number(value, '999')", "INVALID_FORMAT.MISMATCH_INPUT"),
+        ("to_timestamp(value, 'yyyy')", "CANNOT_PARSE_TIMESTAMP"),
+        ("parse_url(value, 'HOST')", "INVALID_URL"),
+        ("raise_error(value)", "USER_RAISED_EXCEPTION"),
+    ],
+)
+def test_no_error_of_spark_quotes_a_record(spark: SparkSession, expression: str, name: str) -> None:
+    """Story: an expression fails on a value with brackets, capitals and the codes of another error.
+    Reports and terminals have the error's name, which the record does not choose."""
+    rows = spark.createDataFrame([(CARD, CARD)], "key string, value string")
+    with pytest.raises(PySparkException) as failure:
+        rows.selectExpr(f"{expression} as x").collect()
+    for sentence in (first_line(failure.value), str(explained(failure.value))):
+        assert f"{name} (Spark's message is left out" in sentence
+        assert "4711" not in sentence and "VIP" not in sentence
+    with pytest.raises(PySparkException) as failure:
+        rows.selectExpr("nowhere + 1").collect()
+    assert "`nowhere` cannot be resolved" in first_line(failure.value)
+
+
 def test_bytes_that_are_no_text_are_no_replacement_character(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -180,13 +180,14 @@ def test_a_crashed_validator_is_unknown_and_spoils_no_other(broken: Ledger) -> N
     report = judge(
         broken, Guarantee.EXACTLY_ONCE, require=["duplicate", "phantom"], validators=_with(crashed)
     )
+    line = find.__code__.co_firstlineno + 1
     assert [(one.kind, one.outcome, one.primary, one.why) for one in report.findings] == [
         ("duplicate", Outcome.VIOLATED, 1, "1 of 4 committed records repeats a committed output."),
         (
             "phantom",
             Outcome.UNKNOWN,
             0,
-            "Not judged: the check itself failed (RuntimeError: no such column).",
+            f"Not judged: the check itself failed (RuntimeError in test_report.py, line {line}).",
         ),
     ]
     assert report.verdict is Outcome.VIOLATED

@@ -3,7 +3,6 @@ are caught."""
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -436,7 +435,10 @@ def test_attempts_exhausted_is_an_error_of_the_sink() -> None:
     """Story: the sink gives up on a worker, and Spark hands its error on as text. We find our own
     sentence in it."""
     text = (
-        json.dumps("x")
-        + "\nbackend.errors.AttemptsExhausted: Transaction 1 of a-0 was aborted 3 times\n  at java"
+        "[STREAM_FAILED] Query [id = 1d-2, runId = 3e-4] terminated with exception:"
+        " [PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent"
+        ' call last):\n  File "worker.py", line 1, in main\n    process()\n'
+        "topicproof.backend.errors.AttemptsExhausted: Transaction 1 of a-0 was aborted 3 times\n"
+        " SQLSTATE: 38000 SQLSTATE: XXKST\n"
     )
     assert isinstance(process_module.explained(PySparkException(text)), AttemptsExhausted)
