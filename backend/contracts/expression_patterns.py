@@ -6,6 +6,10 @@ repetition, so `(\\w|-)+` ends Spark on a text of 20,000 characters. Repetitions
 characters are tried in all combinations: `.*a.*b` takes quadratic time, `(a+)+` exponential. So a
 pattern is parsed here, and `Cost` bounds its steps from above. Repetitions of one character, and
 possessive ones of groups (`(...)*+`), run in a loop without stack.
+
+Where this parser and Java's read a pattern differently, something is hidden from the bound. So
+escapes, groups and flags are a short list, and everything else is refused. `\\Q` is not on it:
+Java looks for it before it parses anything.
 """
 
 from __future__ import annotations
@@ -25,13 +29,18 @@ LOOKBEHIND_MAX = 100
 """Maximum characters that a lookbehind takes. Java tries each length up to it."""
 BOUNDARY_FACTOR = 16
 """Steps per character that `\\b` looks back over: Java asks for its Unicode category."""
-_UNKNOWN_ESCAPES = frozenset("CFgiIjJKlLmMoOqTUyY")
+_IN_CLASS = r"[ !-/:-@\[-`{-~]|[dDwWsShHvVtnrfae]|[pP](?:[A-Za-z]|\{[A-Za-z0-9_=]+\})"
+_CODE = r"x[0-9a-fA-F]{2}|x\{[0-9a-fA-F]{1,6}\}|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}"
+_ESCAPE_IN_CLASS = re.compile(rf"\\(?:{_IN_CLASS}|{_CODE})")
+_ESCAPE = re.compile(rf"\\(?:{_IN_CLASS}|{_CODE}|b(?!\{{)|[BAGZzR])")
+"""The escapes that this parser and Java are sure to read alike."""
 _QUANTIFIER = re.compile(
     r"(?:[*+?]|\{(?P<least>[0-9]+)(?P<comma>,(?P<most>[0-9]+)?)?\})(?P<kind>[?+]?)"
 )
-_GROUP = re.compile(
-    r"\(\?(?:[:=!>]|<[=!]|<[A-Za-z][A-Za-z0-9]*>|(?P<local>[imsu-]*):|(?P<flags>[imsu-]+)\))"
-)
+_FLAGS_WITHIN = re.compile(r"\(\?[a-zA-Z-]+[:)]")
+_GROUP = re.compile(r"\(\?(?:[:=!>]|<[=!]|<[A-Za-z][A-Za-z0-9]*>)")
+_FLAGS = re.compile(r"\(\?(?P<flags>[ims]+)\)")
+"""At the very beginning of a pattern alone."""
 _OTHER = 128
 """Stands for all characters beyond ASCII in a set."""
 _ALL = frozenset(range(_OTHER + 1))
@@ -94,7 +103,6 @@ class _Group:
 
     opening: str = ""
     branches: list[list[_PatternPart]] = field(default_factory=lambda: [[]])
-    ignores_case: bool = False
 
 
 def pattern_cost(pattern: str) -> Cost:
@@ -124,11 +132,14 @@ class _PatternParser:
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
         self.groups = [_Group()]
-        self.has_lines = False
+        flags = _FLAGS.match(pattern)
+        self.start = 0 if flags is None else flags.end()
+        self.has_lines = flags is not None and "m" in flags["flags"]
         """Whether ^ and $ match at each line."""
+        self.ignores_case = flags is not None and "i" in flags["flags"]
 
     def cost(self) -> Cost:
-        pattern, at = self.pattern, 0
+        pattern, at = self.pattern, self.start
         while at < len(pattern):
             sign = pattern[at]
             if sign == "(":
@@ -146,14 +157,6 @@ class _PatternParser:
                 if sign == "{" and following is None:
                     raise self._invalid("a { is not followed by a number")
                 raise self._invalid(f"nothing precedes {sign}")
-            elif pattern.startswith(r"\Q", at):
-                end = pattern.find(r"\E", at)
-                text = pattern[at + 2 : end if end >= 0 else None]
-                at = len(pattern) if end < 0 else end + 2
-                for character in text[:-1]:
-                    self._add(self._character(character))
-                if text:
-                    at = self._quantified(at, self._character(text[-1]))
             else:
                 part, at = self._atom(at)
                 at = self._quantified(at, part)
@@ -180,16 +183,14 @@ class _PatternParser:
     def _open(self, at: int) -> int:
         pattern = self.pattern
         opening = _GROUP.match(pattern, at)
+        if opening is None and _FLAGS_WITHIN.match(pattern, at):
+            raise ValueError(
+                f"the regular expression {pattern!r} changes flags, which is not allowed. Write"
+                " (?i), (?m) or (?s), or several as in (?is), at its very beginning alone"
+            )
         if opening is None and pattern[at + 1 : at + 2] == "?":
             raise self._invalid("a group begins with (? and an unknown character")
-        ignores = self.groups[-1].ignores_case
-        flags = "" if opening is None else (opening["local"] or opening["flags"] or "")
-        self.has_lines |= "m" in flags.partition("-")[0]
-        ignores = "i" in flags.partition("-")[0] or (ignores and "i" not in flags.partition("-")[2])
-        if opening is not None and opening["flags"] is not None:
-            self.groups[-1].ignores_case = ignores
-            return opening.end()
-        self.groups.append(_Group("(" if opening is None else opening[0], ignores_case=ignores))
+        self.groups.append(_Group("(" if opening is None else opening[0]))
         return at + 1 if opening is None else opening.end()
 
     def _closed(self, group: _Group) -> _PatternPart:
@@ -341,7 +342,7 @@ class _PatternParser:
         return self._of({min(ord(sign), _OTHER)})
 
     def _of(self, signs: set[int] | frozenset[int]) -> _PatternPart:
-        if self.groups[-1].ignores_case:
+        if self.ignores_case:
             both = {ord(x) for s in signs if s < _OTHER for x in chr(s).swapcase()}
             signs = frozenset(signs) | both | {_OTHER}
         return _PatternPart(
@@ -369,22 +370,22 @@ class _PatternParser:
 
     def _escape(self, at: int) -> tuple[_PatternPart, int]:
         sign = self.pattern[at + 1 : at + 2]
-        end = self._escape_end(at)
         if sign == "X" or self.pattern.startswith(r"\b{", at):
             raise ValueError(
                 f"the regular expression {self.pattern!r} looks for characters of several parts"
                 r" (\X or \b{g}), which can take quadratic time. Name the characters in a class"
             )
-        if sign in ("b", "B"):
-            # Java looks back over combining marks, to the start of the text if all are.
-            return _PatternPart(work=Cost(1, BOUNDARY_FACTOR), is_empty=True), end
-        if sign in _ANCHORS:
-            return _PatternPart(is_empty=True, is_start=sign in "AG", is_end=sign in "Zz"), end
         if (sign.isdigit() and sign != "0") or sign == "k":
             raise ValueError(
                 f"the regular expression {self.pattern!r} refers back to a group, which can take"
                 " exponential time. Compare the groups with regexp_extract instead"
             )
+        end = self._escape_end(at, _ESCAPE)
+        if sign in ("b", "B"):
+            # Java looks back over combining marks, to the start of the text if all are.
+            return _PatternPart(work=Cost(1, BOUNDARY_FACTOR), is_empty=True), end
+        if sign in _ANCHORS:
+            return _PatternPart(is_empty=True, is_start=sign in "AG", is_end=sign in "Zz"), end
         if sign == "R":
             return _PatternPart(choices=Cost(0, 2), is_empty=False, minimum=1, maximum=2), end
         signs = self._escape_signs(at)
@@ -395,34 +396,24 @@ class _PatternParser:
         if sign.lower() in _CLASSES:
             signs = _CLASSES[sign.lower()]
             return signs if sign.islower() else (_ALL - signs) | {_OTHER}
-        if sign in "pPN0xuc":
+        if sign in "pPxu":
             return _ALL
         return frozenset({_SIGNS.get(sign, min(ord(sign), _OTHER))})
 
-    def _escape_end(self, at: int) -> int:
-        sign = self.pattern[at + 1 : at + 2]
-        if not sign:
+    def _escape_end(self, at: int, allowed: re.Pattern[str] = _ESCAPE_IN_CLASS) -> int:
+        """Return the position after an escape. Raises ValueError if it is not on the list."""
+        escape = allowed.match(self.pattern, at)
+        if escape is not None:
+            return escape.end()
+        if at + 1 == len(self.pattern):
             raise self._invalid("it ends with a backslash")
-        if sign in _UNKNOWN_ESCAPES:
-            raise self._invalid(f"there is no \\{sign}")
-        following = self.pattern[at + 2 : at + 3]
-        if following in ("{", "<") and sign in "pPxNbk":
-            end = self.pattern.find("}" if following == "{" else ">", at)
-            if end < 0:
-                raise self._invalid(f"\\{sign}{following} does not end")
-            return end + 1
-        if sign in "xu":
-            digits = "[0-9a-fA-F]" * (2 if sign == "x" else 4)
-            hexadecimal = re.compile(digits).match(self.pattern, at + 2)
-            if hexadecimal is None:
-                raise self._invalid(f"\\{sign} is not followed by its digits")
-            return hexadecimal.end()
-        if sign == "0":
-            octal = re.compile("[0-3]?[0-7]{1,2}").match(self.pattern, at + 2)
-            if octal is None:
-                raise self._invalid("\\0 is not followed by its digits")
-            return octal.end()
-        return at + (3 if sign in "cpP" else 2)
+        sign = self.pattern[at + 1 : at + 2]
+        inside = " in a class" if allowed is _ESCAPE_IN_CLASS else ""
+        raise ValueError(
+            f"the regular expression {self.pattern!r} has the escape \\{sign}, which is not"
+            f" allowed{inside}. Write the character itself, with a"
+            r" backslash before a sign such as . or [, or its code as in \x41 or \x{1F600}"
+        )
 
     def _class_signs(self, at: int, end: int) -> frozenset[int]:
         """Return at least the characters of a class. Intersections and classes within are taken as
@@ -430,7 +421,7 @@ class _PatternParser:
         inner = self.pattern[at + 1 : end - 1]
         is_negated = inner.startswith("^")
         start = at + 1 + is_negated
-        if "[" in inner or "&&" in inner or r"\Q" in inner:
+        if "[" in inner or "&&" in inner:
             return _ALL
         signs: set[int] = set()
         is_exact = True
@@ -439,7 +430,7 @@ class _PatternParser:
             if sign == "\\":
                 after = self._escape_end(start)
                 part = self._escape_signs(start)
-                is_exact &= self.pattern[start + 1] not in "pPN0xuc"
+                is_exact &= self.pattern[start + 1] not in "pPxu"
             else:
                 part, after = frozenset({min(ord(sign), _OTHER)}), start + 1
             if self.pattern[after] == "-" and after + 1 < end - 1 and len(part) == 1:
@@ -464,9 +455,6 @@ class _PatternParser:
                 depth += 1
                 at += 2 if self.pattern[at + 1 : at + 2] == "^" else 1
                 at += self.pattern[at : at + 1] == "]"
-            elif self.pattern.startswith(r"\Q", at):
-                end = self.pattern.find(r"\E", at)
-                at = len(self.pattern) if end < 0 else end + 2
             elif self.pattern[at] == "\\":
                 at = self._escape_end(at)
             else:

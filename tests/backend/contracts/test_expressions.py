@@ -6,10 +6,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from topicproof.backend.contracts import expressions
 from topicproof.backend.contracts.expression_functions import FUNCTIONS
+from topicproof.backend.contracts.expression_patterns import pattern_cost
 from topicproof.backend.contracts.expressions import (
     check_expression,
     measured_size,
@@ -229,6 +230,11 @@ SLOW = (
     *(rf"value rlike r'{pattern}'" for pattern in (r"\bfoo\b", r"a\B", r"(?:a|\b)c", r"(?=\b)a")),
     *(rf"value rlike r'{pattern}'" for pattern in (r"^\Xa", r"^\b{g}a", r"^(?:a\b){2,}+b")),
     *(rf"value rlike r'{pattern}'" for pattern in ("(?<=a{1,450}c)x", r"(?<=\bfoo)x")),
+    *(rf"value rlike r'{pattern}'" for pattern in (r"\c\QX[\E|a*a*a*b]", r"\c\QX[\E|(a|b)*c]")),
+    *(rf"value rlike r'{pattern}'" for pattern in (r"\Q(a+)+\E", r"[\c\QX]a*b\E]", r"a\E")),
+    *(rf"value rlike r'{pattern}'" for pattern in (r"\ca", r"\0101", r"\N{SPACE}", r"[\ca]")),
+    *(rf"value rlike r'{pattern}'" for pattern in ("(?iu:\u017f)", "a(?i)b", "(?u)a", "(?-i:a)")),
+    *(rf"value rlike r'{pattern}'" for pattern in (r"\ud83d\ude00*", r"\x{", r"\p{a\Q}", r"\y")),
     *(rf"value rlike r'{pattern}'" for pattern in ("(?<=(?:a{9}){1,50})x", "(?<!a|b{101})x")),
     *("parse_url(value, 'QUERY', '((a|a)*)c')", r"parse_url(value, 'QUERY', '(a)\\1')"),
     *(f"parse_url(value, 'QUERY', '{name}')" for name in ("a.b", "a{9}", "", "a" * 101)),
@@ -318,6 +324,40 @@ SEARCHES = (
 def test_searches_of_limited_size_pass(text: str) -> None:
     """Story: a contract looks for a literal, or for part of another field. None is refused."""
     assert check_expression(text) == text
+
+
+@given(
+    st.lists(st.sampled_from((*r"\QEcxuNpbRk0[]^&(){}|?:*+aZ1i", "\\\\")), max_size=14).map("".join)
+)
+@example(r"\c\QX[\E|a*b]")
+@settings(max_examples=1_000, deadline=None)
+def test_java_sees_no_quotation_that_the_parser_does_not_see(pattern: str) -> None:
+    r"""Story: Java replaces `\Q...\E` before it parses a pattern. It takes characters as pairs
+    behind each backslash, and as nothing else. No pattern that passes has a pair that is not on the
+    list of escapes, whatever stands around it."""
+    try:
+        pattern_cost(pattern)
+    except ValueError:
+        return
+    pairs = re.findall(r"\\(.)", pattern, re.DOTALL)
+    letters = {second for second in pairs if second.isalnum()}
+    assert letters <= set("dDwWsShHvVtnrfaepPxubBAGZzR"), pattern
+    assert "(?i" not in pattern[1:], pattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "says"),
+    [
+        (r"\c\QX[\E|a*b]", r"has the escape \\c, which is not allowed"),
+        (r"\Qa.b\E", r"has the escape \\Q, which is not allowed. Write the character itself"),
+        (r"[\b]", r"has the escape \\b, which is not allowed in a class"),
+        ("a(?i)b", r"changes flags, which is not allowed. Write \(\?i\)"),
+    ],
+)
+def test_the_refusal_of_an_escape_says_what_to_write(pattern: str, says: str) -> None:
+    """Story: a pattern has what Java and the parser might read differently."""
+    with pytest.raises(ValueError, match=says):
+        pattern_cost(pattern)
 
 
 def test_the_refusal_of_a_boundary_says_what_to_write() -> None:
