@@ -25,6 +25,8 @@ _REFUSED = (
 _MARK = "\ufdd0"
 """A noncharacter, which Unicode reserves for use inside a program. It marks a text that was a
 number."""
+_MARKED = rf"{_MARK}|(?<!\\)(?:\\\\)*+\\u[fF][dD][dD]0"
+"""Matches a document that has the mark itself, also as an escape of JSON in either case."""
 _INEXACT = r"[0-9][.eE]|-0|[0-9]{18}"
 """Matches a document if one of its numbers might not come out as it was written."""
 _NUMBER = (
@@ -98,7 +100,7 @@ def exact_text(column: Column, path: tuple[str | int, ...]) -> Column:
     - No JSON: null. That includes text after the document, bytes that are not UTF-8, `'single
       quotes'`, `NaN`, `01`, comments, raw control characters, half a surrogate pair, nesting beyond
       1,000 levels, and more than 16 MB.
-    - The noncharacter U+FDD0 anywhere in the document: null.
+    - The noncharacter U+FDD0 anywhere in the document, also as an escape of JSON: null.
     - The same name twice in any object: null, because readers disagree about which one counts.
 
     Names are case-sensitive. A number and a text of the same characters give the same.
@@ -126,6 +128,7 @@ def why_absent(column: Column, path: tuple[str | int, ...]) -> Column:
             whole.isNotNull() & alone.isNotNull(),
             f"its document holds nothing, or null, at {spell_path(path)}",
         )
+        .when(text.rlike(_MARKED), "its document holds the character U+FDD0, which no identity has")
         .when(text.rlike(_TOO_DEEP), "its document is nested more than 1,000 levels deep")
         .when(
             F.size(again) > 0,
@@ -141,7 +144,7 @@ def _documents(column: Column) -> tuple[Column, Column]:
     """Returns the document in a text column inside an object at `d`, and inside an array; one of
     them is null if the text is not one JSON document."""
     # Spark reads bytes that are not UTF-8 as U+FFFD, so that different texts would be the same.
-    readable = F.is_valid_utf8(column) & ~F.contains(column, F.lit(_MARK))
+    readable = F.is_valid_utf8(column) & ~column.rlike(_MARKED)
     text = F.when(readable, column)
     marked = F.regexp_replace(text, F.lit(_NUMBER), F.lit(f'$1"{_MARK}$2"'))
     document = F.when(text.rlike(_INEXACT), marked).otherwise(text)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from pyspark.sql import SparkSession, functions as F
 
-from topicproof.validators.json_path import exact_text, parse_path, spell_path, why_absent
+from topicproof.validators.json_path import _MARKED, exact_text, parse_path, spell_path, why_absent
 from topicproof.validators.lineage.identity import Match
 
 DIGITS = "123456789012345678901234567890"
@@ -139,6 +142,13 @@ CASES = [
     ('{"id":1}:2', "$.id", None),
     ('{"id":"x\ufdd012"}', "$.id", None),
     ('{"id":1,"x":"\ufdd0"}', "$.id", None),
+    *(
+        (f'{{"id":"{mark}123"}}', "$.id", None)
+        for mark in (r"\ufdd0", r"\uFDd0", r"a\ufdd0", r"\\\uFDD0")
+    ),
+    (r'{"id":"\"\ufdd0123\""}', "$.id", None),
+    (r'{"id":1,"\ufdd0":"x"}', "$.id", None),
+    (r'{"id":"\\ufdd0123"}', "$.id", r"\ufdd0123"),
     # A name twice.
     ('{"id":1,"id":2}', "$.id", None),
     ('{"id":1,"x":{"a":1,"a":1}}', "$.id", None),
@@ -169,6 +179,22 @@ def test_the_text_at_a_path_is_what_was_written(spark: SparkSession) -> None:
     found = {row.n: row.found for row in documents.select("n", wanted.alias("found")).collect()}
     for number, (text, path, expected) in enumerate(CASES):
         assert found[number] == expected, (text, path)
+
+
+@given(
+    st.lists(st.sampled_from(("\\", "u", "fdd0", "FDD0", "fDd0", "\ufdd0", "1", "n")), max_size=9)
+)
+@example(["\\", "u", "FDD0", "1"])
+@example(["\\", "\\", "u", "fdd0"])
+def test_the_mark_is_seen_in_every_spelling(pieces: list[str]) -> None:
+    """Story: JSON can spell a character as an escape. A document that holds the private mark in any
+    spelling is refused, and no other is."""
+    document = f'"{"".join(pieces)}"'
+    try:
+        text = json.loads(document)
+    except ValueError:
+        return
+    assert (re.search(_MARKED, document) is not None) == ("\ufdd0" in text)
 
 
 def test_bytes_that_are_not_utf8_are_no_json(spark: SparkSession) -> None:
@@ -224,6 +250,7 @@ def test_ids_that_differ_beyond_a_double_are_two(
             b'{"x": ' + b"[" * 1_500 + b"]" * 1_500 + b', "id": 1}',
             "its document is nested more than 1,000 levels deep",
         ),
+        (rb'{"id": "\uFdd01"}', "its document holds the character U+FDD0, which no identity has"),
         (b'{"id": 1', "its value is no valid JSON document, or an object in it holds a name twice"),
         (
             b'{"id": 1, "x": {"a": 1, "a": 2}}',
