@@ -22,13 +22,13 @@ from topicproof.backend.kafka.coordination.lag import GroupLag
 from topicproof.backend.kafka.coordination.reasons import DECLARED, FENCED, OPERATOR, TIMEOUT
 from topicproof.backend.kafka.log.fates import FATES
 from topicproof.backend.kafka.log.over_partitions import SPLIT
-from topicproof.backend.shell_words import command_line
 from topicproof.validators.coordinator import PREPARED, OpenTransaction
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Bounds, Check, Fate, Finding, Outcome, Witness
 from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.report import Report
 from topicproof.validators.sentences import brief, in_words
+from topicproof.validators.shell_words import command_line
 
 
 @dataclass(frozen=True)

@@ -17,38 +17,20 @@ import unicodedata
 from collections.abc import Iterable
 
 from topicproof.backend.errors import UsageError
+from topicproof.validators.characters import UNSEEN, spelled, visible as visible
 
-_UNSEEN = (
-    # C0, DEL and C1: a terminal obeys them.
-    "\x00-\x1f\x7f-\x9f"
-    # Unicode's category Cf: they reorder text, join or split words, or tag it, and have no width.
-    "\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
-    "\ufeff\ufff0-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3"
-    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
-    # Letters and marks without a shape (Unicode: Default_Ignorable_Code_Point).
-    "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0"
-    # Line and paragraph separators, and halves of surrogate pairs.
-    "\u2028\u2029\ud800-\udfff"
-)
 # GitHub's runner strips every blank of Unicode before it looks for `::` (ActionCommand.cs).
 _COMMAND = re.compile(r"^(\s*)::", re.MULTILINE)
 _OLDER_COMMAND = re.compile(r"#(?=#\w*\[)")
-_IN_A_LINE = re.compile(f"[{_UNSEEN}]")
-_IN_LINES = re.compile(f"(?![\n\t])[{_UNSEEN}]")
-_IN_JSON = re.compile(f"(?!\n)[{_UNSEEN}]")
+_IN_LINES = re.compile(f"(?![\n\t])[{UNSEEN}]")
+_IN_JSON = re.compile(f"(?!\n)[{UNSEEN}]")
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f]")
 _NO_LAYOUT = re.compile("(?!\t|\n|\r\n)[\x00-\x1f\x7f-\x9f]")
 
 
-def visible(text: str) -> str:
-    """Spell out every character that has no shape or that moves others: for a name or one line.
-    Line breaks and tabs too, so no name makes a line of its own."""
-    return _IN_A_LINE.sub(_spelled, text)
-
-
 def visible_lines(text: str) -> str:
     """Spell out the same characters but line breaks and tabs: for a text of several lines."""
-    return _IN_LINES.sub(_spelled, text)
+    return _IN_LINES.sub(spelled, text)
 
 
 def visible_json(text: str) -> str:
@@ -61,10 +43,6 @@ def without_commands(text: str) -> str:
     """Spell out what a runner of CI takes for a command: `##[error]`, `##vso[...]` and the like
     anywhere in a line, and `::` at its beginning, behind blanks of any kind."""
     return _COMMAND.sub(r"\g<1>\\x3a:", _OLDER_COMMAND.sub(r"\\x23", text))
-
-
-def _spelled(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape").decode()
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -26,8 +26,8 @@ from topicproof.backend.properties.properties_file import Properties, read_prope
 from topicproof.backend.properties.registry_properties import RegistryFacts, take_registry
 from topicproof.backend.properties.spelling import for_librdkafka, tls_context
 from topicproof.backend.properties.spring import in_kafkas_words
-from topicproof.backend.shell_words import shell_word
 from topicproof.backend.yaml_fields import why_refused
+from topicproof.validators.shell_words import shell_word
 
 
 def _user_folder(variable: str, otherwise: str) -> Path:

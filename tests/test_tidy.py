@@ -329,6 +329,48 @@ def test_spark_reads_no_file_without_a_schema() -> None:
     assert wrong == set()
 
 
+QUOTING = {"shell_word", "shell_words", "command_line"}
+HARMLESS = {
+    *("offset", "replicas", "port + 1", "DASHBOARD_PORT + 1"),
+    *("' --real-time' if real_time else ''", "''.join(options_text)"),
+    *("config", "group_word"),  # quoted above
+}
+"""Numbers, options of ours, and what the lines above have quoted."""
+
+
+def unquoted_in_commands(text: ast.JoinedStr) -> Iterator[str]:
+    """The values in a text's commands to copy that no function has quoted."""
+    before = ""
+    for part in text.values:
+        if isinstance(part, ast.Constant):
+            before += str(part.value)
+            continue
+        assert isinstance(part, ast.FormattedValue)
+        command = re.split(r"`|[.:,;)] |^(?=--)", before)[-1]
+        is_command = re.search(r"topicproof [a-z]|[a-z]\.sh |^ --[a-z-]+[ =]", command)
+        call = part.value.func if isinstance(part.value, ast.Call) else None
+        name = ast.unparse(part.value)
+        if is_command and not (isinstance(call, ast.Name) and call.id in QUOTING):
+            yield from () if name in HARMLESS or part.format_spec is not None else (name,)
+        before += "x"
+
+
+def test_values_in_commands_to_copy_are_quoted() -> None:
+    """Story: somebody writes a sentence with a command to copy. A group, a file or a run in it is
+    named by others, so it goes through `shell_word`, or is a number that is named here."""
+    example = "f'Next: kafka-topics.sh --topic {topic} --at {offset}, or topicproof show {run}'"
+    (text,) = (node for node in ast.walk(ast.parse(example)) if isinstance(node, ast.JoinedStr))
+    assert [*unquoted_in_commands(text)] == ["topic", "run"]
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
+        for path in SOURCES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.JoinedStr)
+        for name in unquoted_in_commands(node)
+    ]
+    assert wrong == []
+
+
 def test_readers_of_kafka_that_pages_call_have_a_budget() -> None:
     """Story: somebody adds a reader of groups. What strangers put into a cluster has no end, so a
     reader that a page calls is handed a `LookBudget`, or is one of these, which have a limit."""

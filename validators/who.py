@@ -16,6 +16,7 @@ from topicproof.validators.finding import Bounds, Finding, Outcome
 from topicproof.validators.kinds.gap import OF_NEAREST, WITHOUT_TRACE
 from topicproof.validators.report import Report
 from topicproof.validators.sentences import counted, transaction_text
+from topicproof.validators.shell_words import command_line
 
 WRITERS_MAX = 3
 """Writers named of each kind."""
@@ -140,4 +141,5 @@ def _unknown(report: Report, finding: Finding) -> str:
 
 
 def _inspect(bounds: Bounds) -> str:
-    return f"`topicproof inspect {bounds.topic if len(bounds.topics) == 1 else 'TOPIC'}`"
+    topic = bounds.topic if len(bounds.topics) == 1 else "TOPIC"
+    return f"`{command_line('topicproof inspect', topic)}`"

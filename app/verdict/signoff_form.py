@@ -41,6 +41,7 @@ from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import Action, Identity
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
+from topicproof.validators.shell_words import shell_word
 
 PAYLOAD_WORDS = {
     Payloads.ALL: "as they were read",
@@ -90,7 +91,7 @@ def evidence(settings: Settings, run: Run) -> None:
         if size > DOWNLOAD_BYTES_MAX:
             st.caption(
                 f"It has {size / 1_000_000:,.0f} MB, more than a page hands over."
-                f" `topicproof evidence {run.id} --out FOLDER` copies it."
+                f" `topicproof evidence {shell_word(run.id)} --out FOLDER` copies it."
             )
             return
         masked = hides_parts(settings, run)

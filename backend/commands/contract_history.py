@@ -10,6 +10,7 @@ from topicproof.backend.commands.terminal import emit, out
 from topicproof.backend.contracts.contract import read_contract
 from topicproof.backend.history.kept_contracts import KeptContract, contracts, find, keep
 from topicproof.backend.history.store import History
+from topicproof.validators.shell_words import shell_word
 
 
 def keep_file(file: Path, name: str | None, json_: str | None) -> None:
@@ -20,7 +21,7 @@ def keep_file(file: Path, name: str | None, json_: str | None) -> None:
     if json_ is None:
         out.line(
             f"Kept as {kept_contract.label}. Check by it: topicproof check --contract"
-            f" {kept_contract.name}"
+            f" {shell_word(kept_contract.name)}"
         )
 
 

@@ -17,6 +17,7 @@ from topicproof.backend.kafka.browse.records import as_text
 from topicproof.backend.runs.sides import SideSettings, settings_of_sides
 from topicproof.backend.services.keeper import require_topics, services
 from topicproof.backend.settings import Settings
+from topicproof.validators.shell_words import shell_word
 
 PREVIEWED_CHARACTERS = 80
 PAIRS_SHOWN = 20
@@ -80,7 +81,7 @@ def show_preview(
         if sink_contract.unique is not None:
             raise UsageError(
                 "A preview matches two topics, and this contract is about one. Check it: topicproof"
-                f" check --contract {file}."
+                f" check --contract {shell_word(str(file))}."
             )
         if len(sink_contract.source.names) > 1 or len(sink_contract.of.names) > 1:
             raise UsageError("A preview is of one source and one sink, not of several topics.")

@@ -16,6 +16,7 @@ from topicproof.backend.history.run_state import progress_fields
 from topicproof.backend.trust.acting import DETACHED
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report, exit_code as exit_code_of
+from topicproof.validators.shell_words import shell_word
 
 if TYPE_CHECKING:
     from topicproof.backend.history.store import History, Run
@@ -64,7 +65,7 @@ def conclude_check(
 
 
 def _print_closer(run_id: str) -> None:
-    out.line(f"Look closer: topicproof show {run_id}")
+    out.line(f"Look closer: topicproof show {shell_word(run_id)}")
 
 
 def print_stages(run: Run) -> None:

@@ -73,6 +73,7 @@ from topicproof.backend.trust.identity import Action
 from topicproof.backend.waiting import ask_until
 from topicproof.backend.yaml_fields import PLAN_FIELDS, read_yaml
 from topicproof.validators.report import Report
+from topicproof.validators.shell_words import shell_word
 
 STOP_WAIT_S = 60.0
 """Seconds that a run may stay in one state after a stop request, unless it is being judged."""
@@ -229,7 +230,7 @@ def stop(
         if run_.state is not State.JUDGING:
             raise TopicproofError(
                 f"Run {run_id} has been asked to stop but is still {run_.state}. Look again:"
-                f" topicproof show {run_id}"
+                f" topicproof show {shell_word(run_id)}"
             )
         say(f"{run_id} has stopped and is still being judged.")
     emit(json_, run_json(run_))
@@ -408,7 +409,7 @@ def clean(
             by = "has a sign-off that nobody vouches for"
         raise UsageError(
             f"Run {run_id} {by}. This would delete its evidence: copy it first (topicproof evidence"
-            f" {run_id} --out DIR), then repeat with --signed-too."
+            f" {shell_word(run_id)} --out DIR), then repeat with --signed-too."
         )
     allow(history, Action.CLEAN, run_id)
     settings = where_it_ran(settings, run_)

@@ -9,6 +9,7 @@ from topicproof.backend.evidence.annotations import as_markdown
 from topicproof.backend.matrix.cells import Result
 from topicproof.backend.matrix.matrix_table import TABLE, Trouble
 from topicproof.backend.matrix.promises import PROMISES
+from topicproof.validators.shell_words import shell_word
 
 _COLOURS = {"exact": "#0072B2", "damaged": "#E69F00", "surprise": "#D55E00"}
 """The palette of Okabe and Ito. The words in each cell repeat the colour."""
@@ -103,7 +104,8 @@ def line(result: Result) -> str:
     text = f"{result.guarantee} · {result.fault}: {result.says} ({result.took_s:.0f} s)"
     if not result.surprises:
         return text
-    return f"{text} - SURPRISE: {'; '.join(result.surprises)}. Look: topicproof show {result.run}"
+    look = f"topicproof show {shell_word(result.run)}"
+    return f"{text} - SURPRISE: {'; '.join(result.surprises)}. Look: {look}"
 
 
 def _grid(

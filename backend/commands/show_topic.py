@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from topicproof.backend.commands.terminal import Piece, Styled, Table, Terminal
 from topicproof.backend.kafka.browse.inspect import ProducerView, TopicView
 from topicproof.backend.kafka.coordination.transactions import TransactionsOfCluster
-from topicproof.backend.shell_words import command_line
 from topicproof.validators.coordinator import TWO_PHASE_TIMEOUT_MS, OpenTransaction, short_name
 from topicproof.validators.finding import Fate
 from topicproof.validators.sentences import brief
+from topicproof.validators.shell_words import command_line
 
 ALWAYS = {Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER}
 """Fates that are always shown, even without offsets."""

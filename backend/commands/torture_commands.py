@@ -28,9 +28,9 @@ from topicproof.backend.commands.terminal import (
 )
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.services.keeper import services
-from topicproof.backend.shell_words import shell_word
 from topicproof.backend.torture.schedule import MICRO_BATCH, REAL_TIME, parse
 from topicproof.backend.torture.torture_run import AT_ONCE, Torture, TriedSchedule, drawn
+from topicproof.validators.shell_words import shell_word
 
 SHRINKING_RUNS = 20
 """Maximum runs to reduce one failure."""

@@ -23,6 +23,7 @@ from topicproof.backend.services.processes import connect_once
 from topicproof.backend.services.spark import given_remote, server_of, without_token
 from topicproof.backend.services.spark_session import connect
 from topicproof.backend.settings import Settings
+from topicproof.validators.shell_words import shell_word
 
 CONNECT_TIMEOUT_S = 3.0
 WORKERS_TIMEOUT_S = 60.0
@@ -82,7 +83,7 @@ def rights(
         if missing:
             lacks = ClusterError(
                 f"This user lacks {' and '.join(missing)} on {name}. {right.why} Ask the operators"
-                f" for it: topicproof rights --for {task} prints the commands."
+                f" for it: topicproof rights --for {shell_word(task)} prints the commands."
             )
             yield failed("rights", lacks)
         else:

@@ -67,6 +67,7 @@ from topicproof.backend.settings import Settings
 from topicproof.backend.trust.acting import acting
 from topicproof.backend.trust.identity import Identity
 from topicproof.validators.finding import Outcome
+from topicproof.validators.shell_words import shell_word
 
 LEASE_S = 30
 """A lease from another machine is lost after this long without a renewal."""
@@ -295,7 +296,7 @@ class History:
         if current.alive and current.owner != _me():
             raise UsageError(
                 f"Run {run} is in use by another process ({current.owner}). Stop it first:"
-                f" topicproof stop {run}"
+                f" topicproof stop {shell_word(run)}"
             )
         same_owner = (
             _RunRow.owner.is_(None) if current.owner is None else _RunRow.owner == current.owner
@@ -314,7 +315,8 @@ class History:
             )
             if won.rowcount != 1:  # type: ignore[attr-defined]
                 raise UsageError(
-                    f"Run {run} was just taken by another process. Look: topicproof show {run}"
+                    f"Run {run} was just taken by another process. Look: topicproof show"
+                    f" {shell_word(run)}"
                 )
         return self.get(run)
 
@@ -373,7 +375,7 @@ class History:
         if owner not in (None, _me()):
             raise UsageError(
                 f"Run {run} was taken over by another process ({owner}) and continues there. Look:"
-                f" topicproof show {run}"
+                f" topicproof show {shell_word(run)}"
             )
 
     def session(self) -> _Translated:

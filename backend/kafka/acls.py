@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from topicproof.backend.shell_words import shell_words
+from topicproof.validators.shell_words import shell_words
 
 TRANSACTION_STATE = "__transaction_state"
 ANY = "*"

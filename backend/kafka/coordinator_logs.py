@@ -20,6 +20,7 @@ from confluent_kafka.admin._resource import ResourceType
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.validators.shell_words import shell_word
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ def _cannot_be_written(cluster: Cluster, log: CoordinatorLog, topic: TopicMetada
         return (
             f"{log.topic} has {replicas} replica{'' if replicas == 1 else 's'}, {fewest} in sync,"
             f" and min.insync.replicas={needed} needs more. Lower it: kafka-configs.sh"
-            f" --alter --topic {log.topic} --add-config min.insync.replicas={replicas}"
+            f" --alter --topic {shell_word(log.topic)}"
+            f" --add-config min.insync.replicas={replicas}"
         )
     return None
 

@@ -23,6 +23,7 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.context import Context
 from topicproof.backend.services.spark import server_of, without_token
 from topicproof.backend.settings import BROKER_START_TIMEOUT_S
+from topicproof.validators.shell_words import shell_word
 
 LOOK_S = 1.0
 """How often both are asked."""
@@ -92,7 +93,9 @@ def lifeline(context: Context) -> Iterator[None]:
         yield
         return
     run = context.run.id
-    gone = _ending(context.history, run, f"Start it again, then: topicproof resume {run}", give_up)
+    gone = _ending(
+        context.history, run, f"Start it again, then: topicproof resume {shell_word(run)}", give_up
+    )
     # A plan that strikes brokers gives them the time to come back.
     patience_s = BROKER_START_TIMEOUT_S if _strikes_brokers(context.plan.faults) else PATIENCE_S
     with _watched(Lifeline(_services_of(context), context.stop, gone, patience_s)):

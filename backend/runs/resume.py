@@ -21,6 +21,7 @@ from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import Action
 from topicproof.validators.finding import Guarantee
 from topicproof.validators.report import Report
+from topicproof.validators.shell_words import shell_word
 
 
 def resume(
@@ -46,13 +47,13 @@ def resume(
         raise UsageError(f"{run_id} is a check, and a check cannot be resumed. Check again.")
     if entry.state is State.DONE and not entry.alive:
         raise UsageError(
-            f"Run {run_id} is finished; there is nothing to resume. `topicproof show {run_id}`"
-            " shows it."
+            f"Run {run_id} is finished; there is nothing to resume. `topicproof show"
+            f" {shell_word(run_id)}` shows it."
         )
     if entry.facts.initial_offsets is None:
         raise UsageError(
             f"Run {run_id} ended before its topics were made. Delete it, and start a"
-            f" new run: topicproof clean {run_id}"
+            f" new run: topicproof clean {shell_word(run_id)}"
         )
     allow(history, Action.RESUME, run_id)
     if not names_from_history:

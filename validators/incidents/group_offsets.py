@@ -9,6 +9,7 @@ from topicproof.validators.incidents.incident import Incident, Inputs, inputs_te
 from topicproof.validators.kinds.matching import of_group
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import lowered
+from topicproof.validators.shell_words import shell_word
 
 COMMANDS_MAX = 3
 """A next step shows at most this many commands."""
@@ -91,11 +92,13 @@ def incident_of_offsets_behind(
 
 def _commands(source: Bounds, group: str | None, targets: Mapping[int, int]) -> str:
     commands = []
+    group_word = shell_word(group) if group else "GROUP"
     for number, offset in sorted(targets.items()):
         topic, partition = source.place(number)
         commands.append(
-            f"`kafka-consumer-groups.sh --bootstrap-server ADDRESS --group {group or 'GROUP'}"
-            f" --topic {topic}:{partition} --reset-offsets --to-offset {offset} --execute`"
+            f"`kafka-consumer-groups.sh --bootstrap-server ADDRESS --group {group_word}"
+            f" --topic {shell_word(f'{topic}:{partition}')} --reset-offsets"
+            f" --to-offset {offset} --execute`"
         )
     more = len(commands) - COMMANDS_MAX
     likewise = f", and likewise for {more:,} more" if more > 0 else ""

@@ -30,10 +30,10 @@ from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.backend.kafka.look import LookBudget, LookLimits
-from topicproof.backend.shell_words import command_line
 from topicproof.backend.waiting import ask_until
 from topicproof.validators.coordinator import PREPARED, OpenTransaction
 from topicproof.validators.finding import Bounds, PartitionBounds
+from topicproof.validators.shell_words import command_line
 
 ABORT_LIMITS = LookLimits(transactions=100_000, size=500_000_000, seconds=600.0)
 """An operator names one transaction, which may be any of its partition."""

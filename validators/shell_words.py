@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from topicproof.backend.characters import visible
+from topicproof.validators.characters import visible
 
 
 def shell_word(text: str) -> str:
     """Quote one word for bash or zsh. Characters that nobody sees, or that reorder a line, are
-    escapes in it (`$'a\\x1b'`): what is pasted is what was read."""
-    if visible(text) == text:
+    escapes in it (`$'a\\x1b'`): what is pasted is what was read. So is a backtick, which would end
+    the code that the command is shown as."""
+    if visible(text) == text and "`" not in text:
         return shlex.quote(text)
     return f"$'{''.join(map(_escape, text))}'"
 
@@ -34,7 +35,7 @@ def _escape(character: str) -> str:
     code = ord(character)
     if character in "\\'":
         return f"\\{character}"
-    if visible(character) == character:
+    if visible(character) == character and character != "`":
         return character
     if 0xDC80 <= code <= 0xDCFF:  # A byte that is not UTF-8, as Python keeps it.
         return f"\\x{code - 0xDC00:02x}"

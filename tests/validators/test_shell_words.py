@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,9 @@ from topicproof.app.wording import abort_command
 from topicproof.backend.characters import has_control, visible
 from topicproof.backend.kafka.acls import Resource, Right
 from topicproof.backend.settings import read_settings
-from topicproof.backend.shell_words import command_line, shell_word
+from topicproof.validators.finding import Bounds, PartitionBounds
+from topicproof.validators.incidents.group_offsets import incident_of_ahead
+from topicproof.validators.shell_words import command_line, shell_word
 
 HOSTILE = (
     "squares; touch hacked",
@@ -52,6 +55,13 @@ def test_every_command_to_copy_is_quoted(word: str, tmp_path: Path) -> None:
     commands that pages and the terminal print name it as one word, never as an option."""
     transaction: Any = SimpleNamespace(partition=3, start_offset=7)
     abort = abort_command(transaction, word, " --cluster west")
+    source = Bounds("orders", (PartitionBounds(0, 0, 9, 9),))
+    agreed = SimpleNamespace(group=word, offsets={0: 7})
+    ledger: Any = SimpleNamespace(question=SimpleNamespace(source=source, agreed=agreed))
+    groups = incident_of_ahead(ledger, {0: 2})
+    assert groups is not None
+    (reset,) = re.findall("`(.*?)`", groups.next_step)
+    assert visible(reset) == reset and (not word or word in _words(reset)), reset
     right = Right(Resource.TOPIC, word, False, ("Read",), "why").command(
         "User:me", "here:9092", None
     )
