@@ -18,6 +18,7 @@ from topicproof.backend.trust.login import configured_login
 from topicproof.backend.trust.masking import (
     MASKED,
     Field,
+    masked_anywhere,
     masked_fields,
     masked_headers,
     masked_part,
@@ -25,11 +26,14 @@ from topicproof.backend.trust.masking import (
 
 
 def hidden_fields(settings: Settings, *topics: str | None) -> tuple[Field, ...]:
-    """Returns what this person does not see of these topics, by the rules of the login."""
+    """Returns what this person does not see of these topics, by the rules of the login. Of unknown
+    topics: what any rule masks."""
     login = configured_login(settings)
     if login is None or not login.masks:
         return ()
     by = page_identity(settings)
+    if not any(topics):
+        return masked_anywhere(login.masks, by)
     return tuple(
         field for topic in topics if topic for field in masked_fields(login.masks, topic, by)
     )
@@ -40,7 +44,8 @@ Shown = TypeVar("Shown", Record, Row)
 
 def hides_parts(settings: Settings, run: Run) -> bool:
     """Whether parts of the payloads that a run or check read are masked for this person. True, too,
-    if its evidence cannot be read, which names its topics. Raises NotPermitted."""
+    where rules mask anything for them and its topics are unknown: its row is damaged or names none,
+    or its evidence cannot be read. Raises NotPermitted."""
     login = configured_login(settings)
     if login is None:
         return False
@@ -89,7 +94,7 @@ def _masked(row: Shown, fields: Sequence[Field]) -> Shown:
 def require_unmasked(settings: Settings, *topics: str | None) -> None:
     """Raises NotPermitted if parts of the topics are masked for this person."""
     if hidden_fields(settings, *topics):
-        names = ", ".join(dict.fromkeys(filter(None, topics)))
+        names = ", ".join(dict.fromkeys(filter(None, topics))) or "unknown topics"
         raise NotPermitted(
             f"Parts of the payloads of {names} are masked for your role. What depends on whole"
             " payloads is not shown: searches by content, drafts and previews of contracts."

@@ -17,7 +17,7 @@ from topicproof.backend.history.store import History, Run
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import Action, Identity
 from topicproof.backend.trust.login import Login, configured_login
-from topicproof.backend.trust.masking import Field, masked_fields
+from topicproof.backend.trust.masking import Field, masked_anywhere, masked_fields
 
 
 def export_folder(history: History, run: Run, target: Path, payloads: Payloads) -> Content:
@@ -57,8 +57,9 @@ def _sound_signoffs(history: History, run: Run) -> Entries:
 
 def hidden_of(login: Login, settings: Settings, by: Identity, run: Run) -> tuple[Field, ...]:
     """Return what a person does not see of all topics that a run or check read. Histories of
-    earlier versions name only the first of several sinks, so its reports are asked as well. Raises
-    EvidenceError for a report that cannot be read."""
+    earlier versions name only the first of several sinks, so its reports are asked as well. What
+    any rule masks is hidden if the topics are unknown. Raises EvidenceError for a report that
+    cannot be read."""
     if not login.masks:
         return ()
     folder = run.folder(settings)
@@ -69,6 +70,9 @@ def hidden_of(login: Login, settings: Settings, by: Identity, run: Run) -> tuple
     )
     named = (name for report in judged for name in (*report.source.topics, *report.sink.topics))
     topics = dict.fromkeys([*run.facts.every_topic, *named])
+    if not topics or "facts" in run.damaged:
+        # Whoever can damage a row of the history would undo the masks of its run.
+        return masked_anywhere(login.masks, by)
     return tuple(field for topic in topics for field in masked_fields(login.masks, topic, by))
 
 

@@ -79,6 +79,11 @@ def masked_fields(masks: Sequence[Mask], topic: str, by: Identity) -> tuple[Fiel
     )
 
 
+def masked_anywhere(masks: Sequence[Mask], by: Identity) -> tuple[Field, ...]:
+    """Return what a person does not see of a topic whose name is unknown: what any rule masks."""
+    return tuple(field for mask in masks if not mask.shown_to & by.roles for field in mask.fields)
+
+
 def masked_part(part: str, data: bytes | None, fields: Sequence[Field]) -> bytes | None:
     """Return a key or value without what `fields` mask."""
     paths = [field.path for field in fields if field.part == part]

@@ -9,13 +9,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from confluent_kafka import Producer
 
 from tests.app.conftest import OpenPage, texts
 from tests.app.test_history_page import HELD
 from tests.backend.trust.people import ADA, EMMY, GRACE, ISSUER
 from topicproof.app.session import access, record_reads
-from topicproof.app.session.page_masks import mask_records, shown_error
+from topicproof.app.session.page_masks import (
+    hidden_fields,
+    hides_parts,
+    mask_records,
+    require_unmasked,
+    shown_error,
+)
 from topicproof.app.session.reports import kept_report, shown_report
 from topicproof.app.session.run_reads import zipped_evidence
 from topicproof.backend.address import Address
@@ -253,6 +260,35 @@ def test_the_output_of_a_process_quotes_no_record(
         app = open_page("run", run=run.id)
         assert not app.exception
         assert (SECRET.encode() in b"".join(sent(app._tree))) is shown
+    history.engine.dispose()
+
+
+@pytest.mark.parametrize("document", ["[", "{}", '{"source": 7}'])
+def test_a_run_whose_row_names_no_topic_counts_as_masked(
+    document: str, masking: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: somebody damages a row of the history, or takes the topics out of it. Nobody can tell
+    which rules apply then, so the output and the error of that run are shown to administrators
+    alone."""
+    history = History(masking)
+    run = history.create("check", "check", {})
+    history.remember(run.id, Facts(source="orders", sink="invoices"))
+    history.end(run.id, State.FAILED, None, None, f"No date: {SECRET}")
+    with history.engine.begin() as connection:
+        connection.execute(
+            sa.text("update runs set facts = :facts where id = :id"),
+            {"facts": document, "id": run.id},
+        )
+    run = history.get(run.id)
+    monkeypatch.setattr(access, "current_identity", lambda _login: EMMY)
+    assert not hides_parts(masking, run) and not hidden_fields(masking)
+    monkeypatch.setattr(access, "current_identity", lambda _login: ADA)
+    assert hides_parts(masking, run)
+    assert SECRET not in (shown_error(masking, run) or "")
+    with pytest.raises(NotPermitted, match="unknown topics are masked"):
+        require_unmasked(masking, *run.facts.every_topic)
+    with pytest.raises(NotPermitted, match="Export it without payloads"):
+        zipped_evidence(history.acted_on_by(GRACE), run, Payloads.ALL)
     history.engine.dispose()
 
 
