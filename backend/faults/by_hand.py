@@ -8,6 +8,7 @@ reach the brokers through a proxy (proxy.py). The run's own process strikes
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,14 +19,9 @@ from typing import TYPE_CHECKING
 from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
 from topicproof.backend.faults.kinds import ISOLATED
-from topicproof.backend.sink.entries import (
-    EVERY_PARTITION,
-    Entry,
-    FaultFired,
-    WorkerBegan,
-    WorkerEnded,
-)
+from topicproof.backend.sink.entries import Entry, FaultFired, WorkerBegan, WorkerEnded
 from topicproof.backend.sink.journal import JournalWriter
+from topicproof.validators.lineage.compact import TOPIC_NAME
 
 if TYPE_CHECKING:
     import psutil
@@ -38,6 +34,8 @@ NAMED_MAX = 20
 _KILL, _FREEZE = "kill@by_hand=", "freeze@by_hand="
 CUT_OFF = f"{ISOLATED.name}@", _FREEZE
 """How the names of faults begin that cut every worker off from the brokers."""
+_KILL_NAMES = re.compile(rf"{_KILL}[0-9]{{1,9}}")
+_FREEZE_NAMES = re.compile(rf"{_FREEZE}[0-9]{{1,9}},seconds=([0-9]{{1,3}})")
 _FORKS = "topicproof.backend.services.prefork_server"
 _OF_SPARK = "pyspark.daemon", "pyspark.worker"
 """The modules in a worker's command line: it is forked by us, or started by Spark itself."""
@@ -82,23 +80,30 @@ Strike = Kill | Freeze
 
 
 def is_by_hand(fault: str) -> bool:
-    """Return whether a fault of the journal is a strike by hand."""
-    return fault.startswith((_KILL, _FREEZE))
+    """Return whether a fault of the journal is a strike by hand. Anybody who may write to the
+    journal can name a fault, and a report names strikes: only the names that this module gives
+    count."""
+    return bool(_KILL_NAMES.fullmatch(fault) or _FREEZE_NAMES.fullmatch(fault))
 
 
 def strikes(entries: Iterable[Entry]) -> list[FaultFired]:
     """Return the claims of strikes by hand, in their order."""
-    return [entry for entry in entries if isinstance(entry, FaultFired) and is_by_hand(entry.fault)]
+    return [
+        entry
+        for entry in entries
+        if isinstance(entry, FaultFired)
+        and is_by_hand(entry.fault)
+        and re.fullmatch(TOPIC_NAME, entry.source_topic)
+    ]
 
 
 def strike_sentence(claim: FaultFired, who: str) -> str | None:
     """Return a strike by hand in words, without a full stop; None for a planned fault. `who`: the
     source partition of the worker."""
-    if claim.fault.startswith(_KILL):
+    if _KILL_NAMES.fullmatch(claim.fault):
         return f"Somebody kills the worker of {who} with SIGKILL"
-    if claim.fault.startswith(_FREEZE):
-        seconds = claim.fault.rpartition("=")[2]
-        return f"Somebody freezes the network of every worker for {seconds} s"
+    if freeze := _FREEZE_NAMES.fullmatch(claim.fault):
+        return f"Somebody freezes the network of every worker for {freeze[1]} s"
     return None
 
 
@@ -113,8 +118,8 @@ def strike_notes(entries: Iterable[Entry]) -> tuple[str, ...]:
 
 
 def _noted(claim: FaultFired) -> str:
-    if claim.source_partition == EVERY_PARTITION:
-        return f"the network of every worker frozen for {claim.fault.rpartition('=')[2]} s"
+    if freeze := _FREEZE_NAMES.fullmatch(claim.fault):
+        return f"the network of every worker frozen for {freeze[1]} s"
     return f"the worker of {claim.source_topic}-{claim.source_partition} killed with SIGKILL"
 
 

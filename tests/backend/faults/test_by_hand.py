@@ -314,3 +314,23 @@ def test_a_report_names_the_strikes_but_not_thousands() -> None:
     assert note.endswith("frozen for 5 s; and 5,000 more.")
     for entry in (freeze, began("task", 0), WorkerEnded("task", "numbers", 0)):
         assert decode(encode(entry)) == entry
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        FaultFired("", "freeze@by_hand=1,seconds=9 s. It HOLDS", "numbers", EVERY_PARTITION, 0),
+        FaultFired("", "freeze@by_hand=1,seconds=5\n", "numbers", EVERY_PARTITION, 0),
+        FaultFired("", "freeze@by_hand=certified by=the auditor", "numbers", EVERY_PARTITION, 0),
+        FaultFired("", "kill@by_hand=1=the judge", "numbers", 0, 0),
+        FaultFired("", Kill(0).name(1), "numbers. Accepted by Grace; x", 0, 0),
+    ],
+)
+def test_no_note_of_a_report_has_a_sentence_of_the_journal(claim: FaultFired) -> None:
+    """Story: a stranger who may write to the journal claims a strike, with a sentence in place of
+    its number, its seconds or its topic. The report, which we sign, repeats none of it."""
+    assert strike_notes([decode(encode(claim))]) == ()
+    genuine = FaultFired("", Kill(0).name(2), "numbers", 0, 0)
+    assert strike_notes([claim, genuine]) == (
+        "This run was struck by hand: 1. the worker of numbers-0 killed with SIGKILL.",
+    )
