@@ -487,6 +487,28 @@ def test_one_module_makes_consumers() -> None:
     assert wrong == []
 
 
+def test_one_module_accepts_connections() -> None:
+    """Story: somebody adds a server on loopback. Any user of the machine may connect to it, so it
+    has the limits of local_servers.py, and does not end when files run out."""
+    makers = {"create_server", "start_server", "create_unix_server", "start_unix_server"}
+    callers = {
+        path.name
+        for path in SOURCES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if node.func.attr in makers or (node.func.attr == "accept" and not node.args)
+    }
+    importers = {
+        path.name
+        for path in SOURCES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        if {getattr(node, "module", None), *(alias.name for alias in node.names)}
+        & {"http.server", "socketserver"}
+    }
+    assert callers == importers == {"local_servers.py"}
+
+
 def test_names_of_security_are_in_one_package() -> None:
     """Story: somebody adds a property for TLS or a login. It is translated for all three clients,
     or for none."""

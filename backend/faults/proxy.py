@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import struct
 import threading
@@ -29,6 +28,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -46,9 +46,10 @@ from topicproof.backend.faults.requests import (
     topics,
     transactional_id,
 )
+from topicproof.backend.services import local_servers
+from topicproof.backend.services.local_servers import HOST
 from topicproof.backend.services.processes import client_is_of
 
-HOST = "127.0.0.1"
 SEVERAL_COORDINATORS = 4
 """The first version of FindCoordinator that answers about several coordinators at once."""
 START_TIMEOUT_S = 10.0
@@ -62,11 +63,8 @@ or run takes a request of more than Kafka's `socket.request.max.bytes`, 100 MiB.
 PENDING_BYTES_MAX = 4 * FRAME_MAX
 """Bytes of all requests and answers on their way: any user of the machine may connect, and announce
 the largest on each connection."""
-CONNECTIONS_MAX = 500
 AWAITED_MAX = 1_000
 """Requests of a connection whose answers are to be rewritten. Clients send a few at a time."""
-OWN_UIDS = frozenset({os.getuid(), 0})
-"""Users whose requests a rule may hit: a container's programs may be root."""
 NONE_CAME = "No client of the proxy has written: does the program use the proxy's bootstrap?"
 IN_NEXT = "when the next transaction had written"
 """When most ghosts arrive, in the journal's words."""
@@ -309,26 +307,18 @@ class Proxy:
     def _listen(self, broker: tuple[str, int]) -> int:
         """Return the port for a broker; created when the broker is first named."""
         if broker not in self._listeners:
-            # asyncio's own server loses a connection that it accepts while closing.
-            listener = self._listeners[broker] = socket.create_server((HOST, 0))
-            listener.setblocking(False)
-            self._loop.add_reader(listener, self._accept, listener, broker)
+            self._listeners[broker] = local_servers.listen(
+                self._loop, lambda: len(self._tasks), partial(self._accept, broker)
+            )
         return self._port(broker)
 
     def _port(self, broker: tuple[str, int]) -> int:
         return int(self._listeners[broker].getsockname()[1])
 
-    def _accept(self, listener: socket.socket, broker: tuple[str, int]) -> None:
-        # A client may be gone again before it is accepted.
-        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
-            client, (_, port) = listener.accept()
-            if len(self._tasks) >= CONNECTIONS_MAX:
-                client.close()
-                return
-            client.setblocking(False)
-            self._clients.add(client)
-            is_ours = client_is_of(OWN_UIDS, port, self._port(broker))
-            self._spawn(_Connection(self, broker, is_ours=is_ours).serve(client))
+    def _accept(self, broker: tuple[str, int], client: socket.socket, port: int) -> None:
+        self._clients.add(client)
+        is_ours = client_is_of(local_servers.OWN_UIDS, port, self._port(broker))
+        self._spawn(_Connection(self, broker, is_ours=is_ours).serve(client))
 
     async def _connect(self, **to: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection(**to)

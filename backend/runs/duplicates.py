@@ -15,7 +15,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from confluent_kafka import Producer
 from sqlalchemy import Column, Integer, MetaData, String, Table, insert, select
@@ -26,9 +25,9 @@ from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.fill import TIMEOUT_S, fill
 from topicproof.backend.runs.totals import account, payment
+from topicproof.backend.services.local_servers import HOST, LoopbackHandler, LoopbackServer
 from topicproof.backend.sink.table import connect_database, require_own_file, said, shown
 
-HOST = "127.0.0.1"
 LOST_EVERY = 7
 """The ingest server loses every Nth answer."""
 POSTS_MAX = 5
@@ -153,11 +152,12 @@ def _posted(port: int, body: bytes) -> bool:
 
 @contextmanager
 def _ingest_server(cluster: Cluster, topic: str) -> Iterator[int]:
-    """Serve posts: append each, and answer once the brokers have it. Yields the port."""
+    """Serve posts: append each, and answer once the brokers have it. Yields the port. Posts of
+    other users' processes get no answer (Linux): they would be payments of the run."""
     producer = Producer(idempotent_producer_config(cluster.address) | {"linger.ms": 0})
     count = 0
 
-    class Ingest(BaseHTTPRequestHandler):
+    class Ingest(LoopbackHandler):
         def do_POST(self) -> None:
             nonlocal count
             length = self.headers.get("Content-Length", "")
@@ -165,7 +165,12 @@ def _ingest_server(cluster: Cluster, topic: str) -> Iterator[int]:
                 self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
                 return
             body = self.rfile.read(int(length))
-            producer.produce(topic, body, json.loads(body)["account"])
+            try:
+                key = json.loads(body)["account"].encode()
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                self.send_error(HTTPStatus.BAD_REQUEST)
+                return
+            producer.produce(topic, body, key)
             if producer.flush(TIMEOUT_S):
                 return
             count += 1
@@ -173,10 +178,8 @@ def _ingest_server(cluster: Cluster, topic: str) -> Iterator[int]:
                 self.send_response(ACCEPTED)
                 self.end_headers()
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Keep the terminal quiet."""
-
-    server = ThreadingHTTPServer((HOST, 0), Ingest)
+    server = LoopbackServer(0, Ingest)
+    server.serves_others = False
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -15,18 +15,15 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from topicproof.backend.errors import SetupError
 from topicproof.backend.runs.files_again import AGENT
+from topicproof.backend.services.local_servers import HOST, LoopbackHandler, LoopbackServer
 
-HOST = "127.0.0.1"
 PAYMENTS_MAX = 20
 PATH = re.compile(r"/([0-9]{6,12})\.(?:csv|jsonl)")
-IDLE_S = 30.0
-"""How long a client may send nothing, or take nothing."""
 OVERSIZED_BYTES = 64_000_000
 """Announced size of an oversized file. The server sends until the client disconnects."""
 
@@ -75,12 +72,9 @@ def content(number: int) -> bytes:
     return "\n".join(["id,account,amount", *(",".join(row.values()) for row in rows), ""]).encode()
 
 
-class FileServer(ThreadingHTTPServer):
+class FileServer(LoopbackServer):
     """Serves on `HOST` and `port`, and appends requested paths to `log`. Raises SetupError if the
     port is taken."""
-
-    daemon_threads = True
-    request_queue_size = 128
 
     def __init__(self, port: int, log: Path) -> None:
         self.log = log
@@ -89,7 +83,7 @@ class FileServer(ThreadingHTTPServer):
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
         try:
-            super().__init__((HOST, port), _Handler)
+            super().__init__(port, _Handler)
         except OSError as error:
             raise SetupError(
                 f"The files of the run are served on port {port} of {HOST}, which is not free"
@@ -99,9 +93,6 @@ class FileServer(ThreadingHTTPServer):
     def heard(self, path: str) -> None:
         with self.lock, self.log.open("a", encoding="utf-8") as lines:
             lines.write(path + "\n")
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a client that disconnects early, as ours does from an oversized file."""
 
 
 def requests(log: Path) -> Counter[str]:
@@ -134,9 +125,8 @@ def _number(path: str) -> int | None:
     return int(match[1]) if match and path == f"/{name(int(match[1]))}" else None
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LoopbackHandler):
     server: FileServer
-    timeout = IDLE_S
 
     def do_GET(self) -> None:
         number = _number(self.path)
@@ -166,6 +156,3 @@ class _Handler(BaseHTTPRequestHandler):
                     self.wfile.write(b"x" * 65_536)
             case _:
                 self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing here: the request log has it."""

@@ -30,6 +30,7 @@ from topicproof.backend.errors import SetupError, TopicproofError, UsageError
 from topicproof.backend.interpreter import python_environment
 from topicproof.backend.services.jars import BROKER, SPARK, ensure_jars, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
+from topicproof.backend.services.local_servers import accept_all
 from topicproof.backend.services.processes import is_own, require_open_files, stopped_process
 from topicproof.backend.services.spark import EmbeddedSpark, given_remote
 from topicproof.backend.settings import (
@@ -329,11 +330,7 @@ class Keeper:
             self._record().unlink(missing_ok=True)
 
     def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return  # The keeper has closed the listener.
+        for connection in accept_all(listener):
             if not is_own(connection):
                 connection.close()
                 continue
@@ -342,7 +339,16 @@ class Keeper:
             with self.changed:
                 self.users += 1
                 self.changed.notify_all()
-            threading.Thread(target=self._serve_one, args=(connection,), daemon=True).start()
+            try:
+                threading.Thread(target=self._serve_one, args=(connection,), daemon=True).start()
+            except RuntimeError:  # No thread is left either. The next user may find one.
+                connection.close()
+                self._leave()
+
+    def _leave(self) -> None:
+        with self.changed:
+            self.users -= 1
+            self.changed.notify_all()
 
     def _serve_one(self, connection: socket.socket) -> None:
         try:
@@ -372,9 +378,7 @@ class Keeper:
         except (OSError, TypeError, ValueError) as error:
             print(f"a client left in the middle of a message: {type(error).__name__}", flush=True)  # noqa: T201
         finally:
-            with self.changed:
-                self.users -= 1
-                self.changed.notify_all()
+            self._leave()
 
     def _provide(self, request: ServicesRequest, say: Callable[[str], None]) -> dict[str, str]:
         # One user at a time: of two that come together, the second finds what the first started.

@@ -2,18 +2,22 @@
 clients still reach it.
 
 Each broker advertises a port of this process to its peers, and its own port to clients. The proxy
-forwards all bytes unread to the broker's own port.
+forwards all bytes unread to the broker's own port. Only this user's processes and root's are
+brokers: a connection of another user is closed (Linux).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import Callable
-from functools import partial
 
-HOST = "127.0.0.1"
+from topicproof.backend.services import local_servers
+from topicproof.backend.services.local_servers import HOST
+from topicproof.backend.services.processes import client_is_of
+
 READ_BYTES = 65_536
 
 Ends = tuple[int | None, int]
@@ -30,8 +34,11 @@ class Links(threading.Thread):
         self.apart: set[int] = set()
         """Isolated nodes."""
         self.loop = asyncio.new_event_loop()
-        self.servers: list[asyncio.Server] = []
+        self.listeners: list[socket.socket] = []
         self.open: dict[asyncio.Task[None], Ends] = {}
+        """All connections, each from the moment at which it was accepted."""
+        self.accepted: set[socket.socket] = set()
+        """Those whose task has not begun. One that is cancelled before closes nothing."""
 
     def run(self) -> None:
         self.loop.run_forever()
@@ -55,39 +62,52 @@ class Links(threading.Thread):
         self.join()
 
     async def _end(self) -> None:
-        for server in self.servers:
-            server.close()
+        for listener in self.listeners:
+            self.loop.remove_reader(listener)
+            listener.close()
         for task in self.open:
             task.cancel()
         await asyncio.gather(*self.open, return_exceptions=True)
+        for client in self.accepted:
+            client.close()
 
     def _drop(self, node: int) -> None:
         for task in [task for task, ends in self.open.items() if node in ends or None in ends]:
             task.cancel()
 
     async def _listen(self, node: int, port: int) -> int:
-        server = await asyncio.start_server(partial(self._serve, node, port), HOST, 0)
-        self.servers.append(server)
-        return int(server.sockets[0].getsockname()[1])
+        def serve(client: socket.socket, client_port: int) -> None:
+            task = self.loop.create_task(self._serve(node, port, client, client_port))
+            self.open[task] = (None, node)
+            task.add_done_callback(self.open.pop)
+            self.accepted.add(client)
 
-    async def _serve(
-        self, node: int, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+        listener = local_servers.listen(self.loop, lambda: len(self.open), serve)
+        self.listeners.append(listener)
+        return int(listener.getsockname()[1])
+
+    async def _serve(self, node: int, port: int, client: socket.socket, client_port: int) -> None:
         """Forward a connection's bytes until either side or `cut` ends it."""
         task = asyncio.current_task()
         assert task is not None
-        ports = (writer.get_extra_info(name)[1] for name in ("peername", "sockname"))
-        ends: Ends = (await asyncio.to_thread(self.node_of, *ports), node)
-        self.open[task] = ends
+        front = client.getsockname()[1]
+        stream = await asyncio.open_connection(sock=client)
+        # From here on the stream closes the socket.
+        self.accepted.discard(client)
         try:
+            if not await asyncio.to_thread(
+                client_is_of, local_servers.OWN_UIDS, client_port, front
+            ):
+                return
+            ends: Ends = (await asyncio.to_thread(self.node_of, client_port, front), node)
+            self.open[task] = ends
             # An unknown source may be an isolated node. It connects again.
             if not self.apart or not self.apart.union({None}).intersection(ends):
-                await _join((reader, writer), await asyncio.open_connection(HOST, port))
+                await _join(stream, await asyncio.open_connection(HOST, port))
         except (OSError, asyncio.CancelledError):
             pass  # The broker is gone, or the link was cut. Brokers handle both.
         finally:
-            del self.open[task]
-            writer.close()
+            stream[1].close()
 
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -28,6 +28,7 @@ from typing import Never
 
 import psutil
 
+from topicproof.backend.services.local_servers import accept_all
 from topicproof.backend.services.prefork_client import LENGTH_BYTES, SERVER
 from topicproof.backend.services.processes import is_own
 
@@ -80,8 +81,9 @@ def serve(address: str) -> None:
         listener.listen(BACKLOG)
         # Renamed last: a socket with this name accepts connections.
         unfinished.rename(address)
+        connections = accept_all(listener)
         while listener in select.select([listener, sys.stdin], [], [])[0]:
-            connection, _ = listener.accept()
+            connection = next(connections)
             if is_own(connection) and os.fork() == 0:
                 listener.close()
                 _become(connection)

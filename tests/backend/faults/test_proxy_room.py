@@ -15,6 +15,7 @@ from tests.conftest import wait_until
 from topicproof.backend.faults import proxy as proxy_module
 from topicproof.backend.faults.proxy import How, Proxy, Rule
 from topicproof.backend.faults.requests import METADATA, Api
+from topicproof.backend.services import local_servers
 from topicproof.backend.services.processes import client_is_of
 
 WAIT_S = 30.0
@@ -72,7 +73,7 @@ def test_requests_that_are_never_whole_take_no_more_than_their_room(ends: Ends) 
 def test_connections_are_counted(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     """Story: another user of the machine opens connections without an end. Beyond the limit each is
     closed at once."""
-    monkeypatch.setattr(proxy_module, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(local_servers, "CONNECTIONS_MAX", 2)
     clients = [ends.client(b"") for _ in range(3)]
     ended, _, _ = select.select(clients, [], [], WAIT_S)
     assert ended == clients[2:] and ended[0].recv(1) == b""
@@ -117,7 +118,7 @@ def test_another_users_requests_use_up_no_fault(
     produce = _request(Api.PRODUCE, 7, 9, bytes(9))
     rule = ends.proxy.arm(Rule(Api.PRODUCE, How.LOST))
     with monkeypatch.context() as patch:
-        patch.setattr(proxy_module, "OWN_UIDS", frozenset({os.getuid() + 1}))
+        patch.setattr(local_servers, "OWN_UIDS", frozenset({os.getuid() + 1}))
         ends.client(produce)
         upstream, _ = ends.broker.accept()
         with closing(upstream):
