@@ -24,6 +24,9 @@ RUN_LOG = "client.log"
 """The log in a run's folder."""
 BYTES_MAX = 10_000_000
 """A larger log is begun again; the one before it is kept as `NAME.1`."""
+END_BYTES = 64_000
+"""Bytes that are read of a log to show its last lines."""
+NOT_PLAIN = "It is not read: it is a link, a pipe or a device."
 
 
 class LogFile(logging.Handler):
@@ -71,6 +74,28 @@ def opened(path: Path) -> IO[str]:
         os.close(descriptor)
         raise PermissionError(errno.EPERM, "it is no file of this user", str(path))
     return os.fdopen(descriptor, "a", encoding="utf-8")
+
+
+def end_of(path: Path, since: int = 0) -> list[str]:
+    """Return the last lines of a log after byte `since`, from `END_BYTES` at most: what writes it
+    may write gigabytes, and people may look every few seconds. Empty if there is no such file; one
+    sentence in place of a file that is not plain, and could keep its reader for ever."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return []
+    except OSError:
+        return [NOT_PLAIN]
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        return [NOT_PLAIN]
+    begin = max(since, status.st_size - END_BYTES)
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(begin)
+        lines = file.read(END_BYTES).decode(errors="replace").splitlines()
+    # The first line of a part is the end of one.
+    return lines[1:] if begin > since and len(lines) > 1 else lines
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from topicproof.backend.errors import EvidenceError
+from topicproof.backend.evidence.read_limits import read_bytes
 from topicproof.backend.history.store import ID_LETTERS
 
 CREATIONS = "creations.json"
@@ -52,7 +53,7 @@ def keep_creations(folder: Path, creations: Creations) -> None:
 def read_creations(folder: Path) -> Creations:
     """Read what the run of this folder created; nothing without a file. Raises EvidenceError."""
     try:
-        return _CREATIONS.validate_json((folder / CREATIONS).read_bytes())
+        return _CREATIONS.validate_json(read_bytes(folder / CREATIONS))
     except FileNotFoundError:
         return Creations()
     except (OSError, ValidationError) as error:

@@ -22,6 +22,7 @@ from topicproof.backend.errors import EvidenceError, SetupError
 from topicproof.backend.history.audit import require_noted
 from topicproof.backend.history.store import History
 from topicproof.backend.interpreter import ROOT, python_environment
+from topicproof.backend.log_file import end_of
 from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.services.prefork_client import ask
 from topicproof.backend.settings import (
@@ -221,10 +222,6 @@ def _await_run(
 
 def _end(log: Path, since: int = 0) -> str:
     """Return the last lines written to a log after byte `since`."""
-    try:
-        text = log.read_bytes()[since:].decode(errors="replace")
-    except FileNotFoundError:
-        return ""
     # librdkafka's connection logs (`%3|...`) are skipped: the error that follows is clearer.
-    lines = [line for line in text.splitlines() if not line.startswith("%")]
+    lines = [line for line in end_of(log, since) if not line.startswith("%")]
     return "\n".join(lines[-LINES_SHOWN:])

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from topicproof.backend.address import Address
 from topicproof.backend.characters import visible
 from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.evidence.read_limits import read_bytes
 from topicproof.backend.history.run_state import Facts, Names
 from topicproof.backend.history.store import Run
 from topicproof.backend.kafka.cluster import Cluster
@@ -109,7 +110,7 @@ def _read_names(folder: Path) -> OwnNames | None:
     """Return the names in a run's folder; None for a run of an earlier version, or of another
     home. Raises EvidenceError."""
     try:
-        return _OWN_NAMES.validate_json((folder / FILE).read_bytes())
+        return _OWN_NAMES.validate_json(read_bytes(folder / FILE))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:

@@ -22,6 +22,7 @@ import psutil
 
 from topicproof.backend.characters import visible_lines
 from topicproof.backend.errors import SetupError
+from topicproof.backend.log_file import end_of
 from topicproof.backend.settings import JAVA_VERSION_MIN, STOP_TIMEOUT_S
 from topicproof.backend.waiting import ask_until
 
@@ -78,8 +79,7 @@ def end_of_log(*logs: Path) -> str:
     """Return the last lines of the first log that has any, without the frames of Java stack
     traces."""
     for path in logs:
-        text = path.read_text(errors="replace") if path.exists() else ""
-        lines = [line for line in text.splitlines() if not line.startswith(("\tat ", "\t..."))]
+        lines = [line for line in end_of(path) if not line.startswith(("\tat ", "\t..."))]
         if lines:
             last_lines = visible_lines("\n".join(lines[-LOG_LINES_SHOWN:]))
             return f"The end of its log ({path}):\n{last_lines}"
