@@ -1,5 +1,5 @@
-"""The dashboard's web server: Streamlit behind the checks of doors.py, and with a login also
-behind those of entrance.py.
+"""The dashboard's web server: Streamlit behind the checks of doors.py, with a login behind those of
+entrance.py, and without one for the user who started it.
 
 `python -P -m topicproof.app.shell.launch run app/server.py`; `topicproof up` does so.
 """
@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 import streamlit as st
 from starlette.middleware import Middleware
 
-from topicproof.app.shell.doors import Doors
+from topicproof.app.shell.doors import Doors, OwnerOnly
 from topicproof.app.shell.entrance import Entrance, secrets_of
 from topicproof.app.shell.login_log import bound_lines
 from topicproof.app.shell.stored_files import use_own_storage
@@ -50,6 +50,8 @@ require_closed(settings, str(st.get_option("server.address") or "0.0.0.0"))
 login = configured_login(settings)
 middleware = [Middleware(Doors, hosts=host_names(settings))]
 secrets = None
+if login is None and not settings.insecure:
+    middleware.insert(0, Middleware(OwnerOnly))
 if login is not None:
     require_peers(login)
     middleware.append(Middleware(Entrance, login=login))

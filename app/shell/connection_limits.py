@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
@@ -19,6 +20,20 @@ OPEN_MAX = 2_000
 is open."""
 REQUEST_S = 20.0
 """How long a connection may take until its next request is complete."""
+CONNECTION = "topicproof_connection"
+"""In the state of each request: its `Connection`."""
+NOBODY = ("", 0)
+"""The end of a connection that is closed already."""
+
+
+@dataclass
+class Connection:
+    """A connection of a client, as its socket has it. No header of a request changes that."""
+
+    client: tuple[str, int]
+    server: tuple[str, int]
+    is_own: bool | None = None
+    """Whether it belongs to this user; None until doors.py has asked."""
 
 
 class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # one of two classes
@@ -27,6 +42,7 @@ class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # one
 
     connections_open: ClassVar[set[LimitedProtocol]] = set()
     transport: asyncio.Transport
+    app_state: dict[str, Any]
     is_websocket = False
     waits_since = 0.0
     address = ""
@@ -34,6 +50,8 @@ class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # one
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self.address = self.client[0] if self.client else ""
+        connection = Connection(self.client or NOBODY, self.server or NOBODY)
+        self.app_state = {**self.app_state, CONNECTION: connection}
         # After an upgrade uvicorn tells only the websocket of the end, so it is looked for here.
         closed = {other for other in self.connections_open if other.transport.is_closing()}
         self.connections_open.difference_update(closed)

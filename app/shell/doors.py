@@ -7,10 +7,14 @@ its own name resolve to 127.0.0.1 (DNS rebinding). So the `Host` must be a known
 `localhost`, which any other local program may own. A browser sends no `Origin` with most GET
 requests, but says in `Sec-Fetch-Site` where they come from. A link from another site may open a
 page, as a person follows it. Nothing else of ours is for another site, also not inside a frame.
+
+Other users of this machine reach loopback as well, and send whatever headers they like. Linux knows
+the user of each socket, so without a login only the user who started the dashboard is served.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +23,10 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from topicproof.app.shell.connection_limits import CONNECTION, NOBODY, Connection
+from topicproof.backend.services.dashboard import is_loopback
+from topicproof.backend.services.processes import connection_is_of
 
 POLICY = "; ".join(
     (
@@ -38,6 +46,11 @@ HEADERS = {
     "x-frame-options": "DENY",
 }
 REFUSED = 403
+OWN_UIDS = frozenset({os.getuid(), 0})
+ANOTHER_USER = (
+    "This dashboard has no login, so it serves only the user who started it. To let other users of"
+    " this machine in, configure a login (TOPICPROOF_LOGIN, see docs/TRUST.md).\n"
+)
 FOREIGN = "Requests from other web sites are refused.\n"
 OWN_SITES = ("same-origin", "none")
 """Values of `Sec-Fetch-Site`: a page of ours, or the person alone, as from a bookmark. `same-site`
@@ -67,6 +80,43 @@ class Doors:
             await send(message)
 
         await self.app(scope, receive, answer)
+
+
+@dataclass(frozen=True)
+class OwnerOnly:
+    """ASGI middleware for a dashboard without a login: refuses connections from within this machine
+    that are neither of this user nor of root. Each connection is looked up once."""
+
+    app: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            connection = _connection(scope)
+            if connection.is_own is None:
+                connection.is_own = _is_own(connection)
+            if not connection.is_own:
+                await _refuse(ANOTHER_USER, scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+def _connection(scope: Scope) -> Connection:
+    """Return the connection of a request. A server that was not started by launch.py names only the
+    ends, and may take the client's from a header."""
+    connection = scope.get("state", {}).get(CONNECTION)
+    if connection is None:
+        client, server = scope.get("client") or NOBODY, scope.get("server") or NOBODY
+        return Connection((client[0], client[1]), (server[0], server[1] or 0))
+    assert isinstance(connection, Connection)
+    return connection
+
+
+def _is_own(connection: Connection) -> bool:
+    ends = connection.client[0], connection.server[0]
+    # A program of this machine may connect to loopback from any address of the machine.
+    if all(host and not is_loopback(host) for host in ends):
+        return True
+    return connection_is_of(OWN_UIDS, connection.client, connection.server)
 
 
 def refusal(headers: Mapping[str, str], hosts: frozenset[str]) -> str | None:
@@ -110,4 +160,6 @@ async def _refuse(why: str, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         await send({"type": "websocket.close", "code": 1008})
         return
-    await PlainTextResponse(why, REFUSED)(scope, receive, send)
+    # Whoever is refused keeps no connection.
+    headers = {"connection": "close"}
+    await PlainTextResponse(why, REFUSED, headers)(scope, receive, send)

@@ -27,7 +27,7 @@ def up(
         bool,
         typer.Option(
             "--insecure",
-            help="Let a dashboard without a login listen beyond loopback.",
+            help="Let a dashboard without a login listen beyond loopback, and serve everybody.",
         ),
     ] = False,
     json_: Json = None,

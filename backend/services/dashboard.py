@@ -92,7 +92,8 @@ def is_loopback(address: str) -> bool:
     if address == "localhost":
         return True
     try:
-        return ipaddress.ip_address(address.strip("[]")).is_loopback
+        ip = ipaddress.ip_address(address.strip("[]"))
+        return (getattr(ip, "ipv4_mapped", None) or ip).is_loopback
     except ValueError:
         return False
 

@@ -3,6 +3,7 @@ a Unix socket."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import resource
@@ -14,7 +15,7 @@ import subprocess
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,12 +42,12 @@ def _as_words(address: bytes) -> str:
     return "".join(f"{word:08X}" for word in words)
 
 
-IPV4_TABLE = "/proc/net/tcp"
+IPV4_TABLE, IPV6_TABLE = "/proc/net/tcp", "/proc/net/tcp6"
 LOOPBACK_TABLES = {
     IPV4_TABLE: tuple(
         _as_words(socket.inet_pton(socket.AF_INET, address)) for address in (LOOPBACK, "0.0.0.0")
     ),
-    "/proc/net/tcp6": tuple(
+    IPV6_TABLE: tuple(
         _as_words(socket.inet_pton(socket.AF_INET6, address))
         for address in (f"::ffff:{LOOPBACK}", "::")
     ),
@@ -195,13 +196,45 @@ def listener_uids(port: int) -> frozenset[int] | None:
 def client_is_of(uids: Collection[int], port: int, to: int) -> bool:
     """Return whether a process of one of these users has the connection from this port of 127.0.0.1
     to that one. True elsewhere than on Linux, where nobody can tell."""
-    for table, addresses in LOOPBACK_TABLES.items():
-        ends = f"{addresses[0]}:{port:04X}", f"{addresses[0]}:{to:04X}"
-        for socket_row in _sockets(table):
-            if (socket_row.local, socket_row.remote) == ends:
-                # The kernel says root of a connection whose process has closed it.
-                return socket_row.uid in uids and socket_row.inode != CLOSED
-    return not Path(IPV4_TABLE).exists()
+    return connection_is_of(uids, (LOOPBACK, port), (LOOPBACK, to))
+
+
+def connection_is_of(
+    uids: Collection[int], client: tuple[str, int], server: tuple[str, int]
+) -> bool:
+    """Return whether a process of one of these users has the client's end of a connection within
+    this machine, by the addresses and ports of both ends. True elsewhere than on Linux."""
+    if not Path(IPV4_TABLE).exists():
+        return True
+    # The kernel writes a table in pieces. A row may be missing while others come and go.
+    for row in chain.from_iterable(_rows_between(client, server) for _ in range(2)):
+        # The kernel says root of a connection whose process has closed it.
+        return row.uid in uids and row.inode != CLOSED
+    return False
+
+
+def _rows_between(client: tuple[str, int], server: tuple[str, int]) -> Iterator[_Socket]:
+    """Return the rows of the client's end. A socket for IPv6 may have an IPv4 address."""
+    for table, client_end in _ends(*client).items():
+        ends = client_end, _ends(*server).get(table, "")
+        for row in _sockets(table, containing=client_end):
+            if (row.local, row.remote) == ends:
+                yield row
+
+
+def _ends(host: str, port: int) -> dict[str, str]:
+    """Return how each table writes an address and a port; none for what is no address."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return {}
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
+        texts = {IPV6_TABLE: _as_words(address.packed)}
+    else:
+        packed = address.packed[-4:]
+        mapped = ipaddress.ip_address(f"::ffff:{ipaddress.IPv4Address(packed)}").packed
+        texts = {IPV4_TABLE: _as_words(packed), IPV6_TABLE: _as_words(mapped)}
+    return {table: f"{text}:{port:04X}" for table, text in texts.items()}
 
 
 class _Socket(NamedTuple):
@@ -214,11 +247,12 @@ class _Socket(NamedTuple):
     inode: int
 
 
-def _sockets(table: str) -> Iterator[_Socket]:
+def _sockets(table: str, containing: str = "") -> Iterator[_Socket]:
     # A kernel without IPv6 has one table.
     with suppress(OSError), Path(table).open() as rows:
         next(rows, None)
-        for row in rows:
+        # Taking a row apart costs more than reading it.
+        for row in (row for row in rows if containing in row):
             _, local, remote, state, _, _, _, uid, _, inode, *_ = row.split()
             yield _Socket(local, remote, state, int(uid), int(inode))
 

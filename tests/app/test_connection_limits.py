@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -32,17 +32,29 @@ async def answer(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body"})
 
 
-@pytest.fixture
-def port() -> Iterator[int]:
-    settings = uvicorn.Config(answer, http=LimitedProtocol, lifespan="off", log_config=None)
+@contextmanager
+def serving(application: Any, address: str = "127.0.0.1") -> Iterator[int]:
+    """Serve an ASGI application as the dashboard does, at a port of this address."""
+    settings = uvicorn.Config(application, http=LimitedProtocol, lifespan="off", log_config=None)
     server = uvicorn.Server(settings)
     LimitedProtocol.connections_open.clear()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.bind((address, 0))
+        listener.listen()
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
-        yield listener.getsockname()[1]
-        server.should_exit = True
-        thread.join()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with serving(answer) as port:
+        yield port
 
 
 def opened(port: int, data: bytes = b"") -> socket.socket:

@@ -4,17 +4,27 @@ pages."""
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
-from topicproof.app.shell.doors import HEADERS, Doors, refusal
+from tests.app.test_connection_limits import answer, rest, serving
+from topicproof.app.shell import doors
+from topicproof.app.shell.doors import HEADERS, Doors, OwnerOnly, refusal
 from topicproof.backend.cli import main
 from topicproof.backend.errors import UsageError
+from topicproof.backend.interpreter import python_environment
 from topicproof.backend.services.dashboard import host_names, is_loopback, require_closed
-from topicproof.backend.settings import Settings
+from topicproof.backend.services.processes import connection_is_of
+from topicproof.backend.settings import ROOT, Settings
 
 HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 LINK = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
@@ -111,3 +121,105 @@ def test_the_dashboard_does_not_listen_for_other_machines(
 def test_further_names_are_configured(tmp_path: Path) -> None:
     named = Settings(home=tmp_path, dashboard_hosts="Proof.example, ", dashboard_address="0.0.0.0")
     assert host_names(named) == HOSTS | {"0.0.0.0", "proof.example"}
+
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 10.0.0.1\r\n\r\n"
+ENDS = [
+    ("127.0.0.1", "127.0.0.1"),
+    ("127.0.0.1", "127.0.0.2"),
+    ("127.0.0.3", "127.0.0.3"),
+    ("::1", "::1"),
+    ("::ffff:127.0.0.1", "::ffff:127.0.0.1"),
+]
+
+
+@pytest.mark.parametrize(("server", "client"), ENDS)
+def test_another_user_of_the_machine_is_not_served(
+    server: str, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a dashboard has no login. Another user of the machine opens it at loopback, from any
+    address and with any header. Its owner is served, and later requests of a connection are not
+    looked up again."""
+    lookups: list[tuple[str, int]] = []
+
+    def look_up(uids: Any, ends: tuple[str, int], to: tuple[str, int]) -> bool:
+        lookups.append(ends)
+        return connection_is_of(uids, ends, to)
+
+    monkeypatch.setattr(doors, "connection_is_of", look_up)
+    with serving(OwnerOnly(answer), server) as port:
+
+        def connection() -> socket.socket:
+            return socket.create_connection((server, port), 20, source_address=(client, 0))
+
+        with connection() as ours:
+            for _ in range(3):
+                ours.sendall(REQUEST)
+                assert ours.recv(4096).startswith(b"HTTP/1.1 204")
+            assert len(lookups) == 1
+        with connect(f"ws://localhost:{port}/", sock=connection()) as tab:
+            tab.send("still")
+            assert tab.recv(20) == "here"
+        monkeypatch.setattr(doors, "OWN_UIDS", frozenset({os.getuid() + 1}))
+        with connection() as theirs:
+            theirs.sendall(REQUEST)
+            refused = rest(theirs).decode()
+            assert refused.startswith("HTTP/1.1 403") and "configure a login" in refused
+        with pytest.raises(InvalidStatus, match="403"):
+            connect(f"ws://localhost:{port}/", sock=connection()).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "is_served"),
+    [
+        ("172.17.0.1", "172.17.0.2", True),
+        ("172.17.0.1", "127.0.0.1", False),
+        ("127.0.0.1", "172.17.0.2", False),
+        ("not an address", "127.0.0.1", False),
+        ("", "", False),
+    ],
+)
+def test_who_comes_from_this_machine_has_a_socket_of_its_owner(
+    client: str, server: str, is_served: bool
+) -> None:
+    """Story: a container's dashboard is asked from outside of it, where there are no sockets to
+    look up. On loopback a connection whose socket is nowhere is nobody's."""
+    scope = {"type": "http", "client": (client, 1), "server": (server, 8501)}
+    assert doors._is_own(doors._connection(scope)) is is_served
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "serves_owner_alone"),
+    [
+        ("TOPICPROOF_HOME", None, True),
+        ("TOPICPROOF_INSECURE", "true", False),
+        ("TOPICPROOF_LOGIN", "proxy: {user: X-User, groups: X-Groups}", False),
+    ],
+)
+def test_the_server_asks_first_whose_a_connection_is(
+    variable: str, value: str | None, serves_owner_alone: bool, tmp_path: Path
+) -> None:
+    """Story: the owner's own server, one whose owner insists to serve everybody, and one with a
+    login."""
+    if variable == "TOPICPROOF_LOGIN":
+        (tmp_path / "login.yaml").write_text(f"{value}\n")
+        value = str(tmp_path / "login.yaml")
+    program = (
+        "from streamlit import config\n"
+        "config._main_script_path = 'app/server.py'\n"
+        "config.set_option('server.address', '127.0.0.1')\n"
+        "from topicproof.app.server import app\n"
+        "print(*(each.cls.__name__ for each in app._user_middleware))\n"
+    )
+    process = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        cwd=ROOT,
+        env=python_environment()
+        | {"TOPICPROOF_HOME": str(tmp_path / "home"), "FORWARDED_ALLOW_IPS": ""}
+        | ({} if value is None else {variable: value}),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (process.stdout.split()[0] == "OwnerOnly") is serves_owner_alone
+    assert "Doors" in process.stdout
