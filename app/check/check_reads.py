@@ -30,6 +30,7 @@ from topicproof.backend.errors import ContractError, Mistake, TopicproofError
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import require_unchanged_file
 from topicproof.backend.formats.formats import Formats
+from topicproof.backend.history.audit import require_noted
 from topicproof.backend.history.kept_contracts import find
 from topicproof.backend.history.run_reports import run_evidence
 from topicproof.backend.history.store import Run
@@ -37,6 +38,7 @@ from topicproof.backend.runs.sides import SideSettings
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import Settings
+from topicproof.backend.trust.identity import Action
 from topicproof.validators.lineage.identity import KEY
 
 CONTRACT = "contract.yaml"
@@ -106,9 +108,11 @@ def mistakes(fields: Mapping[str, Any]) -> tuple[Mistake, ...]:
 
 
 def spark_mistakes(settings: Settings, fields: Mapping[str, Any]) -> tuple[Mistake, ...]:
-    """Returns all mistakes, Spark's included. Raises SparkError, SetupError."""
+    """Returns all mistakes, Spark's included. Raises SparkError, SetupError; NotPermitted for
+    people who may not check, as it starts Spark for a text of theirs."""
     if not needs_spark(dict(fields)):
         return mistakes(fields)
+    require_noted(open_history(settings), Action.CHECK, "an expression")
     return _spark_mistakes(spell(fields), settings)
 
 

@@ -36,6 +36,7 @@ from topicproof.backend.contracts.contract import PLACEHOLDER, make_contract, pa
 from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.contracts.contract_text import spell
 from topicproof.backend.errors import ContractError, Mistake, NothingToSample, TopicproofError
+from topicproof.backend.history.audit import require_noted
 from topicproof.backend.history.kept_contracts import contracts, keep, versions
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.launch import start_check
@@ -437,8 +438,10 @@ def starting(
         type="primary",
         icon=":material/fact_check:",
         width="stretch",
-        disabled=bool(mistakes) or is_running,
-        help="Reads the topics whole, and judges them. It goes on if you close this page.",
+        disabled=bool(mistakes) or is_running or not may(Action.CHECK),
+        help="Reads the topics whole, and judges them. It goes on if you close this page."
+        if may(Action.CHECK)
+        else "Your role may not check.",
     )
     if mistakes:
         title = wording.count(len(mistakes), "mistake") + " to correct first"
@@ -450,6 +453,9 @@ def starting(
 def begin(kafka: Services, name: str, text: str, fields: Mapping[str, Any]) -> None:
     """Keeps the contract, starts the check in its own process, and opens it."""
     try:
+        history = open_history(settings)
+        # Before Spark or another cluster is asked anything for this person.
+        require_noted(history, Action.CHECK, name)
         wrong = check_reads.spark_mistakes(settings, fields)
         if wrong:
             raise ContractError(*wrong)
@@ -458,7 +464,6 @@ def begin(kafka: Services, name: str, text: str, fields: Mapping[str, Any]) -> N
             address = kafka.address if contract.of.cluster is None else sides.sink.address
             question_of(contract, *sides.clusters(address))
         with st.status("Starting the check…") as status:
-            history = open_history(settings)
             stored = keep(history, name, text)
             started = start_check(
                 history, stored.label, lambda line: status.update(label=wording.plain(line))

@@ -3,18 +3,29 @@ mistakes in its terms, a stopped and a failed check."""
 
 from __future__ import annotations
 
+import ast
+import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from tests.app.conftest import OpenPage, boxes, texts
 from tests.backend.kafka.topics import Writer
+from tests.backend.trust.people import ADA, GRACE, ISSUER
+from topicproof.app.check import check_reads
+from topicproof.app.session import access, connection
+from topicproof.app.topic import topic_header
+from topicproof.backend.address import Address
+from topicproof.backend.errors import ClusterError, NotPermitted
+from topicproof.backend.history.audit import audit_entries
 from topicproof.backend.history.kept_contracts import keep
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import History, State
-from topicproof.backend.settings import Settings
+from topicproof.backend.settings import ROOT, Settings, read_settings
+from topicproof.backend.trust.identity import Action
 
 
 @pytest.mark.usefixtures("empty_home")
@@ -110,3 +121,64 @@ def test_the_source_may_be_on_another_cluster(
     assert found["source"] == {"topic": source, "cluster": "west"}
     assert found["sink"] == {"topic": sink, "cluster": "east"}
     assert found["identity"] == "key" and not app.button[0].disabled
+
+
+@pytest.mark.usefixtures("empty_home")
+def test_a_viewer_starts_no_spark(
+    open_page: OpenPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a viewer opens a contract with an expression, and sends what the button sends. Spark
+    is asked nothing for her, and the attempt is noted. For an operator it is asked."""
+    asked: list[str] = []
+
+    def ask_spark(text: str, _settings: Settings) -> tuple[()]:
+        asked.append(text)
+        return ()
+
+    def no_sample(*_of: object) -> None:
+        raise ClusterError("nothing to sample")
+
+    login = tmp_path / "login.yaml"
+    login.write_text(f"openid: {{issuer: '{ISSUER}', client_id: t}}\n")
+    monkeypatch.setenv("TOPICPROOF_LOGIN", str(login))
+    monkeypatch.setattr(check_reads, "_spark_mistakes", ask_spark)
+    monkeypatch.setattr(check_reads, "drafted", no_sample)
+    monkeypatch.setattr(connection, "topic_names", lambda *_of: ["orders", "invoices"])
+    cluster = SimpleNamespace(bootstrap="127.0.0.1:1", address=Address("127.0.0.1:1"))
+    monkeypatch.setattr(topic_header, "connected", lambda _settings: cluster)
+    terms = {"guarantee": "exactly_once", "identity": "key", "value": "upper(value)"}
+    sides = {"source": {"topic": "orders"}, "sink": {"topic": "invoices"}}
+    for person, may_ask in ((ADA, False), (GRACE, True)):
+        monkeypatch.setattr(access, "current_identity", lambda _login, by=person: by)
+        app = open_page("check", terms=json.dumps(sides | terms))
+        (button,) = [one for one in app.button if one.label == "Check now"]
+        assert not app.exception and bool(asked) is may_ask
+        assert button.disabled is not may_ask
+        if not may_ask:
+            with monkeypatch.context() as patch:
+                patch.setattr(access, "may", lambda action: action is Action.CHECK)
+                app = open_page("check", terms=json.dumps(sides | terms))
+                next(one for one in app.button if one.label == "Check now").click().run()
+            assert not app.exception and not asked
+            assert "may not check" in texts(app), texts(app)
+            with pytest.raises(NotPermitted):
+                check_reads.spark_mistakes(read_settings(), sides | terms)
+    history = access.open_history(read_settings())
+    assert [entry.allowed for entry in audit_entries(history)][:1] == [False]
+
+
+def test_pages_start_spark_in_one_place() -> None:
+    """Story: somebody adds a page that needs Spark. It goes through the function that asks for the
+    role."""
+    calls: dict[str, set[str]] = {}
+    for path in (ROOT / "app").rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(function, ast.FunctionDef):
+                for call in ast.walk(function):
+                    if isinstance(call, ast.Call):
+                        calls.setdefault(ast.unparse(call), set()).add(function.name)
+    starts = {text: functions for text, functions in calls.items() if text.startswith("services(")}
+    assert starts.pop("services(_settings, spark=False)")
+    assert list(starts.values()) == [{"_spark_mistakes", "spark"}]
+    asks = [names for text, names in calls.items() if text.startswith("_spark_mistakes(")]
+    assert asks == [{"spark_mistakes"}]
