@@ -14,6 +14,7 @@ from typing import Any
 import streamlit as st
 
 from topicproof.app import wording
+from topicproof.backend.characters import visible, visible_lines
 from topicproof.backend.formats.decoded import DecodedValue, Format
 from topicproof.backend.formats.formats import Decoder, Part
 from topicproof.backend.formats.limits import VALUE_BYTES_MAX
@@ -171,10 +172,19 @@ def cell_text(
 
 
 def _exact(value: Any) -> Any:
-    """Returns integers that a browser would round as text."""
+    """Returns integers that a browser would round as text, and spells what reorders or hides
+    text."""
     match value:
         case dict():
-            return {name: _exact(item) for name, item in value.items()}
+            items: dict[str, Any] = {}
+            for key, item in value.items():
+                name = visible(str(key))
+                while name in items:
+                    name += "′"  # Another name that is spelled alike.
+                items[name] = _exact(item)
+            return items
+        case str():
+            return visible_lines(value)
         case list():
             return [_exact(item) for item in value]
         case int() if abs(value) > INTEGER_MAX:
@@ -183,9 +193,10 @@ def _exact(value: Any) -> Any:
 
 
 def verbatim(text: str) -> None:
-    """Shows a text unchanged in a box; one click selects all of it. Streamlit's own code box loads
-    a highlighter, which takes a browser a quarter of a second."""
-    st.html(f'<pre tabindex="0" style="{_BOX}">{html.escape(text)}</pre>')
+    """Shows a text in a box; one click selects all of it. What would reorder or hide text is
+    spelled out, so nobody reads another one than there is. Streamlit's own code box loads a
+    highlighter, which takes a browser a quarter of a second."""
+    st.html(f'<pre tabindex="0" style="{_BOX}">{html.escape(visible_lines(text))}</pre>')
 
 
 def download(name: str, file_name: str, whole: Callable[[], bytes]) -> None:

@@ -32,6 +32,7 @@ from topicproof.app.session.page_masks import shown_error
 from topicproof.app.session.run_reads import newest_runs
 from topicproof.app.topic import topic_header
 from topicproof.app.topic.payload import verbatim
+from topicproof.backend.characters import visible_lines
 from topicproof.backend.contracts.contract import PLACEHOLDER, make_contract, parse_fields
 from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.contracts.contract_text import spell
@@ -355,6 +356,13 @@ def edit(
         lint_slot = st.empty()
     with preview_slot:
         show_preview(fields, samples)
+        if visible_lines(text) != text:
+            st.warning(
+                "Something in it hides or reorders text on a screen. It is spelled out below, such"
+                " as `\\u202e`. Read the contract there.",
+                title="This contract reads otherwise than it is",
+                icon=":material/visibility_off:",
+            )
         with st.expander("The contract as YAML", icon=":material/code:"):
             verbatim(text)
             st.download_button(

@@ -17,8 +17,9 @@ from tests.backend.kafka.topics import Writer
 from tests.backend.trust.people import ADA, GRACE, ISSUER
 from topicproof.app.check import check_reads
 from topicproof.app.session import access, connection
-from topicproof.app.topic import topic_header
+from topicproof.app.topic import payload, topic_header
 from topicproof.backend.address import Address
+from topicproof.backend.characters import visible
 from topicproof.backend.errors import ClusterError, NotPermitted
 from topicproof.backend.history.audit import audit_entries
 from topicproof.backend.history.kept_contracts import keep
@@ -123,7 +124,39 @@ def test_the_source_may_be_on_another_cluster(
     assert found["identity"] == "key" and not app.button[0].disabled
 
 
-@pytest.mark.usefixtures("empty_home")
+@pytest.fixture
+def two_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster whose two topics have no record to look at."""
+
+    def no_sample(*_of: object) -> None:
+        raise ClusterError("nothing to sample")
+
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TOPICPROOF_BOOTSTRAP", "127.0.0.1:1")
+    cluster = SimpleNamespace(bootstrap="127.0.0.1:1", address=Address("127.0.0.1:1"))
+    monkeypatch.setattr(topic_header, "connected", lambda _settings: cluster)
+    monkeypatch.setattr(connection, "topic_names", lambda *_of: ["orders", "invoices"])
+    monkeypatch.setattr(check_reads, "drafted", no_sample)
+
+
+@pytest.mark.usefixtures("two_topics")
+def test_a_contract_is_read_as_it_is(open_page: OpenPage) -> None:
+    """Story: somebody sends a contract whose comment hides, by characters that reorder text and
+    have no width, that torn transactions alone decide. The page spells them and says so."""
+    text = (
+        "guarantee: exactly_once\nsource: {topic: orders}\nsink: {topic: invoices}\n"
+        "identity: key\n# all kinds decide \u202e\u2066\u200b\nrequire: [torn] # \u202cetacilpud\n"
+    )
+    for hidden in (text, text.translate(dict.fromkeys(map(ord, "\u202e\u2066\u200b\u202c")))):
+        kept = keep(access.open_history(read_settings()), "orders", hidden)
+        app = open_page("check", contract=kept.label)
+        (box,) = [each for each in boxes(app) if "identity" in each]
+        assert not app.exception and visible(box.replace("\n", " ")) == box.replace("\n", " ")
+        assert ("\\u202e\\u2066\\u200b" in box) is (hidden == text)
+        assert any("otherwise" in str(each.proto) for each in app.warning) is (hidden == text)
+
+
+@pytest.mark.usefixtures("two_topics")
 def test_a_viewer_starts_no_spark(
     open_page: OpenPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,17 +168,10 @@ def test_a_viewer_starts_no_spark(
         asked.append(text)
         return ()
 
-    def no_sample(*_of: object) -> None:
-        raise ClusterError("nothing to sample")
-
     login = tmp_path / "login.yaml"
     login.write_text(f"openid: {{issuer: '{ISSUER}', client_id: t}}\n")
     monkeypatch.setenv("TOPICPROOF_LOGIN", str(login))
     monkeypatch.setattr(check_reads, "_spark_mistakes", ask_spark)
-    monkeypatch.setattr(check_reads, "drafted", no_sample)
-    monkeypatch.setattr(connection, "topic_names", lambda *_of: ["orders", "invoices"])
-    cluster = SimpleNamespace(bootstrap="127.0.0.1:1", address=Address("127.0.0.1:1"))
-    monkeypatch.setattr(topic_header, "connected", lambda _settings: cluster)
     terms = {"guarantee": "exactly_once", "identity": "key", "value": "upper(value)"}
     sides = {"source": {"topic": "orders"}, "sink": {"topic": "invoices"}}
     for person, may_ask in ((ADA, False), (GRACE, True)):
@@ -182,3 +208,14 @@ def test_pages_start_spark_in_one_place() -> None:
     assert list(starts.values()) == [{"_spark_mistakes", "spark"}]
     asks = [names for text, names in calls.items() if text.startswith("_spark_mistakes(")]
     assert asks == [{"spark_mistakes"}]
+
+
+def test_a_decoded_value_is_read_as_it_is() -> None:
+    """Story: a record's JSON has names and texts that reorder or hide text, and one more name that
+    is spelled like the first."""
+    value = {"a\u202eb": ["x\u200b\ny", 2**60], "a\\u202eb": 1, 7: {"c": "d"}}
+    assert payload._exact(value) == {
+        "a\\u202eb": ["x\\u200b\ny", str(2**60)],
+        "a\\u202eb′": 1,
+        "7": {"c": "d"},
+    }
