@@ -3,7 +3,8 @@
 The embedded ones belong to one keeper process per home. Every command that needs them holds a
 connection to the keeper, which the kernel closes however the command ends. After the last one the
 keeper stops Kafka and Spark, and ends. So a kill -9 leaves nothing behind, and concurrent commands
-share one warm Spark.
+share one warm Spark. Each session in Spark has such a connection too: if its process is killed, the
+keeper releases it, and its tasks take no place of those of others.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import psutil
 
@@ -32,7 +34,7 @@ from topicproof.backend.services.jars import BROKER, SPARK, ensure_jars, jar_fil
 from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.services.local_servers import accept_all
 from topicproof.backend.services.processes import is_own, require_open_files, stopped_process
-from topicproof.backend.services.spark import EmbeddedSpark, given_remote
+from topicproof.backend.services.spark import EmbeddedSpark, given_remote, with_keeper, with_session
 from topicproof.backend.settings import (
     BROKER_START_TIMEOUT_S,
     SPARK_START_TIMEOUT_S,
@@ -49,6 +51,8 @@ LINGER_S = 1.0
 KEEPER_START_TIMEOUT_S = 30.0
 KEEPER_STOP_TIMEOUT_S = 2 * STOP_TIMEOUT_S
 """How long an earlier keeper may take to stop Spark, then Kafka."""
+RELEASE_TIMEOUT_S = 30.0
+"""How long the release of a killed process's session may take. Spark ends it later by itself."""
 BUSY = 75
 """The exit code of a keeper that found another keeper (EX_TEMPFAIL of sysexits.h)."""
 
@@ -353,7 +357,11 @@ class Keeper:
     def _serve_one(self, connection: socket.socket) -> None:
         try:
             with connection, connection.makefile("rw") as stream:
-                request = ServicesRequest(**json.loads(stream.readline()))
+                message = json.loads(stream.readline())
+                if "session" in message:
+                    self._follow_session(stream, **message)
+                    return
+                request = ServicesRequest(**message)
 
                 def tell(**answer: str) -> None:
                     stream.write(json.dumps(answer) + "\n")
@@ -380,6 +388,25 @@ class Keeper:
         finally:
             self._leave()
 
+    def _follow_session(self, stream: TextIO, session: str, user: str | None) -> None:
+        """Release a session in Spark if its process ends without a further message: it was
+        killed."""
+        if stream.readline() or self.spark is None:
+            return
+        environment = python_environment()
+        if user is not None:
+            environment["SPARK_USER"] = user
+        # Its own process: Spark's client would take more memory than this one has. The address
+        # holds a token, so it is no argument.
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [sys.executable, "-P", "-m", "topicproof.backend.services.spark_session"],
+                input=with_session(self.spark.remote, session).encode(),
+                env=environment,
+                timeout=RELEASE_TIMEOUT_S,
+                check=False,
+            )
+
     def _provide(self, request: ServicesRequest, say: Callable[[str], None]) -> dict[str, str]:
         # One user at a time: of two that come together, the second finds what the first started.
         with self.lock, ThreadPoolExecutor() as pool:
@@ -405,7 +432,11 @@ class Keeper:
                 self._write_record()
         return {
             "bootstrap": self.kafka.bootstrap if self.kafka is not None else "",
-            "spark_remote": self.spark.remote if self.spark is not None else "",
+            "spark_remote": (
+                with_keeper(self.spark.remote, socket_path(self.settings.home))
+                if self.spark is not None
+                else ""
+            ),
         }
 
     def _handle(self, node: int, do: str, hurt: set[int]) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_urlsafe
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from topicproof.backend.errors import SetupError, SparkError, UsageError
 from topicproof.backend.interpreter import python_environment
@@ -38,7 +38,8 @@ from topicproof.backend.settings import SPARK_START_TIMEOUT_S, Settings, socket_
 from topicproof.backend.trust.keys import read_secret
 
 SESSION_TIMEOUT_S = 60
-"""A killed client's session, and its queries, end after this long."""
+"""A session, and its queries, end after nobody has asked for them this long. The embedded server's
+keeper releases those of killed clients at once."""
 MEANING = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -60,6 +61,9 @@ AUTHORIZATION = "authorization"
 LISTENER_UID = "listener_uid"
 """The parameter of an embedded server's address with the user id whose process must listen there.
 """
+KEEPER = "keeper"
+"""The parameter of an embedded server's address with the socket of its keeper, which releases the
+sessions of killed processes."""
 NO_PROVIDERS = "-Dorg.apache.kafka.automatic.config.providers=none"
 """No value of a Kafka property is looked up in a file, a folder or the environment."""
 COMPILER = "-XX:ThreadPriorityPolicy=1 -XX:CompilerThreadPriority=10 -XX:ReservedCodeCacheSize=512m"
@@ -316,6 +320,17 @@ def no_address(remote: str) -> SparkError:
 def with_session(remote: str, session: str) -> str:
     """Return the address of an existing session on the server."""
     return _with_parameter(remote, "session_id", session)
+
+
+def with_keeper(remote: str, keeper: Path) -> str:
+    """Return the address with the socket of the server's keeper."""
+    return _with_parameter(remote, KEEPER, str(keeper))
+
+
+def keeper_of(remote: str) -> str:
+    """Return the socket of the server's keeper; empty for a server that has none."""
+    parameters = dict(part.partition("=")[::2] for part in remote.split(";")[1:])
+    return unquote(parameters.get(KEEPER, ""))
 
 
 def given_remote(settings: Settings) -> str:

@@ -10,7 +10,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder, core
 
 from topicproof.backend.errors import SparkError
 from topicproof.backend.services.processes import LOOPBACK, listener_uids
-from topicproof.backend.services.spark import AUTHORIZATION, LISTENER_UID
+from topicproof.backend.services.spark import AUTHORIZATION, KEEPER, LISTENER_UID
 from topicproof.validators.spark_errors import ENDED
 
 THIS_MACHINE = (LOOPBACK, "localhost", "::1")
@@ -31,6 +31,7 @@ class OwnChannelBuilder(DefaultChannelBuilder):
         proxy = ("grpc.enable_http_proxy", int(not self.is_local))
         super().__init__(url, [*(channelOptions or ()), proxy])
         self._listener_uid = self._params.pop(LISTENER_UID, None)
+        self._params.pop(KEEPER, None)
         self._header: str | None = None
         """The header with the token, for a server of this machine without TLS."""
         if self.is_local and not self.use_ssl:

@@ -1,13 +1,16 @@
-"""Sessions on a Spark Connect server."""
+"""Sessions on a Spark Connect server. As a process: releases the session whose address it reads."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import socket
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import cast
 
 import grpc
@@ -18,7 +21,13 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from topicproof.backend.errors import ShellFailed, SparkError
-from topicproof.backend.services.spark import MEANING, SESSION_TIMEOUT_S, no_address, without_token
+from topicproof.backend.services.spark import (
+    MEANING,
+    SESSION_TIMEOUT_S,
+    keeper_of,
+    no_address,
+    without_token,
+)
 from topicproof.backend.services.spark_channel import OwnChannelBuilder
 from topicproof.backend.storage import Storage, attach
 from topicproof.validators.spark_errors import ENDED, first_line, server_ended, setup_line
@@ -93,13 +102,35 @@ def spark_session(remote: str, storage: Storage | None = None) -> Iterator[Spark
     session = connect(remote)
     if storage is not None:
         attach(session, storage)
-    try:
-        with kept_alive(lambda: session.conf.get(ANY_SETTING)):
-            yield session
-    finally:
-        session.stop()
-        if storage is not None:
-            storage.close()
+    with _released_if_killed(session, keeper_of(remote)):
+        try:
+            with kept_alive(lambda: session.conf.get(ANY_SETTING)):
+                yield session
+        finally:
+            session.stop()
+            if storage is not None:
+                storage.close()
+
+
+@contextmanager
+def _released_if_killed(session: SparkSession, keeper: str) -> Iterator[None]:
+    """Let the server's keeper release the session if this process is killed in the block. `keeper`:
+    its socket; empty: there is none."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        # A keeper that is gone takes its server along.
+        with suppress(OSError):
+            if keeper:
+                connection.connect(keeper)
+                _tell(connection, session=session_id(session), user=_user_of(session))
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                _tell(connection, over=True)
+
+
+def _tell(connection: socket.socket, **message: object) -> None:
+    connection.sendall(json.dumps(message).encode() + b"\n")
 
 
 @contextmanager
@@ -143,3 +174,20 @@ def failed(doing: str, error: PySparkException) -> SparkError:
 def session_id(session: SparkSession) -> str:
     """Return the session's id on its server, used to find the queries of a killed client."""
     return str(session.session_id)  # type: ignore[attr-defined]
+
+
+def _user_of(session: SparkSession) -> str | None:
+    """Return the name under which the server has the session."""
+    user: str | None = session.client._user_id  # type: ignore[attr-defined]
+    return user
+
+
+def main() -> None:
+    """Release the session whose address is the input."""
+    # Its server may be gone, or have ended it.
+    with suppress(SparkError, PySparkException):
+        connect(sys.stdin.read()).stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging.config
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
@@ -13,6 +18,24 @@ from topicproof.backend.errors import SparkError
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.processes import free_ports
 from topicproof.backend.services.spark_session import ANY_SETTING, kept_alive, spark_session
+from topicproof.backend.settings import Settings
+
+ENDLESS_TASK = """
+import fcntl, sys, time
+from topicproof.backend.services.keeper import services
+from topicproof.backend.services.spark_session import spark_session
+from topicproof.backend.settings import read_settings
+
+def hold(batches, path=sys.argv[1]):
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        time.sleep(3600)
+    yield from batches
+
+with services(read_settings(), kafka=False) as up, spark_session(up.spark_remote) as spark:
+    spark.range(1).mapInArrow(hold, "id long").collect()
+"""
+"""A program with a task in Spark that holds a lock until it ends."""
 
 
 def test_nobody_there_is_said_in_one_sentence() -> None:
@@ -74,3 +97,30 @@ def test_an_error_in_an_expression_shows_no_record_in_a_log(
             "cast(n as int)"
         ).collect()
     assert "4711x" not in "".join(capfd.readouterr()) + caplog.text
+
+
+def test_tasks_of_a_killed_process_end(
+    cluster: Services, settings: Settings, tmp_path: Path
+) -> None:
+    """Story: a check is killed with -9 while another command uses the same Spark. Its task would
+    keep its place there until nobody has asked for its session for a minute. The keeper releases
+    the session at once."""
+    assert cluster.spark_remote
+    lock = tmp_path / "lock"
+
+    def is_held() -> bool:
+        if not lock.exists():
+            return False
+        with lock.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    environment = {**os.environ, "TOPICPROOF_HOME": str(settings.home)}
+    command = [sys.executable, "-P", "-c", ENDLESS_TASK, str(lock)]
+    with subprocess.Popen(command, env=environment) as process:
+        wait_until(is_held, 60, "the task")
+        process.kill()
+    wait_until(lambda: not is_held(), 10, "the end of the task")
