@@ -14,6 +14,7 @@ from topicproof.backend.commands.terminal import Styled, emit, err, out
 from topicproof.backend.evidence.copy import without_values
 from topicproof.backend.history.run_state import progress_fields
 from topicproof.backend.trust.acting import DETACHED
+from topicproof.validators.expectation import merge
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report, exit_code as exit_code_of
 from topicproof.validators.shell_words import shell_word
@@ -61,6 +62,9 @@ def conclude_check(
             print_report(report, all_kinds)
             if report.run is not None:
                 _print_closer(report.run)
+        if len(reports) > 1:
+            sinks = ", ".join(f"{report.sink.topic} {report.verdict}" for report in reports)
+            out.line(f"As a whole: {merge(report.verdict for report in reports)} ({sinks})")
     raise typer.Exit(code)
 
 

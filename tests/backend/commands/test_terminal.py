@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from hypothesis import given, strategies as st
@@ -23,6 +24,7 @@ from tests.app.test_history_page import TWICE
 from topicproof.backend import characters, cli, log_file
 from topicproof.backend.address import Address
 from topicproof.backend.commands import terminal
+from topicproof.backend.commands.outcome import conclude_check
 from topicproof.backend.commands.show import judged_line, report_lines
 from topicproof.backend.commands.show_topic import print_transactions
 from topicproof.backend.commands.terminal import Styled, Table, Terminal, as_json, emit, plain_text
@@ -258,6 +260,18 @@ def test_a_report_tells_what_happened_and_only_that_next_step() -> None:
     assert sum('identity "" (an empty text): It is there twice.' in line for line in lines) == 1
     assert "info     identity_change: Producer id 7 went from epoch 0 to 1. And 1 more." in lines
     assert Report.from_json(report.to_json()) == report
+
+
+def test_a_check_of_several_sinks_says_what_they_prove_together(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Story: one sink holds, and another one does not. Its line is not the last word."""
+    refunds = replace(TWICE, sink=replace(TWICE.sink, topic="refunds"), verdict=Outcome.HOLDS)
+    with pytest.raises(typer.Exit) as ended:
+        conclude_check([TWICE, refunds], None, 1)
+    assert ended.value.exit_code == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"As a whole: VIOLATED ({TWICE.sink.topic} VIOLATED, refunds HOLDS)"
 
 
 def test_the_judged_range_is_named_by_places() -> None:
