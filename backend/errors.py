@@ -130,9 +130,15 @@ class TopicError(ClusterError):
 class NothingToSample(TopicError):
     """A topic holds no committed record from which a contract could be drafted."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, removed: int = 0) -> None:
+        """`removed`: how many offsets lie below its log starts."""
         self.reason = f"Topic {topic} holds no committed record to look at."
-        super().__init__(f"{self.reason} Fill it first.")
+        step = "Fill it first."
+        if removed:
+            offsets = "1 offset" if removed == 1 else f"{removed:,} offsets"
+            self.reason += f" Retention or DeleteRecords removed {offsets}."
+            step = "Draft the contract when it holds records again, or write it by hand."
+        super().__init__(f"{self.reason} {step}")
 
 
 class RecordTooLarge(TopicError):

@@ -80,7 +80,7 @@ def newest(address: Address, topic: str, count: int, formats: Formats) -> Sample
     ranges = fates.fate_ranges(rawlog.scan(address, topic, bounds), bounds)
     rows = latest(address, bounds, ranges, READ_COMMITTED, count, KEPT_BYTES, SECONDS_MAX)
     if not rows:
-        raise NothingToSample(topic)
+        raise NothingToSample(topic, sum(partition.start for partition in bounds.partitions))
     whole = len(rows) < count and all(partition.start == 0 for partition in bounds.partitions)
     return _sample(topic, rows, formats, whole=whole)
 

@@ -328,11 +328,7 @@ def _why(
             f"The committed offset {committed:,} lies beyond the end of the log ({p.hw:,}). Was the"
             " topic recreated?"
         )
-    deleted = (
-        f"{p.start - committed:,} offsets were deleted before it read them. "
-        if committed < p.start
-        else ""
-    )
+    deleted = _deleted(p.start - committed) if committed < p.start else ""
     who = "an open transaction"
     if blocker:
         who = f"the {'hanging' if blocker.hanging else 'open'} transaction of {blocker.name}"
@@ -354,6 +350,14 @@ def _why(
             " aborted records or holes."
         )
     return f"{deleted}{NOTHING_LEFT}"
+
+
+def _deleted(count: int) -> str:
+    was, them = ("offset was", "it") if count == 1 else ("offsets were", "them")
+    return (
+        f"{count:,} {was} deleted before it read {them} (records or transaction markers: the log"
+        " no longer tells). "
+    )
 
 
 def _records(count: int) -> str:

@@ -129,7 +129,8 @@ def test_offsets_outside_of_the_log_are_said(bootstrap: str, new_topic: NewTopic
     explained = (("late", late), ("ahead", ahead))
     assert (late.visible, late.why) == (
         2,
-        "2 offsets were deleted before it read them. 2 records to read.",
+        "2 offsets were deleted before it read them (records or transaction markers: the log no"
+        " longer tells). 2 records to read.",
     )
     assert (ahead.visible, ahead.subtraction) == (0, -4)
     assert "beyond the end of the log" in ahead.why
