@@ -64,12 +64,17 @@ def own_place(bounds: Bounds, column: str | Column = "partition") -> tuple[Colum
     return topic, partition
 
 
-def place_text(bounds: Bounds, partition: str | Column, offset: str | Column) -> Column:
-    """Formats a place as `squares-0@17`. `partition`: its number in `bounds`."""
+def partition_text(bounds: Bounds, partition: str | Column) -> Column:
+    """Formats a partition as `squares-0`. `partition`: its number in `bounds`."""
     if isinstance(partition, str):
         partition = F.col(partition)
     topic, number = own_place(bounds, partition)
-    return F.concat(topic, F.lit("-"), number.cast("string"), F.lit("@"), offset)
+    return F.concat(topic, F.lit("-"), number.cast("string"))
+
+
+def place_text(bounds: Bounds, partition: str | Column, offset: str | Column) -> Column:
+    """Formats a place as `squares-0@17`. `partition`: its number in `bounds`."""
+    return F.concat(partition_text(bounds, partition), F.lit("@"), offset)
 
 
 def with_numbered_input(records: DataFrame, bounds: Bounds) -> DataFrame:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.validators.history import history, side_by_side
-from tests.validators.test_kinds import rows_of
+from tests.validators.test_kinds import rows_of, sentences_of
+from topicproof.validators.finding import Part
 
 
 def test_a_transaction_is_whole_or_torn(spark: SparkSession, tmp_path: Path) -> None:
@@ -75,3 +78,22 @@ def test_two_outcomes_show_in_epochs_where_no_header_names_transactions(
     assert splits("0@ 1@ a1:C", "2@ a1:A a1:3@ a2:C") == [(1, 0)]
     assert splits("0@ 1@ a1:C", "2@ a1:C a1:3@ a2:A") == []
     assert splits("0@ 1@ C", "2@ A 3@ C") == []
+
+
+@pytest.mark.parametrize("lines", [("0 1 C", "2 A"), ("0@ 1@ a1:C", "2@ a1:A")])
+def test_two_outcomes_are_named_by_topic_and_partition(
+    spark: SparkSession, tmp_path: Path, lines: tuple[str, str]
+) -> None:
+    """Story: two topics are judged as one. A transaction is committed in one partition of the
+    second, and aborted in the other. The sentence names the topic's own partition, not the joined
+    number."""
+    written = history(*lines, inputs=3, first=1)
+    bounds = written.sink_bounds
+    parts = (Part("refunds", 0), Part("invoices", 1))
+    written = replace(written, sink_bounds=replace(bounds, topic="refunds + invoices", parts=parts))
+    (why,) = (
+        why
+        for kind, _, why in sentences_of(written.ledger(spark, tmp_path))
+        if kind == "fate_split"
+    )
+    assert why.endswith("is aborted here, and committed in invoices-0.")

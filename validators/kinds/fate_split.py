@@ -22,6 +22,7 @@ from topicproof.validators.facts.log_facts import ABORTED, COMMITTED
 from topicproof.validators.finding import Witness
 from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.offsets import partition_text
 from topicproof.validators.readings import frame_of
 from topicproof.validators.sentences import Forms, Words
 
@@ -61,9 +62,10 @@ def _of_epochs(ledger: Ledger) -> DataFrame | None:
         if aborted.empty or not committed:
             continue
         first = aborted.sort_values(["partition", "first_offset"]).iloc[0]
+        places = (f"{topic}-{number}" for topic, number in map(ledger.sink_bounds.place, committed))
         why = (
             f"The transaction of producer id {producer} and epoch {epoch} is aborted here, and"
-            f" committed in partition {', '.join(map(str, committed))}."
+            f" committed in {', '.join(places)}."
         )
         place = (int(first["partition"]), int(first["first_offset"]))
         rows.append((*place, None, None, None, None, None, None, len(committed), why))
@@ -100,9 +102,11 @@ def _of_headers(ledger: Ledger) -> DataFrame | None:
     )
     rows = rows.withColumn("first_place", F.min("place").over(of_transaction))
     rows = rows.where((F.size("committed_in") > 0) & (F.col("place") == F.col("first_place")))
-    partitions = F.array_join(F.col("committed_in").cast("array<string>"), ", ")
+    places = F.transform(
+        "committed_in", lambda partition: partition_text(ledger.sink_bounds, partition)
+    )
     why = F.format_string(
-        "Its transaction is aborted here, and committed in partition %s.", partitions
+        "Its transaction is aborted here, and committed in %s.", F.array_join(places, ", ")
     )
     return evidence(rows, F.size("committed_in"), why)
 
