@@ -18,7 +18,6 @@ from topicproof.validators.expectation import (
     looked_for,
     merge,
     reason_not_required,
-    remedy,
 )
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import (
@@ -48,7 +47,9 @@ from topicproof.validators.sentences import capitalized, counted
 from topicproof.validators.thresholds import threshold_warnings
 from topicproof.validators.verdict_sentence import (
     finding_sentence,
+    inputs_clause,
     keeps_order,
+    remedy_sentence,
     replaced_sentence,
     unchecked_filter,
     verdict_sentence,
@@ -261,6 +262,11 @@ def _judge_kind(
     explained_by = max(others, key=lambda cause: others[cause]) if others else None
     outcome = judge_rows(validator.NAME, causes, guarantee)
     by_whom = writers_clause(validator.NAME, primary or count, rows.writers)
+    if validator.NAME == gap.NAME and count:
+        # A lost output lies nowhere in the sink. Its input is where to look.
+        suspects = rows.causes.get(None, 0) or count
+        is_certain = suspects == (primary or count)
+        by_whom = inputs_clause(rows.examples[:suspects], is_certain=is_certain) + by_whom
     if rows.incident is not None:
         by_whom += rows.incident.clause
     is_zombie = validator.NAME == zombie_write.NAME and count
@@ -271,7 +277,7 @@ def _judge_kind(
     if validator.NAME == recreated.NAME and ledger.circumstances.replaced:
         why = capitalized(replaced_sentence(ledger.circumstances))
     elif validator.NAME in PREMISES and outcome is Outcome.UNKNOWN and primary:
-        why += f" {remedy(validator.NAME, ledger.question.agreed.unique)}"
+        why += f" {remedy_sentence(validator.NAME, ledger)}"
     left_out = _left_out(validator.NAME, ledger) if covered else ""
     is_allowed = validator.NAME in EXEMPT[guarantee]
     if left_out and outcome is Outcome.HOLDS and not is_allowed:

@@ -8,23 +8,34 @@ from topicproof.validators.circumstances import Circumstances
 from topicproof.validators.expectation import PREMISES, RANGE, UNDECIDED, is_undecided, remedy
 from topicproof.validators.expected import Expect
 from topicproof.validators.facts.writers import NO_TIME, time_of
-from topicproof.validators.finding import Finding, Order, Outcome
+from topicproof.validators.finding import Example, Finding, Order, Outcome
 from topicproof.validators.found_rows import OF_LOST_OUTPUTS, WriterRows
-from topicproof.validators.kinds import duplicate, zombie_write
-from topicproof.validators.ledger.counts import OF_CONTRACT
+from topicproof.validators.kinds import duplicate, identity_disjoint, source_removed, zombie_write
+from topicproof.validators.ledger.counts import OF_CONTRACT, OF_READINGS
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Words, capitalized, counted, portion, sentence
 
 PLACES_MAX = 3
 """A sentence names so many places at most."""
 DISTRUST = "The readings cannot be trusted"
+OF_DOUBT = (
+    "Check again; if it repeats, report it to whoever maintains the broker. It says nothing against"
+    " the pipeline."
+)
+"""What to do about readings that contradict each other."""
+NOTHING_LEFT = (
+    "No input is left to judge. Check sooner the next time, or let the source keep its records"
+    " longer (retention.ms)."
+)
+"""What to do about a source that has lost all records."""
 
 
 def finding_sentence(
     kind: str, words: Words, causes: Mapping[str | None, int], covered: int, by_whom: str = ""
 ) -> str:
     """Formulates what a kind found. `causes`: its rows by what explains them; None: nothing.
-    `by_whom`: the end of the first sentence, who wrote the records (`writers_clause`)."""
+    `by_whom`: the end of the first sentence, who wrote the records (`writers_clause`), behind their
+    inputs (`inputs_clause`)."""
     primary = causes.get(None, 0)
     others = sorted(
         ((cause, count) for cause, count in causes.items() if cause is not None and count),
@@ -90,8 +101,10 @@ def verdict_sentence(
     None if the contract requires only some of its kinds."""
     if ledger.doubts:
         doubt = ledger.doubts[0]
-        about = "Could not be judged" if doubt.startswith(OF_CONTRACT) else DISTRUST
-        return f"{about}: {doubt}"
+        if doubt.startswith(OF_CONTRACT):
+            return f"Could not be judged: {doubt}"
+        step = f" {OF_DOUBT}" if doubt.startswith(OF_READINGS) else ""
+        return f"{DISTRUST}: {doubt}{step}"
     if ledger.circumstances.replaced:
         return f"Could not be judged: {replaced_sentence(ledger.circumstances)}"
     rest = _rest(ledger, not_processed)
@@ -116,10 +129,18 @@ def verdict_sentence(
         reasons = [f"{finding.kind}: {_clause(finding)}" for finding in (*broken, *causes)]
         if ledger.pending and not ledger.circumstances.moving:
             reasons.insert(0, f"{counted(ledger.pending, 'offset')} {_pending(ledger)}")
-        step = f" {remedy(broken[0].kind, ledger.question.agreed.unique)}" if broken else ""
+        step = f" {remedy_sentence(broken[0].kind, ledger)}" if broken else ""
         return f"Could not be judged: {'; '.join(reasons)}{rest}.{step}"
     praise = _praise(ledger, promise, counting, findings)
     return f"{praise}{_judged_from(ledger)}{_left_out(ledger, findings)}{rest}."
+
+
+def remedy_sentence(premise: str, ledger: Ledger) -> str:
+    """Formulates what to do about a broken premise."""
+    is_emptied = ledger.source_incomplete and not ledger.counts.inputs.judged
+    if is_emptied and premise in (source_removed.NAME, identity_disjoint.NAME):
+        return NOTHING_LEFT
+    return remedy(premise, ledger.question.agreed.unique)
 
 
 def replaced_sentence(circumstances: Circumstances) -> str:
@@ -285,6 +306,21 @@ def writers_clause(kind: str, count: int, writers: Sequence[WriterRows]) -> str:
     if not is_alone:
         return f": outputs were written and not committed, {who}"
     return f": {'its output was' if count == 1 else 'their outputs were'} written {who}"
+
+
+def inputs_clause(lost: Sequence[Example], *, is_certain: bool) -> str:
+    """Formulates where the inputs of lost outputs lie, as the end of a clause. Of more than a few,
+    one is named. `is_certain`: each of them is lost, and not only some."""
+    places = list(dict.fromkeys(_input_place(example) for example in lost))
+    if len(places) > PLACES_MAX:
+        return f" (such as that of input {places[0]})" if is_certain else ""
+    inputs = f"{'input' if len(places) == 1 else 'inputs'} {', '.join(places)}"
+    return f" (of {inputs})" if is_certain else f" (among those of {inputs})"
+
+
+def _input_place(example: Example) -> str:
+    topic, partition, offset, *_ = (example.lineage or "").split("/")
+    return f"{topic}-{partition}@{offset}"
 
 
 def _writer(rows: WriterRows) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from topicproof.validators.finding import Outcome
+from topicproof.validators.next_steps import next_step
 from topicproof.validators.report import Report, identified_place
 from topicproof.validators.who import who_sentence
 
@@ -64,6 +65,10 @@ def _sentences(report: Report) -> Iterator[str]:
         if finding.outcome is Outcome.HOLDS or finding in report.aside:
             continue
         yield f"  {finding.outcome:8} {finding.kind}: {finding.why}"
+        if finding.story:
+            yield f"             What happened: {finding.story}"
         for example in finding.examples[:3]:
             place = identified_place(report, example)
             yield f"             {f'{place}: ' if place else ''}{example.why}"
+        if step := next_step(finding):
+            yield f"             Next: {step}"

@@ -52,15 +52,17 @@ def test_as_many_outputs_as_the_count_says(spark: SparkSession, tmp_path: Path) 
         "phantom",
         "aborted_volume",
     }
-    assert gaps.why == "3 of 12 expected outputs are missing."
+    assert gaps.why == (
+        "3 of 12 expected outputs are missing (of inputs numbers-2@2, numbers-2@5)."
+    )
 
 
 def test_a_fraction_is_no_count(spark: SparkSession, tmp_path: Path) -> None:
     """Story: an expression divides. Rounded, its count would fit the sink by accident. A whole
     number is a count whatever its type."""
     doubt = (
-        "the contract's `count` must be a whole number from 0 to 1,000,000, and is none for 1 input"
-        " (numbers-0@0)."
+        "the contract's `count` must give a whole number from 0 to 1,000,000, and gives something"
+        " else for 1 input (numbers-0@0). Correct it."
     )
     for place, (count, doubts) in enumerate(
         (
@@ -105,8 +107,8 @@ def test_counts_may_come_as_a_table(spark: SparkSession, tmp_path: Path) -> None
     made = history("0#0 0#1 2 C", inputs=4)
     ledger = made.ledger(spark, tmp_path, expected=Expected(Expect.ONE_TO_MANY, counts))
     assert ledger.doubts == (
-        "the contract's `count` must be a whole number from 0 to 1,000,000, and is none for 2"
-        " inputs (the first is numbers-0@2).",
+        "the contract's `count` must give a whole number from 0 to 1,000,000, and gives something"
+        " else for 2 inputs (the first is numbers-0@2). Correct it.",
     )
     assert (ledger.counts.outputs, list(rows_of(ledger))) == (2, [])
 

@@ -24,6 +24,7 @@ from topicproof.validators.kinds import aborted_read, gap
 from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.next_steps import OF_VIOLATIONS
 from topicproof.validators.sentences import sentence
 
 APART = 2
@@ -534,6 +535,8 @@ def test_each_kind_counts_in_plain_words(validator: Validator) -> None:
     agree."""
     counts = ((0, 1_000), (0, 1), (1, 1), (1, 1_000), (2, 1_000), (1_000, 1_000))
     lines = [sentence(validator.WORDS, count, covered) for count, covered in counts]
+    if step := OF_VIOLATIONS.get(validator.NAME):
+        lines.append(f"Next: {step}")
     golden.compare("kinds.txt", validator.NAME, lines)
 
 

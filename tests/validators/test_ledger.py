@@ -102,7 +102,7 @@ def test_readings_that_cannot_be_trusted_are_doubted_one_by_one(
         "records visible to read_committed, but not to read_uncommitted: 1.",
         "records visible to read_committed at or above the last stable offset: 1.",
         "records delivered more than once by the reading of the source: 1.",
-        "unexplained offsets in partition 0: -1 of 4.",
-        "unexplained offsets in partition 2: 1 of 4.",
-        "unexplained offsets in partition 3: 1 of 4.",
+        "unexplained offsets in squares-0: -1 of 4.",
+        "unexplained offsets in squares-2: 1 of 4.",
+        "unexplained offsets in squares-3: 1 of 4.",
     )

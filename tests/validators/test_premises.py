@@ -315,6 +315,19 @@ def test_a_gap_that_a_removal_may_explain_is_named(spark: SparkSession, tmp_path
     assert report.why.startswith("Could not be judged: gap: 1 of 3 expected outputs"), report.why
 
 
+@pytest.mark.parametrize("agreed", [ContractTerms(), RETAINED], ids=["whole", "retained"])
+def test_of_an_emptied_source_nothing_is_left_to_judge(
+    spark: SparkSession, tmp_path: Path, agreed: ContractTerms
+) -> None:
+    """Story: retention removed all inputs. No identity and no range can help, so nobody is sent to
+    look for one."""
+    made = history("0 1 2 C", inputs=3, holes=[(0, n) for n in range(3)], judged=[(3, 3)])
+    report = judged(spark, tmp_path, made, circumstances=removed(source=3), agreed=agreed, **BY_KEY)
+    assert report.verdict is Outcome.UNKNOWN
+    assert "No input is left to judge. Check sooner the next time" in report.why
+    assert "contract init" not in report.why and "range: retained" not in report.why
+
+
 @pytest.mark.parametrize(
     ("sink", "more", "verdict", "rows"),
     [

@@ -79,7 +79,10 @@ def test_a_gap_is_linked_with_its_aborted_output(report: Report) -> None:
     coordinator aborted, and the verdict says whose it is, why and when it ended."""
     gap = finding_of(report, "gap")
     aborted = writer(LOST, "b", "aborted by time-out")
-    says = f"2 of 17 expected outputs are missing: their outputs were written by {aborted}"
+    says = (
+        f"2 of 17 expected outputs are missing (of inputs numbers-{LOST}@1, numbers-{LOST}@2):"
+        f" their outputs were written by {aborted}"
+    )
     assert (gap.outcome, gap.why) == (Outcome.VIOLATED, f"{says}.")
     assert [example.why.partition(". ")[2] for example in gap.examples] == [
         f"Its output was aborted: squares-{LOST}@{offset}, {aborted}." for offset in (2, 3)
@@ -155,7 +158,10 @@ def test_producers_are_named_where_no_coordinator_names_a_transactional_id(
     the epoch and the time; a batch outside transactions names a producer that has none."""
     gap = finding_of(unnamed, "gap")
     aborted = f"producer id {producer(ABORTED, 'b')}, epoch 0, aborted{TIMELESS}"
-    assert gap.why == f"1 of 12 expected outputs is missing: its output was written by {aborted}."
+    assert gap.why == (
+        f"1 of 12 expected outputs is missing (of input numbers-{ABORTED}@1): its output was"
+        f" written by {aborted}."
+    )
     assert [example.transaction for example in gap.examples] == [aborted]
     plain = f"a producer without idempotence, outside transactions{TIMELESS}"
     writers = [

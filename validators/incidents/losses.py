@@ -289,7 +289,10 @@ def _reason(loss: Loss) -> str:
                 f" epoch {epoch} wrote, first{clock(first_ms) or ' behind it'}"
             )
         case "operator":
-            return "an operator aborted the transaction"
+            return (
+                "an operator aborted the transaction (`kafka-transactions.sh abort`, or the same"
+                " request; an authorizer's audit log may say who)"
+            )
         case _:
             return "the transaction was aborted, and nothing tells why"
 

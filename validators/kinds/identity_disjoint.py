@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, functions as F
 
 from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
-from topicproof.validators.kinds import identity_missing
+from topicproof.validators.kinds import identity_missing, source_removed
 from topicproof.validators.kinds.traits import RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
@@ -42,8 +42,10 @@ def find(ledger: Ledger) -> DataFrame | None:
     if not ledger.by_key:
         topic = ledger.question.source.topic
         why = F.lit(f"It has no lineage header that names an input of {topic}.")
-    # Of a record without an identity, identity_missing tells that no input is known.
-    cause = F.when(~F.col("identified"), identity_missing.NAME)
+    # Of a record without an identity, identity_missing tells that no input is known. Where no input
+    # is left, no identity can do better.
+    left = F.lit(None) if ledger.counts.inputs.judged else F.lit(source_removed.NAME)
+    cause = F.when(~F.col("identified"), identity_missing.NAME).otherwise(left)
     return evidence(rows, F.lit(0), why, cause)
 
 

@@ -55,8 +55,8 @@ TRAITS = Traits(
     premises=MATCHING,
     next_step=(
         "Compare their writers with those of the expected outputs: the pipeline itself writes more"
-        " than it should, or another program writes to the sink, or the pipeline reads another"
-        " source; a contract can name several."
+        " than it should (or the contract's `count` is too low), or another program writes to the"
+        " sink, or the pipeline reads another source; a contract can name several."
     ),
 )
 

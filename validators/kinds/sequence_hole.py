@@ -40,7 +40,8 @@ def find(ledger: Ledger) -> DataFrame | None:
     rows = ledger.accounts.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("hole"))
     rows = rows.withColumn("offset", F.col("base_offset"))
     why = F.format_string(
-        "Producer id %d at epoch %d continues with sequence number %d; %d was expected.",
+        "Producer id %d at epoch %d continues with sequence number %d; %d was expected: the log"
+        " has lost a batch of it, or stored one out of turn.",
         "producer_id",
         "producer_epoch",
         "base_sequence",

@@ -38,7 +38,7 @@ def build_ledger(ledger_input: LedgerInput) -> Ledger:
         circumstances=ledger_input.circumstances,
         readings=readings if isinstance(readings, Readings) else None,
         counts=counts,
-        doubts=doubts + doubts_of(counts.doubted, counts.inputs, balance, question.source),
+        doubts=doubts + doubts_of(counts, balance, question.source, sink_bounds),
         evidence=ledger_input.evidence,
         took_s=time.monotonic() - began,
     )

@@ -547,28 +547,35 @@ class Counts:
 
 OF_CONTRACT = "the contract's "
 """A doubt about the contract begins so; the others are about the readings."""
+_TWICE = "records delivered more than once by the reading of the source"
+_UNEXPLAINED = "unexplained offsets in "
+OF_READINGS = (
+    *(doubt.value for doubt in Doubt if doubt not in (Doubt.IDS, Doubt.UNREADABLE)),
+    _TWICE,
+    _UNEXPLAINED,
+)
+"""So begin doubts about the broker or its client: what they delivered contradicts itself."""
 
 
 def doubts_of(
-    doubts: Mapping[Doubt, int], inputs: Inputs, balance: Sequence[Balance], source: Bounds
+    counts: Counts, balance: Sequence[Balance], source: Bounds, sink: Bounds
 ) -> tuple[str, ...]:
     """Returns the reasons not to judge, as clauses: the readings cannot be trusted, or the contract
     does not say how many outputs an input has."""
-    clauses = [f"{doubt.value}: {count:,}." for doubt, count in doubts.items() if count]
+    inputs = counts.inputs
+    clauses = [f"{doubt.value}: {count:,}." for doubt, count in counts.doubted.items() if count]
     if inputs.repeated:
-        clauses.append(
-            f"records delivered more than once by the reading of the source: {inputs.repeated:,}."
-        )
+        clauses.append(f"{_TWICE}: {inputs.repeated:,}.")
     if inputs.first_uncounted is not None:
         topic, partition = source.place(inputs.first_uncounted[0])
         first = f"{topic}-{partition}@{inputs.first_uncounted[1]}"
         them = first if inputs.uncounted == 1 else f"the first is {first}"
         clauses.append(
-            f"{OF_CONTRACT}`count` must be a whole number from 0 to {COUNT_MAX:,}, and is none for"
-            f" {counted(inputs.uncounted, 'input')} ({them})."
+            f"{OF_CONTRACT}`count` must give a whole number from 0 to {COUNT_MAX:,}, and gives"
+            f" something else for {counted(inputs.uncounted, 'input')} ({them}). Correct it."
         )
     clauses += [
-        f"unexplained offsets in partition {partition_balance.partition}:"
+        f"{_UNEXPLAINED}{'-'.join(map(str, sink.place(partition_balance.partition)))}:"
         f" {partition_balance.unexplained:,} of {partition_balance.offsets:,}."
         for partition_balance in balance
         if partition_balance.unexplained
@@ -580,9 +587,13 @@ def empty_fields(topic: str, decoded: DecodedCounts) -> tuple[str, ...]:
     """Returns a doubt if no record holds a field that the contract names. It may be misspelt, and
     then comparing nothing with nothing would hold."""
     names = ", ".join(decoded.empty)
-    fields = "field" if len(decoded.empty) == 1 else "fields"
-    verb = "is" if len(decoded.empty) == 1 else "are"
-    return (f"{OF_CONTRACT}{fields} {names} {verb} in no decoded record of {topic}.",) * bool(names)
+    is_single = len(decoded.empty) == 1
+    fields, its_name = ("field", "its name") if is_single else ("fields", "their names")
+    verb = "is" if is_single else "are"
+    return (
+        f"{OF_CONTRACT}{fields} {names} {verb} in no decoded record of {topic}. Correct {its_name}"
+        " in the contract, or leave out what no record holds.",
+    ) * bool(names)
 
 
 def count_ends(raw_log: RawLog, bounds: Bounds) -> dict[str, int]:
