@@ -178,7 +178,7 @@ def session_id(session: SparkSession) -> str:
 
 def _user_of(session: SparkSession) -> str | None:
     """Return the name under which the server has the session."""
-    user: str | None = session.client._user_id  # type: ignore[attr-defined]
+    user: str | None = session.client._user_id
     return user
 
 
