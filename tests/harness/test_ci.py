@@ -41,7 +41,17 @@ def runner(cluster: Services, settings: Settings, tmp_path: Path) -> dict[str, s
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "GITHUB_OUTPUT": str(tmp_path / "output"),
         "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+        "RUNNER_TEMP": str(_temporary(tmp_path)),
     }
+
+
+def _temporary(folder: Path) -> Path:
+    temporary = folder / "runner-temp"
+    temporary.mkdir(exist_ok=True)
+    return temporary
+
+
+UPLOADED_IF = "${{ always() && steps.check.outputs.evidence != '' }}"
 
 
 def _contract(folder: Path, source: Topic, sink: Topic) -> str:
@@ -79,8 +89,9 @@ def test_the_action_annotates_keeps_the_evidence_and_fails(
             continue
         if "uses" in step:
             assert re.fullmatch(r"actions/upload-artifact@[0-9a-f]{40}", step["uses"])
-            assert step["if"] == "${{ always() }}"
-            kept = tmp_path / _filled(step["with"]["path"], given)
+            assert step["if"] == UPLOADED_IF
+            kept = Path(_filled(step["with"]["path"], given))
+            assert kept.is_relative_to(tmp_path / "runner-temp")
             assert (kept / "report.json").exists() and (kept / "junit.xml").exists()
             continue
         named = {name: _filled(value, given) for name, value in step.get("env", {}).items()}
@@ -155,3 +166,97 @@ def test_gitlab_shows_findings_as_test_cases(
     statuses = [test["status"] for test in results["tests"]]
     counted = {status: statuses.count(status) for status in COUNTED}
     assert results["summary"] == results["summary"] | counted | {"tests": len(statuses)}
+
+
+WRITES = """#!/bin/sh
+while [ $# -gt 0 ]; do
+  case "$1" in --out) out=$2 ;; --ctrf) ctrf=$2 ;; esac
+  shift
+done
+# As the check: nothing is written over what is there.
+[ -e "$out" ] && exit 64
+mkdir "$out" && echo genuine > "$out/junit.xml"
+[ -z "$ctrf" ] || echo genuine > "$ctrf"
+exit 1
+"""
+REFUSES = "#!/bin/sh\nexit 64\n"
+"""Programs in place of Python."""
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """The checkout of a pull request that has laid a folder in place of the evidence, with a link
+    to a file of the runner."""
+    (tmp_path / "client.properties").write_text("sasl.password=from-a-secret")
+    for program in ("apt-get", "pip"):
+        (tmp_path / program).write_text("#!/bin/sh\n")
+        (tmp_path / program).chmod(0o700)
+    checkout = tmp_path / "checkout"
+    evidence = checkout / "topicproof-evidence"
+    evidence.mkdir(parents=True)
+    (evidence / "leak").symlink_to("../../client.properties")
+    (evidence / "junit.xml").write_text("forged")
+    (checkout / "topicproof-ctrf.json").symlink_to("../client.properties")
+    return checkout
+
+
+def _with_python(folder: Path, program: str) -> dict[str, str]:
+    (folder / "python").write_text(program)
+    (folder / "python").chmod(0o700)
+    return {
+        "PATH": f"{folder}:/usr/bin:/bin",
+        "GITHUB_OUTPUT": str(folder / "output"),
+        "RUNNER_TEMP": str(_temporary(folder)),
+        **dict.fromkeys(("CONTRACT", "BOOTSTRAP", "PAYLOADS", "PACKAGE"), "x"),
+    }
+
+
+def _uploaded(*places: Path) -> dict[str, str]:
+    """Return what an uploader that follows links would send: contents by name."""
+    files = [place for place in places if place.is_file()]
+    for place in places:
+        files += [path for path in place.rglob("*") if path.is_file()] if place.is_dir() else []
+    return {path.name: path.read_text().strip() for path in files}
+
+
+@pytest.mark.parametrize("program", [WRITES, REFUSES])
+def test_the_action_uploads_what_the_check_wrote_alone(
+    program: str, hostile: Path, tmp_path: Path
+) -> None:
+    """Story: a pull request has files and links in place of the evidence, and the check cannot
+    begin. Nothing of them is uploaded as evidence, and no file of the runner behind a link."""
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    steps = {step["name"]: step for step in action["runs"]["steps"]}
+    environment = _with_python(tmp_path, program) | {"EVIDENCE": "topicproof-evidence"}
+    assert _shell(steps["Check"]["run"], environment, hostile).returncode == 0
+    lines = (tmp_path / "output").read_text().splitlines()
+    given = {
+        "inputs.evidence": "topicproof-evidence",
+        "steps.check.outputs.evidence": "",
+        **{f"steps.check.outputs.{name}": value for name, value in (x.split("=") for x in lines)},
+    }
+    upload = steps["Keep the evidence"]
+    path = _filled(upload["with"]["path"], given)
+    is_uploaded = upload["if"] != UPLOADED_IF or given["steps.check.outputs.evidence"] != ""
+    uploaded = _uploaded(hostile / path) if is_uploaded else {}
+    assert uploaded == ({"junit.xml": "genuine"} if program == WRITES else {})
+    assert given["steps.check.outputs.exit-code"] == ("1" if program == WRITES else "64")
+
+
+@pytest.mark.parametrize("program", [WRITES, REFUSES])
+def test_gitlab_uploads_what_the_check_wrote_alone(
+    program: str, hostile: Path, tmp_path: Path
+) -> None:
+    """Story: the same in GitLab, whose merge request would show the forged JUnit file as passed.
+    If packages cannot be installed, nothing is uploaded either."""
+    _spec, jobs = yaml.safe_load_all((ROOT / "templates" / "topicproof.yml").read_text())
+    job = jobs["topicproof"]
+    environment = _with_python(tmp_path, program)
+    places = [hostile / path for path in job["artifacts"]["paths"]]
+    _shell(job["before_script"][0], environment, hostile)
+    assert _uploaded(*places) == {}
+    answer = _shell("\n".join(job["script"]), environment, hostile)
+    assert answer.returncode == (1 if program == WRITES else 64), answer.stderr
+    ours = {"junit.xml": "genuine", "topicproof-ctrf.json": "genuine"}
+    assert _uploaded(*places) == (ours if program == WRITES else {})
+    assert (tmp_path / "client.properties").read_text() == "sasl.password=from-a-secret"
