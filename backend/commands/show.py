@@ -75,14 +75,23 @@ def balances(facts: Facts) -> str:
     wrong, accounts = facts.results.wrong_by, facts.results.accounts
     if wrong is None or accounts is None:
         return ""
+    others = foreign_sentence(facts.results.foreign_totals)
     if not wrong:
-        return f"totals: all {accounts:,} accounts equal the sum of their distinct payments"
-    amount = sum(wrong.values()) / 100
+        return f"totals: all {accounts:,} accounts equal the sum of their distinct payments{others}"
+    count, cents = facts.results.wrong_accounts, facts.results.wrong_cents
+    amount = (sum(wrong.values()) if cents is None else cents) / 100
     return (
-        f"totals: {len(wrong):,} of {accounts:,} accounts are wrong, by {amount:+,.2f} in all,"
+        f"totals: {len(wrong) if count is None else count:,} of {accounts:,} accounts are wrong, by"
+        f" {amount:+,.2f} in all,"
         " because some payments entered the source twice. `topicproof totals RUN` shows each;"
-        " deduplicate_s in the plan drops such payments"
+        f" deduplicate_s in the plan drops such payments{others}"
     )
+
+
+def foreign_sentence(count: int) -> str:
+    """Return the rest of a sentence on records of a sink that are not totals; empty if all are."""
+    records = "record of the sink is not a total" if count == 1 else "records are not totals"
+    return f". {count:,} {records}" if count else ""
 
 
 def report_lines(report: Report, all_kinds: bool = False) -> Iterator[Line]:

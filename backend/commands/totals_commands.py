@@ -6,11 +6,13 @@ from dataclasses import asdict
 
 from topicproof.backend.commands.run_commands import where_it_ran
 from topicproof.backend.commands.shared_options import EMBEDDED, Json, RunId, Target, kafka_settings
+from topicproof.backend.commands.show import foreign_sentence
 from topicproof.backend.commands.terminal import Table, emit, out, say
 from topicproof.backend.errors import UsageError
 from topicproof.backend.history.store import History
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.runs.totals import current_totals
+from topicproof.backend.kafka.look import LookBudget
+from topicproof.backend.runs.totals import END_LIMITS, current_totals
 from topicproof.backend.services.keeper import services
 
 
@@ -32,11 +34,15 @@ def totals(
         raise UsageError(f"{run_id} is not a run of the scenario totals, so it has no totals.")
     settings = where_it_ran(settings, run)
     with services(settings, spark=False, say=say) as running:
-        account_totals = current_totals(Cluster(running.address), run.facts.sink)
+        budget = LookBudget(END_LIMITS)
+        sink_totals = current_totals(Cluster(running.address), run.facts.sink, budget=budget)
+    account_totals = sink_totals.balances
     emit(
         json_,
         [{**asdict(total), "difference_cents": total.difference_cents} for total in account_totals],
     )
+    if sink_totals.note:
+        say(sink_totals.note)
     if json_ is not None:
         return
     table = Table(("account", "total", "payments", "should be", "difference"))
@@ -50,3 +56,5 @@ def totals(
             differs,
         )
     out.table(table)
+    if sink_totals.foreign:
+        out.line(foreign_sentence(sink_totals.foreign).removeprefix(". ") + ".")

@@ -81,7 +81,13 @@ class RunResults:
     accounts: int | None = None
     """Number of accounts, in the scenario totals."""
     wrong_by: Mapping[str, int] | None = None
-    """Cents of error per wrong account, in the scenario totals."""
+    """Cents of error of the most wrong accounts, in the scenario totals."""
+    wrong_accounts: int | None = None
+    """How many accounts are wrong. None: `wrong_by` has all of them."""
+    wrong_cents: int | None = None
+    """Their cents of error in all. None: the sum of `wrong_by`."""
+    foreign_totals: int = 0
+    """Records of the sink that are not totals."""
 
 
 NO_RESULTS = RunResults()

@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame, Window, functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.client_configs import READ_COMMITTED
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.reading import read_records
+from topicproof.backend.kafka.look import LookBudget, LookLimits
+from topicproof.backend.kafka.reading import Spans, as_bytes, read_records
+from topicproof.backend.sink.entries import HALF_PAIR, LONG_MAX
 
 PAYMENT = "id string, account string, cents bigint, at timestamp"
 PLACE = ["topic", "partition", "offset"]
@@ -43,6 +46,16 @@ STATE = StructType([StructField("total", LongType())])
 FIRST_PAYMENT_AT = datetime(2026, 1, 1, tzinfo=UTC)
 ACCOUNTS = 20
 CENTS_MAX = 1_000
+TOTAL_BYTES_MAX, NAME_MAX = 10_000, 1_000
+"""Bytes of a record of the sink, and characters of an account or of a payment's id."""
+CENTS_EACH_MAX, TOTAL_MAX = 10**12, 10**18
+"""Cents of a payment, and of an account. The sum of two million payments is within a long."""
+RECORD_BYTES = 250
+"""Memory that a record takes besides its text."""
+END_LIMITS = LookLimits(records=2_000_000, size=600_000_000)
+"""The most that a run at its end, or a command, reads of a sink."""
+WRONG_MAX = 100
+"""Wrong accounts that the history keeps by name: each page reads them with the run."""
 
 
 def totals(rows: DataFrame, deduplicate_s: int | None = None) -> DataFrame:
@@ -130,36 +143,120 @@ class Balance:
         return self.cents - self.due_cents
 
 
-def current_totals(cluster: Cluster, sink: str) -> list[Balance]:
+@dataclass(frozen=True)
+class Total:
+    """A record of the sink: an account's total after a payment."""
+
+    account: str
+    identity: str
+    cents: int
+    total: int
+
+
+@dataclass(frozen=True)
+class SinkTotals:
+    """What a reader took from a sink of totals."""
+
+    balances: list[Balance]
+    """Sorted by account."""
+    foreign: int = 0
+    """Records that are not totals. Whoever may write to the sink can put some there."""
+    note: str = ""
+    """That a part was read, in a sentence; empty if all was."""
+
+
+def read_total(value: bytes | None) -> Total | None:
+    """Parse a record of the sink; None for anything else than `total_text` writes, in its type or
+    its size: what is read here is added up, kept in the history, and listed."""
+    if value is None or len(value) > TOTAL_BYTES_MAX:
+        return None
+    try:
+        fields = json.loads(value)
+        total = Total(fields["account"], fields["id"], fields["cents"], fields["total"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    is_total = (
+        _is_name(total.account)
+        and _is_name(total.identity)
+        and _is_amount(total.cents, CENTS_EACH_MAX)
+        and _is_amount(total.total, TOTAL_MAX)
+    )
+    return total if is_total else None
+
+
+def _is_name(value: object) -> bool:
+    # JSON can name half of a surrogate pair, which no database takes.
+    return isinstance(value, str) and len(value) <= NAME_MAX and HALF_PAIR.search(value) is None
+
+
+def _is_amount(value: object, highest: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= highest
+
+
+def current_totals(cluster: Cluster, sink: str, *, budget: LookBudget) -> SinkTotals:
     """Read the last total of every account from a sink of ours, with the sum of its distinct
-    payments. Sorted by account.
+    payments, within a budget.
 
     Raises ClusterError; TopicError, also RecordTooLarge.
     """
-    spans = {p.partition: (p.start, p.lso) for p in cluster.bounds(sink).partitions}
+    partitions = cluster.bounds(sink).partitions
+    ends = {p.partition: (p.start, p.lso) for p in partitions}
+    spans = _first_offsets(ends, budget.limits.records)
     balances: dict[str, Balance] = {}
     identities: set[tuple[str, str]] = set()
-    for message in read_records(cluster.address, sink, READ_COMMITTED, spans):
-        try:
-            fields = json.loads(message.value() or b"")
-            name, identity, cents = fields["account"], fields["id"], fields["cents"]
-            before = balances.get(name, Balance(name, 0, 0, 0))
-            due = before.due_cents + (0 if (name, identity) in identities else cents)
-            identities.add((name, identity))
-            balances[name] = Balance(name, fields["total"], before.payments + 1, due)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ClusterError(
-                f"Topic {sink} holds records that are not totals: {error}."
-            ) from error
-    return [balances[account] for account in sorted(balances)]
+    foreign, is_whole = 0, spans == ends
+    with closing(read_records(cluster.address, sink, READ_COMMITTED, spans)) as messages:
+        for message in messages:
+            if budget.is_spent:
+                is_whole = False
+                break
+            value = as_bytes(message.value())
+            budget.records += 1
+            budget.size += RECORD_BYTES + len(value or b"")
+            total = read_total(value)
+            if total is None:
+                foreign += 1
+                continue
+            before = balances.get(total.account, Balance(total.account, 0, 0, 0))
+            known = (total.account, total.identity) in identities
+            identities.add((total.account, total.identity))
+            due = before.due_cents + (0 if known else total.cents)
+            balances[total.account] = Balance(total.account, total.total, before.payments + 1, due)
+    note = (
+        ""
+        if is_whole
+        else f"These are the totals after the first {budget.records:,} records of {sink}. One look"
+        " is limited."
+    )
+    return SinkTotals([balances[account] for account in sorted(balances)], foreign, note)
 
 
-def wrong_by(balances: Iterable[Balance]) -> dict[str, int]:
-    """Return the cents of error per wrong account, caused by duplicate payments."""
+def _first_offsets(ends: Spans, offsets_max: int) -> Spans:
+    """Return the first offsets of each partition, so many in all. A small partition leaves its
+    share to the others."""
+    spans: dict[int, tuple[int, int]] = {}
+    by_size = sorted(ends.items(), key=lambda item: item[1][1] - item[1][0])
+    for position, (partition, (start, end)) in enumerate(by_size):
+        share = offsets_max // (len(by_size) - position)
+        spans[partition] = start, min(end, start + share)
+        offsets_max -= spans[partition][1] - start
+    return spans
+
+
+def figures(totals: SinkTotals) -> dict[str, Any]:
+    """Return what the history keeps of a run's totals, as fields of `RunResults`: the cents of
+    error of the most wrong accounts, caused by duplicate payments. Nothing of a part."""
+    if totals.note:
+        return {}
+    wrong = [balance for balance in totals.balances if balance.difference_cents]
+    worst = sorted(wrong, key=lambda balance: -abs(balance.difference_cents))[:WRONG_MAX]
+    cents = sum(balance.difference_cents for balance in wrong)
     return {
-        balance.account: balance.difference_cents
-        for balance in balances
-        if balance.difference_cents
+        "accounts": len(totals.balances),
+        "wrong_by": {balance.account: balance.difference_cents for balance in worst},
+        "wrong_accounts": len(wrong),
+        "wrong_cents": max(-LONG_MAX, min(LONG_MAX, cents)),
+        "foreign_totals": totals.foreign,
     }
 
 

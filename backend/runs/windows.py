@@ -25,10 +25,11 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from topicproof.backend.history.run_state import StageVerdict
 from topicproof.backend.kafka.client_configs import READ_COMMITTED
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.reading import as_bytes, headers_in, read_records
+from topicproof.backend.kafka.reading import NotText, as_bytes, headers_in, read_records
 from topicproof.backend.runs.totals import PAYMENT, PLACE
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.compact import lineage_of
+from topicproof.validators.lineage.headers import Lineage
 
 WINDOW_S = 60
 BY_EVENT_TIME, BY_CLOCK = "by-event-time", "by-clock"
@@ -102,32 +103,52 @@ def check_values(cluster: Cluster, topics: Mapping[str, str]) -> dict[str, Stage
     """
     due: dict[str, bytes] = {}
     counts_so_far: Counter[tuple[str, str]] = Counter()
+    foreign = 0
     for message in _read(cluster, topics["payments"]):
-        payment = json.loads(message.value() or b"")
-        account = payment["account"]
-        window = window_of(int(datetime.fromisoformat(payment["at"]).timestamp()))
-        counts_so_far[account, window] += 1
+        payment = _account_and_window(as_bytes(message.value()))
+        if payment is None:
+            foreign += 1
+            continue
+        counts_so_far[payment] += 1
         place = f"{message.topic()}/{message.partition()}/{message.offset()}"
-        due[place] = count_text(
-            payment["account"], window, counts_so_far[payment["account"], window]
-        )
+        due[place] = count_text(*payment, counts_so_far[payment])
     looked_at = wrong = 0
     for message in _read(cluster, topics[BY_EVENT_TIME]):
-        lineage = lineage_of((name, as_bytes(value)) for name, value in headers_in(message))
+        lineage = _lineage(message)
         place = "" if lineage is None else "{}/{}/{}".format(*lineage)
         looked_at += 1
         wrong += due.get(place) != message.value()
     holds = Outcome.UNKNOWN if not looked_at else Outcome.VIOLATED if wrong else Outcome.HOLDS
+    why = f"{wrong:,} of {looked_at:,} counts differ from a recount of the payments."
+    if foreign:
+        why += f" Records of the source that the recount cannot read as payments: {foreign:,}."
     return {
-        BY_EVENT_TIME: StageVerdict(
-            holds, f"{wrong:,} of {looked_at:,} counts differ from a recount of the payments."
-        ),
+        BY_EVENT_TIME: StageVerdict(holds, why),
         BY_CLOCK: StageVerdict(
             Outcome.UNKNOWN,
             "These counts depend on the clock when each batch began, which no topic records. So a"
             " recount is impossible. The verdict checks that each count is there once.",
         ),
     }
+
+
+def _account_and_window(value: bytes | None) -> tuple[str, str] | None:
+    """Return a payment's account and minute; None for what is no payment. Whoever may write to the
+    source can put anything there, and no record of theirs may take the run's verdict away."""
+    try:
+        payment = json.loads(value or b"")
+        account, at = payment["account"], datetime.fromisoformat(payment["at"])
+        window = window_of(int(at.timestamp()))
+    except (ValueError, LookupError, TypeError, OverflowError, OSError, RecursionError):
+        return None
+    return (account, window) if isinstance(account, str) else None
+
+
+def _lineage(message: Message) -> Lineage | None:
+    try:
+        return lineage_of((name, as_bytes(value)) for name, value in headers_in(message))
+    except NotText:
+        return None
 
 
 def _read(cluster: Cluster, topic: str) -> Iterator[Message]:

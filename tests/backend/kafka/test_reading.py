@@ -73,7 +73,7 @@ Read = Callable[[Cluster, str], object]
 READERS: dict[str, Read] = {
     "journal": lambda kafka, topic: read_journal(kafka.address, topic),
     "windows": lambda kafka, topic: check_values(kafka, {"payments": topic, BY_EVENT_TIME: topic}),
-    "totals": current_totals,
+    "totals": lambda kafka, topic: current_totals(kafka, topic, budget=LookBudget()),
     "recount": lambda kafka, topic: recount(kafka, kafka.bounds(topic), kafka.bounds(topic)),
     "transaction-state": lambda kafka, topic: transaction_state.read_states(
         kafka.address, kafka.bounds(topic), budget=LookBudget()

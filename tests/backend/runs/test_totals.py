@@ -32,6 +32,7 @@ from topicproof.backend.faults.injecting import InjectingStatefulSink
 from topicproof.backend.history.store import History, State
 from topicproof.backend.kafka.client_configs import idempotent_producer_config, spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.look import LookBudget
 from topicproof.backend.runs.context import make_context
 from topicproof.backend.runs.create import create
 from topicproof.backend.runs.duplicates import Cause
@@ -40,7 +41,14 @@ from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.query import explained
 from topicproof.backend.runs.resume import resume
 from topicproof.backend.runs.stage_verdicts import RunVerdicts
-from topicproof.backend.runs.totals import account, current_totals, payment, total_text, totals
+from topicproof.backend.runs.totals import (
+    Balance,
+    account,
+    current_totals,
+    payment,
+    total_text,
+    totals,
+)
 from topicproof.backend.runs.windows import BY_CLOCK, BY_EVENT_TIME, check_values
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings
@@ -66,6 +74,11 @@ def committed(bootstrap: str, sink: str) -> Counter[Output]:
         (message.key, message.value, lineage_of(message.headers))
         for message in read_all(bootstrap, sink)
     )
+
+
+def _balances(cluster: Services, sink: str) -> list[Balance]:
+    kafka = Cluster(Address(cluster.bootstrap))
+    return current_totals(kafka, sink, budget=LookBudget()).balances
 
 
 def due(bootstrap: str, source: str) -> Counter[Output]:
@@ -321,7 +334,7 @@ def test_a_run_of_totals_goes_on_in_another_home(cluster: Services, tmp_path: Pa
     assert (tmp_path / "durable" / run.id / "total" / "state").exists()
     assert committed(cluster.bootstrap, run.facts.sink) == due(cluster.bootstrap, run.facts.source)
     right = amounts(range(1_000))
-    known = current_totals(Cluster(Address(cluster.bootstrap)), run.facts.sink)
+    known = _balances(cluster, run.facts.sink)
     assert {one.account: one.cents for one in known} == right and {
         one.payments for one in known
     } == {50}
@@ -453,7 +466,7 @@ def test_a_run_whose_payments_come_twice_says_by_how_much_it_is_wrong(
     # long as the whole.
     assert len(again) == 49 if cause is Cause.INGEST else again == list(range(150))
     wrong = {} if deduplicate_s else dict(amounts(again))
-    known = current_totals(Cluster(Address(cluster.bootstrap)), finished.sink)
+    known = _balances(cluster, finished.sink)
     assert {one.account: one.due_cents for one in known} == amounts(range(300))
     assert {one.account: one.cents for one in known} == amounts(
         [*range(300), *(again if wrong else [])]
