@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from topicproof.backend.contracts.expression_fields import FUNCTIONS, each_in_sql, fields_of, in_sql
-from topicproof.backend.contracts.expressions import check_expression
+from topicproof.backend.contracts.expressions import check_expression, require_little_together
 from topicproof.backend.errors import ContractError, Mistake, UsageError
 from topicproof.backend.yaml_fields import (
     Place,
@@ -105,6 +105,7 @@ def _value(value: Any) -> str | dict[str, str]:
             checked[str(path)] = _checked(text)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+    require_little_together(checked.values())
     return checked
 
 

@@ -1,5 +1,5 @@
 """Limits on the cost of an expression per record: how large its result, and all on the way to it,
-can be, and how many bytes Spark looks at.
+can be, how many bytes Spark looks at, and how many steps Java takes to match patterns.
 
 A size is a sum: so many times the record, so many times an element of an array, and a constant.
 Repeats multiply it by a constant. A product of two sizes that both grow with the record is
@@ -8,7 +8,8 @@ refused, because a record of 1 MB would make 1 TB of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 SIZE_MAX = 10_000
 """Maximum of a literal size, such as that of `repeat`."""
@@ -19,6 +20,11 @@ CONSTANT_MAX = 1_000_000
 WORK_MAX = 2_000
 """Maximum bytes that Spark may look at, in sizes of the record."""
 WORK_CONSTANT_MAX = 20_000_000
+STEPS_MAX = 4_000_000_000
+"""Maximum steps of all patterns together, on the longest texts that they may be given: some seconds
+of a core. Spark cannot stop a task within a record."""
+FIELDS_WORK_MAX = 10
+"""What all fields of an output may take together, in limits of one expression."""
 ELEMENT = 16
 """Bytes that an element of an array takes beside its own, at least."""
 RECORD = "record"
@@ -26,6 +32,15 @@ _CONSTANT = ""
 
 Size = Mapping[str, float]
 """Factor of each part: `RECORD`, a variable, or the constant."""
+
+
+class Effort(NamedTuple):
+    """What Spark does for one record."""
+
+    work: Size
+    """Bytes that it looks at."""
+    steps: float
+    """Steps of patterns whose texts have a limited length."""
 
 
 def constant(size: float) -> Size:
@@ -95,10 +110,26 @@ def require_small(size: Size, subject: str) -> None:
         raise ValueError(f"{subject} may take {beside:,.0f} bytes; {CONSTANT_MAX:,} are allowed")
 
 
-def require_little_work(work: Size) -> None:
-    """Raises ValueError if Spark would look at too much for each record."""
-    if work.get(RECORD, 0) > WORK_MAX or work.get(_CONSTANT, 0) > WORK_CONSTANT_MAX:
+def require_little_work(effort: Effort, times: int = 1) -> None:
+    """Raises ValueError if Spark would do too much for each record. `times`: how often the limit of
+    an expression's work is allowed."""
+    work, most = effort.work, WORK_MAX * times
+    if work.get(RECORD, 0) > most or work.get(_CONSTANT, 0) > WORK_CONSTANT_MAX * times:
         raise ValueError(
-            f"the expression looks at more than {WORK_MAX:,} times its record. Use fewer functions,"
-            " or shorten what they read, as in substr(value, 1, 100)"
+            f"{'the expression' if times == 1 else 'all fields together'} looks at more than"
+            f" {most:,} times its record. Use fewer functions and patterns, or shorten what they"
+            " read, as in substr(value, 1, 100)"
         )
+    if effort.steps > STEPS_MAX:
+        raise ValueError(
+            f"all patterns together may take {effort.steps:,.0f} steps for a record;"
+            f" {STEPS_MAX:,} are allowed. Use fewer patterns, or match shorter texts, as in"
+            " substr(value, 1, 100)"
+        )
+
+
+def require_little_together(efforts: Iterable[Effort]) -> None:
+    """Raises ValueError if the expressions of all fields of an output would do too much."""
+    every = list(efforts)
+    work = added(*(effort.work for effort in every))
+    require_little_work(Effort(work, sum(effort.steps for effort in every)), FIELDS_WORK_MAX)

@@ -18,9 +18,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from topicproof.backend.contracts.expression_limits import STEPS_MAX
+
 LENGTH_MAX = 1_000
-STEPS_MAX = 4_000_000_000
-"""Maximum steps on one text: some seconds of a core."""
 REPEATS_MAX = 500
 """Maximum repetitions of a group that is not possessive: each takes some of Java's stack."""
 UNROLLED_MAX = 10_000
@@ -62,6 +62,10 @@ class Cost:
 
     degree: int
     factor: int
+
+    def steps(self, characters: float) -> float:
+        """Return the steps on a text of so many characters."""
+        return float(self.factor * characters**self.degree)
 
     def longest(self) -> int:
         """Return the length of text that may be matched within `STEPS_MAX`."""

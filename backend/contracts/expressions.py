@@ -11,7 +11,7 @@ does not depend on the day: a text becomes a time only by a fixed format.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -158,9 +158,18 @@ def stored_sql(sql: str) -> str:
         )
     tree = parse(sql)
     decimals: set[int] = set()
+    efforts: list[limits.Effort] = []
     for part in texts_of_fields(tree) or (tree,):
-        decimals |= _check(part, sql, (*COLUMNS, DECODED))
+        of_part, effort = _check(part, sql, (*COLUMNS, DECODED))
+        decimals |= of_part
+        efforts.append(effort)
+    limits.require_little_together(efforts)
     return to_sql(with_columns(_with_short_decimals(tree, decimals)))
+
+
+def require_little_together(texts: Iterable[str]) -> None:
+    """Raises ValueError if the checked expressions of an output's fields take too long together."""
+    limits.require_little_together(_check(parse(text), text, COLUMNS)[1] for text in texts)
 
 
 def texts_of_fields(tree: Node) -> tuple[Node, ...]:
@@ -184,14 +193,17 @@ def parse_expression(text: str, columns: Collection[str] = COLUMNS) -> Node:
     if len(text) > LENGTH_MAX:
         raise ValueError(f"the expression has {len(text):,} characters; {LENGTH_MAX:,} are allowed")
     tree = parse(text)
-    return _with_short_decimals(tree, _check(tree, text, columns))
+    return _with_short_decimals(tree, _check(tree, text, columns)[0])
 
 
-def _check(tree: Node, text: str, columns: Collection[str]) -> set[int]:
-    """Return which nodes make a decimal of a text, by their `id`. Raises ValueError."""
+def _check(tree: Node, text: str, columns: Collection[str]) -> tuple[set[int], limits.Effort]:
+    """Return which nodes make a decimal of a text, by their `id`, and what Spark does for a record.
+    Raises ValueError."""
     checker = _Checker(text, columns)
     try:
-        limits.require_little_work(checker.part(tree).work)
+        work = checker.part(tree).work
+        effort = limits.Effort(work, checker.steps)
+        limits.require_little_work(effort)
         sql = to_sql(with_columns(_with_short_decimals(tree, checker.decimals)))
         if checker.decimals:
             # Evidence keeps it, and `verify` parses it. The patterns make the tree deeper.
@@ -205,7 +217,7 @@ def _check(tree: Node, text: str, columns: Collection[str]) -> set[int]:
         raise ValueError(
             f"the expression becomes {length:,} characters of SQL; {SQL_LENGTH_MAX:,} are allowed"
         )
-    return checker.decimals
+    return checker.decimals, effort
 
 
 def measured_size(text: str) -> Size:
@@ -318,6 +330,8 @@ class _Checker:
         self.lambdas = 0
         self.decimals: set[int] = set()
         """What makes a decimal of a text, by its `id`."""
+        self.steps = 0.0
+        """Steps of all patterns whose texts have a limited length."""
 
     def part(self, node: Node) -> _TypedPart:
         part = self._part(node)
@@ -533,8 +547,8 @@ class _Checker:
             characters = _total([part.characters for part in parts])
             return _TypedPart(kind, size, limits.added(work, size), is_open, node, characters)
         if symbol == "rlike":
-            self._require_cheap(parts[0], self._pattern(parts[1]), parts[1])
-            return _TypedPart(BOOLEAN, small, limits.added(work, *sizes), is_open, node)
+            steps = self._matched(parts[0], self._pattern(parts[1]), parts[1])
+            return _TypedPart(BOOLEAN, small, limits.added(work, steps, *sizes), is_open, node)
         if "like" in symbol:
             escape = "\\"
             patterns = parts[1:]
@@ -547,7 +561,8 @@ class _Checker:
                         f"the pattern of {symbol} must be a literal text; startswith and endswith"
                         " take any, contains a short one"
                     )
-                self._require_cheap(parts[0], like_cost(pattern.node.value, escape), pattern)
+                cost = like_cost(pattern.node.value, escape)
+                work = limits.added(work, self._matched(parts[0], cost, pattern))
             work = limits.added(work, limits.scaled(sizes[0], len(patterns)))
             return _TypedPart(BOOLEAN, small, work, is_open, node)
         if symbol in ("=", "<=>", "<>", "<", "<=", ">", ">=", "between", "in"):
@@ -571,8 +586,9 @@ class _Checker:
             raise ValueError("a regular expression must be a literal text")
         return pattern_cost(part.node.value)
 
-    def _require_cheap(self, subject: _TypedPart, cost: Cost, pattern: _TypedPart) -> None:
-        """Raises ValueError if matching may take too long on the longest text."""
+    def _matched(self, subject: _TypedPart, cost: Cost, pattern: _TypedPart) -> Size:
+        """Add the steps on a text of limited length to all steps; return those on any other, as
+        work. Raises ValueError if matching may take too long on the longest text."""
         longest = cost.longest()
         characters: float | None = subject.characters
         if characters is None:
@@ -596,6 +612,10 @@ class _Checker:
                 f" {remedy} begin it with ^ and let nothing that is repeated share characters with"
                 f" what follows, as in ^[^,]*,{boundary}"
             )
+        if characters is None:
+            return limits.scaled(subject.size, cost.factor)
+        self.steps += cost.steps(characters)
+        return {}
 
     def _call(self, node: Call, name: str, arguments: Sequence[Node]) -> _TypedPart:
         if name in PATHS:
@@ -640,12 +660,13 @@ class _Checker:
             self._require_joinable(parts)
         elif name not in OF_BOTH:
             self._require_alike(name, parts[1:] if name in _FIRST_ASIDE else parts)
-        if name in PATTERNS:
-            cost = self._pattern(parts[1])
-            self._require_cheap(parts[0], cost, parts[1])
+        steps: Size = {}
+        if name in PATTERNS and not _is_short_decimal(node):
+            steps = self._matched(parts[0], self._pattern(parts[1]), parts[1])
         kind, size, characters = self._result(name, parts)
         sizes = [part.size for part in parts]
-        work = limits.added(*(part.work for part in parts), *sizes, size, limits.constant(1))
+        of_parts = (part.work for part in parts)
+        work = limits.added(*of_parts, *sizes, size, steps, limits.constant(1))
         if name in _COMPARED and len(parts) > 1:
             # Spark looks for the whole of one in each place of the other.
             work = limits.added(work, limits.multiplied(sizes[0], sizes[1], name))
@@ -718,6 +739,7 @@ class _Checker:
                 array = arrays[at] if name == "zip_with" else arrays[0]
                 self.variables[variable] = (symbol, array.type.parts[0])
                 sizes[symbol] = array.size
+        steps_before, self.steps = self.steps, 0.0
         body = self.part(body_of.body)
         self.variables = outer
         quote = self._quote(node)
@@ -727,6 +749,7 @@ class _Checker:
             *(array.work for array in arrays),
             *(array.size for array in arrays),
             limits.scaled(limits.of_elements(body.work, sizes, quote), rounds),
+            self._matched_in_elements(sizes, rounds, steps_before),
         )
         kind, size = arrays[0].type, arrays[0].size
         if name in ("exists", "forall"):
@@ -736,6 +759,18 @@ class _Checker:
             work = limits.added(work, results)
         is_open = any(array.is_open for array in arrays) or body.is_open
         return _TypedPart(kind, size, work, is_open, node)
+
+    def _matched_in_elements(
+        self, arrays: Mapping[str, Size], rounds: int, steps_before: float
+    ) -> Size:
+        """Add the steps of a lambda's patterns for all elements to `steps_before`; return them as
+        work where the number of elements grows with the record."""
+        elements = limits.scaled(
+            limits.added(*arrays.values()), self.steps * rounds / limits.ELEMENT
+        )
+        count = limits.constant_of(elements)
+        self.steps = steps_before + (count or 0)
+        return elements if count is None else {}
 
     def _result(self, name: str, parts: Sequence[_TypedPart]) -> tuple[Type, Size, int | None]:
         """Return the type of a function's result, its size, and its maximum characters."""

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from topicproof.backend.contracts import expressions
+from topicproof.backend.contracts.contract import make_contract
+from topicproof.backend.contracts.expression_fields import each_in_sql
 from topicproof.backend.contracts.expression_functions import FUNCTIONS
 from topicproof.backend.contracts.expression_patterns import pattern_cost
 from topicproof.backend.contracts.expressions import (
@@ -17,6 +19,7 @@ from topicproof.backend.contracts.expressions import (
     spark_sql,
     stored_sql,
 )
+from topicproof.backend.errors import ContractError
 
 NOW = (
     *("'now'::timestamp", "cast(('now') as timestamp)", "timestamp(lower('NOW'))"),
@@ -248,6 +251,19 @@ SLOW = (
 )
 
 
+LONG_MATCH = "rlike(substr(value, 1, 20000), '^s*s*x')"
+"""A second of a core."""
+TOGETHER = (
+    " or ".join([LONG_MATCH] * 40),
+    " || ".join(["split(substr(value, 1, 900), '^s*s*s*x')[0]"] * 40),
+    "exists(split(value, ','), x -> rlike(substr(x, 1, 160), '^s*s*s*s*x'))",
+    "exists(split(value, ','), x -> substr(x, 1, 200) like '%a%a%b')",
+    "size(filter(sequence(1, 9999), i -> rlike(substr(value, i, 2000), '^s*s*x'))) = 1",
+    "exists(split(value, ''), x -> exists(split(x, ''), y -> substr(value, 1, 99) rlike 'a*b'))",
+    " or ".join([f"value rlike '^(?:{'|'.join('abcdefghijklmnopqrst' * 4)})++$'"] * 30),
+)
+
+
 REFUSALS = (
     "takes|"
     "not allowed|compares a time with|a time in a schema|has no field|a record has|cannot be called"
@@ -256,16 +272,31 @@ REFUSALS = (
     "|must be a? ?literal|bytes|is above|is wider than|apart|without an end|repeats a choice"
     "|more than linear|refers back|10,000 times|not a valid regular|two variables|which is no field"
     "|several parts|looks behind|name of a parameter|compares each pair|looks at more than"
-    "|whose keys are no texts"
+    "|whose keys are no texts|patterns together"
 )
 
 
-@pytest.mark.parametrize("text", [*NOW, *FOREIGN, *LARGE, *SLOW])
+@pytest.mark.parametrize("text", [*NOW, *FOREIGN, *LARGE, *SLOW, *TOGETHER])
 def test_attacks_are_refused(text: str) -> None:
     """Story: a foreign contract asks for the time, another file, a query, gigabytes, or years.
     Each is refused before Spark, with a sentence."""
     with pytest.raises(ValueError, match=REFUSALS):
         check_expression(text)
+
+
+def test_all_fields_of_an_output_have_one_limit_of_steps() -> None:
+    """Story: each field of a contract, and each field that evidence keeps, has a pattern of a
+    second. Two of them pass and a hundred do not; hundreds of plain fields do."""
+    fields = {f"f{number}": LONG_MATCH for number in range(100)}
+    terms = {"source": {"topic": "a"}, "sink": {"topic": "b"}, "identity": "key"}
+    make_contract({**terms, "value": {name: fields[name] for name in ("f1", "f2")}})
+    with pytest.raises(ContractError, match="all patterns together may take"):
+        make_contract({**terms, "value": fields})
+    with pytest.raises(ValueError, match="all patterns together may take"):
+        stored_sql(each_in_sql(fields))
+    plain = {f"f{number}": "upper(trim(value))" for number in range(500)}
+    make_contract({**terms, "value": plain})
+    assert stored_sql(each_in_sql(plain)) == each_in_sql(plain)
 
 
 ORDINARY = (
