@@ -173,6 +173,13 @@ def plain(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", _ADDRESS.sub(rf"\1{_JOINER}", one_line))
 
 
+def code(text: str) -> str:
+    """Formats a command or a name as code for Markdown, whatever backticks it has."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    space = " " if "`" in text else ""
+    return f"{fence}{space}{visible(text)}{space}{fence}"
+
+
 def number(value: int | float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
 
@@ -578,12 +585,23 @@ def finding_title(finding: Finding, check: Check | None) -> str:
         result = "not judged"
     elif finding.primary and explained and finding.explained_by is not None:
         # The sentence beside it counts what no other kind explains.
-        of = KIND_TITLES.get(finding.explained_by, finding.explained_by.replace("_", " "))
+        of = kind_title(finding.explained_by)
         result = f"{finding.primary:,}{denominator(check)}, {explained:,} more explained by {of}"
     else:
         result = f"{finding.count:,}{denominator(check)}"
-    title = KIND_TITLES.get(finding.kind, finding.kind.replace("_", " ").capitalize())
+    title = kind_label(finding.kind)
     return f"{badge(OUTCOME_WORDS[finding.outcome])} **{title}** · {plain(result)}"
+
+
+def kind_title(kind: str) -> str:
+    """Returns the title of a kind of finding as text, for tables and charts. A report may name
+    kinds that the catalogue does not have: of another version, or anybody's."""
+    return KIND_TITLES.get(kind) or visible(kind.replace("_", " ").capitalize())
+
+
+def kind_label(kind: str) -> str:
+    """Returns the title of a kind of finding, for Markdown."""
+    return plain(kind_title(kind))
 
 
 def run_word(run: Run) -> Word | None:

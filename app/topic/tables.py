@@ -15,11 +15,11 @@ from topicproof.app.shell.url_state import BOTH, COMMITTED, UNCOMMITTED
 from topicproof.app.topic.payload import RowDecoder, cell_text
 from topicproof.app.wording import (
     FATE_WORDS,
-    KIND_TITLES,
     OUTCOME_SYMBOLS,
     WITNESS_BRIEFS,
     data_size,
     fate_label,
+    kind_title,
     moment_of_ms,
     not_here,
     short_transaction,
@@ -377,7 +377,7 @@ def holding_table(findings: Sequence[Finding], checked: Sequence[Check]) -> pd.D
     return pd.DataFrame(
         {
             "": [OUTCOME_SYMBOLS[finding.outcome] for finding in findings],
-            "finding": [KIND_TITLES.get(finding.kind, finding.kind) for finding in findings],
+            "finding": [kind_title(finding.kind) for finding in findings],
             "found": [
                 f"{finding.count:,}"
                 if check is None
@@ -403,7 +403,7 @@ def uncounted_table(report: Report) -> pd.DataFrame:
     findings = [by_kind.get(kind) for kind in kinds]
     return pd.DataFrame(
         {
-            "finding": [KIND_TITLES.get(kind, kind) for kind in kinds],
+            "finding": [kind_title(kind) for kind in kinds],
             "result": ["not judged" if finding is None else finding.why for finding in findings],
             "why it does not count": [reasons.get(kind, "") for kind in kinds],
         }

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from topicproof.app.charts.marks import MARKS_MAX, Mark
-from topicproof.app.wording import KIND_TITLES, count
+from topicproof.app.wording import count, kind_title
 from topicproof.backend.evidence.findings import PARQUET
 from topicproof.validators.kinds import duplicate
 from topicproof.validators.report import Report
@@ -120,7 +120,7 @@ def marks(rows: pd.DataFrame) -> tuple[Mark, ...]:
     return tuple(
         Mark(
             row["kind"],
-            KIND_TITLES.get(row["kind"], row["kind"]),
+            kind_title(row["kind"]),
             row["partition"],
             row["first"],
             row["last"],

@@ -41,7 +41,7 @@ from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import Action, Identity
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
-from topicproof.validators.shell_words import shell_word
+from topicproof.validators.shell_words import command_line
 
 PAYLOAD_WORDS = {
     Payloads.ALL: "as they were read",
@@ -89,9 +89,10 @@ def evidence(settings: Settings, run: Run) -> None:
             return
         size = evidence_bytes(settings, run)
         if size > DOWNLOAD_BYTES_MAX:
+            command = command_line("topicproof evidence", run.id, options=" --out FOLDER")
             st.caption(
                 f"It has {size / 1_000_000:,.0f} MB, more than a page hands over."
-                f" `topicproof evidence {shell_word(run.id)} --out FOLDER` copies it."
+                f" {wording.code(command)} copies it."
             )
             return
         masked = hides_parts(settings, run)
@@ -209,7 +210,7 @@ def _form(settings: Settings, run: Run, now: Displayed) -> None:
     st.session_state[key] = now.evidence
     kinds = list(dict.fromkeys(finding.kind for finding in breaking(*reports)))
     if kinds:
-        named = ", ".join(wording.KIND_TITLES.get(kind, kind) for kind in kinds)
+        named = ", ".join(map(wording.kind_title, kinds))
         st.caption(f"To accept this verdict, first waive what breaks it: {wording.plain(named)}.")
     elif any(report.verdict is Outcome.UNKNOWN for report in reports):
         st.caption("To accept a verdict that is UNKNOWN, say why in the comment.")
@@ -240,7 +241,7 @@ def _form(settings: Settings, run: Run, now: Displayed) -> None:
                 "Findings",
                 kinds,
                 default=kinds,
-                format_func=lambda kind: wording.KIND_TITLES.get(kind, kind),
+                format_func=wording.kind_title,
             )
             today = datetime.now(UTC).date()
             until = st.date_input("Until", today + timedelta(days=WAIVED_DAYS), min_value=today)

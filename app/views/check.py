@@ -213,7 +213,9 @@ def choose_source_cluster(state: CheckState, sides: SideSettings) -> None:
         "Cluster of the source",
         [SAME, *others],
         format_func=lambda name: (
-            f"Source on {sink_name}, as the sink" if name == SAME else f"on {name}"
+            f"Source on {wording.plain(sink_name)}, as the sink"
+            if name == SAME
+            else f"on {wording.plain(name)}"
         ),
         key="check_source_cluster",
         on_change=chosen,

@@ -451,7 +451,7 @@ def findings(
     for finding in topic_findings.at(selection.partition, selection.record).to_dict("records"):
         st.warning(
             wording.plain(finding["why"]),
-            title=wording.KIND_TITLES.get(finding["kind"], finding["kind"]),
+            title=wording.kind_label(finding["kind"]),
         )
         first = first_copy(finding)
         if first is not None and first[0] in {p.partition for p in snapshot.bounds.partitions}:

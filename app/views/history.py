@@ -276,7 +276,7 @@ def tables(comparison: Comparison) -> None:
     )
     kinds = [
         (
-            wording.KIND_TITLES.get(kind.kind, kind.kind),
+            wording.kind_title(kind.kind),
             *(
                 f"{side.count:,} {side.outcome}" if side else "–"
                 for side in (kind.before, kind.after)

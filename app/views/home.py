@@ -94,7 +94,7 @@ def newest_run(runs: Sequence[Run]) -> None:
         return
     st.page_link(
         "views/run.py",
-        label=f"{run.id}, {wording.run_state(run).word}",
+        label=f"{wording.plain(run.id)}, {wording.run_state(run).word}",
         icon=wording.run_state(run).symbol,
         query_params={"run": run.id},
     )

@@ -177,7 +177,7 @@ def what_is_open(snapshot: Snapshot, coordination: Coordination) -> None:
             icon=":material/hearing_disabled:",
         )
     if coordination.note:
-        st.caption(coordination.note)
+        st.caption(wording.plain(coordination.note))
     if not coordination.opened and coordination.not_heard is None:
         st.markdown(
             ":green-badge[:material/check: nothing is open] No transaction holds anything back."

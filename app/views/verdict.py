@@ -148,9 +148,7 @@ def findings(run: Run, report: Report, address: Mapping[str, str]) -> None:
         )
     allowed = [finding for finding in holding if finding.examples]
     if allowed:
-        named = ", ".join(
-            wording.KIND_TITLES.get(finding.kind, finding.kind) for finding in allowed
-        )
+        named = ", ".join(wording.kind_label(finding.kind) for finding in allowed)
         with st.expander(f"Examples of what was found and is allowed: {named}"):
             for finding in allowed:
                 section(report, finding, address)
@@ -222,9 +220,9 @@ def choose_stage(run: Run) -> str | None:
 
     def name(option: str) -> str:
         if option == END_TO_END:
-            return option
+            return END_TO_END
         word = wording.OUTCOME_WORDS[verdicts[option].verdict]
-        return f"{word.symbol} stage {option}: {word.word}"
+        return f"{word.symbol} stage {wording.plain(option)}: {word.word}"
 
     def chosen() -> None:
         option = st.session_state["verdict_stage"]
@@ -251,7 +249,7 @@ def without(run: Run) -> None:
     if error := shown_error(settings, run):
         st.error(
             wording.plain(error),
-            title=f"{run.id} failed before it could be judged",
+            title=f"{wording.plain(run.id)} failed before it could be judged",
             icon=":material/error:",
         )
     elif run.alive:
@@ -263,7 +261,7 @@ def without(run: Run) -> None:
     else:
         st.warning(
             "It was not judged, or its folder is gone: there is no report.json.",
-            title=f"{run.id} has no report",
+            title=f"{wording.plain(run.id)} has no report",
             icon=":material/folder_off:",
         )
     if run.kind == "run":
