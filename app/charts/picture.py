@@ -27,6 +27,7 @@ from topicproof.app.charts.picture_words import (
     strikes_worker,
     worker_names,
 )
+from topicproof.backend.characters import visible
 from topicproof.backend.faults.by_hand import CUT_OFF
 from topicproof.backend.kafka.log.over_partitions import over_partitions
 from topicproof.backend.sink.entries import (
@@ -171,8 +172,21 @@ class Picture:
         return self.clock[-1][0]
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it for the browser. Boxes are lists in the order of `Box`'s fields."""
-        return asdict(self) | {"boxes": [astuple(box) for box in self.boxes]}
+        """Returns it for the browser. Boxes are lists in the order of `Box`'s fields. Who may write
+        to the journal writes parts of its sentences, so what moves or hides text is spelled."""
+        fields = asdict(self) | {"boxes": [astuple(box) for box in self.boxes]}
+        return {name: _spelled(value) for name, value in fields.items()}
+
+
+def _spelled(value: Any) -> Any:
+    match value:
+        case str():
+            return visible(value)
+        case dict():
+            return {name: _spelled(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_spelled(item) for item in value]
+    return value
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from topicproof.app import wording
 from topicproof.app.charts.layout import FATE_COLOURS
 from topicproof.app.charts.picture import PAUSE_MS, TRANSACTIONS_MAX
 from topicproof.app.run.picture_facts import OFFSETS_MAX, drawable, picture_of
+from topicproof.backend.characters import visible
 from topicproof.backend.errors import TopicError, TopicproofError
 from topicproof.backend.history.store import Run
 from topicproof.backend.settings import Settings
@@ -78,7 +79,7 @@ def show_picture(settings: Settings, run: Run, small: bool = False, plays: bool 
     sinks = [f"the sinks {', '.join(names.sinks[1:])}"] if names.sinks[1:] else []
     if len(run.facts.stages) > 1:
         sinks.append(f"all stages but {names.stage}")
-    title = f"The run {run.id}, which writes to {names.sink}"
+    title = visible(f"The run {run.id}, which writes to {names.sink}")
     extra = {
         "title": title,
         "live": run.alive,

@@ -20,6 +20,7 @@ from topicproof.app.charts.picture import (
     Steps,
     picture,
 )
+from topicproof.backend.characters import visible
 from topicproof.backend.faults.by_hand import Freeze, Kill
 from topicproof.backend.kafka.log import fates
 from topicproof.backend.sink.entries import (
@@ -287,6 +288,20 @@ def test_the_browser_gets_small_lists_of_numbers() -> None:
     again = json.loads(json.dumps(payload))
     assert [worker["name"] for worker in again["workers"]] == ["<b>x</b> p0", "numbers p0"]
     assert len(again["boxes"][0]) == len(Box.__dataclass_fields__)
+
+
+def test_no_sentence_of_a_journal_moves_or_hides_ours() -> None:
+    """Story: who may write to the journal puts what reverses text, has no width or breaks lines
+    into the name of a topic, a fault's end and an error."""
+    hostile = "\u202enuof\u2028x\x1b[2J\n\u200b"
+    entries: list[tuple[int, Entry]] = [
+        (1, FaultReport("net", FaultPhase.HEALED, hostile)),
+        (2, TaskFailed(2, hostile, hostile)),
+    ]
+    sources = {(hostile, 0): (0, 5), ("numbers", 0): (0, 5)}
+    payload = picture(seen([], BOUNDS, entries, sources=sources)).as_json()
+    text = json.dumps(payload, ensure_ascii=False)
+    assert text == visible(text) and text.count("202enuof") >= 3
 
 
 def test_the_rest_of_the_journal_in_words() -> None:
