@@ -156,21 +156,25 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+\-!|$~:&^=])")
 
 
 _LINE_BREAKS = re.compile(r"\r\n|[\n\r]")
-_ADDRESS = re.compile(r"(?i)(:(?=//)|www(?=\.)|@(?=[-\w]+\.))")
-"""Inside of what the browser's Markdown makes a link of, whatever is escaped there."""
+_REPLACED = re.compile(
+    r"(?i)(:(?=//)|www(?=\.)|@(?=[-\w]+\.)"  # links
+    r"|:(?!\d+:)(?=[\w/+-]+:))"  # icons such as :material/verified:, emoji, a logo
+)
+"""Inside of what the browser replaces in text that is parsed already, so whatever is escaped."""
 _JOINER = "\u2060"
-"""Has no width, and is in no address."""
+"""Has no width, and is in no address and in no name of an icon."""
 
 
 def plain(text: str) -> str:
     """Escapes text for Markdown, so it cannot become a tag, link, image, formula or directive. In
-    an address is a word joiner: nobody sees it, and no link comes of it.
+    an address, and in the name of an icon, is a word joiner: nobody sees it, and no link or icon
+    comes of it.
 
     Line breaks become spaces, and what else moves, reorders or hides text is spelled out as on the
     terminal: Markdown ends a paragraph at a carriage return, too.
     """
     one_line = visible(_LINE_BREAKS.sub(" ", text))
-    return _SPECIAL.sub(r"\\\1", _ADDRESS.sub(rf"\1{_JOINER}", one_line))
+    return _SPECIAL.sub(r"\\\1", _REPLACED.sub(rf"\1{_JOINER}", one_line))
 
 
 def code(text: str) -> str:
