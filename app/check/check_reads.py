@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 from pyspark.sql import SparkSession
 
-from topicproof.app.session.access import open_history
+from topicproof.app.session.access import note_look, open_history
 from topicproof.app.session.connection import decoders
 from topicproof.app.session.page_masks import require_unmasked
 from topicproof.backend.address import Address, Sides
@@ -56,10 +56,11 @@ class TopicSamples:
 
 
 def drafted(clusters: SideSettings, kafka: Services, source: str, sink: str) -> TopicSamples:
-    """Returns samples and draft of two topics. `kafka` is the sink's. Raises ClusterError,
-    TopicError; UsageError, if the source's cluster has no address."""
+    """Returns samples and draft of two topics, and notes the look at them. `kafka` is the sink's.
+    Raises ClusterError, TopicError; UsageError, if the source's cluster has no address."""
     require_unmasked(clusters.sink, sink)
     require_unmasked(clusters.source or clusters.sink, source)
+    note_look(clusters.sink, f"{source} and {sink}, the newest records for a draft")
     address = Address(kafka.bootstrap, clusters.sink.client, clusters.sink.cluster or "")
     others = None if clusters.source is None else decoders(clusters.source)
     sides = clusters.at(address)

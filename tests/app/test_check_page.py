@@ -25,6 +25,8 @@ from topicproof.backend.history.audit import audit_entries
 from topicproof.backend.history.kept_contracts import keep
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import History, State
+from topicproof.backend.runs.sides import SideSettings
+from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import ROOT, Settings, read_settings
 from topicproof.backend.trust.identity import Action
 
@@ -219,3 +221,34 @@ def test_a_decoded_value_is_read_as_it_is() -> None:
         "a\\u202eb′": 1,
         "7": {"c": "d"},
     }
+
+
+def test_a_draft_is_a_look_at_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: behind a login Ada opens the page Check for two topics. The newest records of both are
+    read for a draft, and the audit log says so."""
+    login = tmp_path / "login.yaml"
+    login.write_text(f"openid: {{issuer: '{ISSUER}', client_id: t}}\n")
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TOPICPROOF_LOGIN", str(login))
+    monkeypatch.setattr(access, "current_identity", lambda _login: ADA)
+    monkeypatch.setattr(check_reads, "_drafted", lambda *_of: None)
+    settings = read_settings()
+    check_reads.drafted(SideSettings(settings), Services("127.0.0.1:1", ""), "orders", "invoices")
+    (entry,) = audit_entries(access.open_history(settings))
+    assert (entry.by, entry.action) == (ADA, Action.LOOK)
+    assert entry.what.startswith("orders and invoices, the newest records")
+
+
+def test_who_reads_records_for_pages_notes_it() -> None:
+    """Story: somebody adds another way to look at records."""
+    readers = {"read_window", "search_all", "samples", "current_totals", "latest"}
+    silent = []
+    for path in (ROOT / "app").rglob("*.py"):
+        calls = {
+            ast.unparse(node.func).split(".")[-1]
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call)
+        }
+        if calls & readers and "note_look" not in calls:
+            silent.append((path.name, calls & readers))
+    assert silent == []
