@@ -22,7 +22,7 @@ import streamlit as st
 from topicproof.app.charts.layout import Pointer
 from topicproof.app.session.access import may, open_history
 from topicproof.app.session.connection import page_settings
-from topicproof.app.topic.payload import EXPORT, RowDecoder
+from topicproof.app.topic.payload import EXPORT, RowDecoder, download, exports_allowed
 from topicproof.backend.characters import defused
 from topicproof.backend.formats.formats import Decoder, Formats
 from topicproof.backend.history.audit import allow
@@ -111,10 +111,6 @@ KINDS: tuple[tuple[str, str, str, Callable[[pd.DataFrame], bytes]], ...] = (
 )
 
 
-def allowed() -> bool:
-    return not st.get_option("client.disableDataExport")
-
-
 def offer(
     topic: str,
     name: str,
@@ -136,7 +132,7 @@ def offer_table(
     name: str, table: Callable[[], pd.DataFrame], caption: str, chart: Chart | None = None
 ) -> None:
     """Offers downloads of a table, and of the chart that shows it."""
-    if not allowed() or not may(Action.EXPORT):
+    if not exports_allowed() or not may(Action.EXPORT):
         return
     history = open_history(page_settings())
 
@@ -157,21 +153,9 @@ def offer_table(
         )
         for label, ending, mime, write in KINDS:
             write = as_raw_csv if raw and write is as_csv else write
-            _button(label, f"{name}.{ending}", mime, audited(write))
+            download(label, f"{name}.{ending}", audited(write), mime)
         if chart is not None:
-            _button("Chart as a page", f"{name}.html", "text/html", lambda: as_page(chart()))
-
-
-def _button(label: str, file_name: str, mime: str, data: Callable[[], bytes]) -> None:
-    st.download_button(
-        label,
-        data,
-        file_name=file_name,
-        mime=mime,
-        key=f"export {file_name}",
-        icon=":material/download:",
-        on_click="ignore",
-    )
+            download("Chart as a page", f"{name}.html", lambda: as_page(chart()), "text/html")
 
 
 def _transaction(row: Record | Row) -> str | None:

@@ -199,14 +199,27 @@ def verbatim(text: str) -> None:
     st.html(f'<pre tabindex="0" style="{_BOX}">{html.escape(visible_lines(text))}</pre>')
 
 
-def download(name: str, file_name: str, whole: Callable[[], bytes]) -> None:
-    """Offers raw bytes as a download; `whole` fetches them."""
-    st.download_button(
-        name,
-        whole,
-        file_name=file_name,
-        mime="application/octet-stream",
-        key=f"download {file_name}",
-        icon=":material/download:",
-        on_click="ignore",
-    )
+def exports_allowed() -> bool:
+    """Whether anything may be downloaded: see shell/downloads.py."""
+    return not st.get_option("client.disableDataExport")
+
+
+def download(
+    name: str,
+    file_name: str,
+    content: str | bytes | Callable[[], bytes],
+    mime: str = "application/octet-stream",
+    icon: str = ":material/download:",
+) -> None:
+    """Offers a file as a download, unless downloads are switched off. A function makes its content
+    on request. Every download of a page is offered here."""
+    if exports_allowed():
+        st.download_button(
+            name,
+            content,
+            file_name=file_name,
+            mime=mime,
+            key=f"download {file_name}",
+            icon=icon,
+            on_click="ignore",
+        )

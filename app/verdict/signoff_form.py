@@ -13,6 +13,7 @@ from topicproof.app import wording
 from topicproof.app.session.access import may, open_history, page_identity
 from topicproof.app.session.page_masks import hides_parts
 from topicproof.app.session.run_reads import DOWNLOAD_BYTES_MAX, evidence_bytes, zipped_evidence
+from topicproof.app.topic.payload import download, exports_allowed
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.evidence.folder import EVIDENCE, evidence_hash
 from topicproof.backend.evidence.manifest import Payloads
@@ -84,6 +85,9 @@ def evidence(settings: Settings, run: Run) -> None:
             f"`topicproof verify` judges it again without Kafka. Manifest `{digest}`"
         )
         history = open_history(settings)
+        if not exports_allowed():
+            st.caption("Downloads are switched off on this dashboard.")
+            return
         if not may(Action.EXPORT):
             st.caption("Your role does not allow you to download it.")
             return
@@ -101,13 +105,12 @@ def evidence(settings: Settings, run: Run) -> None:
             [Payloads.NONE] if masked else list(Payloads),
             format_func=lambda choice: PAYLOAD_WORDS[choice],
         )
-        st.download_button(
+        download(
             "Download evidence",
+            f"{run.id}-evidence.zip",
             partial(zipped_evidence, history, run, payloads or Payloads.NONE),
-            file_name=f"{run.id}-evidence.zip",
-            mime="application/zip",
+            "application/zip",
             icon=":material/folder_zip:",
-            on_click="ignore",
         )
 
 

@@ -31,7 +31,7 @@ from topicproof.app.session.connection import page_settings, topic_names
 from topicproof.app.session.page_masks import shown_error
 from topicproof.app.session.run_reads import newest_runs
 from topicproof.app.topic import topic_header
-from topicproof.app.topic.payload import verbatim
+from topicproof.app.topic.payload import download, verbatim
 from topicproof.backend.characters import visible_lines
 from topicproof.backend.contracts.contract import PLACEHOLDER, make_contract, parse_fields
 from topicproof.backend.contracts.contract_question import question_of
@@ -367,14 +367,7 @@ def edit(
             )
         with st.expander("The contract as YAML", icon=":material/code:"):
             verbatim(text)
-            st.download_button(
-                "Download",
-                text,
-                file_name=f"{name}.yaml",
-                mime="application/yaml",
-                icon=":material/download:",
-                on_click="ignore",
-            )
+            download("Download", f"{name}.yaml", text, "application/yaml")
     if not mistakes and may(Action.CHECK):
         # It starts Spark, which only somebody who may check has a use for.
         with lint_slot:

@@ -25,6 +25,7 @@ from topicproof.app.session.run_reads import newest_runs, run_of_url
 from topicproof.app.shell import downloads
 from topicproof.app.shell.url_state import example_position, verdict_params
 from topicproof.app.topic import tables
+from topicproof.app.topic.payload import download
 from topicproof.app.topic.topic_findings import marks_sentence
 from topicproof.app.verdict import signoff_form
 from topicproof.backend.errors import EvidenceError, TopicproofError
@@ -526,14 +527,7 @@ def rest(run: Run, report: Report, text: str, address: Mapping[str, str]) -> Non
             )
         )
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.download_button(
-            "report.json",
-            text,
-            file_name=f"{run.id}-report.json",
-            mime="application/json",
-            icon=":material/download:",
-            on_click="ignore",
-        )
+        download("report.json", f"{run.id}-report.json", text, "application/json")
         if report.of_topic:
             st.page_link(
                 "views/compare.py",

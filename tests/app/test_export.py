@@ -13,6 +13,7 @@ import pytest
 from tests.app.conftest import OpenPage
 from tests.runs import Finished
 from topicproof.app.shell import downloads
+from topicproof.app.topic import payload
 from topicproof.backend.kafka.browse.records import Record
 from topicproof.backend.kafka.browse.search import Row
 from topicproof.validators.finding import Fate
@@ -95,6 +96,6 @@ def test_the_pages_offer_it_unless_it_is_switched_off(
         assert {"CSV", "JSON lines", "Parquet"} <= {
             one.proto.label for one in app.get("download_button")
         }, name
-    monkeypatch.setattr(downloads, "allowed", lambda: False)
+    monkeypatch.setattr(payload, "exports_allowed", lambda: False)
     app = open_page("compare", topic=sink)
     assert not app.exception and not app.get("download_button")

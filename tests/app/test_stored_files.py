@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from starlette.exceptions import HTTPException
+from streamlit import config
 from streamlit.runtime.media_file_storage import MediaFileKind, MediaFileStorageError
 from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
 from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 
+from tests.app.conftest import OpenPage
+from tests.app.test_history_page import HELD
 from topicproof.app.shell import stored_files
 from topicproof.app.shell.stored_files import (
     UPLOADED_BYTES_MAX,
@@ -19,8 +23,13 @@ from topicproof.app.shell.stored_files import (
     BoundedUploads,
     PrivateDownloads,
 )
+from topicproof.app.verdict import signoff_form
+from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.history.run_state import Facts
+from topicproof.backend.history.store import History, State
 from topicproof.backend.interpreter import python_environment
-from topicproof.backend.settings import ROOT
+from topicproof.backend.settings import ROOT, read_settings
+from topicproof.validators.finding import Outcome
 
 SECRET = b"HUNTER88"
 MASKED = b"(masked)"
@@ -104,3 +113,36 @@ def test_the_dashboard_keeps_files_in_these_classes(tmp_path: Path) -> None:
         check=True,
     )
     assert answer.stdout.split() == ["BoundedUploads", "PrivateDownloads", "1", "1"]
+
+
+@pytest.mark.usefixtures("empty_home")
+def test_downloads_are_switched_off_together(
+    open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: an administrator sets client.disableDataExport. The page Verdict offers neither its
+    report nor its evidence, and any other page asks at the same place."""
+    history = History(read_settings())
+    run = history.create("check", "check", {})
+    history.remember(run.id, Facts(source="numbers", sink="squares"))
+    history.end(run.id, State.DONE, Outcome.HOLDS, "all is well")
+    folder = run.folder(history.settings)
+    folder.mkdir(parents=True)
+    (folder / REPORT).write_text(replace(HELD, run=run.id).to_json())
+    monkeypatch.setattr(signoff_form, "evidence_hash", lambda _folder: "0" * 64)
+    monkeypatch.setattr(signoff_form, "evidence_bytes", lambda *_of: 10)
+    offered = {}
+    for is_off in (False, True):
+        config.set_option("client.disableDataExport", is_off)
+        try:
+            app = open_page("verdict", run=run.id)
+        finally:
+            config.set_option("client.disableDataExport", False)
+        assert not app.exception
+        offered[is_off] = {each.proto.label for each in app.get("download_button")}
+    assert offered == {False: {"report.json", "Download evidence"}, True: set()}
+    places = {
+        path.name
+        for path in (ROOT / "app").rglob("*.py")
+        if ".download_button(" in path.read_text(encoding="utf-8")
+    }
+    assert places == {"payload.py"}
