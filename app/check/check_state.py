@@ -16,6 +16,9 @@ from topicproof.app.wording import plain
 from topicproof.backend.errors import Mistake
 
 TERMS_CHARACTERS = 20_000
+TERMS_LEVELS = 20
+"""A contract has five. Whatever reads deeper ones calls itself for each level."""
+MISTAKES_SHOWN = 20
 NAME_CHARACTERS = 249
 _NAMED = ("source", "sink", "source_cluster", "contract", "run", "name")
 
@@ -53,7 +56,7 @@ def read_check(params: Mapping[str, str]) -> tuple[CheckState, list[str]]:
             _spell(terms).encode()
         except (ValueError, RecursionError):
             terms = None
-        if not isinstance(terms, dict):
+        if not isinstance(terms, dict) or _levels(terms, TERMS_LEVELS) > TERMS_LEVELS:
             notices.append(
                 "The terms in this address are damaged. Showing the contract without them."
             )
@@ -74,6 +77,20 @@ def write_check(state: CheckState) -> dict[str, str]:
 def _spell(terms: Any) -> str:
     """Raises ValueError for numbers that JSON does not have."""
     return json.dumps(terms, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _levels(terms: Any, at_most: int) -> int:
+    """Return how many levels the terms have, counted to one more than `at_most`."""
+    levels, layer = 0, [terms]
+    while layer and levels <= at_most:
+        levels += 1
+        inner = (
+            each.values() if isinstance(each, dict) else each
+            for each in layer
+            if isinstance(each, dict | list)
+        )
+        layer = [item for items in inner for item in items]
+    return levels
 
 
 def topic_of(fields: Mapping[str, Any], side: str) -> str | None:
@@ -111,5 +128,9 @@ def mistake_line(field_name: str, why: str) -> str:
 
 
 def mistakes_text(mistakes: Sequence[Mistake]) -> str:
-    """Formats the mistakes of a contract, one a line."""
-    return "  \n".join(mistake_line(mistake.field, mistake.why) + "\\." for mistake in mistakes)
+    """Formats the first mistakes of a contract, one a line, and how many more there are."""
+    lines = [mistake_line(each.field, each.why) + "\\." for each in mistakes[:MISTAKES_SHOWN]]
+    further = len(mistakes) - MISTAKES_SHOWN
+    if further > 0:
+        lines.append(f"{further:,} more.")
+    return "  \n".join(lines)

@@ -428,6 +428,8 @@ def _mistakes(fields: Mapping[str, Any], error: ValidationError, across: bool) -
         deepest[problem["loc"][0]] = max(len(problem["loc"]), deepest.get(problem["loc"][0], 0))
     bad = set(deepest)
     unknown = {problem["loc"] for problem in errors if problem["type"] in _NO_SUCH_FIELD}
+    outer = {problem["loc"][:level] for problem in errors for level in range(len(problem["loc"]))}
+    """The places that have a mistake inside."""
     for problem in errors:
         # Of several possible forms, the deepest error belongs to the intended form.
         other_form = problem["loc"][0] == "identity" and len(problem["loc"]) < deepest["identity"]
@@ -435,10 +437,7 @@ def _mistakes(fields: Mapping[str, Any], error: ValidationError, across: bool) -
             _like(problem["loc"], other) for other in unknown
         )
         # A list with rejected items also seems too short.
-        whole = any(
-            len(deeper["loc"]) > len(problem["loc"]) == _common(problem["loc"], deeper["loc"])
-            for deeper in errors
-        )
+        whole = problem["loc"] in outer
         if not other_form and not misspelt and not whole:
             why = (
                 "there is no such field"
@@ -462,14 +461,6 @@ def _mistakes(fields: Mapping[str, Any], error: ValidationError, across: bool) -
             for wrong in (problem.get("ctx") or {}).get("wrong", ()):
                 if not bad.intersection(wrong.of):
                     yield mistake(fields, wrong.place, wrong.why)
-
-
-def _common(place: Place, other: Place) -> int:
-    """Count the leading steps that two places share."""
-    return next(
-        (step for step, (a, b) in enumerate(zip(place, other, strict=False)) if a != b),
-        min(len(place), len(other)),
-    )
 
 
 def _like(missing: Place, unknown: Place) -> bool:

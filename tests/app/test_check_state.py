@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+
+from topicproof.app.check import check_reads
 from topicproof.app.check.check_state import (
     CheckState,
     at_cluster,
     cluster_of,
     default_name,
     mistake_line,
+    mistakes_text,
     read_check,
     topic_of,
     write_check,
 )
+
+DAMAGED = "The terms in this address are damaged. Showing the contract without them."
 
 
 def test_an_address_reads_back_as_what_it_was() -> None:
@@ -28,6 +34,22 @@ def test_damaged_terms_are_said_and_ignored() -> None:
     for terms in ('{"value": "a', "[1]", "[" * 100_000, "7", *nothing):
         state, notices = read_check({"source": "orders", "terms": terms})
         assert state == CheckState("orders") and len(notices) == 1
+
+
+def test_terms_have_few_levels_and_few_mistakes_are_listed() -> None:
+    """Story: a link has terms of 900 levels, within their limit of characters, or thousands of
+    wrong kinds. The page goes on, and lists the first mistakes."""
+    deep = '{"a":' * 900 + "1" + "}" * 900
+    for terms in (f'{{"warn": {deep}}}', '{"require": ' + "[" * 900 + "]" * 900 + "}"):
+        assert read_check({"terms": terms}) == (CheckState(), [DAMAGED]), terms[:20]
+    sides = {"source": {"topic": "a"}, "sink": {"topic": "b"}, "identity": "key"}
+    state, notices = read_check(
+        {"terms": json.dumps(sides | {"require": ["x"] * 4_000}, separators=(",", ":"))}
+    )
+    assert state.terms is not None and not notices
+    mistakes = check_reads.mistakes(state.terms)
+    lines = mistakes_text(mistakes).split("  \n")
+    assert len(mistakes) == 4_000 and len(lines) == 21 and lines[-1] == "3,980 more."
 
 
 def test_names_and_topics() -> None:
