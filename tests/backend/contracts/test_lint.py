@@ -118,12 +118,26 @@ def test_spark_refuses_nothing_that_is_not_tried(spark: SparkSession) -> None:
     assert inputs.select(*texts, *paths).collect() == []
 
 
-def test_a_path_that_spark_may_read_otherwise_is_tried(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: a name with a question mark is a path here, and none to Spark."""
+@pytest.mark.parametrize(
+    "terms",
+    [
+        """identity: {json: "$['id?']"}\n""",
+        "value: upper(value)\n",
+        "expect: one_to_many\ncount: value\n",
+        "expect: one_to_many\ncount: 12345678901\n",
+    ],
+)
+def test_whatever_spark_could_refuse_is_tried(tmp_path: Path, terms: str) -> None:
+    """Story: a path with a character that readers of paths treat differently, an expression, and
+    counts that may be no numbers to Spark. A session is asked for."""
+
+    def asked() -> AbstractContextManager[SparkSession]:
+        raise InterruptedError
+
     path = tmp_path / "contract.yaml"
-    path.write_text(TOPICS + """identity: {json: "$['id?']"}\n""")
-    (mistake,) = lint(read_fields(path), lambda: nullcontext(spark))
-    assert mistake.why.startswith("Spark refuses the path")
+    path.write_text(TOPICS + terms)
+    with pytest.raises(InterruptedError):
+        lint(read_fields(path), asked)
 
 
 def test_lint_ends_with_64_and_lists_the_mistakes(
