@@ -14,12 +14,12 @@ from topicproof.backend.kafka.cluster import Cluster, require_records
 from topicproof.backend.kafka.coordinator_logs import require_coordinator_logs
 from topicproof.backend.kafka.origin import fetch_origin
 from topicproof.backend.runs.creations import Creations, is_named_by, keep_creations
-from topicproof.backend.runs.file_server import HOST
 from topicproof.backend.runs.own_names import keep_names
 from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.runs.query import require_expressions, transactional_ids
 from topicproof.backend.runs.scenarios import Scenario, Stage, scenario
 from topicproof.backend.services.keeper import Services
+from topicproof.backend.services.local_servers import HOST
 from topicproof.backend.services.processes import free_ports
 from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import Settings

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -205,23 +204,22 @@ def current_totals(cluster: Cluster, sink: str, *, budget: LookBudget) -> SinkTo
     balances: dict[str, Balance] = {}
     identities: set[tuple[str, str]] = set()
     foreign, is_whole = 0, spans == ends
-    with closing(read_records(cluster.address, sink, READ_COMMITTED, spans)) as messages:
-        for message in messages:
-            if budget.is_spent:
-                is_whole = False
-                break
-            value = as_bytes(message.value())
-            budget.records += 1
-            budget.size += RECORD_BYTES + len(value or b"")
-            total = read_total(value)
-            if total is None:
-                foreign += 1
-                continue
-            before = balances.get(total.account, Balance(total.account, 0, 0, 0))
-            known = (total.account, total.identity) in identities
-            identities.add((total.account, total.identity))
-            due = before.due_cents + (0 if known else total.cents)
-            balances[total.account] = Balance(total.account, total.total, before.payments + 1, due)
+    for message in read_records(cluster.address, sink, READ_COMMITTED, spans):
+        if budget.is_spent:
+            is_whole = False
+            break
+        value = as_bytes(message.value())
+        budget.records += 1
+        budget.size += RECORD_BYTES + len(value or b"")
+        total = read_total(value)
+        if total is None:
+            foreign += 1
+            continue
+        before = balances.get(total.account, Balance(total.account, 0, 0, 0))
+        is_repeated = (total.account, total.identity) in identities
+        identities.add((total.account, total.identity))
+        due = before.due_cents + (0 if is_repeated else total.cents)
+        balances[total.account] = Balance(total.account, total.total, before.payments + 1, due)
     note = (
         ""
         if is_whole

@@ -19,8 +19,9 @@ from hypothesis import given, strategies as st
 
 from topicproof.backend.runs import files_again
 from topicproof.backend.runs.download_limits import Limits
-from topicproof.backend.runs.file_server import HOST, bad, name, payments, requests, serving
+from topicproof.backend.runs.file_server import bad, name, payments, requests, serving
 from topicproof.backend.runs.files import BadFile, download, new_client, outputs, parse
+from topicproof.backend.services.local_servers import HOST
 
 HEAD = b"id,account,amount\n"
 

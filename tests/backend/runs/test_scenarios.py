@@ -24,11 +24,12 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs import scenarios
 from topicproof.backend.runs.context import make_context
 from topicproof.backend.runs.create import create
-from topicproof.backend.runs.file_server import HOST, bad, name, payments, serving
+from topicproof.backend.runs.file_server import bad, name, payments, serving
 from topicproof.backend.runs.files import REASON_HEADER
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.stage_verdicts import RunVerdicts, Until, carried_through, judged_range
 from topicproof.backend.services.keeper import Services
+from topicproof.backend.services.local_servers import HOST
 from topicproof.backend.settings import Settings
 from topicproof.backend.verifying.unchanged import unchanged
 from topicproof.backend.verifying.verify import verify

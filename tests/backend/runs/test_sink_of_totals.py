@@ -32,6 +32,12 @@ from topicproof.backend.settings import read_settings
 from topicproof.validators.finding import Bounds, PartitionBounds
 
 FIELDS: dict[str, Any] = {"account": "a", "id": "p1", "cents": 2, "total": 3}
+WRONG: list[tuple[str, Any]] = [
+    *(("account", value) for value in (7, None, ["a"], "x" * 2_000, "\ud800")),
+    *(("id", value) for value in (7, ["p1"], "x" * 2_000)),
+    *(("cents", value) for value in ("2", 2.5, True, None, 10**13)),
+    *(("total", value) for value in ("3", float("inf"), False, 10**19, 10**400)),
+]
 FOREIGN: dict[str, bytes | None] = {
     "nothing": None,
     "no JSON": b"hello",
@@ -44,13 +50,7 @@ FOREIGN: dict[str, bytes | None] = {
     "long": json.dumps({**FIELDS, "more": "x" * 20_000}).encode(),
     **{
         f"{name} {value!r:.20}": json.dumps({**FIELDS, name: value}).encode()
-        for name, values in {
-            "account": (7, None, ["a"], "x" * 2_000, "\ud800"),
-            "id": (7, {}, "x" * 2_000),
-            "cents": ("2", 2.5, True, None, 10**13),
-            "total": ("3", float("inf"), False, 10**19, 10**400),
-        }.items()
-        for value in values
+        for name, value in WRONG
     },
 }
 
@@ -162,8 +162,9 @@ def test_a_verdict_is_in_the_history_before_the_sink_is_read(
     """Story: a stranger's record makes the run VIOLATED, and the sink cannot be read for figures.
     The verdict stays, without figures."""
     run = _run(history)
+    report: Any = object()
     judged = SimpleNamespace(
-        verdict="VIOLATED", why="1 record is a stranger's.", stages={}, values={}, report="report"
+        verdict="VIOLATED", why="1 record is a stranger's.", stages={}, values={}, report=report
     )
     monkeypatch.setattr(execute, "judge_run", lambda *_: judged)
     monkeypatch.setattr(execute, "attest_all", lambda *_: None)
@@ -185,7 +186,7 @@ def test_a_verdict_is_in_the_history_before_the_sink_is_read(
         history=history,
     )
     spark: Any = None
-    assert execute._conclude(context, spark, None) == "report"
+    assert execute._conclude(context, spark, None) is report
     ended = history.get(run.id)
     assert (ended.state, ended.verdict, ended.why) == (
         State.DONE,

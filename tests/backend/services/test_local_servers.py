@@ -174,7 +174,9 @@ def test_connections_over_http_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
         stack.callback(server.shutdown)
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         clients = [
-            stack.enter_context(closing(socket.create_connection(server.server_address)))
+            stack.enter_context(
+                closing(socket.create_connection(("127.0.0.1", server.server_address[1])))
+            )
             for _ in range(3)
         ]
         ended, _, _ = select.select(clients, [], [], WAIT_S)
