@@ -15,6 +15,7 @@ from topicproof.backend.history.store import ENDED, Run, State
 from topicproof.backend.runs.launch import start_run
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.settings import Settings
+from topicproof.backend.trust.identity import Identity
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 
@@ -263,6 +264,24 @@ _HARM: Mapping[str, str] = {
     "duplicate": "A record that came twice",
     "gap": "An input whose output is missing",
 }
+
+
+def own_runs(story: Story, runs: Sequence[Run], by: Identity) -> list[Run]:
+    """Returns those runs that this person started for the story: their plans are the story's.
+    Without a login nobody can tell people apart."""
+
+    def is_own(run: Run) -> bool:
+        return any(
+            by.is_same_person(person) or not (by.authenticated or person.authenticated)
+            for person in run.facts.launched_by
+        )
+
+    plans = (make_plan(dict(part.plan)) for part in story.parts)
+    return [
+        run
+        for plan, run in zip(plans, runs, strict=True)
+        if is_own(run) and run.plan == plan.model_dump(mode="json", by_alias=True)
+    ]
 
 
 def start_story(settings: Settings, story: Story) -> dict[str, str]:

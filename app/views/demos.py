@@ -9,10 +9,9 @@ from topicproof.app import wording
 from topicproof.app.run import run_progress, stories
 from topicproof.app.run.picture_player import explain_picture, show_picture
 from topicproof.app.run.stories import STORIES, Story, start_story
-from topicproof.app.session.access import open_history, show_errors
+from topicproof.app.session.access import open_history, page_identity, show_errors
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.reports import kept_report
-from topicproof.app.session.run_reads import newest_runs
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.context import stop
@@ -24,12 +23,15 @@ settings = page_settings()
 
 def start(story: Story) -> None:
     """Starts the story's runs and opens it. Stops the runs of the story on the page that would go
-    on forever."""
+    on forever, if this person started them."""
     with show_errors():
-        ids = st.query_params.get("runs", "").split(",")
-        for run in newest_runs(settings):
-            if run.id in ids and run_progress.is_endless(run):
-                stop(open_history(settings), run.id)
+        before = opened(notices=False)
+        if before is not None:
+            runs = [open_history(settings).get(run_id) for run_id in before[1]]
+            # Anybody can write an address. It stops nothing but what this person started here.
+            for run in stories.own_runs(before[0], runs, page_identity(settings)):
+                if run_progress.is_endless(run):
+                    stop(open_history(settings), run.id)
         params = start_story(settings, story)
     st.query_params.from_dict(params)
     st.rerun()
@@ -114,22 +116,25 @@ def tally(run: Run) -> None:
     st.markdown(f"{noun} that the pipeline declared: {', '.join(parts)}{fired}{silent}")
 
 
-def opened() -> tuple[Story, list[str]] | None:
+def opened(notices: bool = True) -> tuple[Story, list[str]] | None:
     """Returns the story in the URL and its runs; None, with a notice, if they are not in the
     history."""
     story = stories.find_story(st.query_params.get("story"))
     ids = [run_id for run_id in st.query_params.get("runs", "").split(",") if run_id]
     if story is None or len(ids) != len(story.parts):
-        if "story" in st.query_params:
+        if notices and "story" in st.query_params:
             st.warning("That story cannot be opened again. Choose one.", icon=":material/info:")
         return None
     try:
         runs = [open_history(settings).get(run_id) for run_id in ids]
     except TopicproofError as error:
-        st.warning(wording.plain(str(error)), title="A run of that story is not in the history")
+        if notices:
+            title = "A run of that story is not in the history"
+            st.warning(wording.plain(str(error)), title=title)
         return None
     if any(run.kind != "run" for run in runs):
-        st.warning("A check of two topics is not a story. Choose one.", icon=":material/info:")
+        if notices:
+            st.warning("A check of two topics is not a story. Choose one.", icon=":material/info:")
         return None
     return story, ids
 

@@ -4,15 +4,20 @@ address."""
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.app.conftest import OpenPage, texts
+from tests.backend.trust.people import GRACE, ISSUER, KURT
 from tests.runs import Finished
+from topicproof.app.run import stories
 from topicproof.app.run.stories import STORIES, find_story, steps, ways
+from topicproof.app.session import access
+from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import History, State
 from topicproof.backend.runs.plan import make_plan
-from topicproof.backend.settings import Settings
+from topicproof.backend.settings import Settings, read_settings
 from topicproof.validators.finding import Example, Finding, Outcome
 
 
@@ -109,3 +114,32 @@ def test_the_address_of_a_story_opens_it_again(
     ):
         app = open_page("demos", **params)
         assert not app.exception and app.warning and len(app.button) == len(STORIES), params
+
+
+@pytest.mark.usefixtures("empty_home")
+def test_an_address_stops_nobodys_run(
+    open_page: OpenPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: somebody sends Grace a link to Demos that names an endless run of theirs, or a story's
+    run that Kurt started. Her next click stops neither, but it stops her own."""
+    login = tmp_path / "login.yaml"
+    login.write_text(f"openid: {{issuer: '{ISSUER}', client_id: t}}\n")
+    monkeypatch.setenv("TOPICPROOF_LOGIN", str(login))
+    monkeypatch.setattr(access, "current_identity", lambda _login: GRACE)
+    monkeypatch.setattr(stories, "start_story", lambda *_of: {})
+    history = History(read_settings())
+    endless = next(story for story in STORIES if story.parts[0].plan.get("until_stopped"))
+    of_story = make_plan(dict(endless.parts[0].plan)).model_dump(mode="json", by_alias=True)
+    for plan, launcher, is_stopped in (
+        (of_story | {"rate": 50}, GRACE, False),
+        (of_story, KURT, False),
+        (of_story, GRACE, True),
+    ):
+        run = history.create("run", "squares", plan)
+        history.remember(run.id, Facts(source="n", sink="s", launched_by=(launcher,)))
+        history.enter(run.id, State.PROCESSING)
+        app = open_page("demos", story=endless.name, runs=run.id)
+        next(button for button in app.button if button.label == "A clean run").click().run()
+        assert not app.exception
+        assert history.get(run.id).stop_requested is is_stopped
+        history.end(run.id, State.STOPPED, None, None)
