@@ -402,6 +402,7 @@ class Keeper:
             subprocess.run(
                 [sys.executable, "-P", "-m", "topicproof.backend.services.spark_session"],
                 input=with_session(self.spark.remote, session).encode(),
+                cwd=self.settings.services,
                 env=environment,
                 timeout=RELEASE_TIMEOUT_S,
                 check=False,

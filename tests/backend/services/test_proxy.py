@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from tests.conftest import wait_until
 from tests.runs import read_all
 from topicproof.backend.address import Address
-from topicproof.backend.faults.proxy import HOST, IN_NEXT, How, Proxy, Rule
+from topicproof.backend.faults.proxy import IN_NEXT, How, Proxy, Rule
 from topicproof.backend.faults.requests import Api
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
@@ -30,6 +30,7 @@ from topicproof.backend.kafka.client_configs import (
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.kafka.transaction import TransactionalProducer
+from topicproof.backend.services.local_servers import HOST
 
 TIMEOUT_S = 20
 NewTopic = Callable[..., str]
