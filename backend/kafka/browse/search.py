@@ -400,6 +400,7 @@ def latest(
         for message in read_range(consumer, bounds.topic, spans):
             if message is not None:
                 # Cut at once: thousands of whole records may not fit into memory.
+                shorten_headers(message)
                 row = _row(message, by_partition[message.partition() or 0], bytes_max)
                 read.append(
                     (row.timestamp_ms, row.offset, row if query.fits(message, text) else None)
@@ -446,6 +447,7 @@ def committed_chunks(
     with open_consumer(address, bounds.topic, client_configs.READ_COMMITTED, limits) as consumer:
         for message in read_range(consumer, bounds.topic, spans):
             if message is not None:
+                shorten_headers(message)
                 rows.append(_row(message, by_partition[message.partition() or 0], bytes_max))
             if len(rows) == size:
                 yield tuple(rows), False

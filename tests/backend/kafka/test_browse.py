@@ -20,6 +20,7 @@ from topicproof.backend.kafka.browse.search import (
     RecordQuery,
     Row,
     Stop,
+    committed_chunks,
     latest,
     offsets_at,
     search,
@@ -98,7 +99,19 @@ def test_thousands_of_headers_are_not_kept(
     between = (f"({count - HEADERS_MAX:,} headers between, not kept)", None)
     answer = search(Address(bootstrap), newest.bounds, newest.ranges, 0, 0, RecordQuery())
     window = read_window(Address(bootstrap), topic, 0, 0, 3, newest.bounds, newest.ranges)
-    for kept in [row.headers for row in answer.rows] + [record.headers for record in window]:
+    last = latest(Address(bootstrap), newest.bounds, newest.ranges, READ_COMMITTED, 3)
+    ((sample, _is_all),) = committed_chunks(
+        Address(bootstrap),
+        newest.bounds,
+        newest.ranges,
+        count=3,
+        bytes_max=100,
+        seconds=60,
+        size=10,
+    )
+    assert len(last) == len(sample) == 3
+    rows = (*answer.rows, *last, *sample)
+    for kept in [row.headers for row in rows] + [record.headers for record in window]:
         assert len(kept) == HEADERS_MAX + 1 and kept[HEADERS_MAX // 2] == between
         assert (kept[0][0], kept[-1][0]) == ("0", str(count - 1))
     assert len(answer.rows) == 3 and answer.stop is Stop.END
