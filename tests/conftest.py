@@ -99,6 +99,8 @@ def _user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         # Brokers and Sparks of tests live for seconds or minutes. Java's second compiler takes more
         # processor time in them than the better code gives back.
         patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+        # Hundreds of processes would each compile our sources again.
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
 
 
