@@ -59,10 +59,10 @@ _TABLE = """
 1-1 b 1 unbase64
 1-2 b 3 to_binary try_to_binary
 2-2 b 4 encode
-1-1 t 0 bin md5 sha sha1 soundex typeof
+1-1 t 0 bin md5 sha sha1
 2-2 t 0 sha2
 3-3 t 0 conv
-1-1 t 1 char string
+1-1 t 1 char soundex string
 1-2 t 1 btrim ltrim rtrim trim
 1-1 t 2 base64 hex
 1-1 0 1 reverse
@@ -105,7 +105,7 @@ _TABLE = """
 2-2 * 1 from_json sequence
 3-3 * 1 sequence replace
 2-2 * 1 replace repeat
-1-1 * 1 space
+1-1 * 1 space typeof
 2-3 * 1 lpad rpad
 1-2 * 6 to_json
 2-2 * 1 regexp regexp_like rlike regexp_count regexp_substr
@@ -151,6 +151,18 @@ LITERALS: dict[str, tuple[tuple[int, str], ...]] = {
     "conv": (),
 }
 """Arguments that must be a literal text, by position."""
+
+NO_LONGER = {
+    **dict.fromkeys(("string", "reverse", "split_part", "substring_index"), 1),
+    **dict.fromkeys(("translate", "url_decode", "decode"), 1),
+    **dict.fromkeys(("initcap", "lcase", "lower", "ucase", "upper"), 3),
+}
+"""Functions whose text has at most so many times the characters of the first argument: one
+character in lower case may be three in upper case."""
+OF_TWO = frozenset(["btrim", "ltrim", "rtrim", "trim", "overlay"])
+"""Functions whose text has at most the characters of the first two arguments together. Which of
+both `ltrim` and `rtrim` shorten differs from `btrim`; `soundex` gives back what begins with no
+letter."""
 
 PATTERNS = frozenset(
     [

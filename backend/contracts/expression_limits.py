@@ -23,8 +23,12 @@ WORK_CONSTANT_MAX = 20_000_000
 STEPS_MAX = 4_000_000_000
 """Maximum steps of all patterns together, on the longest texts that they may be given: some seconds
 of a core. Spark cannot stop a task within a record."""
-FIELDS_WORK_MAX = 10
-"""What all fields of an output may take together, in limits of one expression."""
+STEP_WORK = 4
+"""What a step of a pattern counts on a text without a limit, in bytes that are only copied or
+compared."""
+FIELDS_WORK_MAX = 3
+"""What all fields of an output may take together, in limits of one expression: some 50,000,000,000
+steps for a record of 32 MB, the largest that is read. That is a minute of a core."""
 ELEMENT = 16
 """Bytes that an element of an array takes beside its own, at least."""
 RECORD = "record"

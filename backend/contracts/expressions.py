@@ -26,11 +26,13 @@ from topicproof.backend.contracts.expression_functions import (
     KINDS,
     LAMBDAS,
     LITERALS,
+    NO_LONGER,
     NULL,
     NUMBER,
     OF_BOTH,
     OF_DATES,
     OF_TIMES,
+    OF_TWO,
     PATTERNS,
     TEXT,
     TIMESTAMP,
@@ -613,7 +615,7 @@ class _Checker:
                 f" what follows, as in ^[^,]*,{boundary}"
             )
         if characters is None:
-            return limits.scaled(subject.size, cost.factor)
+            return limits.scaled(subject.size, cost.factor * limits.STEP_WORK)
         self.steps += cost.steps(characters)
         return {}
 
@@ -782,9 +784,12 @@ class _Checker:
         size = limits.scaled(whole, function.growth)
         size = limits.added(size, limits.constant(128 if not function.growth else NUMBER_BYTES))
         kind = _result_type(function.kind, [part.type for part in parts])
+        # Of any other function it is not known.
         characters = None
-        if kind == TEXT and function.growth and name not in ("url_encode", "hex", "base64"):
-            characters = parts[0].characters
+        if name in OF_TWO:
+            characters = _total([part.characters for part in parts[:2]])
+        elif kind == TEXT and name in NO_LONGER and parts[0].characters is not None:
+            characters = NO_LONGER[name] * parts[0].characters
         return kind, size, characters
 
 
@@ -914,6 +919,11 @@ def _repeat(name: str, parts: Sequence[_TypedPart]) -> _Result:
 def _space(name: str, parts: Sequence[_TypedPart]) -> _Result:
     times = _literal_size(name, parts[0])
     return TEXT, limits.constant(times), times
+
+
+def _type_name(_: str, __: Sequence[_TypedPart]) -> _Result:
+    """It names all fields of a struct."""
+    return TEXT, limits.constant(4 * LENGTH_MAX), None
 
 
 def _pad(name: str, parts: Sequence[_TypedPart]) -> _Result:
@@ -1108,6 +1118,7 @@ def _no_lambda(name: str, _: Sequence[_TypedPart]) -> _Result:
 _RULES = {
     "repeat": _repeat,
     "space": _space,
+    "typeof": _type_name,
     **dict.fromkeys(("lpad", "rpad"), _pad),
     "format_number": _number_format,
     "sequence": _sequence,

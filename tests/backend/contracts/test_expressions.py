@@ -230,6 +230,22 @@ SLOW = (
         "value rlike '[a'",
         "value rlike '(?=(a+))'",
     ),
+    *(f"value {like}" for like in ("like '%%x'", "ilike '%%%%%%x'", "like any ('a%%b', 'c')")),
+    *(
+        f"{text} rlike 'a*a*a*b'"
+        for text in (
+            "ltrim('x', value)",
+            "rtrim('x', value)",
+            "trim('x', value)",
+            "overlay('x', value, 1)",
+            "soundex(value)",
+            "upper(substr(value, 1, 158))",
+            f"typeof(named_struct('{'a' * 5_000}', 1))",
+            "get_json_object(substr(value, 1, 170), '$')",
+        )
+    ),
+    "levenshtein(soundex(value), value)",
+    "repeat(soundex(value), 5000)",
     *(rf"value rlike r'{pattern}'" for pattern in (r"\bfoo\b", r"a\B", r"(?:a|\b)c", r"(?=\b)a")),
     *(rf"value rlike r'{pattern}'" for pattern in (r"^\Xa", r"^\b{g}a", r"^(?:a\b){2,}+b")),
     *(rf"value rlike r'{pattern}'" for pattern in ("(?<=a{1,450}c)x", r"(?<=\bfoo)x")),

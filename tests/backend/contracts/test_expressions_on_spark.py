@@ -14,9 +14,15 @@ from pyspark.errors.exceptions.connect import AnalysisException
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from tests.backend.contracts.test_expressions import EXPRESSIONS, ORDINARY, is_accepted
-from topicproof.backend.contracts.expression_limits import CONSTANT_MAX, GROWTH_MAX, RECORD
+from topicproof.backend.contracts.expression_functions import FUNCTIONS, NO_LONGER, OF_TWO
+from topicproof.backend.contracts.expression_limits import (
+    CONSTANT_MAX,
+    GROWTH_MAX,
+    RECORD,
+    constant_of,
+)
 from topicproof.backend.contracts.expression_tree import parse
-from topicproof.backend.contracts.expressions import measured_size, spark_sql
+from topicproof.backend.contracts.expressions import COLUMNS, _Checker, measured_size, spark_sql
 from topicproof.backend.contracts.plan_lock import plan_fault, planned_frame
 from topicproof.backend.runs.query import SOURCE_COLUMNS
 from topicproof.backend.runs.scenarios import as_text
@@ -133,3 +139,35 @@ def test_results_have_their_bound_and_stay_the_same(records: DataFrame, texts: l
             assert bound.get(RECORD, 0) <= GROWTH_MAX and bound.get("", 0) <= CONSTANT_MAX
             most = bound.get(RECORD, 0) * row.record + bound.get("", 0)
             assert (row[f"s{number}"] or 0) <= most, text
+
+
+TEXTS = ("1aaaa", "\u00e4bc", "\ufb03" * 3, "\u0390", "a b  ", "x,y,z", "%41%42", "\U0001f600a", "")
+OF_ONE = (*NO_LONGER, "soundex", *(OF_TWO - {"overlay"}))
+CALLS = (
+    *(f"{name}(value)" for name in OF_ONE if FUNCTIONS[name].least == 1),
+    *(
+        f"{name}({both})"
+        for name in OF_TWO - {"overlay"}
+        for both in ("value, 'xyz'", "'x', value")
+    ),
+    *("overlay('x', value, 1)", "overlay(value, 'xyz', 2)", "translate(value, 'a', 'b')"),
+    *("split_part(value, ',', 2)", "substring_index(value, ',', 2)", "repeat(soundex(value), 3)"),
+    *("typeof(struct(value))", "bin(length(value))", "decode(binary(value), 'UTF-8')"),
+)
+
+
+def test_no_function_gives_more_characters_than_are_counted(
+    spark_sessions: Callable[[], SparkSession],
+) -> None:
+    """Story: a pattern is allowed behind a function because its result is short. Of texts that
+    begin with a digit, an umlaut or a ligature, Spark's results are no longer than that."""
+    frame = spark_sessions().createDataFrame([(text,) for text in TEXTS], "value string")
+    longest = frame.agg(
+        *(F.expr(f"max(length({call.replace('url_decode', 'try_url_decode')}))") for call in CALLS)
+    ).first()
+    assert longest is not None
+    for call, length in zip(CALLS, longest, strict=True):
+        text = call.replace("value", f"left(value, {max(map(len, TEXTS))})")
+        part = _Checker(text, COLUMNS).part(parse(text))
+        most = part.characters if part.characters is not None else constant_of(part.size)
+        assert most is not None and length <= most, call
