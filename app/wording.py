@@ -158,7 +158,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+\-!|$~:&^=])")
 _LINE_BREAKS = re.compile(r"\r\n|[\n\r]")
 _REPLACED = re.compile(
     r"(?i)(:(?=//)|www(?=\.)|@(?=[-\w]+\.)"  # links
-    r"|:(?!\d+:)(?=[\w/+-]+:))"  # icons such as :material/verified:, emoji, a logo
+    r"|(?<!\d):(?=[\w/+-]+:)|:(?!\d+:)(?=[\w/+-]+:))"  # icons, emoji, a logo; but no times
 )
 """Inside of what the browser replaces in text that is parsed already, so whatever is escaped."""
 _JOINER = "\u2060"

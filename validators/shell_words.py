@@ -13,7 +13,8 @@ def shell_word(text: str) -> str:
     escapes in it (`$'a\\x1b'`): what is pasted is what was read. So is a backtick, which would end
     the code that the command is shown as."""
     if visible(text) == text and "`" not in text:
-        return shlex.quote(text)
+        # zsh takes `=ls` for the path of ls.
+        return f"'{text}'" if text.startswith("=") and "'" not in text else shlex.quote(text)
     return f"$'{''.join(map(_escape, text))}'"
 
 

@@ -28,8 +28,10 @@ _WRAPPERS = frozenset({"STREAM_FAILED", "SPARK_JOB_CANCELLED", "TASK_WRITE_FAILE
 _OF_PYTHON = ("PYTHON_", "STREAMING_PYTHON_", "FOREACH_", "TRANSFORM_WITH_STATE_")
 _ANALYSIS = ("0A", "42")
 """Classes of SQLSTATE that an analysis has. Some errors of tasks have them too."""
-_OF_VALUES = "42846"
+_NOT_CONVERTED = "42846"
 """A value that cannot be converted."""
+OF_VALUES = ("22", "23")
+"""Classes of SQLSTATE of errors that quote a value."""
 _RAISED = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)*(?P<type>[\w.]+)(?:: (?P<text>.+))?"
 )
@@ -91,7 +93,7 @@ def quotes_no_record(error: BaseException) -> bool:
     if not isinstance(error, AnalysisException) or _FIRST.match(str(error)) is None:
         return False
     state = error.getSqlState() or ""
-    return state.startswith(_ANALYSIS) and state != _OF_VALUES
+    return state.startswith(_ANALYSIS) and state != _NOT_CONVERTED
 
 
 def raised_by_workers(text: str) -> list[tuple[str, str]]:
@@ -120,7 +122,7 @@ def first_line(error: BaseException) -> str:
         return setup_line(error)
     text = str(error)
     state = error.getSqlState() or ""
-    if not state.startswith(("22", "23")):
+    if not state.startswith(OF_VALUES):
         if server_ended(text):
             return ENDED
         if (clause := exhausted(text)) is not None:

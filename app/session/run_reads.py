@@ -10,7 +10,7 @@ import streamlit as st
 
 from topicproof.app.session.access import open_history
 from topicproof.backend.errors import EvidenceError
-from topicproof.backend.evidence.folder import EVIDENCE
+from topicproof.backend.evidence.folder import evidence_in, holds_evidence
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.evidence_export import export_zip
 from topicproof.backend.history.signoff import run_standings
@@ -39,9 +39,10 @@ def signoff_standings(settings: Settings, runs: Sequence[Run]) -> dict[str, str]
 
 
 def evidence_bytes(settings: Settings, run: Run) -> int:
-    """Returns the size of the files of a run's evidence."""
-    folder = run.folder(settings) / EVIDENCE
-    return sum(path.lstat().st_size for path in folder.rglob("*"))
+    """Returns the size of the files of a run's evidence, of its stages too."""
+    folder_of_run = run.folder(settings)
+    folders = evidence_in(folder_of_run) if holds_evidence(folder_of_run) else []
+    return sum(path.lstat().st_size for folder in folders for path in folder.rglob("*"))
 
 
 def zipped_evidence(history: History, run: Run, payloads: Payloads) -> bytes:

@@ -14,6 +14,7 @@ the user of each socket, so without a login only the user who started the dashbo
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
@@ -93,7 +94,8 @@ class OwnerOnly:
         if scope["type"] in ("http", "websocket"):
             connection = _connection(scope)
             if connection.is_own is None:
-                connection.is_own = _is_own(connection)
+                # In a thread: the kernel's table is long on a machine of many connections.
+                connection.is_own = await asyncio.to_thread(_is_own, connection)
             if not connection.is_own:
                 await _refuse(ANOTHER_USER, scope, receive, send)
                 return

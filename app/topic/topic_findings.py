@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -23,6 +24,7 @@ from topicproof.validators.report import Report
 
 ROWS_MAX = 100_000
 """Rows read for the marks."""
+BATCH_ROWS = 50_000
 APART = 2
 """Findings at most this many offsets apart make one mark: a marker may lie between them."""
 READ = ("kind", "partition", "offset", "source_topic", "source_partition", "source_offset", "why")
@@ -64,8 +66,17 @@ def read_rows(evidence: Path, report: Report) -> pd.DataFrame:
     if not kinds or not path.is_file():
         return pd.DataFrame(columns=list(READ))
     condition = pc.field("kind").isin(kinds) & pc.field("explained_by").is_null()
-    table = pq.read_table(path, columns=list(READ), filters=condition)
-    rows: pd.DataFrame = table.slice(0, ROWS_MAX).to_pandas()
+    # Piece by piece: a file may have many million rows.
+    tables, read = [], 0
+    with pq.ParquetFile(path) as file:
+        tables.append(file.schema_arrow.empty_table().select(list(READ)))
+        for batch in file.iter_batches(BATCH_ROWS, columns=[*READ, "explained_by"]):
+            piece = pa.Table.from_batches([batch]).filter(condition).slice(0, ROWS_MAX - read)
+            tables.append(piece.select(list(READ)))
+            read += len(piece)
+            if read == ROWS_MAX:
+                break
+    rows: pd.DataFrame = pa.concat_tables(tables).to_pandas()
     return rows
 
 

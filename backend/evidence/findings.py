@@ -81,9 +81,12 @@ def _defused(rows: pa.Table) -> pa.Table:
 def count_places(parquet: Path) -> Counter[Place]:
     """Count the rows of `findings.parquet` as `gather` does. Raises OSError,
     pyarrow.ArrowInvalid."""
-    return _places(
-        pq.read_table(parquet, columns=["kind", "explained_by", "partition", "source_partition"])
-    )
+    columns = ["kind", "explained_by", "partition", "source_partition"]
+    counts: Counter[Place] = Counter()
+    with pq.ParquetFile(parquet) as file:
+        for batch in file.iter_batches(columns=columns):
+            counts += _places(pa.Table.from_batches([batch]))
+    return counts
 
 
 def _places(rows: pa.Table) -> Counter[Place]:

@@ -122,7 +122,7 @@ def number(payment: bytes | None) -> bytes | None:
     """Return the N of a fill's payment as text; None for anything else."""
     try:
         fields = json.loads(payment or b"")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return str(fields["id"]).encode() if isinstance(fields, dict) and "id" in fields else None
 

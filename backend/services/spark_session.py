@@ -30,7 +30,13 @@ from topicproof.backend.services.spark import (
 )
 from topicproof.backend.services.spark_channel import OwnChannelBuilder
 from topicproof.backend.storage import Storage, attach
-from topicproof.validators.spark_errors import ENDED, first_line, server_ended, setup_line
+from topicproof.validators.spark_errors import (
+    ENDED,
+    OF_VALUES,
+    first_line,
+    server_ended,
+    setup_line,
+)
 
 ANY_SETTING = "spark.sql.session.timeZone"
 """A question about it keeps a session alive. One about the version does not."""
@@ -162,7 +168,9 @@ def kept_alive(ask: Callable[[], object], every_s: float = SESSION_TIMEOUT_S / 4
 
 def server_gone(error: PySparkException) -> SparkError | None:
     """Return the sentence for an error that means that the server itself is gone, else None."""
-    return SparkError(ENDED) if server_ended(str(error)) else None
+    # An error about a value quotes it, and it may read like this.
+    is_of_value = (error.getSqlState() or "").startswith(OF_VALUES)
+    return SparkError(ENDED) if server_ended(str(error)) and not is_of_value else None
 
 
 def failed(doing: str, error: PySparkException) -> SparkError:

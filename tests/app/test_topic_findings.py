@@ -6,11 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 
 from tests.app.test_history_page import TWICE
 from tests.app.test_url_state import BOUNDS, RANGES
 from topicproof.app.charts.strip import strip_columns, strip_figure
+from topicproof.app.topic import topic_findings
 from topicproof.app.topic.topic_findings import READ, located, marks, marks_sentence, read_rows
+from topicproof.backend.evidence.findings import PARQUET
 from topicproof.backend.kafka.log.fates import bins
 
 SINK, SOURCE = TWICE.sink.topic, TWICE.source.topic
@@ -56,6 +61,26 @@ def test_a_gap_lies_in_the_source() -> None:
         "⇄",
     )
     assert marks(located(given, TWICE, "another")) == ()
+
+
+def test_only_as_many_findings_are_read_as_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a check by a wrong contract found millions. A page reads them piece by piece, and
+    stops when it has enough."""
+    monkeypatch.setattr(topic_findings, "ROWS_MAX", 3)
+    monkeypatch.setattr(topic_findings, "BATCH_ROWS", 2)
+    kinds = ["order", "duplicate"] * 5
+    columns: dict[str, list[object]] = {name: [None] * 10 for name in READ}
+    columns |= {
+        "kind": list(kinds),
+        "offset": list(range(10)),
+        "explained_by": [None] * 9 + ["gap"],
+    }
+    pq.write_table(pa.table(columns), tmp_path / PARQUET)
+    assert read_rows(tmp_path, TWICE)["offset"].tolist() == [1, 3, 5]
+    monkeypatch.setattr(topic_findings, "ROWS_MAX", 100)
+    assert read_rows(tmp_path, TWICE)["offset"].tolist() == [1, 3, 5, 7]
 
 
 def test_evidence_without_findings_marks_nothing(tmp_path: Path) -> None:

@@ -77,7 +77,14 @@ def test_plain_text_stays_plain() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [":material/verified:", ":material_verified:", ":streamlit:", ":white_check_mark:", ":+1:"],
+    [
+        ":material/verified:",
+        ":material_verified:",
+        ":streamlit:",
+        ":white_check_mark:",
+        ":+1:",
+        ":100:",
+    ],
 )
 def test_no_name_becomes_an_icon(name: str) -> None:
     """Story: a group is called like the icon of an accepted verdict. Streamlit replaces such names
@@ -85,7 +92,8 @@ def test_no_name_becomes_an_icon(name: str) -> None:
     parsed = wording.plain(f"x:y billing{name}{name} accepted at 10:00:00").replace("\\", "")
     assert parsed.replace("\u2060", "") == f"x:y billing{name}{name} accepted at 10:00:00"
     again = parsed.replace(":material/", ":material_")
-    assert re.findall(r":[\w+-]*[A-Za-z+][\w+-]*:", again, re.ASCII) == []
+    assert re.findall(r"(?<!\d):[\w+-]+:", again, re.ASCII) == []
+    assert wording.plain("1:white_check_mark:").count("\u2060") == 1
     assert parsed.endswith("accepted at 10:00:00")
 
 

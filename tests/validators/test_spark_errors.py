@@ -13,6 +13,7 @@ from pyspark.errors.exceptions.connect import (
 
 from topicproof.backend.errors import Fenced, SparkError
 from topicproof.backend.runs.query import explained
+from topicproof.backend.services.spark_session import server_gone
 from topicproof.validators.spark_errors import first_line
 
 STREAM = "[STREAM_FAILED] Query [id = 1d-2, runId = 3e-4] terminated with exception: "
@@ -60,6 +61,9 @@ def test_a_value_leaves_only_the_name_of_the_error(value: str) -> None:
         ):
             assert "4711" not in sentence and "VIP" not in sentence, sentence
             assert f"{name} (Spark's message is left out" in sentence
+    gone = "[CAST_INVALID_INPUT] The value 'stopped SparkContext' SQLSTATE: 22018"
+    error = NumberFormatException(gone, errorClass="CAST_INVALID_INPUT", sql_state="22018")
+    assert server_gone(error) is None and server_gone(SparkRuntimeException("stopped SparkContext"))
     bare = SparkRuntimeException(f'For input string: "{value}"')
     assert "4711" not in first_line(bare) and "4711" not in str(explained(bare))
 

@@ -38,6 +38,18 @@ def test_a_transaction_is_whole_or_torn(spark: SparkSession, tmp_path: Path) -> 
     ]
 
 
+def test_a_headers_number_makes_no_more_rows_than_there_are_inputs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: whoever may write to the sink names a transaction of more records than Spark's memory
+    could hold offsets. The gap is still told."""
+    total = 2**62
+    lines = f"0%{total} 1%{total} C 3 C"
+    ledger = history(lines, inputs=4).ledger(spark, tmp_path, declared={})
+    rows = [row for row in rows_of(ledger) if row[0] in ("torn", "gap")]
+    assert rows == [("gap", (None, None, 0, 2, "torn")), ("torn", (0, 0, 0, 0, None))]
+
+
 def test_what_lies_below_the_start_may_not_be_missing(spark: SparkSession, tmp_path: Path) -> None:
     """Story: the log begins at offset 2, in the middle of the first transaction: its rest was there
     once. Of the third a record is nowhere, and nothing can hide it."""

@@ -39,7 +39,16 @@ from topicproof.validators.kinds.matching import among, why_missing
 from topicproof.validators.kinds.traits import MATCHING_EACH, RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place, is_hidden, known_aborted
-from topicproof.validators.offsets import bits, by_partition, holds, members, minus, own_place, word
+from topicproof.validators.offsets import (
+    bits,
+    bound,
+    by_partition,
+    holds,
+    members,
+    minus,
+    own_place,
+    word,
+)
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "gap"
@@ -247,9 +256,15 @@ def _of_torn(ledger: Ledger) -> DataFrame:
     rows = torn.parts(ledger).where(
         F.col("cause").isNull() & (F.col("first_source") == F.col("last_source"))
     )
-    around = F.sequence(
-        F.col("first_of_all") - F.col("missing"), F.col("last_of_all") + F.col("missing")
-    )
+    # A header's numbers are its writer's: none makes more rows than the partition has inputs.
+    source = ledger.question.source
+    start = bound("first_source", source, "start")
+    end = bound("first_source", source, "hw") - 1
+    rows = rows.where((F.col("first_of_all") <= end) & (F.col("last_of_all") >= start))
+    first = F.greatest("first_of_all", start)
+    last = F.least("last_of_all", end)
+    missing = F.least(F.col("missing"), end - start + 1)
+    around = F.sequence(F.greatest(first - missing, start), F.least(last + missing, end))
     inputs = rows.select(
         F.col("first_source").alias("source_partition"), F.explode(around).alias("source_offset")
     )

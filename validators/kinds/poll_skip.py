@@ -16,6 +16,7 @@ from topicproof.validators.evidence import evidence
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds.traits import Traits
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.offsets import bound
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "poll_skip"
@@ -48,9 +49,11 @@ def find(ledger: Ledger) -> DataFrame | None:
     steps = ledger.accounts.polled.runs.withColumn("before", before).where(
         F.col("before").isNotNull()
     )
-    left_out = steps.where(F.col("first_offset") > F.col("before") + 1).select(
-        "partition",
-        F.explode(F.sequence(F.col("before") + 1, F.col("first_offset") - 1)).alias("offset"),
+    # Received evidence may name any offset: none makes more rows than the sink has.
+    first = F.greatest(F.col("before") + 1, bound("partition", ledger.sink_bounds, "start"))
+    last = F.least(F.col("first_offset"), bound("partition", ledger.sink_bounds, "hw")) - 1
+    left_out = steps.where(first <= last).select(
+        "partition", F.explode(F.sequence(first, last)).alias("offset")
     )
     sink = ledger.sink.where(F.col("fate") == Fate.COMMITTED.value)
     skipped = sink.join(left_out.distinct(), ["partition", "offset"], "left_semi")
