@@ -286,7 +286,6 @@ def test_received_folders_are_read_within_limits() -> None:
         ("delivery.py", "open"),  # our own evidence
         ("copy.py", "ParquetFile"),  # our own evidence, by batches
         ("findings.py", "ParquetFile"),  # by batches, after the gate
-        ("findings.py", "read_table"),  # our own evidence
         ("derived.py", "loads"),  # a report that was parsed
         ("derived.py", "read_schema"),  # after the gate
         ("derived.py", "read_metadata"),  # after the gate

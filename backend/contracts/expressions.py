@@ -228,11 +228,19 @@ def measured_size(text: str) -> Size:
 
 
 def with_columns(tree: Node) -> Node:
-    """Return the tree with a column of the decoded reading for each call such as `field('id')`."""
+    """Return the tree with a column of the decoded reading for each call such as `field('id')`, and
+    with the names of each struct's fields: Spark's own rule for them is another one."""
 
     def column(node: Node) -> Node | None:
         if isinstance(node, Call) and node.function in PATHS:
             return Member(Name(DECODED), field_of(node))
+        if isinstance(node, Call) and node.function.lower() == "struct":
+            named = (
+                part
+                for name, argument in zip(_names(node.arguments), node.arguments, strict=True)
+                for part in (Text(name), _changed(argument, column))
+            )
+            return Call("named_struct", tuple(named))
         return None
 
     return _changed(tree, column)
@@ -1027,16 +1035,21 @@ def _array(_: str, parts: Sequence[_TypedPart]) -> _Result:
     return kind, limits.added(*(part.size for part in parts), beside), None
 
 
+def _names(arguments: Sequence[Node]) -> list[str]:
+    """Return the names of a struct's fields."""
+    return [
+        node.name if isinstance(node, Name | Member) else f"col{at}"
+        for at, node in enumerate(arguments, 1)
+    ]
+
+
 def _struct(name: str, parts: Sequence[_TypedPart]) -> _Result:
     size = limits.added(
         *(part.size for part in parts), limits.constant(limits.ELEMENT * len(parts))
     )
     if name == "struct":
-        names = [
-            part.node.name if isinstance(part.node, Name | Member) else f"col{at}"
-            for at, part in enumerate(parts, 1)
-        ]
-        return Type("struct", tuple(part.type for part in parts), tuple(names)), size, None
+        names = tuple(_names([part.node for part in parts]))
+        return Type("struct", tuple(part.type for part in parts), names), size, None
     if len(parts) % 2:
         raise ValueError(f"{name} takes pairs of a name and a value")
     if name == "map":
