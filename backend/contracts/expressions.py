@@ -84,6 +84,7 @@ _KINDS_OF_COLUMNS = {
     "timestamp": TIMESTAMP,
     "headers": Type("array", (_HEADER,)),
 }
+_COMPARISONS = ("=", "<=>", "<>", "<", "<=", ">", ">=", "between", "in")
 _TIMES = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz")
 _TEXTS = ("string", "varchar", "char")
 _TIME = re.compile(
@@ -550,6 +551,7 @@ class _Checker:
         is_open = any(part.is_open for part in parts)
         sizes = [part.size for part in parts]
         small = limits.constant(NUMBER_BYTES)
+        self._require_interval_beside_time(symbol, [part.type for part in parts])
         if symbol == "||":
             self._require_joinable(parts)
             size = limits.added(*sizes)
@@ -565,6 +567,9 @@ class _Checker:
             if len(parts) == 3 and symbol in ("like", "ilike"):
                 assert isinstance(parts[2].node, Text)
                 escape, patterns = parts[2].node.value, parts[1:2]
+            if "ilike" in symbol and escape.lower() != escape:
+                # Spark makes the pattern lower case, and not the escape.
+                raise ValueError(f"the escape {escape!r} of ilike is a capital letter")
             for pattern in patterns:
                 if not isinstance(pattern.node, Text):
                     raise ValueError(
@@ -575,7 +580,7 @@ class _Checker:
                 work = limits.added(work, self._matched(parts[0], cost, pattern))
             work = limits.added(work, limits.scaled(sizes[0], len(patterns)))
             return _TypedPart(BOOLEAN, small, work, is_open, node)
-        if symbol in ("=", "<=>", "<>", "<", "<=", ">", ">=", "between", "in"):
+        if symbol in _COMPARISONS:
             self._require_alike(symbol, parts)
             compared_size = limits.added(limits.smallest(*sizes[:2]), *map(_beside, sizes[2:]))
             return _TypedPart(BOOLEAN, small, limits.added(work, compared_size), is_open, node)
@@ -586,6 +591,18 @@ class _Checker:
         # The difference of two times is an interval; a day later is a time.
         kind = NUMBER if not times else TIMESTAMP if len(times) == 1 else INTERVAL
         return _TypedPart(kind, small, limits.added(work, *sizes), is_open, node)
+
+    def _require_interval_beside_time(self, symbol: str, kinds: Sequence[Type]) -> None:
+        """Raises ValueError if Spark would make a time of a text beside an interval."""
+        others = [kind for kind in kinds if kind != INTERVAL]
+        if len(others) == len(kinds) or symbol.startswith("is "):
+            return
+        is_shift = symbol in ("+", "-") and all(kind in (DATE, TIMESTAMP) for kind in others)
+        if not (is_shift and others) and (others or symbol not in _COMPARISONS):
+            raise ValueError(
+                f"{symbol} takes an interval only beside a time in {self.text!r}, as in"
+                " timestamp - interval 1 day"
+            )
 
     def _require_joinable(self, parts: Sequence[_TypedPart]) -> None:
         if any(part.type.name in ("array", "any") for part in parts):
@@ -648,6 +665,8 @@ class _Checker:
             if at < len(parts) and not isinstance(parts[at].node, Text):
                 raise ValueError(f"{description} must be a literal text in {name}")
         self._require_times(name, parts)
+        if any(part.type == INTERVAL for part in parts) and name not in ("isnull", "isnotnull"):
+            raise ValueError(f"{name} takes no interval in {self.text!r}")
         if name in ("decimal", "to_char") or (name in _TO_DECIMALS and len(parts) == 2):
             self._require_short_decimal(node, parts[0], is_within=False)
         if name in _SCALED and len(parts) == 2:
@@ -863,7 +882,8 @@ def _common(types: Sequence[Type]) -> Type:
         return NULL
     if len(distinct) == 1:
         return distinct[0]
-    return TIMESTAMP if set(distinct) <= {DATE, TIMESTAMP, TEXT} and TEXT not in distinct else ANY
+    # A text beside a time becomes one.
+    return TIMESTAMP if set(distinct) <= {DATE, TIMESTAMP, TEXT} else ANY
 
 
 def _result_type(kind: str, types: Sequence[Type]) -> Type:

@@ -29,6 +29,8 @@ NOW = (
     *("timestamp > 'now'", "timestamp in ('now')", "timestamp between key and 'now'"),
     *("case when true then timestamp else 'now' end", "if(true, timestamp, 'now')"),
     *("coalesce(timestamp, 'now')", "array(timestamp, 'now')", "datediff(timestamp, 'today')"),
+    *("value + interval 1 day", "'now' + interval 1 day", "value - negative(interval 1 day)"),
+    *("coalesce(timestamp, '2026-01-01') > value", "value + (interval 1 day + interval 2 hours)"),
     *("year('now')", "hour('now')", "date_format('now', 'HH')", "date_trunc('day', 'now')"),
     *("transform(array('now'), t -> cast(t as timestamp))", "greatest(timestamp, lower('NOW'))"),
     *(
@@ -245,6 +247,7 @@ SLOW = (
         )
     ),
     "levenshtein(soundex(value), value)",
+    "value ilike 'X%X%X%a' escape 'X'",
     "repeat(soundex(value), 5000)",
     *(rf"value rlike r'{pattern}'" for pattern in (r"\bfoo\b", r"a\B", r"(?:a|\b)c", r"(?=\b)a")),
     *(rf"value rlike r'{pattern}'" for pattern in (r"^\Xa", r"^\b{g}a", r"^(?:a\b){2,}+b")),
@@ -282,7 +285,7 @@ TOGETHER = (
 
 REFUSALS = (
     "takes|"
-    "not allowed|compares a time with|a time in a schema|has no field|a record has|cannot be called"
+    "not allowed|compares a time with|takes no interval|an interval only|a capital letter|a time in a schema|has no field|a record has|cannot be called"
     "|a lambda|the lambda|not one plain|not parse|takes one literal|a name cannot|an argument"
     "|the square of a record|what regexp_replace puts in|beside the match|as large as its record"
     "|must be a? ?literal|bytes|is above|is wider than|apart|without an end|repeats a choice"

@@ -174,8 +174,8 @@ def test_no_function_gives_more_characters_than_are_counted(
 
 
 def test_the_fields_of_a_struct_have_the_names_that_were_checked(records: DataFrame) -> None:
-    """Story: the author of a contract knows that Spark calls a field by what it was taken from. What
-    the check took for a short number would be the whole record."""
+    """Story: the author of a contract knows that Spark calls a field by what it was taken from.
+    What the check took for a short number would be the whole record."""
     text = "struct(named_struct('col2', value)['col2'], named_struct('foo', 1)['foo']).col2"
     rows = records.select(F.expr(spark_sql(text)).alias("second")).distinct().collect()
     assert [row.second for row in rows] == [1]
