@@ -86,6 +86,10 @@ def _spelled(step: str | int) -> str:
     return "['" + re.sub(r"(['\\])", r"\\\1", step) + "']"
 
 
+NAMED_MAX, NAMED_CHARACTERS_MAX = 100, 10_000
+"""Names and characters of a document in which a name that comes twice is looked for, to say it."""
+
+
 def exact_text(column: Column, path: tuple[str | int, ...]) -> Column:
     """Extracts the text of the element at `path` from JSON documents in a text column, exactly as
     written.
@@ -114,7 +118,9 @@ def exact_text(column: Column, path: tuple[str | int, ...]) -> Column:
 def why_absent(column: Column, path: tuple[str | int, ...]) -> Column:
     """Explains why `exact_text` is null for a value, as a clause. `column` is the value's bytes."""
     text = column.cast("string")
-    names = F.json_object_keys(text)
+    # Spark reads the document again for each of its names.
+    short = F.when(F.length(text) <= NAMED_CHARACTERS_MAX, text)
+    names = F.slice(F.json_object_keys(short), 1, NAMED_MAX)
     again = F.filter(names, lambda name, place: F.array_position(names, name) <= place)
     whole, alone = _documents(text)
     return (

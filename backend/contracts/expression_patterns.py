@@ -32,7 +32,7 @@ BOUNDARY_FACTOR = 16
 _IN_CLASS = r"[ !-/:-@\[-`{-~]|[dDwWsShHvVtnrfae]|[pP](?:[A-Za-z]|\{[A-Za-z0-9_=]+\})"
 _CODE = r"x[0-9a-fA-F]{2}|x\{[0-9a-fA-F]{1,6}\}|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}"
 _ESCAPE_IN_CLASS = re.compile(rf"\\(?:{_IN_CLASS}|{_CODE})")
-_ESCAPE = re.compile(rf"\\(?:{_IN_CLASS}|{_CODE}|b(?!\{{)|[BAGZzR])")
+_ESCAPE = re.compile(rf"\\(?:{_IN_CLASS}|{_CODE}|b(?!\{{)|[BAZzR])")
 """The escapes that this parser and Java are sure to read alike."""
 _QUANTIFIER = re.compile(
     r"(?:[*+?]|\{(?P<least>[0-9]+)(?P<comma>,(?P<most>[0-9]+)?)?\})(?P<kind>[?+]?)"
@@ -53,7 +53,7 @@ _CLASSES = {
     "v": frozenset({10, 11, 12, 13, _OTHER}),
 }
 _SIGNS = {"t": 9, "n": 10, "r": 13, "f": 12, "a": 7, "e": 27}
-_ANCHORS = "AGZz"
+_ANCHORS = "AZz"
 
 
 @dataclass(frozen=True)
@@ -389,7 +389,7 @@ class _PatternParser:
             # Java looks back over combining marks, to the start of the text if all are.
             return _PatternPart(work=Cost(1, BOUNDARY_FACTOR), is_empty=True), end
         if sign in _ANCHORS:
-            return _PatternPart(is_empty=True, is_start=sign in "AG", is_end=sign in "Zz"), end
+            return _PatternPart(is_empty=True, is_start=sign == "A", is_end=sign in "Zz"), end
         if sign == "R":
             return _PatternPart(choices=Cost(0, 2), is_empty=False, minimum=1, maximum=2), end
         signs = self._escape_signs(at)

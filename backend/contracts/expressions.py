@@ -114,8 +114,6 @@ _COMPARED = frozenset(
     )
 )
 """Functions that take the time of their first two texts' product."""
-_HASHED = (TEXT, NUMBER, BOOLEAN, DATE, TIMESTAMP, NULL)
-"""Types of which array_distinct keeps a set. Of any others Spark compares each pair."""
 _AGGREGATES = frozenset(
     [
         "count",
@@ -675,11 +673,6 @@ class _Checker:
                 raise ValueError(
                     f"the digits that {name} is given must be a literal number up to {SCALE_MAX}"
                 )
-        if name == "array_distinct" and _element(parts[0].type) not in _HASHED:
-            raise ValueError(
-                "array_distinct takes an array of texts or numbers: of other elements Spark"
-                " compares each pair. Make texts of them, as in transform(headers, h -> h.key)"
-            )
         if name == "parse_url" and len(parts) == 3:
             _require_parameter(parts[2].node)
         if name == "map":
@@ -699,6 +692,10 @@ class _Checker:
         if name in _COMPARED and len(parts) > 1:
             # Spark looks for the whole of one in each place of the other.
             work = limits.added(work, limits.multiplied(sizes[0], sizes[1], name))
+        if name == "array_distinct":
+            # Spark compares each pair, or all of one hash, which has no secret.
+            elements = limits.scaled(sizes[0], 1 / limits.ELEMENT)
+            work = limits.added(work, limits.multiplied(elements, elements, name))
         if name in ("to_number", "try_to_number") and re.search("[,gG]", _text_of(parts[1])):
             # Spark keeps the place of each comma, and moves all of them for each that follows.
             work = limits.added(work, limits.multiplied(sizes[0], sizes[0], name))
