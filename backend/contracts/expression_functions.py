@@ -48,7 +48,7 @@ _TABLE = """
 1-1 n 0 weekday weekofyear year
 2-2 n 0 array_position bround ceil date_diff datediff find_in_set floor getbit instr mod nanvl pmod
 2-2 n 0 pow power round shiftleft shiftright to_number try_to_number
-2-3 n 0 locate position levenshtein
+2-3 n 0 locate position
 1-2 n 0 log unix_timestamp to_unix_timestamp
 2-2 = 0 try_add try_divide try_multiply try_subtract
 1-200 n 0 hash xxhash64
@@ -62,10 +62,9 @@ _TABLE = """
 1-1 t 0 bin md5 sha sha1
 2-2 t 0 sha2
 3-3 t 0 conv
-1-1 t 1 char soundex string
+1-1 t 1 char string
 1-2 t 1 btrim ltrim rtrim trim
 1-1 t 2 base64 hex
-1-1 0 1 reverse
 1-1 t 3 initcap lcase lower ucase upper
 1-1 t 3 url_decode url_encode
 2-2 t 3 decode
@@ -75,7 +74,6 @@ _TABLE = """
 2-2 t 1 left right
 2-2 t 0 date_format to_char format_number
 1-2 t 0 from_unixtime
-3-4 0 1 overlay
 3-3 t 4 translate
 1-1 [t] 17 json_object_keys
 1-2 d 0 to_date
@@ -89,7 +87,6 @@ _TABLE = """
 1-1 e 1 array_max array_min
 2-2 e 1 get
 2-2 e 1 element_at try_element_at
-1-1 0 1 array_distinct
 3-3 0 1 slice
 1-200 = 1 coalesce greatest least
 2-2 = 1 ifnull nvl nullif
@@ -105,7 +102,7 @@ _TABLE = """
 2-2 * 1 from_json sequence
 3-3 * 1 sequence replace
 2-2 * 1 replace repeat
-1-1 * 1 space typeof
+1-1 * 1 space reverse
 2-3 * 1 lpad rpad
 1-2 * 6 to_json
 2-2 * 1 regexp regexp_like rlike regexp_count regexp_substr
@@ -153,16 +150,15 @@ LITERALS: dict[str, tuple[tuple[int, str], ...]] = {
 """Arguments that must be a literal text, by position."""
 
 NO_LONGER = {
-    **dict.fromkeys(("string", "reverse", "split_part", "substring_index"), 1),
-    **dict.fromkeys(("translate", "url_decode", "decode"), 1),
+    **dict.fromkeys(("string", "split_part", "substring_index", "translate", "url_decode"), 1),
+    "decode": 4,
     **dict.fromkeys(("initcap", "lcase", "lower", "ucase", "upper"), 3),
 }
 """Functions whose text has at most so many times the characters of the first argument: one
-character in lower case may be three in upper case."""
-OF_TWO = frozenset(["btrim", "ltrim", "rtrim", "trim", "overlay"])
-"""Functions whose text has at most the characters of the first two arguments together. Which of
-both `ltrim` and `rtrim` shorten differs from `btrim`; `soundex` gives back what begins with no
-letter."""
+character in lower case may be three in upper case, and has up to four bytes."""
+OF_TWO = frozenset(["btrim", "ltrim", "rtrim", "trim"])
+"""Functions whose text has at most the characters of both arguments together. Which of both
+`ltrim` and `rtrim` shorten differs from `btrim`."""
 
 PATTERNS = frozenset(
     [

@@ -27,6 +27,8 @@ UNROLLED_MAX = 10_000
 """Maximum repetitions within repetitions, multiplied."""
 LOOKBEHIND_MAX = 100
 """Maximum characters that a lookbehind takes. Java tries each length up to it."""
+CLASS_PARTS_MAX = 10
+"""Ranges, escapes and characters beyond ASCII of a class: Java asks for one after the other."""
 BOUNDARY_FACTOR = 16
 """Steps per character that `\\b` looks back over: Java asks for its Unicode category."""
 _IN_CLASS = r"[ !-/:-@\[-`{-~]|[dDwWsShHvVtnrfae]|[pP](?:[A-Za-z]|\{[A-Za-z0-9_=]+\})"
@@ -363,6 +365,7 @@ class _PatternParser:
             return self._escape(at)
         if sign == "[":
             end = self._class_end(at)
+            self._require_few_parts(self.pattern[at:end])
             return self._of(self._class_signs(at, end)), end
         if sign == ".":
             return self._of(_ALL), at + 1
@@ -450,6 +453,15 @@ class _PatternParser:
         if is_negated:
             return ((_ALL - signs) | {_OTHER}) if is_exact else _ALL
         return frozenset(signs)
+
+    def _require_few_parts(self, text: str) -> None:
+        """Raises ValueError for a class in which Java asks many things of each character."""
+        parts = sum(not sign.isascii() or sign in "-\\[&" for sign in text[1:])
+        if parts > CLASS_PARTS_MAX:
+            raise ValueError(
+                f"the regular expression {self.pattern!r} has a class of {parts} ranges, escapes or"
+                f" characters beyond ASCII; {CLASS_PARTS_MAX} are allowed"
+            )
 
     def _class_end(self, at: int) -> int:
         """Return the position after a class such as `[^a-z&&[^b]]`."""

@@ -109,7 +109,7 @@ _SCALED = _TO_DECIMALS | {"round", "bround"}
 """Functions whose second argument is a number of digits."""
 _COMPARED = frozenset(
     (
-        *("levenshtein", "contains", "instr", "locate", "position", "replace", "split_part"),
+        *("contains", "instr", "locate", "position", "replace", "split_part"),
         *("substring_index", "btrim", "ltrim", "rtrim", "trim"),
     )
 )
@@ -432,6 +432,8 @@ class _Checker:
     def _item(self, node: Item, base: _TypedPart, index: _TypedPart) -> _TypedPart:
         kind = ANY
         if base.type.name == "array":
+            if _may_be_text(index.type):
+                raise ValueError(f"an array has no field {self._quote(index.node)}: give a number")
             kind = base.type.parts[0]
         elif base.type.name == "map":
             kind = base.type.parts[1]
@@ -460,13 +462,21 @@ class _Checker:
         if kind == TEXT:
             characters = part.characters
             if part.type in (NUMBER, BOOLEAN, DATE, TIMESTAMP, INTERVAL, NULL):
+                if limits.constant_of(part.size) is None:
+                    raise ValueError(
+                        f"{self._quote(part.node)} is taken for a {part.type.name}, and may be as"
+                        f" long as its record, in {self.text!r}"
+                    )
                 characters = NUMBER_BYTES
             elif part.type in (TEXT, BINARY):
                 size = limits.scaled(part.size, 1 if part.type == TEXT else 3)
             else:
                 size = limits.added(limits.scaled(part.size, 4), size)
         elif kind not in (NUMBER, BOOLEAN, DATE, TIMESTAMP):
-            size = limits.added(part.size, size)
+            # Each element gets the names of all its fields.
+            names = len(str(node.type))
+            size = limits.scaled(part.size, 1 + names / limits.ELEMENT)
+            size = limits.added(size, limits.constant(NUMBER_BYTES + names))
         work = limits.added(part.work, part.size, size)
         return _TypedPart(kind, size, work, part.is_open, node, characters)
 
@@ -691,11 +701,8 @@ class _Checker:
         work = limits.added(*of_parts, *sizes, size, steps, limits.constant(1))
         if name in _COMPARED and len(parts) > 1:
             # Spark looks for the whole of one in each place of the other.
-            work = limits.added(work, limits.multiplied(sizes[0], sizes[1], name))
-        if name == "array_distinct":
-            # Spark compares each pair, or all of one hash, which has no secret.
-            elements = limits.scaled(sizes[0], 1 / limits.ELEMENT)
-            work = limits.added(work, limits.multiplied(elements, elements, name))
+            pairs = limits.multiplied(sizes[0], sizes[1], name)
+            work = limits.added(work, limits.scaled(pairs, limits.STEP_WORK))
         if name in ("to_number", "try_to_number") and re.search("[,gG]", _text_of(parts[1])):
             # Spark keeps the place of each comma, and moves all of them for each that follows.
             work = limits.added(work, limits.multiplied(sizes[0], sizes[0], name))
@@ -703,7 +710,7 @@ class _Checker:
             # Each star copies all that is below it.
             stars = _text_of(parts[1]).count("*")
             work = limits.added(work, limits.scaled(sizes[0], stars))
-        is_open = name != "typeof" and any(part.is_open for part in parts)
+        is_open = any(part.is_open for part in parts)
         return _TypedPart(kind, size, work, is_open, node, characters)
 
     def _field(self, node: Call) -> _TypedPart:
@@ -946,9 +953,10 @@ def _space(name: str, parts: Sequence[_TypedPart]) -> _Result:
     return TEXT, limits.constant(times), times
 
 
-def _type_name(_: str, __: Sequence[_TypedPart]) -> _Result:
-    """It names all fields of a struct."""
-    return TEXT, limits.constant(4 * LENGTH_MAX), None
+def _reversed(_: str, parts: Sequence[_TypedPart]) -> _Result:
+    """An array, or the text of anything else."""
+    kind = parts[0].type if parts[0].type.name in ("array", "any") else TEXT
+    return kind, limits.added(parts[0].size, limits.constant(NUMBER_BYTES)), parts[0].characters
 
 
 def _pad(name: str, parts: Sequence[_TypedPart]) -> _Result:
@@ -1066,6 +1074,7 @@ def _struct(name: str, parts: Sequence[_TypedPart]) -> _Result:
     )
     if name == "struct":
         names = tuple(_names([part.node for part in parts]))
+        size = limits.added(size, limits.constant(4 * sum(map(len, names))))
         return Type("struct", tuple(part.type for part in parts), names), size, None
     if len(parts) % 2:
         raise ValueError(f"{name} takes pairs of a name and a value")
@@ -1148,7 +1157,7 @@ def _no_lambda(name: str, _: Sequence[_TypedPart]) -> _Result:
 _RULES = {
     "repeat": _repeat,
     "space": _space,
-    "typeof": _type_name,
+    "reverse": _reversed,
     **dict.fromkeys(("lpad", "rpad"), _pad),
     "format_number": _number_format,
     "sequence": _sequence,
