@@ -462,12 +462,10 @@ class _Checker:
         if kind == TEXT:
             characters = part.characters
             if part.type in (NUMBER, BOOLEAN, DATE, TIMESTAMP, INTERVAL, NULL):
-                if limits.constant_of(part.size) is None:
-                    raise ValueError(
-                        f"{self._quote(part.node)} is taken for a {part.type.name}, and may be as"
-                        f" long as its record, in {self.text!r}"
-                    )
-                characters = NUMBER_BYTES
+                # What is taken out of something as long as a record may be more than it seems.
+                is_small = limits.constant_of(part.size) is not None
+                characters = NUMBER_BYTES if is_small else None
+                size = size if is_small else limits.added(part.size, size)
             elif part.type in (TEXT, BINARY):
                 size = limits.scaled(part.size, 1 if part.type == TEXT else 3)
             else:
@@ -563,7 +561,8 @@ class _Checker:
         if symbol == "||":
             self._require_joinable(parts)
             size = limits.added(*sizes)
-            kind = parts[0].type if parts[0].type.name in ("array", "binary") else TEXT
+            kind = _common([part.type for part in parts])
+            kind = kind if parts[0].type.name in ("array", "binary") else TEXT
             characters = _total([part.characters for part in parts])
             return _TypedPart(kind, size, limits.added(work, size), is_open, node, characters)
         if symbol == "rlike":

@@ -253,6 +253,8 @@ SLOW = (
     ),
     f"value rlike '[{''.join(map(chr, range(256, 300)))}]{{240}}x'",
     "cast(reverse(5) as timestamp) > timestamp",
+    "cast((array(null) || array(value))[1] as timestamp) > timestamp",
+    "cast((array(null) || array(value))[1] as string) rlike 'a*a*a*b'",
     "trim(value, repeat('b', 1900)) = ''",
     "levenshtein(soundex(value), value)",
     "value ilike 'X%X%X%a' escape 'X'",
@@ -302,7 +304,7 @@ REFUSALS = (
     "|must be a? ?literal|bytes|is above|is wider than|apart|without an end|repeats a choice"
     "|more than linear|refers back|10,000 times|not a valid regular|two variables|which is no field"
     "|several parts|looks behind|name of a parameter|compares each pair|looks at more than"
-    "|whose keys are no texts|patterns together|has no field|ranges, escapes or|is taken for"
+    "|whose keys are no texts|patterns together|has no field|ranges, escapes or"
 )
 
 
@@ -358,6 +360,7 @@ ORDINARY = (
     "cast(null as decimal(9, 2)) is not true",
     "format_string('%s-%05d', key, offset) || printf('%s', value)",
     "substr(value, -2) || left(value, 1) || reverse(value)",
+    "cast(from_json(value, 'id bigint').id as string) || string(size(split(value, ',')))",
     "if(key = '7', value, key)::binary::string",
     "'${env:HOME}' = concat('$', '{env:HOME}') || ''",
 )
