@@ -65,6 +65,8 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers
 """The columns of a source record; key and value are text (validators/expected.py, `record`)."""
 LENGTH_MAX = 10_000
 """Maximum characters of an expression."""
+WRITTEN_MAX = 5_000
+"""Parts that Spark makes of an expression at most, on the driver."""
 SQL_LENGTH_MAX = 200_000
 """Maximum characters of what Spark gets of it."""
 TOPIC_MAX = 249
@@ -202,6 +204,7 @@ def _check(tree: Node, text: str, columns: Collection[str]) -> tuple[set[int], l
     Raises ValueError."""
     checker = _Checker(text, columns)
     try:
+        _require_few_copies(tree, text)
         work = checker.part(tree).work
         effort = limits.Effort(work, checker.steps)
         limits.require_little_work(effort)
@@ -219,6 +222,34 @@ def _check(tree: Node, text: str, columns: Collection[str]) -> tuple[set[int], l
             f"the expression becomes {length:,} characters of SQL; {SQL_LENGTH_MAX:,} are allowed"
         )
     return checker.decimals, effort
+
+
+def _require_few_copies(tree: Node, text: str) -> None:
+    """Raises ValueError if Spark would write too much of an expression: it writes some operands
+    several times, also those within."""
+    count = _written(tree)
+    if count > WRITTEN_MAX:
+        raise ValueError(
+            f"Spark would make {count:,.0f} parts of {text[:40]!r}; {WRITTEN_MAX:,} are allowed."
+            " Put less into case, right, nullif and between"
+        )
+
+
+def _written(node: Node) -> float:
+    """Return how many parts Spark makes of an expression."""
+    times = 1
+    copied: tuple[Node, ...] = ()
+    match node:
+        case Case(operand, branches, _) if operand is not None:
+            times, copied = len(branches), (operand,)
+        case Call(function, arguments) if function.lower() in ("right", "nullif"):
+            times, copied = 2, tuple(arguments)
+        case Operation("between", (first, *_)):
+            times, copied = 2, (first,)
+    parts = [(child, _written(child)) for child in node.children()]
+    return 1 + sum(
+        count * (times if any(child is each for each in copied) else 1) for child, count in parts
+    )
 
 
 def measured_size(text: str) -> Size:

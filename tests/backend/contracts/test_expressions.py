@@ -253,6 +253,10 @@ SLOW = (
     ),
     f"value rlike '[{''.join(map(chr, range(256, 300)))}]{{240}}x'",
     "cast(reverse(5) as timestamp) > timestamp",
+    f"{'right(' * 26}value{', 1)' * 26}",
+    f"if(true, {'nullif(' * 24}value{', key)' * 24}, '')",
+    f"{'case ' * 7}value{' when 1 then 2 when 3 then 4 when 5 then 6 when 7 then 8 end' * 7}",
+    f"if({'(' * 24}value{' between 1 and 2)' * 24}, 1, 2)",
     "cast((array(null) || array(value))[1] as timestamp) > timestamp",
     "cast((array(null) || array(value))[1] as string) rlike 'a*a*a*b'",
     "trim(value, repeat('b', 1900)) = ''",
@@ -304,7 +308,7 @@ REFUSALS = (
     "|must be a? ?literal|bytes|is above|is wider than|apart|without an end|repeats a choice"
     "|more than linear|refers back|10,000 times|not a valid regular|two variables|which is no field"
     "|several parts|looks behind|name of a parameter|compares each pair|looks at more than"
-    "|whose keys are no texts|patterns together|has no field|ranges, escapes or"
+    "|whose keys are no texts|patterns together|has no field|ranges, escapes or|Spark would make"
 )
 
 
