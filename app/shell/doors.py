@@ -15,7 +15,6 @@ the user of each socket, so without a login only the user who started the dashbo
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from topicproof.app.shell.connection_limits import CONNECTION, NOBODY, Connection
 from topicproof.backend.services.dashboard import is_loopback
+from topicproof.backend.services.local_servers import OWN_UIDS
 from topicproof.backend.services.processes import connection_is_of
 
 POLICY = "; ".join(
@@ -47,7 +47,6 @@ HEADERS = {
     "x-frame-options": "DENY",
 }
 REFUSED = 403
-OWN_UIDS = frozenset({os.getuid(), 0})
 ANOTHER_USER = (
     "This dashboard has no login, so it serves only the user who started it. To let other users of"
     " this machine in, configure a login (TOPICPROOF_LOGIN, see docs/TRUST.md).\n"

@@ -115,7 +115,7 @@ def report_lines(report: Report, all_kinds: bool = False) -> Iterator[Line]:
     )
     for warning in report.warnings:
         yield Styled("Warning", "yellow"), f": {warning}"
-    yield (f"balance of {report.sink.topic}: {report.sink.offsets:,} offsets = {terms}",)
+    yield (f"balance of {report.sink.topic}: {counted(report.sink.offsets, 'offset')} = {terms}",)
     moved = report.transactions
     per_partition = " (each counted once a partition)" if moved.told_by == Witness.RAW_LOG else ""
     ends = (

@@ -37,7 +37,7 @@ def print_topic(out: Terminal, view: TopicView, at: str = "") -> None:
     fates = {fate: count for fate, count in view.fates.items() if count or fate in ALWAYS}
     terms = " + ".join(f"{count:,} {fate.lower()}" for fate, count in fates.items())
     out.line(Styled(view.topic, "bold"), f" at {view.taken_at:%Y-%m-%d %H:%M:%S} UTC")
-    out.line(f"{view.bounds.offsets:,} offsets = {terms}")
+    out.line(f"{_count(view.bounds.offsets, 'offset')} = {terms}")
     if view.outside:
         out.line(f"{_count(view.outside, 'record')} in no transaction")
     _partitions(out, view, list(fates))
