@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from topicproof.backend.contracts.expression_results import JSON_OPTIONS
 from topicproof.backend.contracts.expression_tree import Call, Cast, Node, Text, Type, parse, to_sql
 from topicproof.backend.contracts.expressions import (
-    JSON_OPTIONS,
     PATHS,
     field_of,
     parse_expression,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from topicproof.backend.contracts import expression_limits as limits
@@ -23,22 +23,39 @@ from topicproof.backend.contracts.expression_functions import (
     DATE,
     FUNCTIONS,
     INTERVAL,
-    KINDS,
     LAMBDAS,
     LITERALS,
-    NO_LONGER,
     NULL,
     NUMBER,
     OF_BOTH,
     OF_DATES,
     OF_TIMES,
-    OF_TWO,
     PATTERNS,
     TEXT,
     TIMESTAMP,
 )
-from topicproof.backend.contracts.expression_limits import RECORD, SIZE_MAX, Size
+from topicproof.backend.contracts.expression_limits import RECORD, Size
 from topicproof.backend.contracts.expression_patterns import Cost, like_cost, pattern_cost
+from topicproof.backend.contracts.expression_results import (
+    FIRST_ASIDE,
+    FIXED,
+    JSON_OPTIONS,
+    NUMBER_BYTES,
+    TypedPart,
+    common_kind,
+    field_names,
+    has_decimal,
+    has_time,
+    kind_of_cast,
+    may_be_text,
+    member_kind,
+    most_characters,
+    result_of,
+    size_beside,
+    text_of,
+    total_characters,
+    whole_number,
+)
 from topicproof.backend.contracts.expression_tree import (
     Call,
     Case,
@@ -56,7 +73,6 @@ from topicproof.backend.contracts.expression_tree import (
     Time,
     Type,
     parse,
-    parse_schema,
     to_sql,
 )
 from topicproof.validators.decoded import DECODED, KEY_FIELD, VALUE_FIELD, parse_field
@@ -70,9 +86,6 @@ WRITTEN_MAX = 5_000
 SQL_LENGTH_MAX = 200_000
 """Maximum characters of what Spark gets of it."""
 TOPIC_MAX = 249
-NUMBER_BYTES = 40
-DIGITS_MAX = 19
-"""Digits of a number that are looked at."""
 PATHS = frozenset({VALUE_FIELD, KEY_FIELD})
 """Functions that name a field of a decoded record."""
 
@@ -87,20 +100,12 @@ _KINDS_OF_COLUMNS = {
     "headers": Type("array", (_HEADER,)),
 }
 _COMPARISONS = ("=", "<=>", "<>", "<", "<=", ">", ">=", "between", "in")
-_TIMES = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz")
-_TEXTS = ("string", "varchar", "char")
 _TIME = re.compile(
     r"[0-9]{4}-[0-9]{1,2}(-[0-9]{1,2}([ T][0-9]{1,2}:[0-9]{1,2}(:[0-9]{1,2}(\.[0-9]{1,9})?)?"
     r"( ?(Z|UTC|[+-][0-9]{1,2}:[0-9]{2}))?)?)?"
 )
 """Times that are the same each day."""
 _MOMENT_NAMES = ("current_", "session_", "localtimestamp")
-_FIXED = "to_timestamp(value, 'yyyy-MM-dd HH:mm:ss')"
-_WIDTH = re.compile(r"%[^a-zA-Z%]*?([0-9]{5,})")
-JSON_OPTIONS = Call("map", (Text("ignoreNullFields"), Text("false")))
-_FIRST_ASIDE = frozenset({"if", "nvl2", "elt"})
-"""Functions that choose by their first argument among the others."""
-_DECIMALS = ("decimal", "dec", "numeric")
 DECIMAL_TEXT = r"^[\x00-\x20]*+[-+.0-9]{0,300}+(?:[eE][-+]?+[0-9]{1,3}+)?+[\x00-\x20]*+$"
 """Texts of decimals that take little time. Spark trims them as Java does."""
 _LONG_EXPONENT = re.compile(r"[eE][+-]?[0-9]{4}")
@@ -267,7 +272,7 @@ def with_columns(tree: Node) -> Node:
         if isinstance(node, Call) and node.function.lower() == "struct":
             named = (
                 part
-                for name, argument in zip(_names(node.arguments), node.arguments, strict=True)
+                for name, argument in zip(field_names(node.arguments), node.arguments, strict=True)
                 for part in (Text(name), _changed(argument, column))
             )
             return Call("named_struct", tuple(named))
@@ -344,21 +349,6 @@ def patterns_of(tree: Node) -> list[str]:
     return patterns
 
 
-@dataclass(frozen=True)
-class _TypedPart:
-    """What is known of a part of an expression."""
-
-    type: Type
-    size: Size
-    work: Size
-    """Bytes that Spark looks at to compute it."""
-    is_open: bool
-    """Whether it depends on the record. Spark computes all other parts before it reads."""
-    node: Node
-    characters: int | None = None
-    """Maximum characters of a text, if known."""
-
-
 class _Checker:
     """Checks the parts of one expression from the leaves."""
 
@@ -373,7 +363,7 @@ class _Checker:
         self.steps = 0.0
         """Steps of all patterns whose texts have a limited length."""
 
-    def part(self, node: Node) -> _TypedPart:
+    def part(self, node: Node) -> TypedPart:
         part = self._part(node)
         limits.require_small(part.size, self._quote(node))
         return part
@@ -382,11 +372,11 @@ class _Checker:
         text = to_sql(node)
         return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
-    def _part(self, node: Node) -> _TypedPart:
+    def _part(self, node: Node) -> TypedPart:
         match node:
             case Text(value):
                 size = limits.constant(len(value.encode("utf-8", "surrogatepass")))
-                return _TypedPart(TEXT, size, limits.constant(0), False, node, len(value))
+                return TypedPart(TEXT, size, limits.constant(0), False, node, len(value))
             case Number() | Interval():
                 if isinstance(node, Number) and _LONG_EXPONENT.search(node.text):
                     raise ValueError(
@@ -409,9 +399,9 @@ class _Checker:
                 return self._item(node, self.part(base), self.part(index))
             case Cast(operand, type_, _):
                 part = self.part(operand)
-                if _has_decimal(type_):
+                if has_decimal(type_):
                     self._require_short_decimal(node, part, is_within=bool(type_.parts))
-                return self._cast(node, part, _kind(type_))
+                return self._cast(node, part, kind_of_cast(type_))
             case Case(operand, branches, default):
                 return self._case(node, operand, branches, default)
             case Operation(symbol, operands):
@@ -428,11 +418,11 @@ class _Checker:
             " Write a fixed time, as in timestamp '2026-01-31 12:00:00'"
         )
 
-    def _named(self, node: Name, name: str) -> _TypedPart:
+    def _named(self, node: Name, name: str) -> TypedPart:
         column = name.lower()
         if column in self.variables:
             symbol, kind = self.variables[column]
-            return _TypedPart(kind, limits.times_of(symbol), limits.constant(0), True, node)
+            return TypedPart(kind, limits.times_of(symbol), limits.constant(0), True, node)
         if column.startswith(_MOMENT_NAMES):
             raise ValueError(self._of_the_moment(name))
         if column not in self.columns or column == DECODED:
@@ -441,29 +431,29 @@ class _Checker:
         kind = _KINDS_OF_COLUMNS[column]
         if column == "topic":
             size = limits.constant(TOPIC_MAX)
-            return _TypedPart(kind, size, limits.constant(0), True, node, TOPIC_MAX)
+            return TypedPart(kind, size, limits.constant(0), True, node, TOPIC_MAX)
         if kind in (NUMBER, TIMESTAMP):
             return replace(_leaf(kind, node), is_open=True)
         factor = 1 + limits.ELEMENT if column == "headers" else 1
-        return _TypedPart(kind, limits.times_of(RECORD, factor), limits.constant(0), True, node)
+        return TypedPart(kind, limits.times_of(RECORD, factor), limits.constant(0), True, node)
 
-    def _member(self, node: Member, base: Node, name: str) -> _TypedPart:
+    def _member(self, node: Member, base: Node, name: str) -> TypedPart:
         if isinstance(base, Name) and base.name.lower() == DECODED and DECODED in self.columns:
             function, _, path = name.partition(":")
             if function not in PATHS or not path:
                 raise ValueError(f"{self.text!r} names {DECODED}.{name}, which is no field")
             parse_field(path)
-            return _TypedPart(TEXT, limits.times_of(RECORD), limits.constant(0), True, node)
+            return TypedPart(TEXT, limits.times_of(RECORD), limits.constant(0), True, node)
         part = self.part(base)
-        kind = _member_type(part.type, name)
+        kind = member_kind(part.type, name)
         if kind is None:
             raise ValueError(f"{self._quote(base)} has no field {name} in {self.text!r}")
         return replace(part, type=kind, node=node, characters=None)
 
-    def _item(self, node: Item, base: _TypedPart, index: _TypedPart) -> _TypedPart:
+    def _item(self, node: Item, base: TypedPart, index: TypedPart) -> TypedPart:
         kind = ANY
         if base.type.name == "array":
-            if _may_be_text(index.type):
+            if may_be_text(index.type):
                 raise ValueError(f"an array has no field {self._quote(index.node)}: give a number")
             kind = base.type.parts[0]
         elif base.type.name == "map":
@@ -471,22 +461,22 @@ class _Checker:
             self._require_alike("map", (replace(base, type=base.type.parts[0]), index))
             self._require_key(base.type.parts[0], index)
         elif isinstance(index.node, Text):
-            kind = _member_type(base.type, index.node.value) or ANY
+            kind = member_kind(base.type, index.node.value) or ANY
         if base.type == ANY:
             self._require_key(ANY, index)
         work = limits.added(base.work, index.work)
-        return _TypedPart(kind, base.size, work, base.is_open or index.is_open, node)
+        return TypedPart(kind, base.size, work, base.is_open or index.is_open, node)
 
-    def _require_key(self, kind: Type, index: _TypedPart) -> None:
+    def _require_key(self, kind: Type, index: TypedPart) -> None:
         """Raises ValueError if Spark may make a decimal of a text to find it in a map."""
-        if _may_be_text(index.type) and kind != TEXT:
+        if may_be_text(index.type) and kind != TEXT:
             raise ValueError(
                 f"the text {self._quote(index.node)} is looked for in a map whose keys are"
                 f" no texts, in {self.text!r}. Cast it to the type of the keys"
             )
 
-    def _cast(self, node: Cast, part: _TypedPart, kind: Type) -> _TypedPart:
-        if _has_time(kind):
+    def _cast(self, node: Cast, part: TypedPart, kind: Type) -> TypedPart:
+        if has_time(kind):
             self._require_time(part, kind)
         size = limits.constant(NUMBER_BYTES)
         characters: int | None = None
@@ -507,12 +497,12 @@ class _Checker:
             size = limits.scaled(part.size, 1 + names / limits.ELEMENT)
             size = limits.added(size, limits.constant(NUMBER_BYTES + names))
         work = limits.added(part.work, part.size, size)
-        return _TypedPart(kind, size, work, part.is_open, node, characters)
+        return TypedPart(kind, size, work, part.is_open, node, characters)
 
-    def _require_short_decimal(self, node: Node, part: _TypedPart, *, is_within: bool) -> None:
+    def _require_short_decimal(self, node: Node, part: TypedPart, *, is_within: bool) -> None:
         """Note that a node makes a decimal of a text. Raises ValueError if it may make several, or
         if nobody knows."""
-        if not _may_be_text(part.type) or _is_short_decimal(part.node):
+        if not may_be_text(part.type) or _is_short_decimal(part.node):
             return
         if is_within or part.type != TEXT:
             raise ValueError(
@@ -521,7 +511,7 @@ class _Checker:
             )
         self.decimals.add(id(node))
 
-    def _require_time(self, part: _TypedPart, kind: Type) -> None:
+    def _require_time(self, part: TypedPart, kind: Type) -> None:
         """Raises ValueError if a time is made of a text without a fixed format."""
         if part.type in (NUMBER, DATE, TIMESTAMP, NULL, BOOLEAN) and kind in (DATE, TIMESTAMP):
             return
@@ -535,16 +525,16 @@ class _Checker:
             raise ValueError(self._of_the_moment(quote))
         raise ValueError(
             f"{quote} as a {kind.name} is not allowed in {self.text!r}: a text can name a time of"
-            f" the day of the check, such as 12:00 or now. Give its format, as in {_FIXED}"
+            f" the day of the check, such as 12:00 or now. Give its format, as in {FIXED}"
         )
 
-    def _require_alike(self, subject: str, parts: Sequence[_TypedPart]) -> None:
+    def _require_alike(self, subject: str, parts: Sequence[TypedPart]) -> None:
         """Raises ValueError if Spark would make a time of a text beside a time."""
-        if not any(_has_time(part.type) for part in parts):
+        if not any(has_time(part.type) for part in parts):
             return
         are_plain = all(part.type in (DATE, TIMESTAMP, TEXT, NULL) for part in parts)
         for part in parts:
-            if not _may_be_text(part.type):
+            if not may_be_text(part.type):
                 continue
             if isinstance(part.node, Text) and are_plain:
                 if _TIME.fullmatch(part.node.value):
@@ -552,7 +542,7 @@ class _Checker:
                 raise ValueError(self._of_the_moment(repr(part.node.value)))
             raise ValueError(
                 f"{subject} compares a time with the text {self._quote(part.node)} in"
-                f" {self.text!r}. Make a time of it, as in {_FIXED}, or a text of the time with"
+                f" {self.text!r}. Make a time of it, as in {FIXED}, or a text of the time with"
                 " date_format"
             )
 
@@ -562,7 +552,7 @@ class _Checker:
         operand: Node | None,
         branches: Sequence[tuple[Node, Node]],
         default: Node | None,
-    ) -> _TypedPart:
+    ) -> TypedPart:
         conditions = [self.part(when) for when, _ in branches]
         results = [self.part(then) for _, then in branches]
         if default is not None:
@@ -572,18 +562,18 @@ class _Checker:
             self._require_alike("case", conditions)
         self._require_alike("case", results)
         parts = (*conditions, *results)
-        return _TypedPart(
-            _common([part.type for part in results]),
+        return TypedPart(
+            common_kind([part.type for part in results]),
             limits.largest(*(part.size for part in results)),
             limits.added(
                 *(part.work for part in parts), *(part.size for part in parts), limits.constant(1)
             ),
             any(part.is_open for part in parts),
             node,
-            _most(results),
+            most_characters(results),
         )
 
-    def _operation(self, node: Operation, symbol: str, parts: list[_TypedPart]) -> _TypedPart:
+    def _operation(self, node: Operation, symbol: str, parts: list[TypedPart]) -> TypedPart:
         work = limits.added(*(part.work for part in parts), limits.constant(1))
         is_open = any(part.is_open for part in parts)
         sizes = [part.size for part in parts]
@@ -592,13 +582,13 @@ class _Checker:
         if symbol == "||":
             self._require_joinable(parts)
             size = limits.added(*sizes)
-            kind = _common([part.type for part in parts])
+            kind = common_kind([part.type for part in parts])
             kind = kind if parts[0].type.name in ("array", "binary") else TEXT
-            characters = _total([part.characters for part in parts])
-            return _TypedPart(kind, size, limits.added(work, size), is_open, node, characters)
+            characters = total_characters([part.characters for part in parts])
+            return TypedPart(kind, size, limits.added(work, size), is_open, node, characters)
         if symbol == "rlike":
             steps = self._matched(parts[0], self._pattern(parts[1]), parts[1])
-            return _TypedPart(BOOLEAN, small, limits.added(work, steps, *sizes), is_open, node)
+            return TypedPart(BOOLEAN, small, limits.added(work, steps, *sizes), is_open, node)
         if "like" in symbol:
             escape = "\\"
             patterns = parts[1:]
@@ -617,18 +607,18 @@ class _Checker:
                 cost = like_cost(pattern.node.value, escape)
                 work = limits.added(work, self._matched(parts[0], cost, pattern))
             work = limits.added(work, limits.scaled(sizes[0], len(patterns)))
-            return _TypedPart(BOOLEAN, small, work, is_open, node)
+            return TypedPart(BOOLEAN, small, work, is_open, node)
         if symbol in _COMPARISONS:
             self._require_alike(symbol, parts)
-            compared_size = limits.added(limits.smallest(*sizes[:2]), *map(_beside, sizes[2:]))
-            return _TypedPart(BOOLEAN, small, limits.added(work, compared_size), is_open, node)
+            compared_size = limits.added(limits.smallest(*sizes[:2]), *map(size_beside, sizes[2:]))
+            return TypedPart(BOOLEAN, small, limits.added(work, compared_size), is_open, node)
         self._require_alike(symbol, parts)
         if symbol in ("and", "or", "not") or symbol.startswith("is "):
-            return _TypedPart(BOOLEAN, small, work, is_open, node)
+            return TypedPart(BOOLEAN, small, work, is_open, node)
         times = [part.type for part in parts if part.type in (DATE, TIMESTAMP)]
         # The difference of two times is an interval; a day later is a time.
         kind = NUMBER if not times else TIMESTAMP if len(times) == 1 else INTERVAL
-        return _TypedPart(kind, small, limits.added(work, *sizes), is_open, node)
+        return TypedPart(kind, small, limits.added(work, *sizes), is_open, node)
 
     def _require_interval_beside_time(self, symbol: str, kinds: Sequence[Type]) -> None:
         """Raises ValueError if Spark would make a time of a text beside an interval."""
@@ -642,16 +632,16 @@ class _Checker:
                 " timestamp - interval 1 day"
             )
 
-    def _require_joinable(self, parts: Sequence[_TypedPart]) -> None:
+    def _require_joinable(self, parts: Sequence[TypedPart]) -> None:
         if any(part.type.name in ("array", "any") for part in parts):
             self._require_alike("||", parts)
 
-    def _pattern(self, part: _TypedPart) -> Cost:
+    def _pattern(self, part: TypedPart) -> Cost:
         if not isinstance(part.node, Text):
             raise ValueError("a regular expression must be a literal text")
         return pattern_cost(part.node.value)
 
-    def _matched(self, subject: _TypedPart, cost: Cost, pattern: _TypedPart) -> Size:
+    def _matched(self, subject: TypedPart, cost: Cost, pattern: TypedPart) -> Size:
         """Add the steps on a text of limited length to all steps; return those on any other, as
         work. Raises ValueError if matching may take too long on the longest text."""
         longest = cost.longest()
@@ -682,7 +672,7 @@ class _Checker:
         self.steps += cost.steps(characters)
         return {}
 
-    def _call(self, node: Call, name: str, arguments: Sequence[Node]) -> _TypedPart:
+    def _call(self, node: Call, name: str, arguments: Sequence[Node]) -> TypedPart:
         if name in PATHS:
             return self._field(node)
         if name in _AGGREGATES and name not in FUNCTIONS:
@@ -708,7 +698,7 @@ class _Checker:
         if name in ("decimal", "to_char") or (name in _TO_DECIMALS and len(parts) == 2):
             self._require_short_decimal(node, parts[0], is_within=False)
         if name in _SCALED and len(parts) == 2:
-            scale = _whole(parts[1].node)
+            scale = whole_number(parts[1].node)
             if scale is None or abs(scale) > SCALE_MAX:
                 raise ValueError(
                     f"the digits that {name} is given must be a literal number up to {SCALE_MAX}"
@@ -721,11 +711,11 @@ class _Checker:
         elif name == "concat":
             self._require_joinable(parts)
         elif name not in OF_BOTH:
-            self._require_alike(name, parts[1:] if name in _FIRST_ASIDE else parts)
+            self._require_alike(name, parts[1:] if name in FIRST_ASIDE else parts)
         steps: Size = {}
         if name in PATTERNS and not _is_short_decimal(node):
             steps = self._matched(parts[0], self._pattern(parts[1]), parts[1])
-        kind, size, characters = self._result(name, parts)
+        kind, size, characters = result_of(name, parts)
         sizes = [part.size for part in parts]
         of_parts = (part.work for part in parts)
         work = limits.added(*of_parts, *sizes, size, steps, limits.constant(1))
@@ -733,26 +723,26 @@ class _Checker:
             # Spark looks for the whole of one in each place of the other.
             pairs = limits.multiplied(sizes[0], sizes[1], name)
             work = limits.added(work, limits.scaled(pairs, limits.STEP_WORK))
-        if name in ("to_number", "try_to_number") and re.search("[,gG]", _text_of(parts[1])):
+        if name in ("to_number", "try_to_number") and re.search("[,gG]", text_of(parts[1])):
             # Spark keeps the place of each comma, and moves all of them for each that follows.
             work = limits.added(work, limits.multiplied(sizes[0], sizes[0], name))
         if name == "get_json_object":
             # Each star copies all that is below it.
-            stars = _text_of(parts[1]).count("*")
+            stars = text_of(parts[1]).count("*")
             work = limits.added(work, limits.scaled(sizes[0], stars))
         is_open = any(part.is_open for part in parts)
-        return _TypedPart(kind, size, work, is_open, node, characters)
+        return TypedPart(kind, size, work, is_open, node, characters)
 
-    def _field(self, node: Call) -> _TypedPart:
+    def _field(self, node: Call) -> TypedPart:
         if len(node.arguments) != 1 or not isinstance(node.arguments[0], Text):
             raise ValueError(
                 f"{node.function} takes one literal path in {self.text!r}, as"
                 f" {node.function}('order.id')"
             )
         parse_field(node.arguments[0].value)
-        return _TypedPart(TEXT, limits.times_of(RECORD), limits.constant(0), True, node)
+        return TypedPart(TEXT, limits.times_of(RECORD), limits.constant(0), True, node)
 
-    def _require_times(self, name: str, parts: Sequence[_TypedPart]) -> None:
+    def _require_times(self, name: str, parts: Sequence[TypedPart]) -> None:
         at = 1 if name == "date_trunc" else 0
         if name in OF_TIMES or name == "date_trunc" or name == "timestamp":
             self._require_time(parts[at], TIMESTAMP)
@@ -765,7 +755,7 @@ class _Checker:
             for part in parts[:count]:
                 self._require_time(part, DATE)
 
-    def _applied(self, node: Call, name: str, arguments: Sequence[Node]) -> _TypedPart:
+    def _applied(self, node: Call, name: str, arguments: Sequence[Node]) -> TypedPart:
         """A lambda, applied to each element of arrays."""
         body_of = arguments[-1]
         assert isinstance(body_of, Lambda)
@@ -821,7 +811,7 @@ class _Checker:
             kind, size = Type("array", (body.type,)), results
             work = limits.added(work, results)
         is_open = any(array.is_open for array in arrays) or body.is_open
-        return _TypedPart(kind, size, work, is_open, node)
+        return TypedPart(kind, size, work, is_open, node)
 
     def _matched_in_elements(
         self, arrays: Mapping[str, Size], rounds: int, steps_before: float
@@ -835,56 +825,9 @@ class _Checker:
         self.steps = steps_before + (count or 0)
         return elements if count is None else {}
 
-    def _result(self, name: str, parts: Sequence[_TypedPart]) -> tuple[Type, Size, int | None]:
-        """Return the type of a function's result, its size, and its maximum characters."""
-        rule = _RULES.get(name)
-        if rule is not None:
-            return rule(name, parts)
-        function = FUNCTIONS[name]
-        whole = limits.added(*(part.size for part in parts))
-        size = limits.scaled(whole, function.growth)
-        size = limits.added(size, limits.constant(128 if not function.growth else NUMBER_BYTES))
-        kind = _result_type(function.kind, [part.type for part in parts])
-        # Of any other function it is not known.
-        characters = None
-        if name in OF_TWO:
-            characters = _total([part.characters for part in parts[:2]])
-        elif kind == TEXT and name in NO_LONGER and parts[0].characters is not None:
-            characters = NO_LONGER[name] * parts[0].characters
-        return kind, size, characters
 
-
-def _leaf(kind: Type, node: Node) -> _TypedPart:
-    return _TypedPart(kind, limits.constant(NUMBER_BYTES), limits.constant(0), False, node)
-
-
-def _kind(type_: Type) -> Type:
-    """Return what the checker knows of a type of a cast."""
-    if type_.name in _TEXTS:
-        return TEXT
-    if type_.name in _TIMES:
-        return DATE if type_.name == "date" else TIMESTAMP
-    if type_.parts:
-        return replace(type_, parts=tuple(map(_kind, type_.parts)))
-    return type_ if type_ in (BINARY, BOOLEAN) else NUMBER
-
-
-def _has_time(kind: Type) -> bool:
-    return kind.name in _TIMES or any(map(_has_time, kind.parts))
-
-
-def _has_decimal(kind: Type) -> bool:
-    return kind.name in _DECIMALS or any(map(_has_decimal, kind.parts))
-
-
-def _element(kind: Type) -> Type:
-    return kind.parts[0] if kind.name == "array" else ANY
-
-
-def _text_of(part: _TypedPart) -> str:
-    """Return a literal text."""
-    assert isinstance(part.node, Text)
-    return part.node.value
+def _leaf(kind: Type, node: Node) -> TypedPart:
+    return TypedPart(kind, limits.constant(NUMBER_BYTES), limits.constant(0), False, node)
 
 
 def _require_parameter(node: Node) -> None:
@@ -894,319 +837,3 @@ def _require_parameter(node: Node) -> None:
         raise ValueError(
             "the name of a parameter in parse_url consists of up to 100 letters, digits, _ and -"
         )
-
-
-def _may_be_text(kind: Type) -> bool:
-    return kind in (TEXT, BINARY, ANY) or any(map(_may_be_text, kind.parts))
-
-
-def _member_type(kind: Type, name: str) -> Type | None:
-    if kind.name == "array":
-        inner = _member_type(kind.parts[0], name)
-        return None if inner is None else Type("array", (inner,))
-    if kind.name == "map":
-        return kind.parts[1]
-    names = [member.lower() for member in kind.names]
-    return kind.parts[names.index(name.lower())] if name.lower() in names else None
-
-
-def _common(types: Sequence[Type]) -> Type:
-    distinct = [kind for kind in dict.fromkeys(types) if kind != NULL]
-    if not distinct:
-        return NULL
-    if len(distinct) == 1:
-        return distinct[0]
-    # A text beside a time becomes one.
-    return TIMESTAMP if set(distinct) <= {DATE, TIMESTAMP, TEXT} else ANY
-
-
-def _result_type(kind: str, types: Sequence[Type]) -> Type:
-    if kind in KINDS:
-        return KINDS[kind]
-    if kind == "=":
-        return _common(types)
-    if kind == "[t]":
-        return Type("array", (TEXT,))
-    first = types[0]
-    if kind == "e":
-        if first.name not in ("array", "map"):
-            return ANY
-        return first.parts[-1]
-    return first
-
-
-def _most(parts: Sequence[_TypedPart]) -> int | None:
-    lengths = [part.characters for part in parts if part.type != NULL]
-    bounds = [length for length in lengths if length is not None]
-    return max(bounds, default=0) if len(bounds) == len(lengths) else None
-
-
-def _total(lengths: Sequence[int | None]) -> int | None:
-    bounds = [length for length in lengths if length is not None]
-    return sum(bounds) if len(bounds) == len(lengths) else None
-
-
-def _beside(size: Size) -> Size:
-    """The work of one more operand of a comparison."""
-    return limits.constant(limits.constant_of(size) or NUMBER_BYTES)
-
-
-def _whole(node: Node) -> int | None:
-    """Return a literal number; None for anything else."""
-    if not isinstance(node, Number) or not re.fullmatch(r"-?[0-9]+", node.text):
-        return None
-    # Python refuses to convert thousands of digits, and 19 are too many already.
-    return int(node.text[: DIGITS_MAX + 1])
-
-
-_Result = tuple[Type, Size, int | None]
-
-
-def _literal_size(name: str, part: _TypedPart) -> int:
-    size = _whole(part.node)
-    if size is None:
-        raise ValueError(f"the size that {name} is given must be a literal number")
-    if size > SIZE_MAX:
-        raise ValueError(f"the size {size:,} that {name} is given is above {SIZE_MAX:,}")
-    return max(size, 0)
-
-
-def _repeat(name: str, parts: Sequence[_TypedPart]) -> _Result:
-    times = _literal_size(name, parts[1])
-    length = parts[0].characters
-    characters = None if length is None else length * times
-    return TEXT, limits.scaled(parts[0].size, times), characters
-
-
-def _space(name: str, parts: Sequence[_TypedPart]) -> _Result:
-    times = _literal_size(name, parts[0])
-    return TEXT, limits.constant(times), times
-
-
-def _reversed(_: str, parts: Sequence[_TypedPart]) -> _Result:
-    """An array, or the text of anything else."""
-    kind = parts[0].type if parts[0].type.name in ("array", "any") else TEXT
-    return kind, limits.added(parts[0].size, limits.constant(NUMBER_BYTES)), parts[0].characters
-
-
-def _pad(name: str, parts: Sequence[_TypedPart]) -> _Result:
-    length = _literal_size(name, parts[1])
-    return TEXT, limits.constant(4 * length), length
-
-
-def _number_format(name: str, parts: Sequence[_TypedPart]) -> _Result:
-    if isinstance(parts[1].node, Text):
-        length = len(parts[1].node.value)
-    else:
-        length = _literal_size(name, parts[1])
-    return TEXT, limits.constant(length + 512), length + 512
-
-
-def _sequence(_: str, parts: Sequence[_TypedPart]) -> _Result:
-    first, last = (_whole(part.node) for part in parts[:2])
-    if first is None or last is None:
-        raise ValueError("both ends of a sequence must be literal numbers")
-    if abs(last - first) > SIZE_MAX:
-        raise ValueError(f"the ends of a sequence are more than {SIZE_MAX:,} apart")
-    if len(parts) == 3 and _whole(parts[2].node) is None:
-        raise ValueError("the step of a sequence must be a literal number")
-    count = abs(last - first) + 1
-    return Type("array", (NUMBER,)), limits.constant(count * (limits.ELEMENT + 8)), None
-
-
-def _format(_: str, parts: Sequence[_TypedPart]) -> _Result:
-    assert isinstance(parts[0].node, Text)
-    text = parts[0].node.value
-    if any(int(width[:DIGITS_MAX]) > SIZE_MAX for width in _WIDTH.findall(text)):
-        raise ValueError(f"a format is wider than {SIZE_MAX:,} characters")
-    widths = sum(int(digits[:DIGITS_MAX]) for digits in re.findall("[0-9]+", text))
-    largest = limits.largest(*(part.size for part in parts[1:]), limits.constant(512))
-    size = limits.scaled(largest, 2 * text.count("%"))
-    return TEXT, limits.added(size, limits.constant(4 * len(text) + widths)), None
-
-
-def _date_format(_: str, parts: Sequence[_TypedPart]) -> _Result:
-    formats = (part.node.value for part in parts if isinstance(part.node, Text))
-    length = 64 * max(map(len, formats), default=2)
-    return TEXT, limits.constant(length), length
-
-
-def _cut(_: str, parts: Sequence[_TypedPart]) -> _Result:
-    """A text up to a literal length."""
-    length = _whole(parts[-1].node)
-    kind = parts[0].type if parts[0].type == BINARY else TEXT
-    if length is None:
-        return kind, parts[0].size, parts[0].characters
-    length = max(length, 0)
-    if parts[0].characters is not None:
-        length = min(length, parts[0].characters)
-    if 4 * length > limits.CONSTANT_MAX // 4:
-        return kind, parts[0].size, length
-    return kind, limits.constant(4 * length), length
-
-
-def _substring(name: str, parts: Sequence[_TypedPart]) -> _Result:
-    if len(parts) == 3:
-        return _cut(name, parts)
-    kind = parts[0].type if parts[0].type == BINARY else TEXT
-    return kind, parts[0].size, parts[0].characters
-
-
-def _replaced(_: str, parts: Sequence[_TypedPart]) -> _Result:
-    if len(parts) == 2:
-        return TEXT, parts[0].size, parts[0].characters
-    size = limits.multiplied(parts[0].size, parts[2].size, "the result of replace")
-    return TEXT, limits.added(parts[0].size, size), None
-
-
-def _replaced_pattern(_: str, parts: Sequence[_TypedPart]) -> _Result:
-    if not isinstance(parts[2].node, Text):
-        raise ValueError(
-            "what regexp_replace puts in must be a literal text; replace and translate take any"
-        )
-    text = parts[2].node.value
-    # A pattern may match between all characters, and each group is within the match.
-    size = limits.scaled(parts[0].size, 1 + len(text.encode("utf-8", "surrogatepass")))
-    return TEXT, limits.added(size, limits.constant(2 * len(text))), None
-
-
-def _extracted(name: str, parts: Sequence[_TypedPart]) -> _Result:
-    if name in ("regexp_extract", "regexp_substr"):
-        return TEXT, parts[0].size, parts[0].characters
-    if name in ("regexp_extract_all", "split"):
-        return Type("array", (TEXT,)), _pieces(parts[0].size), None
-    kind = NUMBER if name in ("regexp_count", "regexp_instr") else BOOLEAN
-    return kind, limits.constant(NUMBER_BYTES), None
-
-
-def _pieces(size: Size) -> Size:
-    """A text in pieces, at most one for each character."""
-    return limits.added(limits.scaled(size, 1 + limits.ELEMENT), limits.constant(limits.ELEMENT))
-
-
-def _array(_: str, parts: Sequence[_TypedPart]) -> _Result:
-    kind = Type("array", (_common([part.type for part in parts]),))
-    beside = limits.constant(limits.ELEMENT * len(parts))
-    return kind, limits.added(*(part.size for part in parts), beside), None
-
-
-def _names(arguments: Sequence[Node]) -> list[str]:
-    """Return the names of a struct's fields."""
-    return [
-        node.name if isinstance(node, Name | Member) else f"col{at}"
-        for at, node in enumerate(arguments, 1)
-    ]
-
-
-def _struct(name: str, parts: Sequence[_TypedPart]) -> _Result:
-    size = limits.added(
-        *(part.size for part in parts), limits.constant(limits.ELEMENT * len(parts))
-    )
-    if name == "struct":
-        names = tuple(_names([part.node for part in parts]))
-        size = limits.added(size, limits.constant(4 * sum(map(len, names))))
-        return Type("struct", tuple(part.type for part in parts), names), size, None
-    if len(parts) % 2:
-        raise ValueError(f"{name} takes pairs of a name and a value")
-    if name == "map":
-        kinds = [_common([part.type for part in parts[at::2]]) for at in (0, 1)]
-        return Type("map", tuple(kinds)), size, None
-    named = []
-    for part in parts[::2]:
-        if not isinstance(part.node, Text):
-            raise ValueError("a name in named_struct must be a literal text")
-        named.append(part.node.value)
-    return Type("struct", tuple(part.type for part in parts[1::2]), tuple(named)), size, None
-
-
-def _map_side(name: str, parts: Sequence[_TypedPart]) -> _Result:
-    kind = parts[0].type
-    side = ANY if kind.name != "map" else kind.parts[0 if name == "map_keys" else 1]
-    return Type("array", (side,)), parts[0].size, None
-
-
-def _joined(name: str, parts: Sequence[_TypedPart]) -> _Result:
-    if name == "concat":
-        size = limits.added(*(part.size for part in parts))
-        if parts[0].type.name in ("array", "binary"):
-            return _common([part.type for part in parts]), size, None
-        return TEXT, size, _total([part.characters for part in parts])
-    if name == "concat_ws":
-        between, arrays = parts[0], parts[1:]
-    else:
-        between, arrays = parts[1], parts[:1]
-    whole = limits.added(*(part.size for part in arrays), limits.constant(len(parts)))
-    count = limits.added(limits.scaled(whole, 1 / limits.ELEMENT), limits.constant(len(arrays) + 1))
-    size = limits.added(whole, limits.multiplied(count, between.size, f"the result of {name}"))
-    if len(parts) == 3 and name == "array_join":
-        size = limits.added(size, limits.multiplied(count, parts[2].size, f"the result of {name}"))
-    return TEXT, size, None
-
-
-def _chosen(name: str, parts: Sequence[_TypedPart]) -> _Result:
-    results = parts[1:] if name in _FIRST_ASIDE else parts
-    size = limits.largest(*(part.size for part in results))
-    return _common([part.type for part in results]), size, _most(results)
-
-
-def _schema(_: str, parts: Sequence[_TypedPart]) -> _Result:
-    assert isinstance(parts[1].node, Text)
-    text = parts[1].node.value
-    kind = parse_schema(text)
-    if _has_decimal(kind):
-        raise ValueError(
-            "a decimal in a schema of from_json may have any number of digits. Read it as a string,"
-            " and cast it, as in cast(from_json(value, 'a string').a as decimal(19, 2))"
-        )
-    if _has_time(_kind(kind)):
-        raise ValueError(
-            "a time in a schema of from_json depends on the day. Read it as a string, and give its"
-            f" format, as in {_FIXED}"
-        )
-    # The smallest element in JSON is {}, of which a struct with all its fields is made.
-    return _kind(kind), limits.scaled(parts[0].size, limits.ELEMENT + len(text) / 4), None
-
-
-def _json(_: str, parts: Sequence[_TypedPart]) -> _Result:
-    if len(parts) == 2 and parts[1].node != JSON_OPTIONS:
-        raise ValueError("the options of to_json can only be map('ignoreNullFields', 'false')")
-    size = limits.added(limits.scaled(parts[0].size, 6), limits.constant(64))
-    return TEXT, size, None
-
-
-def _sorted(_: str, parts: Sequence[_TypedPart]) -> _Result:
-    if len(parts) > 1:
-        raise ValueError("array_sort takes an array and a lambda of two variables")
-    return parts[0].type, parts[0].size, None
-
-
-def _no_lambda(name: str, _: Sequence[_TypedPart]) -> _Result:
-    raise ValueError(f"{name} takes a lambda, as in {name}(headers, h -> h.key = 'id')")
-
-
-_RULES = {
-    "repeat": _repeat,
-    "space": _space,
-    "reverse": _reversed,
-    **dict.fromkeys(("lpad", "rpad"), _pad),
-    "format_number": _number_format,
-    "sequence": _sequence,
-    **dict.fromkeys(("format_string", "printf"), _format),
-    **dict.fromkeys(("date_format", "to_char", "from_unixtime"), _date_format),
-    **dict.fromkeys(("left", "right"), _cut),
-    **dict.fromkeys(("substr", "substring"), _substring),
-    "replace": _replaced,
-    "regexp_replace": _replaced_pattern,
-    **dict.fromkeys(PATTERNS - {"regexp_replace"}, _extracted),
-    "array": _array,
-    **dict.fromkeys(("struct", "named_struct", "map"), _struct),
-    **dict.fromkeys(("map_keys", "map_values"), _map_side),
-    **dict.fromkeys(("concat", "concat_ws", "array_join"), _joined),
-    **dict.fromkeys(
-        ("if", "nvl2", "elt", "coalesce", "greatest", "least", "ifnull", "nvl", "nullif"), _chosen
-    ),
-    "from_json": _schema,
-    "to_json": _json,
-    "array_sort": _sorted,
-    **dict.fromkeys(("exists", "filter", "forall", "transform", "zip_with"), _no_lambda),
-}
