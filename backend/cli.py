@@ -43,6 +43,7 @@ COMMANDS: Mapping[str, str] = {
     "contract": "contract",
     "inspect": "inspect",
     "transactions": "inspect",
+    "watch": "watch",
     "abort": "abort",
     "rights": "rights",
     "stop": "run",

@@ -109,6 +109,7 @@ ROOMS = (
         "backend.contracts",
         "backend.judging",
         "backend.doctor",
+        "backend.watch",
     ),
     *(
         "backend.history",

@@ -1,0 +1,130 @@
+"""Watch a cluster all day: what begins to be wrong, what ends, what happens."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from topicproof.backend.characters import visible_json
+from topicproof.backend.commands.shared_options import EMBEDDED, Json, Target, kafka_settings
+from topicproof.backend.commands.terminal import Style, Styled, out, say, stopping
+from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.log_file import append
+from topicproof.backend.services.keeper import require_topics, services
+from topicproof.backend.watch.alarms import Change, Notice
+from topicproof.backend.watch.conditions import PATIENCE_S
+from topicproof.backend.watch.state_file import state_file
+from topicproof.backend.watch.watcher import (
+    EVERY_S,
+    Watcher,
+    WatchOptions,
+    cluster_id,
+    served_metrics,
+)
+from topicproof.backend.watch.webhook import Style as WebhookStyle, read_webhook
+
+EVERY_S_MIN = 1.0
+STYLES: dict[Change, Style] = {
+    Change.BEGAN: "red",
+    Change.ENDED: "green",
+    Change.HAPPENED: "yellow",
+}
+
+
+def watch(
+    every: Annotated[
+        float, typer.Option(help="Seconds from one look to the next.", metavar="S")
+    ] = EVERY_S,
+    patience: Annotated[
+        float,
+        typer.Option(
+            help="From which age an open transaction is an alarm if a group waits for it, in"
+            " seconds.",
+            metavar="S",
+        ),
+    ] = PATIENCE_S,
+    webhook: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also send each notice to the http or https address in FILE, which only you can"
+            " read.",
+            metavar="FILE",
+        ),
+    ] = None,
+    webhook_style: Annotated[
+        WebhookStyle, typer.Option(help="What the webhook understands.")
+    ] = WebhookStyle.JSON,
+    metrics: Annotated[
+        int | None,
+        typer.Option(
+            help="Serve metrics for Prometheus at this port of this machine, and /readyz.",
+            metavar="PORT",
+        ),
+    ] = None,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Forget what an earlier watch of this cluster saw.")
+    ] = False,
+    target: Target = EMBEDDED,
+    json_: Json = None,
+) -> None:
+    """Tell what begins to be wrong with transactions and groups, and when it ends, until Ctrl-C.
+
+    Reads no record's content and changes nothing. A restart continues: what was told is not told
+    again. `--json` writes each notice as one line.
+
+    Example: `topicproof watch --bootstrap broker:9092 --every 10 --metrics 9464`
+    """
+    if every < EVERY_S_MIN or patience < 0:
+        raise UsageError(
+            f"--every is at least {EVERY_S_MIN:.0f} second, and --patience is not negative."
+        )
+    settings = kafka_settings(target)
+    require_topics(settings)
+    options = WatchOptions(
+        every_s=every,
+        patience_s=patience,
+        webhook=None if webhook is None else read_webhook(webhook, webhook_style),
+        cluster_options=settings.cluster_options,
+    )
+    tell = _print_notice if json_ is None else partial(_write_line, json_)
+    with (
+        stopping() as stop,
+        services(settings, spark=False, say=say) as running,
+        state_file(settings, cluster_id(running.address)) as file,
+    ):
+        if anew:
+            file.forget()
+        watcher = Watcher(running.address, file, options, on_notice=tell, on_trouble=say)
+        with served_metrics(watcher, metrics):
+            say(f"watching {running.bootstrap} every {every:g} s; Ctrl-C ends it")
+            for alarm in watcher.state.alarms.alarms.values():
+                say(f"since {alarm.since:%Y-%m-%d %H:%M} UTC: {alarm.condition.sentence}")
+            watcher.watch(stop)
+
+
+def _print_notice(notice: Notice, _cluster: str) -> None:
+    condition = notice.alarm.condition
+    out.line(
+        f"{notice.at:%H:%M:%S} ",
+        Styled(notice.change.value, STYLES[notice.change]),
+        f" {condition.sentence}",
+    )
+    if condition.next_step and notice.change is not Change.ENDED:
+        out.line(f"  Next: {condition.next_step}.")
+
+
+def _write_line(json_: str, notice: Notice, cluster: str) -> None:
+    """Write a notice as one line of JSON to a file, or for `-` to the terminal. Raises
+    EvidenceError."""
+    line = visible_json(json.dumps(notice.to_json(cluster), ensure_ascii=False))
+    if json_ == "-":
+        out.json(line)
+        return
+    try:
+        append(Path(json_), line + "\n")
+    except OSError as error:
+        raise EvidenceError(f"{json_} cannot be written: {error.strerror}.") from error

@@ -1,0 +1,299 @@
+"""What a watch alarms of, by two looks at a cluster one after the other.
+
+A *condition* is wrong for as long as it lasts: a hanging transaction, a group behind a transaction
+that is open for too long, a committed offset outside its log. An *event* happened between the two
+looks: a group's offset moved backwards or vanished, a topic was deleted and made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from topicproof.backend.kafka.browse.overview import Overview
+from topicproof.backend.watch.group_offsets import GroupOffsets, Place, by_topic
+from topicproof.validators.coordinator import WholeTransaction
+from topicproof.validators.sentences import counted
+from topicproof.validators.shell_words import command_line
+
+TOPICS_MAX = 100_000
+"""Topics whose ids are remembered."""
+NAMES_MAX = 20
+"""Topics, groups or partitions that an alarm names. It counts the others."""
+PATIENCE_S = 60.0
+"""Default age from which on an open transaction that a group waits for is a condition."""
+
+
+class Kind(StrEnum):
+    """A kind of condition or event. The value is its name in JSON and a label of metrics."""
+
+    HANGING = "hanging_transaction"
+    """No coordinator knows of it (KIP-664): only an operator ends it."""
+    OVERDUE = "overdue_transaction"
+    """Its coordinator should have ended it, or its marker is missing."""
+    WAITING = "waiting_group"
+    """A group has read all it can, and waits for a transaction that is open for too long."""
+    BELOW_START = "offset_below_log_start"
+    """Retention has overtaken the group: records that it did not read are gone."""
+    BEYOND_END = "offset_beyond_log_end"
+    """The log was truncated, or the offset is another topic's."""
+    BACKWARDS = "offset_moved_backwards"
+    VANISHED = "offset_vanished"
+    REPLACED = "topic_replaced"
+    """The topic was deleted and made again: it has another id (KIP-516)."""
+
+
+EVENTS = frozenset({Kind.BACKWARDS, Kind.VANISHED, Kind.REPLACED})
+"""Kinds that happen. All others last."""
+OF_TRANSACTIONS = frozenset({Kind.HANGING, Kind.OVERDUE, Kind.WAITING})
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Something that is wrong at one look, or that happened before it."""
+
+    kind: Kind
+    holder: str
+    """Who or what it is about: the same at each look, as long as it lasts."""
+    sentence: str
+    topics: tuple[str, ...]
+    """At most `NAMES_MAX`."""
+    groups: tuple[str, ...] = ()
+    """Groups that it holds back; at most `NAMES_MAX`."""
+    next_step: str = ""
+    """What an operator does about it."""
+    offsets: tuple[tuple[str, int, int], ...] = ()
+    """Topic, partition and offset where it is seen; at most `NAMES_MAX`."""
+
+    @property
+    def key(self) -> str:
+        """Its identity. Two looks at the same condition have the same."""
+        return f"{self.kind} {self.holder}"
+
+
+@dataclass(frozen=True)
+class ClusterLook:
+    """A cluster at one moment."""
+
+    overview: Overview
+    group_offsets: GroupOffsets
+    """Read before the overview, so that no committed offset is newer than its log's end there."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """By topic, as Kafka's tools print them. Brokers before 2.8 have none (KIP-516)."""
+    notes: tuple[str, ...] = ()
+    """What could not be looked at, or was left out. What is missing then is no all-clear."""
+
+    @property
+    def is_whole(self) -> bool:
+        return not (self.notes or self.overview.not_heard)
+
+    @property
+    def clear_kinds(self) -> frozenset[Kind]:
+        """Kinds whose absence is an all-clear: all that they need was looked at."""
+        of_transactions = frozenset() if self.overview.not_heard else OF_TRANSACTIONS
+        return of_transactions | (frozenset() if self.notes else frozenset(Kind) - OF_TRANSACTIONS)
+
+    @property
+    def log_starts(self) -> dict[tuple[str, int], int]:
+        """The first offset of each partition, by topic and partition."""
+        return {
+            (topic.topic, p.partition): p.start
+            for topic in self.overview.topics
+            for p in topic.bounds.partitions
+        }
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What the next look is compared with."""
+
+    offsets: Mapping[Place, int] = field(default_factory=dict)
+    """Of the groups."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Also of topics that are gone by now: one may be made again."""
+    log_starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """By topic and partition."""
+
+    def after(self, look: ClusterLook) -> Baseline:
+        """Return what the look behind this one is compared with."""
+        topic_ids = {**self.topic_ids, **look.topic_ids}
+        newest = list(topic_ids.items())[-TOPICS_MAX:]
+        return Baseline(look.group_offsets.offsets, dict(newest), look.log_starts)
+
+
+NOTHING_BEFORE = Baseline()
+
+
+def conditions(
+    before: Baseline, now: ClusterLook, *, patience_s: float = PATIENCE_S, options: str
+) -> tuple[Condition, ...]:
+    """Return what is wrong now, and what has happened since the look before.
+
+    `patience_s`: from which age on an open transaction is wrong that a group waits for. `options`:
+    those that name the cluster on a command line, each after a space.
+    """
+    current = [
+        condition
+        for transaction in now.overview.opened
+        if (condition := _of_transaction(now.overview, transaction, patience_s, options))
+    ]
+    current += _outside_of_log(before, now)
+    current += _replaced(before, now)
+    current += _moved(before, now)
+    return tuple(current)
+
+
+def _of_transaction(
+    overview: Overview, transaction: WholeTransaction, patience_s: float, options: str
+) -> Condition | None:
+    groups = overview.held_back(transaction)
+    topic, worst = transaction.worst
+    if worst.unseen:
+        # It may be under way: a client without the right to see it cannot tell.
+        return None
+    if worst.hanging:
+        kind = Kind.HANGING
+        place = str(worst.partition), str(worst.start_offset)
+        command = command_line("topicproof abort", topic, *place, options=options)
+        step = f"dry run of its abort: {command}"
+    elif worst.overdue or worst.stuck:
+        kind, step = Kind.OVERDUE, "look into the log of its transaction coordinator"
+    elif groups and transaction.age_ms > patience_s * 1_000:
+        kind, step = Kind.WAITING, "end the transaction's producer, or wait for its time-out"
+    else:
+        return None
+    return Condition(
+        kind=kind,
+        holder=f"producer {worst.producer_id}",
+        sentence=transaction.why + _waiting(groups),
+        topics=transaction.topics[:NAMES_MAX],
+        groups=groups[:NAMES_MAX],
+        next_step=step,
+        offsets=tuple(
+            (topic, part.partition, part.start_offset)
+            for topic, part in transaction.parts[:NAMES_MAX]
+        ),
+    )
+
+
+def _waiting(groups: Collection[str]) -> str:
+    if not groups:
+        return ""
+    names = ", ".join(list(groups)[:NAMES_MAX])
+    further = len(groups) - NAMES_MAX
+    return f" It holds back {names}" + (f" and {further:,} more groups." if further > 0 else ".")
+
+
+def _outside_of_log(before: Baseline, now: ClusterLook) -> Iterator[Condition]:
+    """Yield a condition for each group and topic with offsets outside of the log.
+
+    A log start may pass an offset between two answers of one look. So an offset counts as too low
+    when it is below the start of the look before.
+    """
+    starts = before.log_starts
+    ends = {
+        (topic.topic, p.partition): p.hw
+        for topic in now.overview.topics
+        for p in topic.bounds.partitions
+    }
+    for group, topic, offsets in by_topic(now.group_offsets.offsets):
+        low = {p: offset for p, offset in offsets.items() if offset < starts.get((topic, p), 0)}
+        if low:
+            lost = sum(starts[topic, p] - offset for p, offset in low.items())
+            yield _of_group(
+                Kind.BELOW_START,
+                (group, topic),
+                low,
+                f"Group {group} has not read {counted(lost, 'offset')} of {topic} that retention"
+                f" has deleted, on {counted(len(low), 'partition')}.",
+                "its consumers jump by auto.offset.reset: compare what they missed with the source",
+            )
+        high = {
+            p: offset
+            for p, offset in offsets.items()
+            if (topic, p) in ends and offset > ends[topic, p]
+        }
+        if high:
+            yield _of_group(
+                Kind.BEYOND_END,
+                (group, topic),
+                high,
+                f"The offset of group {group} lies beyond the end of {topic}, on"
+                f" {counted(len(high), 'partition')}: its log was truncated, or the offset is not"
+                " of this topic.",
+                "reset the group's offset; what it read may not be what is there now",
+            )
+
+
+def _replaced(before: Baseline, now: ClusterLook) -> Iterator[Condition]:
+    for topic, topic_id in now.topic_ids.items():
+        earlier = before.topic_ids.get(topic, topic_id)
+        if earlier != topic_id:
+            yield Condition(
+                kind=Kind.REPLACED,
+                holder=f"{topic} {topic_id}",
+                sentence=f"Topic {topic} was deleted and made again: its id was {earlier} and is"
+                f" {topic_id}. Offsets of the old one say nothing about the new one.",
+                topics=(topic,),
+                next_step="watch on from its beginning; earlier verdicts are about the old topic",
+            )
+
+
+def _moved(before: Baseline, now: ClusterLook) -> Iterator[Condition]:
+    """Yield an event for each group and topic whose offsets went back or are gone."""
+    later = now.group_offsets.offsets
+    is_same = {
+        topic.topic
+        for topic in now.overview.topics
+        if before.topic_ids.get(topic.topic) == now.topic_ids.get(topic.topic)
+    }
+    for group, topic, offsets in by_topic(before.offsets):
+        if topic not in is_same:
+            continue
+        back = {
+            p: later[Place(group, topic, p)]
+            for p, offset in offsets.items()
+            if later.get(Place(group, topic, p), offset) < offset
+        }
+        if back:
+            again = sum(offsets[p] - offset for p, offset in back.items())
+            yield _of_group(
+                Kind.BACKWARDS,
+                (group, topic),
+                back,
+                f"The offset of group {group} went back by {counted(again, 'offset')} of {topic},"
+                f" on {counted(len(back), 'partition')}: it reads them again.",
+                "if nobody reset it, look for two programs that use the same group",
+            )
+        gone = {p: offset for p, offset in offsets.items() if Place(group, topic, p) not in later}
+        if gone and now.group_offsets.is_whole:
+            yield _of_group(
+                Kind.VANISHED,
+                (group, topic),
+                gone,
+                f"Group {group} has no offset any more for {counted(len(gone), 'partition')} of"
+                f" {topic}: deleted, or expired (offsets.retention.minutes).",
+                "its consumers begin by auto.offset.reset: again from the start, or at the end",
+            )
+
+
+def _of_group(
+    kind: Kind,
+    place: tuple[str, str],
+    offsets: Mapping[int, int],
+    sentence: str,
+    next_step: str,
+) -> Condition:
+    group, topic = place
+    return Condition(
+        kind=kind,
+        holder=f"{group} {topic}",
+        sentence=sentence,
+        topics=(topic,),
+        groups=(group,),
+        next_step=next_step,
+        offsets=tuple(
+            (topic, partition, offset) for partition, offset in sorted(offsets.items())[:NAMES_MAX]
+        ),
+    )

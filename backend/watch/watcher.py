@@ -1,0 +1,203 @@
+"""Looks at a cluster again and again, and tells what begins, ends and happens."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kafka.errors import KafkaError
+
+from topicproof.backend.address import Address
+from topicproof.backend.errors import ClusterError, UsageError
+from topicproof.backend.kafka.browse.overview import overview
+from topicproof.backend.kafka.log.client import cluster_error
+from topicproof.backend.kafka.log.rawlog import connect
+from topicproof.backend.kafka.look import LookBudget
+from topicproof.backend.kafka.origin import spelled
+from topicproof.backend.watch.alarms import Notice, after_look, delivered
+from topicproof.backend.watch.conditions import PATIENCE_S, ClusterLook, conditions
+from topicproof.backend.watch.group_offsets import GroupOffsets, group_offsets
+from topicproof.backend.watch.metrics import WatchFigures, metrics_server
+from topicproof.backend.watch.state_file import StateFile, WatchState
+from topicproof.backend.watch.webhook import Webhook
+
+EVERY_S = 10.0
+"""Default time from one look to the next."""
+BEHIND_LOOKS = 3
+"""A watch is behind when its last look is older than so many."""
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """How to watch."""
+
+    every_s: float = EVERY_S
+    patience_s: float = PATIENCE_S
+    """From which age on an open transaction is wrong that a group waits for."""
+    webhook: Webhook | None = None
+    cluster_options: str = ""
+    """Those that name the cluster on a command line, each after a space."""
+
+
+class Watcher:
+    """One watch of one cluster."""
+
+    def __init__(
+        self,
+        address: Address,
+        file: StateFile,
+        options: WatchOptions,
+        *,
+        on_notice: Callable[[Notice, str], None],
+        on_trouble: Callable[[str], None],
+    ) -> None:
+        """`on_notice` gets each new notice and the cluster's id; `on_trouble` a sentence when a
+        look or a delivery begins to fail, and when it works again. Raises SetupError as
+        `StateFile.read`."""
+        self.address = address
+        self.file = file
+        self.options = options
+        self.on_notice = on_notice
+        self.on_trouble = on_trouble
+        self.state = file.read()
+        self.figures = WatchFigures(alarms=self.state.alarms)
+        self._looked_at: float | None = None
+        self._troubles: dict[str, str] = {}
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the last look that succeeded is recent enough."""
+        return (
+            self._looked_at is not None
+            and time.monotonic() - self._looked_at < BEHIND_LOOKS * self.options.every_s
+        )
+
+    def watch(self, stop: threading.Event) -> None:
+        """Look until somebody sets the event. Raises SetupError if the state cannot be written."""
+        while not stop.is_set():
+            began = time.monotonic()
+            self.look()
+            stop.wait(max(0.0, self.options.every_s - (time.monotonic() - began)))
+
+    def look(self) -> None:
+        """Look once. A cluster that does not answer changes no alarm: what is not seen is neither
+        wrong nor all clear."""
+        began = time.monotonic()
+        try:
+            look = look_at(self.address)
+        except ClusterError as error:
+            self.figures.is_up = False
+            self.figures.failed += 1
+            self._trouble("look", f"The cluster cannot be looked at: {error}")
+        else:
+            self._trouble("look", " ".join((*look.notes, *look.overview.not_heard)))
+            self._take_in(look)
+            self._looked_at = time.monotonic()
+            self.figures.looked_s = self._looked_at - began
+        self._deliver()
+
+    def _take_in(self, look: ClusterLook) -> None:
+        current = conditions(
+            self.state.baseline,
+            look,
+            patience_s=self.options.patience_s,
+            options=self.options.cluster_options,
+        )
+        alarms, notices = after_look(
+            self.state.alarms, current, look.overview.taken_at, clear_kinds=look.clear_kinds
+        )
+        if self.options.webhook is None:
+            for notice in notices:
+                alarms = delivered(alarms, notice)
+        # Before anybody is told: after a kill, a notice is told again rather than never.
+        self._keep(WatchState(alarms, self.state.baseline.after(look)))
+        for notice in notices:
+            self.on_notice(notice, look.overview.cluster)
+        self.figures.look, self.figures.is_up = look, True
+        self.figures.notices.update(
+            (notice.alarm.condition.kind, notice.change) for notice in notices
+        )
+
+    def _deliver(self) -> None:
+        """Send the notices that wait, in their order, until one is not taken."""
+        webhook = self.options.webhook
+        if webhook is None or self.figures.look is None:
+            return
+        for notice in self.state.alarms.waiting:
+            why = webhook.send(notice, self.figures.look.overview.cluster)
+            self._trouble("webhook", f"The webhook does not take notices: {why}." if why else "")
+            if why:
+                return
+            self._keep(WatchState(delivered(self.state.alarms, notice), self.state.baseline))
+
+    def _keep(self, state: WatchState) -> None:
+        self.file.write(state)
+        self.state = state
+        self.figures.alarms = state.alarms
+
+    def _trouble(self, of: str, sentence: str) -> None:
+        """Tell a trouble once, and once that it is over."""
+        before = self._troubles.get(of, "")
+        if sentence and sentence != before:
+            self.on_trouble(sentence)
+        elif before and not sentence:
+            self.on_trouble(_OVER[of])
+        self._troubles[of] = sentence
+
+
+_OVER = {
+    "look": "The cluster is looked at in full again.",
+    "webhook": "The webhook takes notices again.",
+}
+
+
+def cluster_id(address: Address) -> str:
+    """Return what the cluster calls itself. Raises ClusterError."""
+    try:
+        with connect(address) as kafka:
+            return str(kafka.with_retries(kafka.metadata_of_all).cluster_id)
+    except KafkaError as error:
+        raise cluster_error(address, error) from error
+
+
+def look_at(address: Address) -> ClusterLook:
+    """Look at a cluster once. Raises ClusterError if its topics cannot be listed."""
+    budget, notes = LookBudget(), []
+    offsets, topic_ids = GroupOffsets(), {}
+    try:
+        with connect(address) as kafka:
+            answer = kafka.with_retries(kafka.metadata_of_all)
+            topic_ids = {
+                topic.name: topic_id
+                for topic in answer.topics
+                if (topic_id := spelled(topic.topic_id)) is not None
+            }
+            offsets = group_offsets(kafka, budget)
+    except KafkaError as error:
+        notes.append(str(cluster_error(address, error)))
+    notes += filter(None, [budget.note])
+    return ClusterLook(overview(address), offsets, topic_ids, tuple(notes))
+
+
+@contextmanager
+def served_metrics(watcher: Watcher, port: int | None) -> Iterator[None]:
+    """Serve the metrics of a watch on loopback while the block runs; nothing without a port. Raises
+    UsageError for a port that is taken."""
+    if port is None:
+        yield
+        return
+    try:
+        server = metrics_server(port, watcher.figures, lambda: watcher.is_caught_up)
+    except OSError as error:
+        raise UsageError(f"Port {port} cannot be used for metrics: {error.strerror}.") from error
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,94 @@
+"""Sends notices to a webhook: plain JSON, or a message for Slack or Microsoft Teams.
+
+Names of groups, topics and transactional ids are whatever strangers call them. So a message is text
+in which neither chat finds a link, a mention or markup, and control characters are spelled out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from topicproof.backend.characters import visible
+from topicproof.backend.errors import UsageError
+from topicproof.backend.trust.keys import read_secret
+from topicproof.backend.watch.alarms import Change, Notice
+
+TIMEOUT_S = 10.0
+"""For each of connecting, writing and waiting for an answer."""
+TEXT_MAX = 3_000
+"""Characters of a message, the most that Slack takes."""
+_HEADS = {Change.BEGAN: "Alarm", Change.ENDED: "All clear", Change.HAPPENED: "Happened"}
+_SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+
+class Style(StrEnum):
+    """What a webhook understands."""
+
+    JSON = "json"
+    SLACK = "slack"
+    TEAMS = "teams"
+
+
+@dataclass(frozen=True)
+class Webhook:
+    """Where notices go. The address is a secret: whoever knows it can write there."""
+
+    address: str
+    style: Style = Style.JSON
+
+    def send(self, notice: Notice, cluster: str) -> str:
+        """Send a notice. Returns why it was not delivered, without the address; empty if it
+        was."""
+        try:
+            # Its answer says nothing that matters, and may be of any length.
+            with httpx.stream(
+                "POST",
+                self.address,
+                json=document(notice, cluster, self.style),
+                timeout=TIMEOUT_S,
+                # Else a proxy of the environment gets the address.
+                trust_env=False,
+            ) as answer:
+                return "" if answer.is_success else f"it answered {answer.status_code}"
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return type(error).__name__
+
+
+def read_webhook(file: Path, style: Style) -> Webhook:
+    """Read the address of a webhook from a file of its own. Raises UsageError if it holds none, or
+    if other users can read it."""
+    address = read_secret(file)
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname or len(address.split()) != 1:
+        raise UsageError(f"The file {file} does not hold one http or https address.")
+    return Webhook(address, style)
+
+
+def document(notice: Notice, cluster: str, style: Style) -> Mapping[str, Any]:
+    """Return what is sent. `cluster`: its id."""
+    if style is Style.JSON:
+        return notice.to_json(cluster)
+    text = _text(notice, cluster)
+    if style is Style.SLACK:
+        return {"text": text.translate(_SLACK), "mrkdwn": False}
+    # A TextRun has no Markdown, as a TextBlock has.
+    body = {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text}]}
+    card = {"type": "AdaptiveCard", "version": "1.4", "body": [body]}
+    attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "content": card}
+    return {"type": "message", "attachments": [attachment]}
+
+
+def _text(notice: Notice, cluster: str) -> str:
+    condition = notice.alarm.condition
+    sentences = [f"{_HEADS[notice.change]}: {condition.sentence}"]
+    if notice.change is not Change.ENDED and condition.next_step:
+        sentences.append(f"Next: {condition.next_step}.")
+    sentences.append(f"Cluster {cluster}, alarm {notice.alarm.number}.")
+    return " ".join(map(visible, sentences))[:TEXT_MAX]

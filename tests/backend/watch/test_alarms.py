@@ -1,0 +1,187 @@
+"""What a watch makes of two looks: pure functions, without a broker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from topicproof.backend.kafka.browse.overview import Overview, TopicOverview
+from topicproof.backend.kafka.coordination.worst_lag import StuckGroup
+from topicproof.backend.watch import alarms as alarms_module
+from topicproof.backend.watch.alarms import NO_ALARMS, AlarmState, Change, after_look
+from topicproof.backend.watch.conditions import (
+    NOTHING_BEFORE,
+    Baseline,
+    ClusterLook,
+    Condition,
+    Kind,
+    conditions,
+)
+from topicproof.backend.watch.group_offsets import GroupOffsets, Place
+from topicproof.backend.watch.webhook import Style, document
+from topicproof.validators.coordinator import OpenTransaction
+from topicproof.validators.finding import Bounds, PartitionBounds
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+LASTING = Condition(Kind.HANGING, "producer 7", "It hangs.", ("orders",))
+EVENT = Condition(Kind.VANISHED, "billing orders", "It is gone.", ("orders",), ("billing",))
+
+
+def transaction(**changes: object) -> OpenTransaction:
+    """A transaction that is under way since a minute and a half."""
+    under_way = OpenTransaction(
+        partition=0,
+        producer_id=7,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        start_offset=10,
+        transactional_id="billing-0",
+        state="Ongoing",
+        age_ms=90_000,
+        timeout_ms=600_000,
+        records=5,
+        withheld=5,
+        hanging=False,
+    )
+    return replace(under_way, **changes)  # type: ignore[arg-type]
+
+
+def look(
+    *,
+    bounds: tuple[int, int, int] = (0, 10, 15),
+    opened: tuple[OpenTransaction, ...] = (),
+    waiting: str | None = None,
+    offsets: dict[Place, int] | None = None,
+    note: str = "",
+    topic_id: str = "id-1",
+) -> ClusterLook:
+    """A look at a cluster with the topic `orders` of one partition."""
+    stuck = () if waiting is None else (StuckGroup(waiting, "orders", (0,)),)
+    topic = TopicOverview(Bounds("orders", (PartitionBounds(0, *bounds),)), 0, opened, None, stuck)
+    overview = Overview(NOW, "cluster", 1, (topic,), None, ())
+    return ClusterLook(overview, GroupOffsets(offsets or {}, note), {"orders": topic_id})
+
+
+def kinds(before: Baseline, now: ClusterLook) -> list[Kind]:
+    current = conditions(before, now, patience_s=60, options=" --bootstrap b:9092")
+    return [condition.kind for condition in current]
+
+
+@pytest.mark.parametrize(
+    ("opened", "waiting", "kind"),
+    [
+        pytest.param(transaction(), None, None, id="under-way"),
+        pytest.param(transaction(age_ms=59_000), "billing", None, id="group-waits-briefly"),
+        pytest.param(transaction(), "billing", Kind.WAITING, id="group-waits-for-long"),
+        pytest.param(transaction(age_ms=700_000), None, Kind.OVERDUE, id="overdue"),
+        pytest.param(transaction(hanging=True, timeout_ms=None), None, Kind.HANGING, id="hanging"),
+        pytest.param(transaction(unseen=True, timeout_ms=None), "billing", None, id="unseen"),
+    ],
+)
+def test_which_transactions_are_alarms(
+    opened: OpenTransaction, waiting: str | None, kind: Kind | None
+) -> None:
+    """Healthy traffic has open transactions at every moment: none of these is an alarm."""
+    current = look(opened=(opened,), waiting=waiting)
+    assert kinds(NOTHING_BEFORE, current) == ([] if kind is None else [kind])
+
+
+def test_the_alarm_names_who_waits_and_the_command() -> None:
+    opened = transaction(hanging=True, timeout_ms=None)
+    (condition,) = conditions(
+        NOTHING_BEFORE,
+        look(opened=(opened,), waiting="billing"),
+        options=" --bootstrap b:9092",
+    )
+    assert condition.sentence.endswith("It holds back billing.")
+    assert condition.next_step.endswith("topicproof abort orders 0 10 --bootstrap b:9092")
+
+
+P0 = Place("billing", "orders", 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        pytest.param(look(offsets={P0: 9}), look(offsets={P0: 10}), [], id="healthy"),
+        pytest.param(look(offsets={P0: 9}), look(offsets={P0: 4}), [Kind.BACKWARDS], id="back"),
+        pytest.param(look(offsets={P0: 9}), look(), [Kind.VANISHED], id="vanished"),
+        pytest.param(look(offsets={P0: 9}), look(note="left out"), [], id="not-looked-at"),
+        pytest.param(look(offsets={P0: 9}), look(offsets={P0: 16}), [Kind.BEYOND_END], id="beyond"),
+        pytest.param(
+            look(offsets={P0: 9}, bounds=(10, 10, 15)),
+            look(offsets={P0: 9}, bounds=(10, 10, 15)),
+            [Kind.BELOW_START],
+            id="below-the-start",
+        ),
+        pytest.param(
+            look(offsets={P0: 9}),
+            look(offsets={P0: 9}, bounds=(10, 10, 15)),
+            [],
+            id="the-start-may-have-passed-it-within-this-look",
+        ),
+        pytest.param(
+            look(offsets={P0: 9}), look(topic_id="id-2"), [Kind.REPLACED], id="made-again"
+        ),
+    ],
+)
+def test_what_groups_offsets_tell(
+    before: ClusterLook, now: ClusterLook, expected: list[Kind]
+) -> None:
+    assert kinds(NOTHING_BEFORE.after(before), now) == expected
+
+
+def test_a_topic_that_was_gone_at_a_look_and_came_back_is_another_one() -> None:
+    without = look()
+    without = replace(without, overview=replace(without.overview, topics=()), topic_ids={})
+    before = NOTHING_BEFORE.after(look()).after(without)
+    assert kinds(before, look(topic_id="id-2")) == [Kind.REPLACED]
+    assert kinds(before, look()) == []
+
+
+def test_each_alarm_begins_and_ends_once() -> None:
+    """Story: a transaction hangs over three looks. People hear of it once, and once that it is
+    over. An event is told once and does not last."""
+    state, began = after_look(NO_ALARMS, [LASTING, EVENT], NOW, clear_kinds=frozenset(Kind))
+    assert [notice.change for notice in began] == [Change.BEGAN, Change.HAPPENED]
+    later = NOW + timedelta(seconds=10)
+    state, nothing = after_look(state, [LASTING], later, clear_kinds=frozenset(Kind))
+    assert nothing == () and state.alarms[LASTING.key].since == NOW
+    state, nothing = after_look(state, [], later, clear_kinds={Kind.WAITING})
+    assert nothing == () and list(state.alarms) == [LASTING.key], "no all-clear without a look"
+    state, ended = after_look(state, [], later, clear_kinds=frozenset(Kind))
+    assert [notice.change for notice in ended] == [Change.ENDED] and not state.alarms
+    assert ended[0].alarm.number == began[0].alarm.number
+    assert [notice.change for notice in state.waiting] == ["began", "happened", "ended"]
+
+
+def test_strangers_cannot_fill_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: somebody makes up thousands of groups behind a dead webhook. The state has a limit,
+    and what it leaves out is counted."""
+    monkeypatch.setattr(alarms_module, "ALARMS_MAX", 3)
+    monkeypatch.setattr(alarms_module, "NOTICES_MAX", 2)
+    many = [replace(LASTING, holder=f"producer {number}") for number in range(5)]
+    state, notices = after_look(NO_ALARMS, many, NOW, clear_kinds=frozenset(Kind))
+    assert len(state.alarms) == len(notices) == 3
+    assert (state.uncounted, len(state.waiting), state.dropped) == (2, 2, 1)
+    again, notices = after_look(state, many, NOW, clear_kinds=frozenset(Kind))
+    assert notices == () and again.uncounted == 2
+
+
+def test_no_name_is_markup_in_a_chat() -> None:
+    """Story: somebody calls a transactional id like a mention and a link of Slack, with a line of
+    its own. The chat shows the letters."""
+    hostile = replace(LASTING, sentence="Group <!channel> <http://x|click>\n*x* \x1b[31m hangs.")
+    state, (notice,) = after_look(AlarmState({}), [hostile], NOW, clear_kinds=frozenset(Kind))
+    slack = document(notice, "cluster", Style.SLACK)
+    assert slack["mrkdwn"] is False and "&lt;!channel&gt; &lt;http://x|click&gt;" in slack["text"]
+    assert "\x1b" not in slack["text"] and "\n" not in slack["text"]
+    (attachment,) = document(notice, "cluster", Style.TEAMS)["attachments"]
+    (block,) = attachment["content"]["body"]
+    assert block["type"] == "RichTextBlock" and "\x1b" not in block["inlines"][0]["text"]
+    plain = document(notice, "cluster", Style.JSON)
+    assert plain["what"] == hostile.sentence and plain["change"] == "began"
+    assert plain["kind"] == "hanging_transaction" and plain["cluster"] == "cluster"
+    assert state.waiting == (notice,)
