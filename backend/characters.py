@@ -12,6 +12,7 @@ setting, a group or a topic to subscribe to.
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -37,6 +38,18 @@ def visible_json(text: str) -> str:
     """Escape the same characters in a JSON document, and what a runner of CI takes for a command.
     It says the same to whoever parses it."""
     return _OLDER_COMMAND.sub(r"\\u0023", _IN_JSON.sub(_escaped, text))
+
+
+def label(text: object) -> str:
+    """Return a text from elsewhere as a label, a title or a hover text of a chart.
+
+    It is shown letter by letter, and what has no shape is spelled. Plotly reads tags, entities,
+    `%{...}` and formulas between dollars.
+    """
+    # Plotly knows no &quot;, and a quote is markup in a tag alone.
+    return (
+        html.escape(visible(str(text)), quote=False).replace("$", "&#36;").replace("%{", "&#37;{")
+    )
 
 
 def without_commands(text: str) -> str:

@@ -26,6 +26,30 @@ def test_the_wheel_installs_one_package(wheel: Path) -> None:
     assert {"topicproof/ivy.xml", "topicproof/app/main.py", "topicproof/py.typed"} <= names
 
 
+def test_the_installed_dashboard_has_our_options(wheel: Path, tmp_path: Path) -> None:
+    """Story: a company installs the wheel. Its dashboard shows no traceback to a viewer, takes no
+    uploads of 200 MB, and tells nobody how it is used, as one from a checkout."""
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path)
+    options = (
+        *("client.showErrorDetails", "server.maxUploadSize", "server.maxWidgetStateSize"),
+        *("browser.gatherUsageStats", "runner.magicEnabled", "theme.baseRadius"),
+    )
+    code = f"from streamlit import config\nprint([config.get_option(name) for name in {options!r}])"
+    answers = [
+        subprocess.run(
+            [sys.executable, "-P", "-c", code],
+            cwd=folder,
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for folder in (tmp_path / "topicproof", ROOT)
+    ]
+    assert answers == ["['type', 1, 1, False, False, '6px']\n"] * 2
+
+
 def test_a_release_has_the_version_of_its_tag(tmp_path: Path) -> None:
     """Story: somebody tags a release and forgets to raise the version. No wheel is built."""
     command = [str(ROOT / "scripts" / "wheel"), str(tmp_path), "v99.0.0"]

@@ -36,8 +36,10 @@ _NUMBER = (
     r"(?=\s*+(?:[,\]}]|\z))"
 )
 """Possessive quantifiers of Java: time grows with the document's length, and the stack does not."""
-_TOO_DEEP = r"(?:[\[{][^\[\]{}]*+){1001}"
-"""Matches a document with so many brackets opened one inside the other."""
+_OPENED = r"(?:[\[{][^\[\]{}]*+)"
+_TOO_DEEP = rf"\A[^\[{{]*+(?:{_OPENED}{{1,1000}}+(?:[\]}}][^\[{{]*+)++)*+{_OPENED}{{1001}}"
+"""Matches a document with so many brackets opened one inside the other. From the beginning, so that
+each bracket is looked at twice, not once for each one before it."""
 
 
 def parse_path(text: str) -> tuple[str | int, ...]:

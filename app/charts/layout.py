@@ -6,11 +6,9 @@ and return Plotly figures; they know neither Streamlit nor Kafka.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from topicproof.backend.characters import visible
 from topicproof.validators.finding import Fate
 
 FATE_COLOURS: Mapping[Fate, str] = {
@@ -49,15 +47,6 @@ class Pointer:
             "border:2.5px solid #111111;box-sizing:border-box;"
             'transform:translate(-50%,-50%) rotate(45deg)"></div></div>'
         )
-
-
-def label(text: object) -> str:
-    """Returns a text from elsewhere as a label, a title or a hover text: letter by letter, and what
-    has no shape spelled. Plotly reads tags, entities, `%{...}` and formulas between dollars."""
-    # Plotly knows no &quot;, and a quote is markup in a tag alone.
-    return (
-        html.escape(visible(str(text)), quote=False).replace("$", "&#36;").replace("%{", "&#37;{")
-    )
 
 
 NAME_CHARACTERS_MAX = 90

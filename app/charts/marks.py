@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from topicproof.app.charts.layout import label
+from topicproof.backend.characters import label
 
 MARKS_MAX = 200
 """Marks drawn on one strip, the largest ones."""

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from topicproof.app.charts.layout import Pointer, colour_steps, label, names_px
+from topicproof.app.charts.layout import Pointer, colour_steps, names_px
+from topicproof.backend.characters import label
 
 CELL_COLOURS: Mapping[str, str] = {
     "exact": "#0072B2",

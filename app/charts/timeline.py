@@ -8,8 +8,9 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from topicproof.app.charts.layout import FATE_COLOURS, RIGHT_PX, Pointer, label, names_px
+from topicproof.app.charts.layout import FATE_COLOURS, RIGHT_PX, Pointer, names_px
 from topicproof.app.wording import HANGING, TRANSACTION_WORDS
+from topicproof.backend.characters import label
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Fate
 

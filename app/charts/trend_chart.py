@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pandas as pd
 import plotly.graph_objects as go
 
-from topicproof.app.charts.layout import label, names_px
+from topicproof.app.charts.layout import names_px
+from topicproof.backend.characters import label
 from topicproof.validators.finding import Outcome
 
 VERDICT_MARKS: Mapping[str, tuple[str, str]] = {

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from topicproof.app.charts.layout import label, names_px
+from topicproof.app.charts.layout import names_px
 from topicproof.app.charts.marks import MARKS_MAX, Mark
+from topicproof.backend.characters import label
 from topicproof.validators.finding import PartitionBounds
 
 SYMBOLS = ("x", "diamond", "triangle-up", "square", "star", "cross")

@@ -93,7 +93,7 @@ class Entrance:
             # Streamlit gives a session back to whoever names it, and knows only the people of its
             # own login. Behind a proxy it could be another person's.
             scope = scope if self.login.proxy is None else _without_session(scope)
-            person = by.issuer, by.subject
+            person = by.issuer, by.account
             if self.connections[person] >= CONNECTIONS_MAX:
                 await _close(receive, send)
                 return

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
+from topicproof.backend.characters import label
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 
@@ -120,7 +120,7 @@ def places_figure(report: Report) -> dict[str, Any]:
                     "name": finding.kind.replace("_", " "),
                     "x": [example.offset for example in placed],
                     "y": [f"p{example.partition}" for example in placed],
-                    "text": [escape(example.why) for example in placed],
+                    "text": [label(example.why) for example in placed],
                     "marker": {
                         "size": 11,
                         # Hollow, so that two at the same place are both visible.
@@ -130,7 +130,10 @@ def places_figure(report: Report) -> dict[str, Any]:
                     "hovertemplate": "%{y}, offset %{x:,}<br>%{text}<extra></extra>",
                 }
             )
-    axis = {"title": {"text": f"offset of the examples in {report.sink.topic}"}, "tickformat": ",d"}
+    axis = {
+        "title": {"text": f"offset of the examples in {label(report.sink.topic)}"},
+        "tickformat": ",d",
+    }
     return _figure(data, len(report.sink.partitions), xaxis=axis, showlegend=True)
 
 

@@ -23,13 +23,15 @@ from pathlib import Path
 from topicproof.backend.characters import has_control, joined, require_text, visible
 from topicproof.backend.errors import UsageError
 
+BYTES_MAX = 1_000_000
+"""Of a file of properties, and of each file that one names."""
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPED = frozenset("\\=:#! ")
 _REFERENCE = re.compile(r"\$\{([^}:]{0,250}):(?:([^}:]{0,4096}):)?([^}]{0,4096})\}")
 """Kafka's own pattern (ConfigTransformer.DEFAULT_PATTERN), which takes the cube of a value's length
 for one without an end: a provider ends at the first colon, and a path has at most 4,096 characters.
 """
-_JAAS = re.compile(r"^\s*[\w.$-]+\s*\{[^{}]*LoginModule\s", re.MULTILINE)
+_JAAS = re.compile(r"^[ \t]*+[\w.$-]++\s*+\{[^{}]*LoginModule\s", re.MULTILINE)
 """Matches a file of Java's logins: `KafkaClient { MODULE required NAME="VALUE"; };`"""
 _PROVIDERS = {
     "env": "EnvVarConfigProvider",
@@ -80,9 +82,12 @@ def read_properties(path: Path) -> Properties:
 def read_text(path: Path, place: str) -> str:
     """Return the text of a file that a property names. Raises UsageError."""
     try:
-        data = path.expanduser().read_bytes()
+        with path.expanduser().open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
     except OSError as error:
         raise UsageError(f"{place}: {path} cannot be read ({error.strerror}).") from error
+    if len(data) > BYTES_MAX:
+        raise UsageError(f"{place}: {path} has more than {BYTES_MAX:,} bytes.")
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UsageError(f"{place}: {path} is UTF-16 text. Save it as UTF-8.")
     try:

@@ -17,12 +17,15 @@ from typing import Any
 
 from topicproof.backend.errors import UsageError
 from topicproof.backend.properties import jks
+from topicproof.backend.properties.properties_file import BYTES_MAX
 
+_BODY = r"(?:(?!-----).)*+"
+"""Up to the next dashes, so that a beginning without an end is not looked for to the end of all."""
 _CERTIFICATE = re.compile(
-    r"-----BEGIN (TRUSTED |X509 |)CERTIFICATE-----.*?-----END \1CERTIFICATE-----", re.DOTALL
+    rf"-----BEGIN (TRUSTED |X509 |)CERTIFICATE-----{_BODY}-----END \1CERTIFICATE-----", re.DOTALL
 )
 _KEY = re.compile(
-    r"-----BEGIN ([A-Z0-9 ]*)PRIVATE KEY-----.*?-----END \1PRIVATE KEY-----", re.DOTALL
+    rf"-----BEGIN ([A-Z0-9 ]*)PRIVATE KEY-----{_BODY}-----END \1PRIVATE KEY-----", re.DOTALL
 )
 _DER_SEQUENCE, _JCEKS = b"\x30", b"\xce\xce\xce\xce"
 
@@ -41,9 +44,13 @@ class Identity:
 
 def read_bytes(path: str, place: str) -> bytes:
     try:
-        return Path(path).expanduser().read_bytes()
+        with Path(path).expanduser().open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
     except OSError as error:
         raise UsageError(f"{place}: {path} cannot be read ({error.strerror}).") from error
+    if len(data) > BYTES_MAX:
+        raise UsageError(f"{place}: {path} has more than {BYTES_MAX:,} bytes.")
+    return data
 
 
 def authorities(path: str, password: str | None, place: str) -> str:

@@ -6,6 +6,7 @@ Without a login that person may do everything, and signs as "unauthenticated".
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +15,8 @@ from typing import Any
 from topicproof.backend.errors import NotPermitted
 
 NAME_LENGTH_MAX = 200
+PROXY_ISSUER = "proxy header "
+"""Begins the issuer of an identity that a proxy names, before the name of its header."""
 
 
 class Role(StrEnum):
@@ -93,6 +96,14 @@ class Identity:
         return self.how is not How.NOBODY
 
     @property
+    def account(self) -> str:
+        """Its subject as far as it tells people apart. A proxy passes on what somebody typed, and
+        many logins take a name in any case and width; OpenID's subjects differ by case."""
+        if not self.issuer.startswith(PROXY_ISSUER):
+            return self.subject
+        return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", self.subject).casefold())
+
+    @property
     def shown(self) -> str:
         """`Grace Hopper (unauthenticated)`"""
         if not self.authenticated:
@@ -109,7 +120,7 @@ class Identity:
         if not (self.authenticated and other.authenticated) or self.issuer != other.issuer:
             return False
         has_one_name = bool(self.person) and self.person == other.person
-        return has_one_name or self.subject == other.subject
+        return has_one_name or self.account == other.account
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as sign-offs and the audit log keep them. An unauthenticated person has

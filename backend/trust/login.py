@@ -34,7 +34,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field as FieldInfo,
 from topicproof.backend.address import require_no_secret
 from topicproof.backend.errors import NotPermitted, UsageError
 from topicproof.backend.settings import Settings
-from topicproof.backend.trust.identity import How, Identity, Role, cleaned
+from topicproof.backend.trust.identity import PROXY_ISSUER, How, Identity, Role, cleaned
 from topicproof.backend.trust.keys import read_secret, require_own
 from topicproof.backend.trust.masking import Field, Mask, parse_field
 from topicproof.backend.yaml_fields import Subject, YamlFields, read_yaml, why_refused
@@ -304,7 +304,7 @@ def identity_of_headers(login: Login, headers: Mapping[str, str]) -> Identity:
         raise NotPermitted("The proxy did not say who you are.")
     groups = headers.get(proxy.groups, "") if proxy.groups else ""
     roles = login.roles([group.strip() for group in groups.split(",")])
-    issuer = f"proxy header {proxy.user}"
+    issuer = f"{PROXY_ISSUER}{proxy.user}"
     return _with_role(Identity(cleaned(user), issuer, user, roles, How.PROXY))
 
 

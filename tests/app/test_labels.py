@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings, strategies as some
 
 from tests.app.test_url_state import BOUNDS, RANGES
-from topicproof.app.charts.layout import label
 from topicproof.app.charts.marks import Mark
 from topicproof.app.charts.matrix_chart import matrix_figure
 from topicproof.app.charts.strip import strip_columns, strip_figure, strip_with_pointer
@@ -24,7 +23,7 @@ from topicproof.app.charts.trend_chart import trend_figure
 from topicproof.app.charts.where import where_figure
 from topicproof.app.charts.withheld import withheld_figure
 from topicproof.app.topic import transaction_rows
-from topicproof.backend.characters import visible
+from topicproof.backend.characters import label, visible
 from topicproof.backend.kafka.log.fates import bins
 from topicproof.backend.settings import ROOT
 

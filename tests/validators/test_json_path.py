@@ -250,6 +250,15 @@ def test_ids_that_differ_beyond_a_double_are_two(
             b'{"x": ' + b"[" * 1_500 + b"]" * 1_500 + b', "id": 1}',
             "its document is nested more than 1,000 levels deep",
         ),
+        # A thousand of them far apart, each of which was looked at once for each one before it.
+        (
+            (b"[" + b"a" * 4_000) * 1_000 + b"]",
+            "its value is no valid JSON document, or an object in it holds a name twice",
+        ),
+        (
+            b"[]" * 1_000 + b"[" * 1_001,
+            "its document is nested more than 1,000 levels deep",
+        ),
         (rb'{"id": "\uFdd01"}', "its document holds the character U+FDD0, which no identity has"),
         # Spark parses a document again for each name: of this one, for hours.
         (

@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 from topicproof.backend.errors import UsageError
 from topicproof.backend.properties.jaas import PLAIN, login_line, parse_login
 from topicproof.backend.properties.properties_file import read_properties
+from topicproof.backend.properties.stores import pem_certificates, pem_key, read_bytes
 
 
 def _file(folder: Path, text: str) -> Path:
@@ -116,6 +117,24 @@ def test_references_without_an_end_take_no_time(tmp_path: Path) -> None:
     text = "a=" + "${" + ":" * 100_000 + "\nb=" + "${a:" * 20_000 + "\n"
     values = read_properties(_file(tmp_path, text))
     assert (len(values["a"]), len(values["b"])) == (100_002, 80_000)
+
+
+def test_a_file_is_read_in_time_that_grows_with_it(tmp_path: Path) -> None:
+    """Story: a pull request brings its own properties and certificates: empty lines, beginnings
+    without an end. Each took the square of its length, hours for a megabyte. A longer file is
+    refused before it is read."""
+    path = tmp_path / "client.properties"
+    path.write_text("\n" * 990_000)
+    assert read_properties(path) == {}
+    begun = "-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n" * 18_000
+    for read, what in ((pem_certificates, "certificate"), (pem_key, "private key")):
+        with pytest.raises(UsageError, match=f"holds no {what}"):
+            read(begun, "line 1")
+    path.write_text("\n" * 1_000_001)
+    with pytest.raises(UsageError, match="has more than 1,000,000 bytes"):
+        read_properties(path)
+    with pytest.raises(UsageError, match="has more than 1,000,000 bytes"):
+        read_bytes(str(path), "line 1")
 
 
 def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:

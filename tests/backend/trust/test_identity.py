@@ -12,6 +12,7 @@ from topicproof.backend.errors import NotPermitted, UsageError
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.acting import ACTING, acting, environment_for
 from topicproof.backend.trust.identity import (
+    PROXY_ISSUER,
     Action,
     How,
     Identity,
@@ -67,6 +68,16 @@ def test_one_person_is_known_by_issuer_and_subject() -> None:
     assert not GRACE.is_same_person(replace(GRACE, issuer="https://other.example"))
     me = unauthenticated("Grace Hopper")
     assert not me.is_same_person(me) and me.shown == "Grace Hopper (unauthenticated)"
+
+
+def test_a_name_that_a_proxy_passes_on_is_one_person_in_any_case() -> None:
+    """Story: Grace launched a run behind a proxy whose login takes her name in any case and width,
+    and then accepts it as somebody else. Subjects of OpenID differ by case, and stay apart."""
+    typed = replace(GRACE, issuer=f"{PROXY_ISSUER}X-User", subject="grace", how=How.PROXY)
+    for spelling in ("Grace", "GRACE", "\uff47race", "grace"):
+        assert typed.is_same_person(replace(typed, subject=spelling))
+    assert not typed.is_same_person(replace(typed, subject="grac"))
+    assert not GRACE.is_same_person(replace(GRACE, subject=GRACE.subject.swapcase()))
 
 
 def test_a_started_process_knows_for_whom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
