@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings, strategies as some
 
 from tests.app.test_url_state import BOUNDS, RANGES
+from tests.backend.evidence.test_annotations import hostile
 from topicproof.app.charts.marks import Mark
 from topicproof.app.charts.matrix_chart import matrix_figure
 from topicproof.app.charts.strip import strip_columns, strip_figure, strip_with_pointer
@@ -24,6 +25,7 @@ from topicproof.app.charts.where import where_figure
 from topicproof.app.charts.withheld import withheld_figure
 from topicproof.app.topic import transaction_rows
 from topicproof.backend.characters import label, visible
+from topicproof.backend.evidence.figures import figures
 from topicproof.backend.kafka.log.fates import bins
 from topicproof.backend.settings import ROOT
 
@@ -128,6 +130,14 @@ def test_no_chart_makes_markup_of_a_name(name: str) -> None:
     for part in ("<a", "</a>", "<b>", "&lt;$", "&lt;&#36;", "$x^2$"):
         assert not any(part in text for text in shown), part
     assert any("evil.example" in text for text in shown) is (name != "withheld_figure")
+
+
+def test_no_chart_of_report_html_makes_markup_of_a_name() -> None:
+    """Story: received evidence names its sink like a link, and has such a sentence."""
+    shown = list(texts(figures(hostile(HOSTILE))))
+    for part in ("<a", "</a>", "<b>", "&lt;$", "&lt;&#36;", "$x^2$"):
+        assert not any(part in text for text in shown), part
+    assert sum("evil.example" in text for text in shown) == 2
 
 
 def test_every_chart_is_tried() -> None:
