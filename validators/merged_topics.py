@@ -8,10 +8,11 @@ several.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
-from topicproof.validators.finding import JOINED_BY, Bounds, Part
+from topicproof.validators.finding import JOINED_BY, Bounds, Part, PartitionBounds
 
 
 def join(bounds: Sequence[Bounds]) -> Bounds:
@@ -37,14 +38,14 @@ def split(bounds: Bounds) -> list[tuple[Bounds, int]]:
     """Returns each topic's own bounds, with the number of its first partition."""
     if not bounds.parts:
         return [(bounds, 0)]
-    topics = []
-    for part, end in zip(
-        bounds.parts, [*(later.first for later in bounds.parts[1:]), None], strict=True
-    ):
-        partitions = (
-            replace(p, partition=p.partition - part.first)
-            for p in bounds.partitions
-            if p.partition >= part.first and (end is None or p.partition < end)
-        )
-        topics.append((Bounds(part.topic, tuple(partitions)), part.first))
-    return topics
+    firsts = [part.first for part in bounds.parts]
+    partitions: list[list[PartitionBounds]] = [[] for _ in firsts]
+    for p in bounds.partitions:
+        # By a search: evidence may name as many topics as partitions.
+        number = bisect_right(firsts, p.partition) - 1
+        if number >= 0:
+            partitions[number].append(replace(p, partition=p.partition - firsts[number]))
+    return [
+        (Bounds(part.topic, tuple(of_part)), part.first)
+        for part, of_part in zip(bounds.parts, partitions, strict=True)
+    ]
