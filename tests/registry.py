@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import subprocess
 import tempfile
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from uuid import NAMESPACE_URL, uuid5
 
 import httpx
 
@@ -62,7 +64,8 @@ def registry(settings: Settings) -> Iterator[str]:
 
 
 class Door(ThreadingHTTPServer):
-    """In front of a registry: it notes each request and hands it on."""
+    """In front of a registry: it notes each request and hands it on. It gives each schema that is
+    registered through it a GUID, as Confluent's registry does, and no other that can be had."""
 
     daemon_threads = True
 
@@ -73,6 +76,8 @@ class Door(ThreadingHTTPServer):
         self.login = login
         self.asked: list[str] = []
         """The path of each request, without its query."""
+        self.ids: dict[str, int] = {}
+        """The registry's id of each GUID."""
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_side=True)
         self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self.server_port}"
@@ -82,12 +87,29 @@ class _Request(BaseHTTPRequestHandler):
     server: Door
 
     def do_GET(self) -> None:
-        self.server.asked.append(self.path.partition("?")[0])
+        path = self.path.partition("?")[0]
+        self.server.asked.append(path)
         if self.headers.get("Authorization", "") != self.server.login:
             self._answer(401, b'{"error_code": 401, "message": "Unauthorized"}')
             return
+        if path.startswith("/schemas/guids/") and self.server.ids:
+            schema_id = self.server.ids.get(path.removeprefix("/schemas/guids/"))
+            if schema_id is None:
+                self._answer(404, b'{"error_code": 40403, "message": "Schema not found"}')
+                return
+            self.path = f"/schemas/ids/{schema_id}"
         answer = httpx.get(self.server.behind + self.path)
         self._answer(answer.status_code, answer.content)
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        header = {"Content-Type": self.headers["Content-Type"]}
+        answer = httpx.post(self.server.behind + self.path, content=body, headers=header)
+        content = answer.json()
+        if answer.is_success:
+            content["guid"] = str(uuid5(NAMESPACE_URL, f"schema {content['id']}"))
+            self.server.ids[content["guid"]] = content["id"]
+        self._answer(answer.status_code, json.dumps(content).encode())
 
     def _answer(self, status: int, content: bytes) -> None:
         self.send_response(status)

@@ -19,7 +19,8 @@ from topicproof.app.session.page_masks import (
 from topicproof.app.shell.url_state import TopicsState
 from topicproof.app.topic.snapshot import Snapshot, fingerprint, same_place
 from topicproof.backend.address import Address
-from topicproof.backend.kafka.browse.records import Record, read_window
+from topicproof.backend.formats.frames import schema_header
+from topicproof.backend.kafka.browse.records import Headers, Record, read_window
 from topicproof.backend.kafka.browse.search import Row, Search, offsets_at, search, search_all
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
@@ -124,8 +125,8 @@ def _search(
     bounds, ranges, criteria = snapshot.bounds, snapshot.ranges, selection.wanted
     formats = decoders(settings)
 
-    def decode(value: bytes) -> str | None:
-        return formats.decode(value, bounds.topic).text
+    def decode(value: bytes, headers: Headers) -> str | None:
+        return formats.decode(value, bounds.topic, header=schema_header(headers, "value")).text
 
     text = decode if formats.configured else None
     partition = selection.partition

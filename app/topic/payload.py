@@ -17,6 +17,7 @@ from topicproof.app import wording
 from topicproof.backend.characters import visible, visible_lines
 from topicproof.backend.formats.decoded import DecodedValue, Format
 from topicproof.backend.formats.formats import Decoder, Part
+from topicproof.backend.formats.frames import schema_header
 from topicproof.backend.formats.limits import VALUE_BYTES_MAX
 from topicproof.backend.kafka.browse.records import Record, as_text, is_printable
 from topicproof.backend.kafka.browse.search import Row
@@ -134,7 +135,7 @@ def decoded_part(
         return None
     if isinstance(row, Row) and part in row.cut:
         return DecodedValue(reason=f"Only its first {wording.size(data)} were read.")
-    return formats.decode(data, topic, part, limit)
+    return formats.decode(data, topic, part, limit, schema_header(row.headers, part))
 
 
 def decoded(row: Record | Row, topic: str, formats: Decoder, part: Part) -> None:

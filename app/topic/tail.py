@@ -35,7 +35,9 @@ from topicproof.app.topic.record_browser import (
 )
 from topicproof.app.topic.snapshot import Snapshot, page_snapshot
 from topicproof.backend.errors import TopicproofError
+from topicproof.backend.formats.frames import schema_header
 from topicproof.backend.kafka.browse import search as browse
+from topicproof.backend.kafka.browse.records import Headers
 from topicproof.backend.kafka.browse.search import ANYTHING, Row
 from topicproof.backend.kafka.client_configs import READ_COMMITTED, READ_UNCOMMITTED
 from topicproof.backend.kafka.log.fates import DATA_FATES
@@ -152,8 +154,8 @@ def read(
         require_unmasked(settings, selection.topic)
     note_look(settings, f"{selection.topic}, its newest records")
 
-    def decode(value: bytes) -> str | None:
-        return formats.decode(value, selection.topic).text
+    def decode(value: bytes, headers: Headers) -> str | None:
+        return formats.decode(value, selection.topic, header=schema_header(headers, "value")).text
 
     searched = filtered(selection)
     rows = browse.latest(

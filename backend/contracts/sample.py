@@ -13,7 +13,8 @@ from topicproof.backend.contracts.identity_candidates import Texts, candidates, 
 from topicproof.backend.errors import NothingToSample
 from topicproof.backend.formats.decoded import DecodedValue, Format
 from topicproof.backend.formats.fields import text_at
-from topicproof.backend.formats.formats import Formats
+from topicproof.backend.formats.formats import Formats, Part
+from topicproof.backend.formats.frames import schema_header
 from topicproof.backend.kafka.browse.search import Row, committed_chunks, latest
 from topicproof.backend.kafka.client_configs import READ_COMMITTED
 from topicproof.backend.kafka.log import fates, rawlog
@@ -119,8 +120,8 @@ def _sample(topic: str, rows: Sequence[Row], formats: Formats, *, whole: bool) -
         budget -= _spelled_values(row.value) + _spelled_values(row.key)
         if values and budget < 0:
             break
-        values.append(formats.decode(row.value or b"", topic))
-        keys.append(formats.decode(row.key or b"", topic, "key").value)
+        values.append(_decoded(row, topic, formats, "value"))
+        keys.append(_decoded(row, topic, formats, "key").value)
         if values[-1].format is not Format.JSON:
             budget -= _count_values(values[-1].value, budget)
     is_whole = whole and len(values) == len(rows)
@@ -128,6 +129,13 @@ def _sample(topic: str, rows: Sequence[Row], formats: Formats, *, whole: bool) -
     fields = any(value.known and value.format is not Format.JSON for value in values)
     documents = [value.value for value in values] if fields else [document(row) for row in rows]
     return Sample(topic, rows, is_whole, documents, fields, keys)
+
+
+def _decoded(row: Row, topic: str, formats: Formats, part: Part) -> DecodedValue:
+    data = row.key if part == "key" else row.value
+    if data is None:
+        return DecodedValue()
+    return formats.decode(data, topic, part, header=schema_header(row.headers, part))
 
 
 def _spelled_values(data: bytes | None) -> int:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from threading import Lock, Semaphore
 from typing import Generic, TypeVar
 
+from topicproof.backend.formats.registered import SchemaId
+
 Value = TypeVar("Value")
 WINDOW_S = 60.0
 
@@ -19,8 +21,8 @@ class Cache(Generic[Value]):
 
     def __init__(self, count_max: int, bytes_max: int, at_once: int) -> None:
         self._count_max, self._bytes_max = count_max, bytes_max
-        self._values: dict[int, tuple[Value, int]] = {}
-        self._making: dict[int, Lock] = {}
+        self._values: dict[SchemaId, tuple[Value, int]] = {}
+        self._making: dict[SchemaId, Lock] = {}
         self._lock = Lock()
         """Guards both."""
         self._slots = Semaphore(at_once)
@@ -28,7 +30,7 @@ class Cache(Generic[Value]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def __contains__(self, schema_id: int) -> bool:
+    def __contains__(self, schema_id: SchemaId) -> bool:
         return schema_id in self._values
 
     @property
@@ -37,7 +39,7 @@ class Cache(Generic[Value]):
         with self._lock:
             return sum(size for _, size in self._values.values())
 
-    def get(self, schema_id: int, make: Callable[[], tuple[Value, int]]) -> Value:
+    def get(self, schema_id: SchemaId, make: Callable[[], tuple[Value, int]]) -> Value:
         """Return the value of an id. `make` returns it with its size in bytes. Raises what `make`
         raises; then nothing is kept."""
         if (entry := self._values.get(schema_id)) is not None:

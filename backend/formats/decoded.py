@@ -15,6 +15,7 @@ from uuid import UUID
 from msgpack import Timestamp
 
 from topicproof.backend.formats.limits import quoted
+from topicproof.backend.formats.registered import SchemaId
 
 PARTS_NAMED = 3
 DEPTH_MAX = 100
@@ -58,8 +59,8 @@ class DecodedValue:
     """Objects, arrays, strings, numbers, booleans and null, as `json.loads` returns them."""
     format: Format | None = None
     """None if the bytes are not decoded."""
-    schema_id: int | None = None
-    """The id in front of the record, also if its schema is unknown."""
+    schema_id: SchemaId | None = None
+    """The id in front of the record or the GUID in its header, also if its schema is unknown."""
     subject: str | None = None
     """The subject of the schema. If there are several, the record's topic decides."""
     version: int | None = None

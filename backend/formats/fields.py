@@ -7,7 +7,7 @@ ISO 8601, bytes as `0x...`, and an object or array as JSON without spaces, its n
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from time import monotonic
@@ -22,14 +22,15 @@ from topicproof.backend.formats.decoded import (
     as_json,
     spell_path,
 )
-from topicproof.backend.formats.formats import HEAD_BYTES, Decoder, Part, Plain, Read
+from topicproof.backend.formats.formats import Decoder, Part, Plain, Read
+from topicproof.backend.formats.frames import GUID_HEAD_BYTES, HEAD_BYTES, frame_of
 from topicproof.backend.formats.limits import (
     DESCRIPTORS_BYTES_MAX,
     SCHEMAS_MAX,
     VALUE_BYTES_MAX,
     quoted,
 )
-from topicproof.backend.formats.registered import RegisteredSchema, RegistryFailure
+from topicproof.backend.formats.registered import RegisteredSchema, RegistryFailure, SchemaId
 
 Path = tuple[str | int, ...]
 """Steps into a decoded value: names of objects and indices of arrays, from 0."""
@@ -40,6 +41,10 @@ UNREADABLE = (
 DECODERS_MAX = 16
 COMPILE_SECONDS_MAX = 120
 """For all Protobuf schemas of a check. One takes 0.1 s."""
+
+Shortcut = Callable[[bytes], tuple[str | None, ...]]
+"""Takes bytes that name a known schema. Returns the text of each field. Raises ValueError,
+RecursionError."""
 
 
 class Number(str):
@@ -53,16 +58,21 @@ class KnownSchemas:
     """What a registry has said of the schemas that records name. Holds no secret, so that Spark's
     workers and evidence may have it."""
 
-    found: Mapping[int, RegisteredSchema] = field(default_factory=dict)
-    failed: Mapping[int, str] = field(default_factory=dict)
+    found: Mapping[SchemaId, RegisteredSchema] = field(default_factory=dict)
+    failed: Mapping[SchemaId, str] = field(default_factory=dict)
     """Why a schema is not known, as a sentence."""
     avro: Mapping[str, str] = field(default_factory=dict)
     """The schema of each topic whose values are Avro without a registry."""
     source: KnownSchemas | None = None
     """Those of the source, if it has another registry than the sink. None: the same."""
+    has_registry: bool = True
+    """Whether there was a registry to ask."""
+    has_headers: bool = False
+    """Whether headers may name schemas. Earlier versions did not look at them, and their evidence
+    is judged again as they did."""
 
-    def schema(self, schema_id: int) -> RegisteredSchema:
-        """Return the schema of an id. Raises RegistryFailure."""
+    def schema(self, schema_id: SchemaId) -> RegisteredSchema:
+        """Return the schema of an id or GUID. Raises RegistryFailure."""
         if schema_id not in self.found:
             raise RegistryFailure(
                 self.failed.get(
@@ -92,7 +102,7 @@ class KnownSchemas:
         once, here. What does not compile is among the failures, and no longer a schema."""
         from topicproof.backend.formats.protobuf import portable
 
-        schemas: dict[int, RegisteredSchema] = {}
+        schemas: dict[SchemaId, RegisteredSchema] = {}
         failures = dict(self.failed)
         end, left = monotonic() + COMPILE_SECONDS_MAX, DESCRIPTORS_BYTES_MAX
         for schema_id, schema in self.found.items():
@@ -137,33 +147,51 @@ class FieldReader:
 
         self._nothing = texts(None)
         self._schemas = schemas
-        self._short: dict[bytes, Read] = {}
-        """The reader of each schema that has decoded a record, by the bytes of its id."""
-        self._decoder = Decoder(schemas, avro, Plain(texts, Number))
+        self._by_prefix: dict[bytes, Shortcut] = {}
+        """The reader of each schema that has decoded a record, by the bytes in front of it."""
+        self._by_header: dict[bytes, Shortcut] = {}
+        """The same, by the whole header."""
+        self._decoder = Decoder(
+            schemas if schemas.has_registry else None, avro, Plain(texts, Number)
+        )
 
     def read(
-        self, data: bytes | None, topic: str = ""
+        self, data: bytes | None, topic: str = "", header: bytes | None = None
     ) -> tuple[str | None, tuple[str | None, ...]]:
         """Return why the bytes cannot be decoded (None if they can), and the text of each field
-        (None if there is none). No bytes hold no field."""
+        (None if there is none). No bytes hold no field. `header`: the record's `schema_header`."""
         if data is None:
             return None, self._nothing
-        short = self._short.get(data[1:HEAD_BYTES]) if data[:1] == b"\0" else None
+        shortcuts, head = (
+            (self._by_prefix, data[:HEAD_BYTES]) if header is None else (self._by_header, header)
+        )
+        short = shortcuts.get(head)
         if short is not None and topic not in self._schemas.avro:
             try:
-                return None, short(data[HEAD_BYTES:], VALUE_BYTES_MAX)[0]
+                return None, short(data)
             except (ValueError, RecursionError):
                 pass  # The long way says why.
         if self._refused and self._part == "value" and topic in self._refused:
             return self._refused[topic], self._nothing
-        decoded = self._decoder.decode(data, topic, self._part)
-        if decoded.known and decoded.schema_id is not None:
+        decoded = self._decoder.decode(data, topic, self._part, header=header)
+        # A longer header names another message than the first, and may spell it in many ways.
+        is_short = len(head) <= GUID_HEAD_BYTES + 1
+        if decoded.known and decoded.schema_id is not None and is_short:
             reader = self._decoder.reader(self._schemas.schema(decoded.schema_id))
             assert not isinstance(reader, str), "it has just decoded a record"
-            self._short[data[1:HEAD_BYTES]] = reader[1]
+            shortcuts[head] = _shortcut(reader[1], data, header, self._part)
         if decoded.known:
             return None, decoded.value
         return decoded.reason or UNREADABLE, self._nothing
+
+
+def _shortcut(read: Read, data: bytes, header: bytes | None, part: Part) -> Shortcut:
+    """Return a reader of all bytes with the same head as `data`."""
+    frame = frame_of(data, header, part)
+    assert frame is not None, "its schema has just decoded it"
+    if (index := frame.index) is None:
+        return lambda data: read(data[HEAD_BYTES:], VALUE_BYTES_MAX)[0]
+    return lambda data: read(index + data, VALUE_BYTES_MAX)[0]
 
 
 @lru_cache(DECODERS_MAX)

@@ -27,6 +27,7 @@ from topicproof.backend.formats.decoded import (
     to_json,
     unique,
 )
+from topicproof.backend.formats.frames import SCHEMA_HEADERS, Frame, frame_of
 from topicproof.backend.formats.limits import (
     COMPILED_AT_ONCE,
     DICT_BYTES,
@@ -43,16 +44,13 @@ from topicproof.backend.formats.registered import (
     PROTOBUF,
     RegisteredSchema,
     RegistryFailure,
+    SchemaId,
 )
 from topicproof.backend.properties.registry_properties import RegistryFacts
 
 if TYPE_CHECKING:
     from topicproof.backend.formats.avro import AvroSchema
     from topicproof.backend.formats.registry import Registry
-
-MAGIC = 0
-HEAD_BYTES = 5
-"""The magic byte and the schema id, 4 bytes in network order (Confluent's wire format)."""
 
 PLACES_MAX = 10_000
 _UTF8_MARK = b"\xef\xbb\xbf"
@@ -68,8 +66,8 @@ leaves out. Raises ValueError (TooLargeError above the limit), RecursionError.""
 class Schemas(Protocol):
     """Where schemas come from: a registry, or what one has said."""
 
-    def schema(self, schema_id: int) -> RegisteredSchema:
-        """Return the schema of an id. Raises RegistryFailure."""
+    def schema(self, schema_id: SchemaId) -> RegisteredSchema:
+        """Return the schema of an id or GUID. Raises RegistryFailure."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +104,8 @@ class Decoder:
         self._readers: Cache[tuple[Format, Read] | str] = Cache(
             SCHEMAS_MAX, texts_bytes_max, COMPILED_AT_ONCE
         )
-        """The reader of each schema id, or why there is none."""
-        self._places: dict[tuple[int, str, Part], tuple[str | None, int | None]] = {}
+        """The reader of each schema, or why there is none."""
+        self._places: dict[tuple[SchemaId, str, Part], tuple[str | None, int | None]] = {}
 
     def decode(
         self,
@@ -115,10 +113,11 @@ class Decoder:
         topic: str = "",
         part: Part = "value",
         limit: int = VALUE_BYTES_MAX,
+        header: bytes | None = None,
     ) -> DecodedValue:
         """Decode a key or value; schema files are for values. Bytes, schemas and registries never
         raise: `reason` has what is wrong. The bytes of one schema always give the same value.
-        `limit`: bytes of memory that the value may take."""
+        `limit`: bytes of memory that the value may take. `header`: the record's `schema_header`."""
         schema_file = self._avro.get(topic) if part == "value" else None
         if schema_file is not None:
             try:
@@ -128,12 +127,12 @@ class Decoder:
                 return DecodedValue(reason=f"{_capital(error)}.")
             except (ValueError, RecursionError) as error:
                 missed = f"They do not fit the schema file of {topic}: {_said(error)}."
-                other = self._decode(data, topic, part, limit)
+                other = self._decode(data, topic, part, limit, header)
                 if other.known:
                     return other
                 is_limited = other.is_limited or isinstance(error, TooLargeError)
                 return replace(other, reason=other.reason or missed, is_limited=is_limited)
-        return self._decode(data, topic, part, limit)
+        return self._decode(data, topic, part, limit, header)
 
     def reader(self, schema: RegisteredSchema) -> tuple[Format, Read] | str:
         """Return the format and the reader of a schema, or why there is none."""
@@ -157,21 +156,33 @@ class Decoder:
             self._places[where] = None if subject is None else quoted(subject), version
         return self._places[where]
 
-    def _decode(self, data: bytes, topic: str, part: Part, limit: int) -> DecodedValue:
-        if data[:1] == bytes([MAGIC]) and len(data) >= HEAD_BYTES:
-            return self._registered(data, topic, part, limit)
-        return _self_described(data, self._plain, limit)
-
-    def _registered(self, data: bytes, topic: str, part: Part, limit: int) -> DecodedValue:
-        schema_id = int.from_bytes(data[1:HEAD_BYTES], "big")
-        if not schema_id:
-            return DecodedValue()  # A number with leading zeros rather than a record of a registry.
+    def _decode(
+        self, data: bytes, topic: str, part: Part, limit: int, header: bytes | None
+    ) -> DecodedValue:
+        try:
+            frame = frame_of(data, header, part)
+        except ValueError as error:
+            return DecodedValue(reason=str(error))
+        if frame is None:
+            return _self_described(data, self._plain, limit)
         if self._schemas is None:
-            why = (
-                f"Its bytes begin like a record with schema {schema_id} of a registry, and no"
-                " schema.registry.url is given."
-            )
-            return DecodedValue(schema_id=schema_id, reason=why)
+            return self._without_registry(frame, part, limit)
+        return self._registered(frame, self._schemas, topic, part, limit)
+
+    def _without_registry(self, frame: Frame, part: Part, limit: int) -> DecodedValue:
+        """Decode what describes itself: behind a header, JSON is whole."""
+        missing = "and no schema.registry.url is given."
+        if frame.index is None:
+            begin = f"Its bytes begin like a record with schema {frame.schema_id} of a registry"
+            return DecodedValue(schema_id=frame.schema_id, reason=f"{begin}, {missing}")
+        named = f"Its header {SCHEMA_HEADERS[part]} names schema {frame.schema_id} of a registry"
+        value = _self_described(frame.payload, self._plain, limit)
+        return replace(value, reason=value.reason or f"{named}, {missing}")
+
+    def _registered(
+        self, frame: Frame, schemas: Schemas, topic: str, part: Part, limit: int
+    ) -> DecodedValue:
+        schema_id = frame.schema_id
         began = None
         if self._allowance is not None and schema_id not in self._readers:
             if self._allowance.is_spent:
@@ -182,7 +193,7 @@ class Decoder:
                 return DecodedValue(schema_id=schema_id, reason=why)
             began = self._allowance.now()
         try:
-            schema = self._schemas.schema(schema_id)
+            schema = schemas.schema(schema_id)
             reader = self.reader(schema)
         except RegistryFailure as failure:
             return DecodedValue(schema_id=schema_id, reason=str(failure))
@@ -194,7 +205,7 @@ class Decoder:
             return DecodedValue(None, None, schema_id, subject, version, reader)
         kind, read = reader
         try:
-            value, left = read(data[HEAD_BYTES:], limit)
+            value, left = read(_with_index(frame, kind), limit)
         except AwkwardPartError as error:
             return DecodedValue(None, None, schema_id, subject, version, f"{_capital(error)}.")
         except (ValueError, RecursionError) as error:
@@ -202,6 +213,21 @@ class Decoder:
             is_limited = isinstance(error, TooLargeError)
             return DecodedValue(None, None, schema_id, subject, version, why, is_limited)
         return DecodedValue(value, kind, schema_id, subject, version, left)
+
+
+def _with_index(frame: Frame, kind: Format) -> bytes:
+    """Return the payload as readers take it: that of Protobuf begins with the message's index.
+    Raises ValueError if the header has anything else behind the schema."""
+    if frame.index is None:
+        return frame.payload
+    rest = frame.index
+    if kind is Format.PROTOBUF:
+        from topicproof.backend.formats.protobuf import read_index
+
+        _, rest = read_index(frame.index)
+    if rest:
+        raise ValueError(f"{len(rest):,} bytes follow the schema in its header")
+    return frame.index + frame.payload
 
 
 class Formats(Decoder):

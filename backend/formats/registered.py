@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from uuid import UUID
 
 AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
+SchemaId = int | UUID
+"""The number of a schema in one registry, or its GUID, which is the same in each."""
 
 
 class RegistryFailure(Exception):
@@ -17,7 +20,7 @@ class RegistryFailure(Exception):
 class RegisteredSchema:
     """A schema with everything that it refers to."""
 
-    schema_id: int
+    schema_id: SchemaId
     kind: str
     """AVRO, PROTOBUF or JSON."""
     text: str

@@ -1,7 +1,7 @@
 """A schema registry with Confluent's API (Confluent, Apicurio under `/apis/ccompat/v7`, Redpanda).
 
-Each schema id is asked for once, whatever the number of records and threads. An unknown id, and a
-registry that does not answer, are asked again only after `ASKED_AGAIN_S`.
+Each schema id or GUID is asked for once, whatever the number of records and threads. An unknown
+one, and a registry that does not answer, are asked again only after `ASKED_AGAIN_S`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from topicproof.backend.formats.limits import (
     quoted,
 )
 from topicproof.backend.formats.refused import tls_refusal
-from topicproof.backend.formats.registered import AVRO, RegisteredSchema, RegistryFailure
+from topicproof.backend.formats.registered import AVRO, RegisteredSchema, RegistryFailure, SchemaId
 from topicproof.backend.kafka.bounded import bounded
 from topicproof.backend.properties.registry_properties import RegistryFacts, registry_config
 
@@ -42,14 +42,16 @@ somebody else has answered."""
 _REFUSALS = {
     401: "user, password or token are missing or wrong",
     403: "this user lacks the right to read it",
-    _NOT_FOUND: "this is not the address of a registry. Apicurio's ends in /apis/ccompat/v7",
 }
+_LOG = "see the registry's log"
+_MISSING = "this is not the address of a registry. Apicurio's ends in /apis/ccompat/v7"
+_BY_GUID = "it gives no schemas by GUID, as Confluent Platform 8 does, or this is not its address"
 
 Answer = TypeVar("Answer")
 
 
 class Registry:
-    """Schemas by id. Safe for several threads."""
+    """Schemas by id or GUID. Safe for several threads."""
 
     def __init__(self, facts: RegistryFacts) -> None:
         self.url = facts.url
@@ -60,7 +62,7 @@ class Registry:
         session.headers["Accept-Encoding"] = "identity"
         session.event_hooks = {"response": [_limit]}
         self._found: Cache[RegisteredSchema] = Cache(SCHEMAS_MAX, TEXTS_BYTES_MAX, ASKED_AT_ONCE)
-        self._failed: dict[int | None, tuple[float, str]] = {}
+        self._failed: dict[SchemaId | None, tuple[float, str]] = {}
         """When a request for an id failed, in seconds of the monotonic clock, and why. None stands
         for the registry itself."""
         self._lock = Lock()
@@ -69,8 +71,8 @@ class Registry:
     def close(self) -> None:
         self._client.close()
 
-    def schema(self, schema_id: int) -> RegisteredSchema:
-        """Return the schema of an id. Raises RegistryFailure."""
+    def schema(self, schema_id: SchemaId) -> RegisteredSchema:
+        """Return the schema of an id or GUID. Raises RegistryFailure."""
 
         def ask() -> tuple[RegisteredSchema, int]:
             self._raise_known(schema_id)
@@ -86,19 +88,19 @@ class Registry:
 
         return self._found.get(schema_id, ask)
 
-    def _remember(self, schema_id: int | None, why: str) -> None:
+    def _remember(self, schema_id: SchemaId | None, why: str) -> None:
         with self._lock:
             self._failed[schema_id] = time.monotonic(), why
             while len(self._failed) > SCHEMAS_MAX:
                 del self._failed[next(iter(self._failed))]
 
-    def _raise_known(self, schema_id: int) -> None:
+    def _raise_known(self, schema_id: SchemaId) -> None:
         for key in (None, schema_id):
             at, why = self._failed.get(key, (float("-inf"), ""))
             if time.monotonic() - at < ASKED_AGAIN_S:
                 raise RegistryFailure(why)
 
-    def _ask_in_time(self, schema_id: int) -> RegisteredSchema:
+    def _ask_in_time(self, schema_id: SchemaId) -> RegisteredSchema:
         """Ask for a schema and all that it refers to. Raises RegistryFailure. The client's own time
         limit is for each piece of an answer, and a registry may send pieces for ever."""
         try:
@@ -108,24 +110,34 @@ class Registry:
             self._remember(None, why)
             raise RegistryFailure(why) from error
 
-    def _ask(self, schema_id: int) -> RegisteredSchema:
+    def _ask(self, schema_id: SchemaId) -> RegisteredSchema:
         item = f"schema {schema_id}"
-        schema = self._request(lambda: self._client.get_schema(schema_id), item)
+        if isinstance(schema_id, int):
+            schema = self._request(partial(self._client.get_schema, schema_id), item)
+        else:
+            # A UUID's text has 32 hexadecimal digits and 4 hyphens, whatever bytes it is of.
+            ask_by_guid = partial(self._client.get_schema_by_guid, str(schema_id))
+            schema = self._request(ask_by_guid, item, missing=_BY_GUID)
         chain = _Chain()
         text = chain.add(schema.schema_str)
         self._refer(schema, chain, 1)
+        subjects = self._subjects(schema_id, item) if isinstance(schema_id, int) else {}
+        return RegisteredSchema(
+            schema_id, str(schema.schema_type or AVRO), text, chain.texts, subjects
+        )
+
+    def _subjects(self, schema_id: int, item: str) -> dict[str, int]:
+        """Return the schema's version in each subject; nothing for registries that lack this
+        request, because the record can be decoded."""
         try:
             versions: Any = self._request(lambda: self._client.get_schema_versions(schema_id), item)
         except RegistryFailure:
-            versions = ()  # Some registries lack this request. The record can be decoded.
-        subjects = {
+            return {}
+        return {
             version.subject: version.version
             for version in versions
             if _is_name(version.subject) and type(version.version) is int
         }
-        return RegisteredSchema(
-            schema_id, str(schema.schema_type or AVRO), text, chain.texts, subjects
-        )
 
     def _refer(self, schema: Schema, chain: _Chain, depth: int) -> None:
         """Ask for all that a schema refers to. Raises RegistryFailure."""
@@ -154,18 +166,19 @@ class Registry:
             self._refer(referred, chain, depth + 1)
             chain.texts[name] = text
 
-    def _request(self, ask: Callable[[], Answer], item: str) -> Answer:
-        """Ask, and translate each error of the client to a sentence."""
+    def _request(self, ask: Callable[[], Answer], item: str, missing: str = _MISSING) -> Answer:
+        """Ask, and translate each error of the client to a sentence. `missing`: what it means if
+        nothing is at the request's address."""
         try:
             return ask()
         except SchemaRegistryError as error:
             status = error.http_status_code
             if status == _NOT_FOUND and error.error_code in _UNKNOWN:
                 raise RegistryFailure(f"The registry {self.url} has no {item}.") from error
-            reason = _REFUSALS.get(status, "see the registry's log")
+            reasons = {**_REFUSALS, _NOT_FOUND: missing}
             raise RegistryFailure(
                 f"The registry {self.url} refused the request for {item} with HTTP {status}:"
-                f" {reason}."
+                f" {reasons.get(status, _LOG)}."
             ) from error
         except RecursionError as error:
             raise RegistryFailure(

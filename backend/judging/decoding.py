@@ -13,24 +13,38 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
 from topicproof.backend.formats.fields import KnownSchemas, field_reader
-from topicproof.backend.formats.formats import HEAD_BYTES, Formats, Part, SideFormats
+from topicproof.backend.formats.formats import Formats, Part, SideFormats
+from topicproof.backend.formats.frames import (
+    GUID_HEAD_BYTES,
+    GUID_MAGIC,
+    HEAD_BYTES,
+    MAGIC,
+    SCHEMA_HEADER_BYTES_MAX,
+    SCHEMA_HEADERS,
+    schema_id_of,
+)
 from topicproof.backend.formats.limits import SCHEMAS_BYTES_MAX, SCHEMAS_MAX
-from topicproof.backend.formats.registered import RegisteredSchema, RegistryFailure
+from topicproof.backend.formats.registered import RegisteredSchema, RegistryFailure, SchemaId
 from topicproof.backend.judging.capture_store import Capture
 from topicproof.backend.services.spark_session import failed
 from topicproof.backend.storage import FrameFolder
 from topicproof.validators.decoded import DECODED, KEY_FIELD, decoded_type, parse_field, path_of
 from topicproof.validators.finding import Bounds
 from topicproof.validators.folded.fold import Folded
+from topicproof.validators.lineage.header_columns import last_header
 from topicproof.validators.merged_topics import split
 from topicproof.validators.readings import Readings, in_parallel
+
+if TYPE_CHECKING:
+    from topicproof.backend.formats.registry import Registry
 
 FOLDER = "decoded"
 """In the evidence, while it is judged: the readings with their fields."""
@@ -89,32 +103,57 @@ def _schemas(
         for frame in frames
         if frame is not None
     ]
-    counts: Counter[int] = Counter()
+    counts: Counter[SchemaId] = Counter()
     for found_ids in in_parallel(*lookups) if lookups else ():
         counts.update(found_ids)
-    ids = sorted(counts, key=lambda schema_id: (-counts[schema_id], schema_id))
-    schemas, failures = _ask(ids[:SCHEMAS_MAX], formats)
+    ids = sorted(counts, key=lambda schema_id: (-counts[schema_id], str(schema_id)))
+    schemas, failures = _ask(ids[:SCHEMAS_MAX], formats.registry)
     topics = {name for side, _ in sides for _, name in side.topics}
     avro = {topic: schema.text for topic, schema in formats.avro.items() if topic in topics}
-    return KnownSchemas(schemas, failures, avro)
+    has_registry = formats.registry is not None
+    return KnownSchemas(schemas, failures, avro, has_registry=has_registry, has_headers=True)
 
 
-def _ids(reading: DataFrame, part: Part) -> dict[int, int]:
-    """Return how many records begin with each schema id."""
-    framed = (F.octet_length(part) >= HEAD_BYTES) & (F.substring(part, 1, 1) == F.lit(b"\0"))
-    named = reading.where(framed).groupBy(F.substring(part, 2, 4).alias("id")).count()
-    rows = named.orderBy(F.desc("count")).limit(SCHEMAS_MAX).collect()
-    counts = {int.from_bytes(row["id"], "big"): row["count"] for row in rows}
-    counts.pop(0, None)
-    return counts
+def _ids(reading: DataFrame, part: Part) -> dict[SchemaId, int]:
+    """Return how many records name each schema, in a header or in front of their payload."""
+    header, payload = _schema_header(part), F.col(part)
+    head = F.when(header.isNull(), _id_head(payload)).otherwise(
+        F.coalesce(_guid_head(header), _id_head(header))
+    )
+    named = reading.where(payload.isNotNull()).select(head.alias("head"))
+    counted = named.where(F.col("head").isNotNull()).groupBy("head").count()
+    rows = counted.orderBy(F.desc("count")).limit(SCHEMAS_MAX).collect()
+    counts = {schema_id_of(bytes(row["head"])): row["count"] for row in rows}
+    return {schema_id: count for schema_id, count in counts.items() if schema_id is not None}
+
+
+def _schema_header(part: Part) -> Column:
+    """Return the header that names a record's schema, cut where it is too long to be one."""
+    return F.substring(last_header(SCHEMA_HEADERS[part]), 1, SCHEMA_HEADER_BYTES_MAX + 1)
+
+
+def _id_head(data: Column) -> Column:
+    """Return the magic byte and the id that bytes begin with; null if they do not."""
+    return _head(data, MAGIC, HEAD_BYTES)
+
+
+def _guid_head(data: Column) -> Column:
+    return _head(data, GUID_MAGIC, GUID_HEAD_BYTES)
+
+
+def _head(data: Column, magic: bytes, size: int) -> Column:
+    is_head = (F.octet_length(data) >= size) & (F.substring(data, 1, 1) == F.lit(magic))
+    return F.when(is_head, F.substring(data, 1, size))
 
 
 def _ask(
-    ids: Sequence[int], formats: Formats
-) -> tuple[dict[int, RegisteredSchema], dict[int, str]]:
-    """Return the schemas, and why others are not known."""
-    schemas: dict[int, RegisteredSchema] = {}
-    failures: dict[int, str] = {}
+    ids: Sequence[SchemaId], registry: Registry | None
+) -> tuple[dict[SchemaId, RegisteredSchema], dict[SchemaId, str]]:
+    """Return the schemas, and why others are not known; neither without a registry."""
+    schemas: dict[SchemaId, RegisteredSchema] = {}
+    failures: dict[SchemaId, str] = {}
+    if registry is None:
+        return schemas, failures
     size = 0
     for schema_id in ids:
         if size > SCHEMAS_BYTES_MAX:
@@ -123,14 +162,8 @@ def _ask(
                 f" {SCHEMAS_BYTES_MAX:,} bytes."
             )
             continue
-        if formats.registry is None:
-            failures[schema_id] = (
-                f"They begin like records with schema {schema_id} of a registry, and no"
-                " schema.registry.url is given."
-            )
-            continue
         try:
-            schemas[schema_id] = formats.registry.schema(schema_id)
+            schemas[schema_id] = registry.schema(schema_id)
             size += schemas[schema_id].size
         except RegistryFailure as failure:
             failures[schema_id] = str(failure)
@@ -187,7 +220,11 @@ def with_fields(reading: DataFrame, side: _NamedFields, schemas: KnownSchemas) -
     decoder = _decoder(schemas.portable().to_json(), parts, side.fields, side.topics)
     # Its type hints determine the kind of UDF.
     udf = arrow_udf(decoder, decoded_type(side.fields))  # type: ignore[call-overload]
-    return reading.withColumn(DECODED, udf("partition", *parts))
+    headers = [
+        _schema_header(part) if schemas.has_headers else F.lit(None).cast("binary")
+        for part in parts
+    ]
+    return reading.withColumn(DECODED, udf("partition", *parts, *headers))
 
 
 def _decoder(
@@ -202,17 +239,16 @@ def _decoder(
     }
     columns = decoded_type(fields).names
 
-    def texts(partitions: pa.Array, *payloads: pa.Array) -> pa.Array:
+    def texts(partitions: pa.Array, *payloads_and_headers: pa.Array) -> pa.Array:
+        payloads, headers = payloads_and_headers[: len(parts)], payloads_and_headers[len(parts) :]
         rows = len(partitions)
         by_field: dict[str, list[str | None]] = {}
         why: list[str | None] = [None] * rows
         names = _topics(partitions, topics)
-        for (part, part_fields), data in zip(parts.items(), payloads, strict=True):
+        for (part, part_fields), data, header in zip(parts.items(), payloads, headers, strict=True):
             reader = field_reader(schemas, part, paths[part])
-            read = [
-                reader.read(payload, name)
-                for payload, name in zip(data.to_pylist(), names, strict=True)
-            ]
+            records = zip(data.to_pylist(), names, header.to_pylist(), strict=True)
+            read = [reader.read(*record) for record in records]
             for row, (reason, _) in enumerate(read):
                 if reason is not None:
                     why[row] = f"The bytes of its {part} cannot be decoded. {reason}"

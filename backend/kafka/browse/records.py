@@ -19,6 +19,7 @@ from confluent_kafka import Message
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.formats.frames import SCHEMA_HEADERS
 from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.browse.explain import Account, Transaction, fate_of, why
 from topicproof.backend.kafka.browse.readable import reader_limits, require_readable_spans
@@ -293,14 +294,17 @@ def _name(headers: Headers) -> str | None:
 
 
 def shorten_headers(message: Message) -> int:
-    """Keep the first and the last of a record's headers if it has more than `HEADERS_MAX`. Returns
-    the bytes that all of them took in memory, beside their own."""
+    """Keep the first and the last of a record's headers if it has more than `HEADERS_MAX`, and
+    between them those by which it is decoded. Returns the bytes that all of them took in memory,
+    beside their own."""
     headers = headers_of(message)
     left_out = len(headers) - HEADERS_MAX
     if left_out > 0:
         half = HEADERS_MAX // 2
-        note = (f"({left_out:,} headers between, not kept)", None)
-        message.set_headers([*headers[:half], note, *headers[-half:]])
+        named = dict(headers[half:-half])  # Of a name that occurs twice, the last.
+        schemas = [(name, named[name]) for name in SCHEMA_HEADERS.values() if name in named]
+        note = (f"({left_out - len(schemas):,} headers between, not kept)", None)
+        message.set_headers([*headers[:half], note, *schemas, *headers[-half:]])
     return len(headers) * HEADER_BYTES
 
 

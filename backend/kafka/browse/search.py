@@ -55,8 +55,8 @@ SKIPPED_MIN = 2_000
 shorter one is faster."""
 
 
-Text = Callable[[bytes], str | None]
-"""Decodes a value to one line of JSON; None if it is unknown how."""
+Text = Callable[[bytes, Headers], str | None]
+"""Decodes a record's value to one line of JSON; None if it is unknown how."""
 
 
 class Stop(StrEnum):
@@ -84,13 +84,14 @@ class RecordQuery:
         """Whether a record matches. With `text` its value matches by its decoded text too."""
         if not _occurs(self.key, message.key()):
             return False
-        named = (_header_bytes(name, value) for name, value in headers_of(message))
+        headers = headers_of(message)
+        named = (_header_bytes(name, value) for name, value in headers)
         if self.header and not any(_occurs(self.header, header) for header in named):
             return False
         value = as_bytes(message.value())
         if _occurs(self.value, value):
             return True
-        return text is not None and value is not None and _occurs(self.value, text(value))
+        return text is not None and value is not None and _occurs(self.value, text(value, headers))
 
 
 ANYTHING = RecordQuery()

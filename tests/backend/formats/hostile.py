@@ -6,6 +6,7 @@ import base64
 import json
 import struct
 from typing import Any
+from uuid import UUID
 
 from google.protobuf import descriptor_pb2
 
@@ -206,10 +207,12 @@ def seeds() -> dict[str, tuple[str, tuple[bytes, ...]]]:
     }
 
 
+GUID = UUID("12345678-9abc-8def-8012-3456789abcde")
 SCHEMAS = KnownSchemas(
     {
         1: RegisteredSchema(1, PROTOBUF, PROTO, {NAMES[0]: PROTO}, {}),
         2: RegisteredSchema(2, AVRO, json.dumps(ARRAY_OF_NULL), {}, {}),
+        GUID: RegisteredSchema(GUID, PROTOBUF, PROTO, {NAMES[0]: PROTO}, {}),
     },
     {3: "There is none."},
     {"t": json.dumps(ARRAY_OF_NULL)},
@@ -222,7 +225,9 @@ def read_schemas(text: str) -> None:
     schemas = KnownSchemas.from_json(text).portable()
     reader = FieldReader(schemas, "value", (("a",),))
     for schema_id in (*list(schemas.found)[:3], 9):
-        if 0 <= schema_id < 1 << 32:
+        if isinstance(schema_id, UUID):
+            reader.read(b"\0\n\1x", "t", b"\1" + schema_id.bytes + b"\0")
+        elif 0 <= schema_id < 1 << 32:
             reader.read(b"\0" + schema_id.to_bytes(4, "big") + b"\0\n\1x", "t")
 
 

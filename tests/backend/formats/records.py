@@ -8,7 +8,12 @@ from typing import Any
 
 import httpx
 import msgpack
-from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+from confluent_kafka.schema_registry import (
+    Schema,
+    SchemaReference,
+    SchemaRegistryClient,
+    header_schema_id_serializer,
+)
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
@@ -17,6 +22,7 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
+Headers = list[tuple[str, Any]]
 ADDRESS = {
     "type": "record",
     "name": "Address",
@@ -63,25 +69,31 @@ def avro(
     schema: Mapping[str, Any],
     value: Mapping[str, Any],
     part: MessageField = MessageField.VALUE,
+    headers: Headers | None = None,
 ) -> bytes:
-    """An order whose schema refers to that of an address."""
+    """An order whose schema refers to that of an address. `headers`: where its GUID goes; None: its
+    id goes in front."""
     with SchemaRegistryClient({"url": registry}) as client:
         client.register_schema("addresses", Schema(json.dumps(ADDRESS), "AVRO"))
         reference = SchemaReference("shop.Address", "addresses", 1)
         whole = Schema(json.dumps(schema), "AVRO", [reference])
-        written = AvroSerializer(client, whole)(dict(value), SerializationContext(topic, part))
+        serialise = AvroSerializer(client, whole, conf=_to(headers))
+        written = serialise(dict(value), SerializationContext(topic, part, headers))
     assert isinstance(written, bytes)
     return written
 
 
-def json_schema(registry: str, topic: str, value: Mapping[str, Any]) -> bytes:
+def json_schema(
+    registry: str, topic: str, value: Mapping[str, Any], headers: Headers | None = None
+) -> bytes:
     with SchemaRegistryClient({"url": registry}) as client:
-        written = JSONSerializer(json.dumps(JSON_ORDER), client)(dict(value), _context(topic))
+        serialise = JSONSerializer(json.dumps(JSON_ORDER), client, conf=_to(headers))
+        written = serialise(dict(value), _context(topic, headers))
     assert isinstance(written, bytes)
     return written
 
 
-def protobuf(registry: str, topic: str, **fields: Any) -> bytes:
+def protobuf(registry: str, topic: str, headers: Headers | None = None, **fields: Any) -> bytes:
     """A message whose schema confluent-kafka registers as a descriptor."""
     file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
     message = file.message_type.add(name="Order")
@@ -91,8 +103,10 @@ def protobuf(registry: str, topic: str, **fields: Any) -> bytes:
     pool.Add(file)
     kind = GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
     with SchemaRegistryClient({"url": registry}) as client:
-        serialise = ProtobufSerializer(kind, client, {"use.deprecated.format": False})
-        written = serialise(kind(**fields), _context(topic))
+        serialise = ProtobufSerializer(
+            kind, client, {"use.deprecated.format": False, **_to(headers)}
+        )
+        written = serialise(kind(**fields), _context(topic, headers))
     assert isinstance(written, bytes)
     return written
 
@@ -127,5 +141,10 @@ def packed() -> bytes:
     return written
 
 
-def _context(topic: str) -> SerializationContext:
-    return SerializationContext(topic, MessageField.VALUE)
+def _to(headers: Headers | None) -> dict[str, Any]:
+    """What makes a serialiser write the schema's GUID into headers, if there are any."""
+    return {} if headers is None else {"schema.id.serializer": header_schema_id_serializer}
+
+
+def _context(topic: str, headers: Headers | None = None) -> SerializationContext:
+    return SerializationContext(topic, MessageField.VALUE, headers)

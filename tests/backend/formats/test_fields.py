@@ -74,6 +74,15 @@ def test_broken_bytes_give_a_reason_and_no_field(data: bytes, reason: str) -> No
     assert set(texts) == {None}
 
 
+def test_schemas_of_earlier_versions_are_read_as_they_were() -> None:
+    """Story: evidence of a version that looked at no headers is verified again."""
+    earlier = {"found": {}, "failed": {"9": "It is not there."}, "avro": {}, "source": None}
+    schemas = KnownSchemas.from_json(json.dumps(earlier))
+    assert (schemas.failed, schemas.has_headers) == ({9: "It is not there."}, False)
+    why, _ = FieldReader(schemas, "value", PATHS).read(framed(9), "t")
+    assert why == "It is not there."
+
+
 def test_numbers_of_json_keep_their_digits() -> None:
     """Story: ids and prices that a floating point number cannot hold."""
     reader = FieldReader(KNOWN, "value", tuple(map(parse_field, ("n", "o"))))

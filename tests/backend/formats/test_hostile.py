@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 import resource
 import sys
 import tempfile
@@ -503,8 +504,43 @@ def test_ids_of_broken_bytes_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPat
     with _registry({"schema": '"string"'}) as formats:
         for schema_id in range(1, 70):
             assert formats.decode(b"\0" + schema_id.to_bytes(4, "big") + b"\2x", "t").value == "x"
+            guid = b"\1" + schema_id.to_bytes(16, "big")
+            assert formats.decode(b"\2x", "t", header=guid).value == "x"
         assert formats.registry is not None
         assert len(formats.registry._found) == len(formats._readers) == 20
+
+
+def test_any_bytes_in_a_header_name_a_schema_or_none() -> None:
+    """Story: anybody writes the headers. A registry is asked only for canonical GUIDs, and a
+    contract reads what a page shows."""
+    asked: list[str] = []
+
+    def answer(path: str) -> bytes:
+        asked.append(path)
+        return b'{"schema": "\\"string\\""}'
+
+    with _answers(answer) as url:
+        formats = Formats(RegistryFacts(url))
+        headers = st.binary() | st.binary(min_size=16).map(lambda tail: b"\1" + tail)
+
+        @given(headers, st.sampled_from([b"", b"\2x", b"\0\0\0\0\7\2x"]))
+        @settings(max_examples=60, deadline=None, derandomize=True)
+        def read(header: bytes, data: bytes) -> None:
+            decoded = formats.decode(data, "t", header=header)
+            guid = decoded.schema_id
+            schemas = KnownSchemas()
+            if guid is not None and formats.registry is not None:
+                schemas = KnownSchemas({guid: formats.registry.schema(guid)})
+            reader = FieldReader(KnownSchemas.from_json(schemas.to_json()), "value", ((),))
+            for _ in range(2):
+                why, (text,) = reader.read(data, "t", header)
+                assert (text, why) == (decoded.value, None if decoded.known else decoded.reason)
+
+        read()
+        formats.close()
+    assert asked
+    paths = re.compile(r"/schemas/(guids/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|ids/\d+.*)")
+    assert all(paths.fullmatch(path) for path in asked), asked
 
 
 def test_large_schemas_are_kept_within_a_bound_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,15 +7,18 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import trustme
+from confluent_kafka.serialization import MessageField
 
 from tests.backend.formats import records
 from tests.registry import door
 from topicproof.backend.formats import registry as asking
-from topicproof.backend.formats.decoded import Format
-from topicproof.backend.formats.formats import Formats
+from topicproof.backend.formats.decoded import DecodedValue, Format
+from topicproof.backend.formats.formats import Formats, Part
+from topicproof.backend.formats.frames import schema_header
 from topicproof.backend.properties.registry_properties import RegistryFacts
 from topicproof.backend.settings import read_settings
 
@@ -52,6 +55,82 @@ def test_every_kind_of_schema_is_decoded_with_its_place(schema_registry: str) ->
     assert (document.value, document.format) == ({"id": 9}, Format.JSON_SCHEMA)
     assert document.subject == "kinds-json-value"
     formats.close()
+
+
+def test_headers_name_schemas_by_guid(schema_registry: str) -> None:
+    """Story: producers write each schema's GUID into a header and leave the payload alone. The
+    header decides before the payload's first bytes, the last of several decides, and each GUID is
+    asked for once. Without a registry, JSON is still JSON. A registry without GUIDs says so."""
+    with door(schema_registry) as guids:
+        of_avro: records.Headers = []
+        of_key: records.Headers = []
+        of_protobuf: records.Headers = []
+        of_json: records.Headers = []
+        order = ORDER | {"id": 0}
+        avro = records.avro(guids.url, "guids", records.ORDER, order, headers=of_avro)
+        key = records.avro(guids.url, "guids", records.ORDER, ORDER, MessageField.KEY, of_key)
+        message = records.protobuf(guids.url, "guids-p", of_protobuf, id=7, note="x")
+        document = records.json_schema(guids.url, "guids-j", {"id": 9}, of_json)
+        assert avro[:1] == b"\0" and document == b'{"id": 9}', "no id is in front"
+        assert of_key[0][0] == "__key_schema_id" and len(of_protobuf[0][1]) == 18
+        guids.asked.clear()
+        formats = Formats(RegistryFacts(guids.url))
+
+        def decoded(data: bytes, headers: records.Headers, part: Part = "value") -> DecodedValue:
+            return formats.decode(data, "guids", part, header=schema_header(headers, part))
+
+        for _ in range(2):
+            first = decoded(avro, of_avro)
+            assert (first.value, first.format) == (order, Format.AVRO)
+            assert first.origin == f"Avro, schema {UUID(bytes=of_avro[0][1][1:])}"
+            assert decoded(key, of_key, "key").value == ORDER
+            assert decoded(message, of_protobuf).value == {"id": "7", "note": "x"}
+            assert decoded(document, of_json).format is Format.JSON_SCHEMA
+            assert decoded(message, [*of_json, *of_protobuf]).value == {"id": "7", "note": "x"}
+            assert decoded(document, [*of_protobuf, ("other", b""), *of_json]).value == {"id": 9}
+            unknown = decoded(document, [("__value_schema_id", b"\1" + b"\7" * 16)])
+        guid = "07070707-0707-0707-0707-070707070707"
+        assert (unknown.known, unknown.schema_id) == (False, UUID(guid))
+        assert unknown.reason == f"The registry {guids.url} has no schema {guid}."
+        framed = records.avro(guids.url, "guids", records.ORDER, ORDER)
+        assert decoded(framed, []).value == decoded(framed, [("__value_schema_id", None)]).value
+        by_id = [("__value_schema_id", framed[:5])]
+        assert decoded(framed[5:], by_id).value == decoded(framed, of_key).value == ORDER
+        asked = [path for path in guids.asked if path.startswith("/schemas/guids/")]
+        assert len(asked) == len({*asked}) and f"/schemas/guids/{guid}" in asked, guids.asked
+        formats.close()
+
+    formats = Formats()
+    plain = formats.decode(document, header=of_json[0][1])
+    assert (plain.value, plain.format) == ({"id": 9}, Format.JSON)
+    why = formats.decode(avro, header=of_avro[0][1]).reason or ""
+    assert "and no schema.registry.url is given." in why, why
+    formats = Formats(RegistryFacts(schema_registry))
+    why = formats.decode(avro, header=of_avro[0][1]).reason or ""
+    assert "HTTP 404: it gives no schemas by GUID, as Confluent Platform 8 does" in why, why
+    formats.close()
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        (b"", "of 0 bytes, it is not a byte 1 with the 16 bytes of a GUID."),
+        (b"\1" + b"g" * 15, "of 16 bytes"),
+        (b"\2" + b"g" * 16, "of 17 bytes"),
+        (b"\0\0\0\0\0", "of 5 bytes"),
+        (b"\1" + b"g" * 1_000_000, "of over 100 bytes"),
+    ],
+)
+def test_a_header_that_names_no_schema_is_asked_of_nobody(header: bytes, why: str) -> None:
+    """Story: somebody writes anything into the header. Even JSON behind it is not decoded."""
+    with door("http://127.0.0.1:1") as counted:
+        formats = Formats(RegistryFacts(counted.url))
+        decoded = formats.decode(b'{"id": 1}', header=header)
+        assert (decoded.value, decoded.schema_id) == (None, None)
+        begin = "Its header __value_schema_id names no schema: "
+        assert (decoded.reason or "").startswith(begin + why), decoded.reason
+        formats.close()
+    assert counted.asked == []
 
 
 def test_each_schema_is_asked_for_once(schema_registry: str) -> None:

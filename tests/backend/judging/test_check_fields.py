@@ -65,6 +65,39 @@ def every_format(registry: str, topic: str) -> list[Written]:
     return [(b"k", value) for value in values]
 
 
+def guid_orders(registry: str, topic: str, city: str) -> list[tuple[bytes, records.Headers]]:
+    """Orders 0 to 5 whose schemas are named by headers: Avro, Protobuf and JSON Schema in turn."""
+    orders = []
+    for number in range(0, 6, 3):
+        of_avro: records.Headers = []
+        of_protobuf: records.Headers = []
+        of_json: records.Headers = []
+        order = {"id": number, "to": {"city": city}}
+        orders += [
+            (records.avro(registry, topic, records.ORDER, order, headers=of_avro), of_avro),
+            (
+                records.protobuf(registry, f"{topic}-p", of_protobuf, id=number + 1, note=city),
+                of_protobuf,
+            ),
+            (
+                records.json_schema(registry, f"{topic}-j", order | {"id": number + 2}, of_json),
+                of_json,
+            ),
+        ]
+    return orders
+
+
+def produce_with_headers(
+    bootstrap: str, topic: str, written: Iterable[tuple[bytes, records.Headers]]
+) -> None:
+    producer = Producer(transactional_producer_config(Address(bootstrap), f"{topic}-writer"))
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for value, headers in written:
+        producer.produce(topic, value, partition=0, headers=headers)
+    producer.commit_transaction(30)
+
+
 def judged(
     spark: SparkSession,
     bootstrap: str,
@@ -142,3 +175,57 @@ def test_formats_in_one_topic_are_judged_and_broken_bytes_are_named(
     masked = tmp_path / "masked"
     copy_evidence(tmp_path / "broken" / EVIDENCE, masked, Payloads.MASKED)
     assert verify(spark, masked).exit_code == 3
+
+
+@pytest.mark.parametrize("is_broken", [False, True], ids=["healthy", "broken"])
+def test_records_whose_headers_name_their_schemas_are_judged(
+    is_broken: bool,
+    bootstrap: str,
+    new_topic: Callable[..., str],
+    spark: SparkSession,
+    registry: Door,
+    tmp_path: Path,
+) -> None:
+    """Story: both topics have only GUIDs in headers, for keys and values, in every format. Each
+    order is in the sink; or one is lost, one is doubled, and one has another city. The evidence
+    proves it without a registry. Then headers name no schema that there is: the verdict is open."""
+    source, sink = new_topic(), new_topic()
+    orders = guid_orders(registry.url, source, "Bern")
+    outputs = guid_orders(registry.url, sink, "Bern")
+    if is_broken:
+        wrong = guid_orders(registry.url, sink, "Basel")[0]
+        outputs = [wrong, outputs[1], *outputs[3:], outputs[3]]
+    produce_with_headers(bootstrap, source, orders)
+    produce_with_headers(bootstrap, sink, outputs)
+    registry.asked.clear()
+    contract = {
+        "source": {"topic": source},
+        "sink": {"topic": sink},
+        "identity": {"field": "id"},
+        "value": {"to.city": "field('to.city')"},
+    }
+    report = judged(spark, bootstrap, registry, tmp_path, contract)
+    wanted = {"gap": 1, "duplicate": 1, "wrong_value": 1} if is_broken else {}
+    expected = Outcome.VIOLATED if is_broken else Outcome.HOLDS
+    assert (report.verdict, counts(report)) == (expected, wanted), report.why
+    checked = {one.kind: one.records for one in report.checked}
+    assert checked["undecodable"] == len(orders) + len(outputs)
+    asked = [one for one in registry.asked if one.startswith("/schemas/guids/")]
+    assert len(asked) == len({*asked}) and asked, registry.asked
+    before = len(registry.asked)
+    again = verify(spark, tmp_path / EVIDENCE)
+    assert (again.contradictions, again.forged) == ((), ()), again
+    assert again.exit_code == (1 if is_broken else 0) and len(registry.asked) == before
+
+    if is_broken:
+        return
+    # A GUID of another registry, and bytes that are none.
+    strange = (b"\1" + b"\7" * 16, b"\1x")
+    unknown = [(orders[0][0], [("__value_schema_id", header)]) for header in strange]
+    produce_with_headers(bootstrap, sink, unknown)
+    report = judged(spark, bootstrap, registry, tmp_path / "unknown", contract)
+    (finding,) = [one for one in report.findings if one.kind == "undecodable"]
+    assert (report.verdict, finding.count) == (Outcome.UNKNOWN, 2), counts(report)
+    reasons = " ".join(one.why for one in finding.examples)
+    assert "has no schema 07070707-0707-0707-0707-070707070707" in reasons
+    assert "names no schema: of 2 bytes" in reasons, reasons

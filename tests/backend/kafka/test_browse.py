@@ -90,13 +90,16 @@ def test_thousands_of_headers_are_not_kept(
     bootstrap: str, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Story: records of nothing but headers, some bytes of the log and megabytes of memory. The
-    first and the last headers are kept, and each header counts against what a search reads."""
+    first and the last headers are kept, and the one that names the schema. Each header counts
+    against what a search reads."""
     topic, count = new_topic(), 3 * HEADERS_MAX
     with TransactionalProducer(Address(bootstrap), topic) as producer, producer.transaction():
         headers = [(str(number), b"") for number in range(count)]
+        schemas = [("__value_schema_id", b"\1other"), ("__value_schema_id", b"\1last")]
+        headers[HEADERS_MAX : HEADERS_MAX + 2] = schemas
         producer.produce([(topic, None, b"", headers)] * 3)
     newest = take(Address(bootstrap), topic)
-    between = (f"({count - HEADERS_MAX:,} headers between, not kept)", None)
+    between = (f"({count - HEADERS_MAX - 1:,} headers between, not kept)", None)
     answer = search(Address(bootstrap), newest.bounds, newest.ranges, 0, 0, RecordQuery())
     window = read_window(Address(bootstrap), topic, 0, 0, 3, newest.bounds, newest.ranges)
     last = latest(Address(bootstrap), newest.bounds, newest.ranges, READ_COMMITTED, 3)
@@ -112,7 +115,8 @@ def test_thousands_of_headers_are_not_kept(
     assert len(last) == len(sample) == 3
     rows = (*answer.rows, *last, *sample)
     for kept in [row.headers for row in rows] + [record.headers for record in window]:
-        assert len(kept) == HEADERS_MAX + 1 and kept[HEADERS_MAX // 2] == between
+        assert len(kept) == HEADERS_MAX + 2
+        assert kept[HEADERS_MAX // 2 : HEADERS_MAX // 2 + 2] == (between, schemas[1])
         assert (kept[0][0], kept[-1][0]) == ("0", str(count - 1))
     assert len(answer.rows) == 3 and answer.stop is Stop.END
     monkeypatch.setattr(browse, "SCAN_BYTES_MAX", count * HEADER_BYTES)
