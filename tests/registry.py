@@ -73,6 +73,7 @@ class Door(ThreadingHTTPServer):
         """`login` is the value of the header Authorization that it wants."""
         super().__init__(("127.0.0.1", 0), _Request)
         self.behind = registry
+        self.client = httpx.Client(timeout=START_TIMEOUT_S)
         self.login = login
         self.asked: list[str] = []
         """The path of each request, without its query."""
@@ -98,13 +99,15 @@ class _Request(BaseHTTPRequestHandler):
                 self._answer(404, b'{"error_code": 40403, "message": "Schema not found"}')
                 return
             self.path = f"/schemas/ids/{schema_id}"
-        answer = httpx.get(self.server.behind + self.path)
+        answer = self.server.client.get(self.server.behind + self.path)
         self._answer(answer.status_code, answer.content)
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         header = {"Content-Type": self.headers["Content-Type"]}
-        answer = httpx.post(self.server.behind + self.path, content=body, headers=header)
+        answer = self.server.client.post(
+            self.server.behind + self.path, content=body, headers=header
+        )
         content = answer.json()
         if answer.is_success:
             content["guid"] = str(uuid5(NAMESPACE_URL, f"schema {content['id']}"))
@@ -124,7 +127,7 @@ class _Request(BaseHTTPRequestHandler):
 
 @contextmanager
 def door(registry: str, tls: ssl.SSLContext | None = None, login: str = "") -> Iterator[Door]:
-    with Door(registry, tls, login) as server:
+    with Door(registry, tls, login) as server, server.client:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -71,7 +71,7 @@ def test_headers_name_schemas_by_guid(schema_registry: str) -> None:
         key = records.avro(guids.url, "guids", records.ORDER, ORDER, MessageField.KEY, of_key)
         message = records.protobuf(guids.url, "guids-p", of_protobuf, id=7, note="x")
         document = records.json_schema(guids.url, "guids-j", {"id": 9}, of_json)
-        assert avro[:1] == b"\0" and document == b'{"id": 9}', "no id is in front"
+        assert avro[:1] == b"\0" and document[:1] == b"{", "no id is in front"
         assert of_key[0][0] == "__key_schema_id" and len(of_protobuf[0][1]) == 18
         guids.asked.clear()
         formats = Formats(RegistryFacts(guids.url))

@@ -67,7 +67,7 @@ def every_format(registry: str, topic: str) -> list[Written]:
 
 def guid_orders(registry: str, topic: str, city: str) -> list[tuple[bytes, records.Headers]]:
     """Orders 0 to 5 whose schemas are named by headers: Avro, Protobuf and JSON Schema in turn."""
-    orders = []
+    orders: list[tuple[bytes, records.Headers]] = []
     for number in range(0, 6, 3):
         of_avro: records.Headers = []
         of_protobuf: records.Headers = []
@@ -186,9 +186,9 @@ def test_records_whose_headers_name_their_schemas_are_judged(
     registry: Door,
     tmp_path: Path,
 ) -> None:
-    """Story: both topics have only GUIDs in headers, for keys and values, in every format. Each
-    order is in the sink; or one is lost, one is doubled, and one has another city. The evidence
-    proves it without a registry. Then headers name no schema that there is: the verdict is open."""
+    """Story: values of both topics name their schemas by GUID alone, in every format. Each order is
+    in the sink; or one is lost, one is doubled, and one has another city. The evidence proves it
+    without a registry. Then headers name no schema that there is: the verdict is open."""
     source, sink = new_topic(), new_topic()
     orders = guid_orders(registry.url, source, "Bern")
     outputs = guid_orders(registry.url, sink, "Bern")
