@@ -7,6 +7,7 @@ All are deterministic functions of one record alone, without side effects.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from topicproof.backend.contracts.expression_tree import Type
 
@@ -68,7 +69,8 @@ _TABLE = """
 1-1 t 3 initcap lcase lower ucase upper
 1-1 t 3 url_decode url_encode
 2-2 t 3 decode
-2-3 t 2 get_json_object parse_url
+2-2 t 6 get_json_object
+2-3 t 2 parse_url
 2-3 t 1 substr substring
 3-3 t 1 split_part substring_index
 2-2 t 1 left right
@@ -127,6 +129,40 @@ def _functions() -> dict[str, Function]:
 
 
 FUNCTIONS = _functions()
+
+
+class Weight(NamedTuple):
+    """What a function or operator costs, in nanoseconds of a core."""
+
+    byte: float
+    """For each byte of its arguments of the worst content; beside one for each of the result."""
+    call: float
+    """For each call, however short the text."""
+
+
+# Each line: nanoseconds for a byte, for a call, names. Measured by benchmarks/expression_costs.py.
+_WEIGHTS = """
+1 50 case
+"""
+
+
+def _weights() -> dict[str, Weight]:
+    table: dict[str, Weight] = {}
+    for line in _WEIGHTS.strip().splitlines():
+        byte, call, *names = line.split()
+        table |= dict.fromkeys(names, Weight(float(byte), float(call)))
+    return table
+
+
+WEIGHTS = _weights()
+"""The weights of all that costs more than a copy."""
+COPY = Weight(1, 50)
+
+
+def weight_of(name: str) -> Weight:
+    """Return the weight of a function or operator."""
+    return WEIGHTS.get(name, COPY)
+
 
 LITERALS: dict[str, tuple[tuple[int, str], ...]] = {
     **dict.fromkeys(("format_string", "printf"), ((0, "a format"),)),

@@ -1,5 +1,5 @@
 """Limits on the cost of an expression per record: how large its result, and all on the way to it,
-can be, how many bytes Spark looks at, and how many steps Java takes to match patterns.
+can be, how long Spark computes it, and how many steps Java takes to match patterns.
 
 A size is a sum: so many times the record, so many times an element of an array, and a constant.
 Repeats multiply it by a constant. A product of two sizes that both grow with the record is
@@ -18,31 +18,33 @@ GROWTH_MAX = 100
 CONSTANT_MAX = 1_000_000
 """Maximum bytes of a result beside what comes from the record."""
 WORK_MAX = 2_000
-"""Maximum bytes that Spark may look at, in sizes of the record."""
+"""Maximum nanoseconds of a core for each byte of the record: a minute for 32 MB, the largest that is
+read. Spark cannot stop a task within a record."""
 WORK_CONSTANT_MAX = 20_000_000
+"""Maximum nanoseconds beside, for a record of any size."""
 STEPS_MAX = 4_000_000_000
 """Maximum steps of all patterns together, on the longest texts that they may be given: some seconds
-of a core. Spark cannot stop a task within a record."""
+of a core."""
 STEP_WORK = 4
-"""What a step of a pattern counts on a text without a limit, in bytes that are only copied or
-compared."""
-FIELDS_WORK_MAX = 3
-"""What all fields of an output may take together, in limits of one expression: some 50,000,000,000
-steps for a record of 32 MB, the largest that is read. That is a minute of a core."""
+"""Nanoseconds of a step of a pattern, at most."""
+FIELDS_WORK_MAX = 2
+"""What all fields of an output may take together, in limits of one expression: two minutes of a
+core for the largest record."""
 ELEMENT = 16
 """Bytes that an element of an array takes beside its own, at least."""
 RECORD = "record"
 _CONSTANT = ""
+_FIELD = "field of "
 
 Size = Mapping[str, float]
-"""Factor of each part: `RECORD`, a variable, or the constant."""
+"""Factor of each part: `RECORD`, a decoded field, a variable, or the constant."""
 
 
 class Effort(NamedTuple):
     """What Spark does for one record."""
 
     work: Size
-    """Bytes that it looks at."""
+    """Nanoseconds of a core: so many for each byte of the record, and so many beside."""
     steps: float
     """Steps of patterns whose texts have a limited length."""
 
@@ -54,6 +56,28 @@ def constant(size: float) -> Size:
 def times_of(name: str, factor: float = 1, beside: float = 0) -> Size:
     """Return `factor` times the record or a variable, and a constant beside."""
     return {name: factor, _CONSTANT: beside}
+
+
+def of_field(path: str) -> Size:
+    """Return the size of a decoded field. `path`: as it is spelled. Formats may take a field by a
+    name in other letters."""
+    return times_of(_FIELD + path.lower().replace("_", ""))
+
+
+def of_record(size: Size) -> Size:
+    """Return a size in terms of the record alone: fields of which none is within another are
+    together no larger than it."""
+    fields = {name: part for name, part in size.items() if name.startswith(_FIELD)}
+    around = (
+        sum(
+            part
+            for name, part in fields.items()
+            if inner == name or (inner.startswith(name) and inner[len(name)] in ".[")
+        )
+        for inner in fields
+    )
+    others = {name: part for name, part in size.items() if name not in fields}
+    return added(others, {RECORD: max(around)}) if fields else others
 
 
 def added(*sizes: Size) -> Size:
@@ -79,7 +103,7 @@ def constant_of(size: Size) -> float | None:
 
 def smallest(*sizes: Size) -> Size:
     """Return the size of the operand that bounds a comparison."""
-    return min(sizes, key=lambda size: (constant_of(size) is None, size.get(RECORD, 0) > 0))
+    return min(sizes, key=lambda size: (constant_of(size) is None, of_record(size).get(RECORD, 0)))
 
 
 def multiplied(left: Size, right: Size, subject: str) -> Size:
@@ -104,7 +128,7 @@ def of_elements(body: Size, variables: Mapping[str, Size], subject: str) -> Size
 
 def require_small(size: Size, subject: str) -> None:
     """Raises ValueError if a result may be too large."""
-    growth, beside = size.get(RECORD, 0), size.get(_CONSTANT, 0)
+    growth, beside = of_record(size).get(RECORD, 0), size.get(_CONSTANT, 0)
     if growth > GROWTH_MAX:
         raise ValueError(
             f"{subject} may become {growth:,.0f} times as large as its record; {GROWTH_MAX} times"
@@ -117,12 +141,14 @@ def require_small(size: Size, subject: str) -> None:
 def require_little_work(effort: Effort, times: int = 1) -> None:
     """Raises ValueError if Spark would do too much for each record. `times`: how often the limit of
     an expression's work is allowed."""
-    work, most = effort.work, WORK_MAX * times
+    work, most = of_record(effort.work), WORK_MAX * times
     if work.get(RECORD, 0) > most or work.get(_CONSTANT, 0) > WORK_CONSTANT_MAX * times:
         raise ValueError(
-            f"{'the expression' if times == 1 else 'all fields together'} looks at more than"
-            f" {most:,} times its record. Use fewer functions and patterns, or shorten what they"
-            " read, as in substr(value, 1, 100)"
+            f"{'the expression' if times == 1 else 'all fields together'} may take"
+            f" {work.get(RECORD, 0):,.0f} ns for each byte of a record, and"
+            f" {work.get(_CONSTANT, 0):,.0f} ns beside; {most:,} and"
+            f" {WORK_CONSTANT_MAX * times:,} are allowed. Use fewer functions and patterns, or"
+            " shorten what they read, as in substr(value, 1, 100)"
         )
     if effort.steps > STEPS_MAX:
         raise ValueError(

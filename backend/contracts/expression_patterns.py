@@ -289,7 +289,9 @@ class _PatternParser:
         is_open = most is None and not is_possessive
         return _PatternPart(
             choices=Cost(0, 1) if is_possessive else Cost(int(most is None), spread),
-            work=Cost(int(most is None), max(least if most is None else most, 1)),
+            work=Cost(
+                int(most is None), part.work.factor * max(least if most is None else most, 1)
+            ),
             first=_ALL if least == 0 else part.first,
             is_empty=least == 0,
             loop=part.first if is_open or (not is_possessive and most != least) else None,
@@ -347,11 +349,13 @@ class _PatternParser:
     def _character(self, sign: str) -> _PatternPart:
         return self._of({min(ord(sign), _OTHER)})
 
-    def _of(self, signs: set[int] | frozenset[int]) -> _PatternPart:
+    def _of(self, signs: set[int] | frozenset[int], questions: int = 1) -> _PatternPart:
+        """Return one of some characters. `questions`: how many Java asks of each."""
         if self.ignores_case:
             both = {ord(x) for s in signs if s < _OTHER for x in chr(s).swapcase()}
             signs = frozenset(signs) | both | {_OTHER}
         return _PatternPart(
+            work=Cost(0, questions),
             first=frozenset(min(s, _OTHER) for s in signs),
             is_single=True,
             is_straight=True,
@@ -365,8 +369,8 @@ class _PatternParser:
             return self._escape(at)
         if sign == "[":
             end = self._class_end(at)
-            self._require_few_parts(self.pattern[at:end])
-            return self._of(self._class_signs(at, end)), end
+            questions = self._class_parts(self.pattern[at:end])
+            return self._of(self._class_signs(at, end), questions), end
         if sign == ".":
             return self._of(_ALL), at + 1
         if sign == "^":
@@ -454,14 +458,16 @@ class _PatternParser:
             return ((_ALL - signs) | {_OTHER}) if is_exact else _ALL
         return frozenset(signs)
 
-    def _require_few_parts(self, text: str) -> None:
-        """Raises ValueError for a class in which Java asks many things of each character."""
+    def _class_parts(self, text: str) -> int:
+        """Return how many things Java asks of each character for a class. Raises ValueError if they
+        are many."""
         parts = sum(not sign.isascii() or sign in "-\\[&" for sign in text[1:])
         if parts > CLASS_PARTS_MAX:
             raise ValueError(
                 f"the regular expression {self.pattern!r} has a class of {parts} ranges, escapes or"
                 f" characters beyond ASCII; {CLASS_PARTS_MAX} are allowed"
             )
+        return max(parts, 1)
 
     def _class_end(self, at: int) -> int:
         """Return the position after a class such as `[^a-z&&[^b]]`."""

@@ -225,7 +225,9 @@ def _format(_: str, parts: Sequence[TypedPart]) -> _Result:
         raise ValueError(f"a format is wider than {SIZE_MAX:,} characters")
     widths = sum(int(digits[:DIGITS_MAX]) for digits in re.findall("[0-9]+", text))
     largest = limits.largest(*(part.size for part in parts[1:]), limits.constant(512))
-    size = limits.scaled(largest, 2 * text.count("%"))
+    # In upper case one character may be three.
+    growth = 6 if re.search("%[^a-zA-Z%]*S", text) else 2
+    size = limits.scaled(largest, growth * text.count("%"))
     return TEXT, limits.added(size, limits.constant(4 * len(text) + widths)), None
 
 
@@ -378,6 +380,15 @@ def _json(_: str, parts: Sequence[TypedPart]) -> _Result:
     return TEXT, size, None
 
 
+def _json_part(_: str, parts: Sequence[TypedPart]) -> _Result:
+    """A part of a text in JSON, in which control characters get six bytes each, and no more by a
+    second call."""
+    match parts[0].node:
+        case Call("get_json_object", _):
+            return TEXT, parts[0].size, None
+    return TEXT, limits.added(limits.scaled(parts[0].size, 6), limits.constant(NUMBER_BYTES)), None
+
+
 def _sorted(_: str, parts: Sequence[TypedPart]) -> _Result:
     if len(parts) > 1:
         raise ValueError("array_sort takes an array and a lambda of two variables")
@@ -411,6 +422,7 @@ _RULES = {
     ),
     "from_json": _schema,
     "to_json": _json,
+    "get_json_object": _json_part,
     "array_sort": _sorted,
     **dict.fromkeys(("exists", "filter", "forall", "transform", "zip_with"), _no_lambda),
 }

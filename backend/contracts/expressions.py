@@ -33,6 +33,7 @@ from topicproof.backend.contracts.expression_functions import (
     PATTERNS,
     TEXT,
     TIMESTAMP,
+    weight_of,
 )
 from topicproof.backend.contracts.expression_limits import RECORD, Size
 from topicproof.backend.contracts.expression_patterns import Cost, like_cost, pattern_cost
@@ -75,7 +76,7 @@ from topicproof.backend.contracts.expression_tree import (
     parse,
     to_sql,
 )
-from topicproof.validators.decoded import DECODED, KEY_FIELD, VALUE_FIELD, parse_field
+from topicproof.validators.decoded import DECODED, KEY_FIELD, VALUE_FIELD, parse_field, spell_field
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 """The columns of a source record; key and value are text (validators/expected.py, `record`)."""
@@ -121,6 +122,8 @@ _COMPARED = frozenset(
     )
 )
 """Functions that take the time of their first two texts' product."""
+_TWICE = frozenset({"right", "nullif", "regexp_substr"})
+"""Functions whose arguments Spark writes twice."""
 _AGGREGATES = frozenset(
     [
         "count",
@@ -236,30 +239,34 @@ def _require_few_copies(tree: Node, text: str) -> None:
     if count > WRITTEN_MAX:
         raise ValueError(
             f"Spark would make {count:,.0f} parts of {text[:40]!r}; {WRITTEN_MAX:,} are allowed."
-            " Put less into case, right, nullif and between"
+            " Put less into case, right, nullif, between and like"
         )
 
 
 def _written(node: Node) -> float:
     """Return how many parts Spark makes of an expression."""
-    times = 1
-    copied: tuple[Node, ...] = ()
+    return 1 + sum(_written(child) * _times(node, child) for child in node.children())
+
+
+def _times(node: Node, child: Node) -> int:
+    """Return how often Spark writes, and computes, a child of a node."""
     match node:
-        case Case(operand, branches, _) if operand is not None:
-            times, copied = len(branches), (operand,)
-        case Call(function, arguments) if function.lower() in ("right", "nullif"):
-            times, copied = 2, tuple(arguments)
-        case Operation("between", (first, *_)):
-            times, copied = 2, (first,)
-    parts = [(child, _written(child)) for child in node.children()]
-    return 1 + sum(
-        count * (times if any(child is each for each in copied) else 1) for child, count in parts
-    )
+        case Case(operand, branches, _) if child is operand:
+            return len(branches)
+        case Call(function, _) if function.lower() in _TWICE:
+            return 2
+        case Operation("between", (first, *_)) if child is first:
+            return 2
+        case Operation(symbol, (first, *patterns)) if "like" in symbol and child is first:
+            # 'a%b' becomes a length, a beginning and an end.
+            texts = (pattern.value for pattern in patterns if isinstance(pattern, Text))
+            return sum(3 if "%" in text.strip("%") else 1 for text in texts) or 1
+    return 1
 
 
 def measured_size(text: str) -> Size:
     """Return the bound of the result of a checked expression, in bytes."""
-    return _Checker(text, COLUMNS).part(parse(text)).size
+    return limits.of_record(_Checker(text, COLUMNS).part(parse(text)).size)
 
 
 def with_columns(tree: Node) -> Node:
@@ -442,8 +449,7 @@ class _Checker:
             function, _, path = name.partition(":")
             if function not in PATHS or not path:
                 raise ValueError(f"{self.text!r} names {DECODED}.{name}, which is no field")
-            parse_field(path)
-            return TypedPart(TEXT, limits.times_of(RECORD), limits.constant(0), True, node)
+            return self._of_path(node, function, path)
         part = self.part(base)
         kind = member_kind(part.type, name)
         if kind is None:
@@ -496,7 +502,10 @@ class _Checker:
             names = len(str(node.type))
             size = limits.scaled(part.size, 1 + names / limits.ELEMENT)
             size = limits.added(size, limits.constant(NUMBER_BYTES + names))
-        work = limits.added(part.work, part.size, size)
+        weight = weight_of("cast")
+        work = limits.added(
+            part.work, limits.scaled(part.size, weight.byte), size, limits.constant(weight.call)
+        )
         return TypedPart(kind, size, work, part.is_open, node, characters)
 
     def _require_short_decimal(self, node: Node, part: TypedPart, *, is_within: bool) -> None:
@@ -566,7 +575,9 @@ class _Checker:
             common_kind([part.type for part in results]),
             limits.largest(*(part.size for part in results)),
             limits.added(
-                *(part.work for part in parts), *(part.size for part in parts), limits.constant(1)
+                _work_of(node, parts),
+                *(part.size for part in parts),
+                limits.constant(weight_of("case").call * len(parts)),
             ),
             any(part.is_open for part in parts),
             node,
@@ -574,7 +585,8 @@ class _Checker:
         )
 
     def _operation(self, node: Operation, symbol: str, parts: list[TypedPart]) -> TypedPart:
-        work = limits.added(*(part.work for part in parts), limits.constant(1))
+        weight = weight_of(symbol)
+        work = limits.added(_work_of(node, parts), limits.constant(weight.call))
         is_open = any(part.is_open for part in parts)
         sizes = [part.size for part in parts]
         small = limits.constant(NUMBER_BYTES)
@@ -588,7 +600,8 @@ class _Checker:
             return TypedPart(kind, size, limits.added(work, size), is_open, node, characters)
         if symbol == "rlike":
             steps = self._matched(parts[0], self._pattern(parts[1]), parts[1])
-            return TypedPart(BOOLEAN, small, limits.added(work, steps, *sizes), is_open, node)
+            read = limits.scaled(sizes[0], weight.byte)
+            return TypedPart(BOOLEAN, small, limits.added(work, steps, read), is_open, node)
         if "like" in symbol:
             escape = "\\"
             patterns = parts[1:]
@@ -606,7 +619,7 @@ class _Checker:
                     )
                 cost = like_cost(pattern.node.value, escape)
                 work = limits.added(work, self._matched(parts[0], cost, pattern))
-            work = limits.added(work, limits.scaled(sizes[0], len(patterns)))
+            work = limits.added(work, limits.scaled(sizes[0], weight.byte * len(patterns)))
             return TypedPart(BOOLEAN, small, work, is_open, node)
         if symbol in _COMPARISONS:
             self._require_alike(symbol, parts)
@@ -618,7 +631,8 @@ class _Checker:
         times = [part.type for part in parts if part.type in (DATE, TIMESTAMP)]
         # The difference of two times is an interval; a day later is a time.
         kind = NUMBER if not times else TIMESTAMP if len(times) == 1 else INTERVAL
-        return TypedPart(kind, small, limits.added(work, *sizes), is_open, node)
+        read = limits.scaled(limits.added(*sizes), weight.byte)
+        return TypedPart(kind, small, limits.added(work, read), is_open, node)
 
     def _require_interval_beside_time(self, symbol: str, kinds: Sequence[Type]) -> None:
         """Raises ValueError if Spark would make a time of a text beside an interval."""
@@ -717,8 +731,14 @@ class _Checker:
             steps = self._matched(parts[0], self._pattern(parts[1]), parts[1])
         kind, size, characters = result_of(name, parts)
         sizes = [part.size for part in parts]
-        of_parts = (part.work for part in parts)
-        work = limits.added(*of_parts, *sizes, size, steps, limits.constant(1))
+        weight = weight_of(name)
+        work = limits.added(
+            _work_of(node, parts),
+            limits.scaled(limits.added(*sizes), weight.byte),
+            size,
+            steps,
+            limits.constant(weight.call),
+        )
         if name in _COMPARED and len(parts) > 1:
             # Spark looks for the whole of one in each place of the other.
             pairs = limits.multiplied(sizes[0], sizes[1], name)
@@ -729,7 +749,7 @@ class _Checker:
         if name == "get_json_object":
             # Each star copies all that is below it.
             stars = text_of(parts[1]).count("*")
-            work = limits.added(work, limits.scaled(sizes[0], stars))
+            work = limits.added(work, limits.scaled(sizes[0], stars * weight.byte))
         is_open = any(part.is_open for part in parts)
         return TypedPart(kind, size, work, is_open, node, characters)
 
@@ -739,8 +759,11 @@ class _Checker:
                 f"{node.function} takes one literal path in {self.text!r}, as"
                 f" {node.function}('order.id')"
             )
-        parse_field(node.arguments[0].value)
-        return TypedPart(TEXT, limits.times_of(RECORD), limits.constant(0), True, node)
+        return self._of_path(node, node.function, node.arguments[0].value)
+
+    def _of_path(self, node: Node, function: str, path: str) -> TypedPart:
+        size = limits.of_field(f"{function}:{spell_field(parse_field(path))}")
+        return TypedPart(TEXT, size, limits.constant(0), True, node)
 
     def _require_times(self, name: str, parts: Sequence[TypedPart]) -> None:
         at = 1 if name == "date_trunc" else 0
@@ -798,10 +821,11 @@ class _Checker:
         quote = self._quote(node)
         results = limits.of_elements(body.size, sizes, quote)
         rounds = 64 if name == "array_sort" else 1
+        body_work = limits.added(body.work, limits.constant(weight_of(name).call))
         work = limits.added(
             *(array.work for array in arrays),
             *(array.size for array in arrays),
-            limits.scaled(limits.of_elements(body.work, sizes, quote), rounds),
+            limits.scaled(limits.of_elements(body_work, sizes, quote), rounds),
             self._matched_in_elements(sizes, rounds, steps_before),
         )
         kind, size = arrays[0].type, arrays[0].size
@@ -824,6 +848,11 @@ class _Checker:
         count = limits.constant_of(elements)
         self.steps = steps_before + (count or 0)
         return elements if count is None else {}
+
+
+def _work_of(node: Node, parts: Iterable[TypedPart]) -> Size:
+    """Return the work of the parts of a node, as often as Spark computes each."""
+    return limits.added(*(limits.scaled(part.work, _times(node, part.node)) for part in parts))
 
 
 def _leaf(kind: Type, node: Node) -> TypedPart:

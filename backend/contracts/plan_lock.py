@@ -31,6 +31,11 @@ _REFUSED = re.compile(
     re.IGNORECASE,
 )
 _NEUTRAL = Text("1")
+PLAN_CHARACTERS_MAX = 1_000_000
+"""Maximum characters of an analysed plan, which has the expression twice: as it is, and as the name
+of the result. The check allows 200,000 of the expression."""
+_FIELDS_SHOWN = "spark.sql.debug.maxToStringFields"
+"""Spark writes no more arguments of a call into a plan."""
 
 
 def planned_frame(spark: SparkSession, fields: Sequence[str]) -> DataFrame:
@@ -43,8 +48,11 @@ def planned_frame(spark: SparkSession, fields: Sequence[str]) -> DataFrame:
 def plan_fault(frame: DataFrame, tree: Node) -> str | None:
     """Return what Spark's plan of a checked expression holds and no expression may; None if there
     is nothing. Raises PySparkException if Spark refuses the expression."""
+    frame.sparkSession.conf.set(_FIELDS_SHOWN, str(PLAN_CHARACTERS_MAX))
     text = explained_plan(frame.select(F.expr(to_sql(_neutral(tree)))), "extended")
     analysed = text.partition("== Analyzed Logical Plan ==")[2].partition("\n==")[0]
+    if len(analysed) > PLAN_CHARACTERS_MAX:
+        return f"{len(analysed):,} characters, and {PLAN_CHARACTERS_MAX:,} are allowed"
     # The first line is the type of the result.
     lines = [line.lstrip(" :+-") for line in analysed.strip().splitlines()[1:]]
     operators = {re.split(r"\W", line, maxsplit=1)[0] for line in lines}

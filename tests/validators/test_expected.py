@@ -113,6 +113,31 @@ def test_counts_may_come_as_a_table(spark: SparkSession, tmp_path: Path) -> None
     assert (ledger.counts.outputs, list(rows_of(ledger))) == (2, [])
 
 
+def test_counts_that_ask_for_millions_together_are_a_doubt(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: a producer chooses the field that is a count. Each of eleven is allowed, and all
+    together would be a table of eleven million rows. None of them is made."""
+    made = history("0#0 1#0 C", inputs=11)
+    for place, (count, doubts) in enumerate(
+        (
+            (
+                "1000000",
+                (
+                    "the contract's `count` asks for 11,000,000 outputs, and 10,000,000 are looked"
+                    " for, or 10 for each offset of the sink if that is more. Correct it, or judge"
+                    " a shorter range.",
+                ),
+            ),
+            ("if(offset > 0, 1000000, 0)", ()),
+        )
+    ):
+        expected = Expected(Expect.ONE_TO_MANY, count)
+        ledger = made.ledger(spark, tmp_path / str(place), expected=expected)
+        assert ledger.doubts == doubts
+        assert ledger.counts.outputs == (0 if doubts else 10_000_000)
+
+
 def test_a_condition_decides_what_is_filtered_out(spark: SparkSession, tmp_path: Path) -> None:
     """Story: a stage keeps the odd inputs. In the second topic one of them is missing, and an even
     one came through."""

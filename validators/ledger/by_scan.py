@@ -32,6 +32,7 @@ from topicproof.validators.ledger.counts import (
     count_outputs,
     count_repeats,
     count_writers,
+    excess_of,
     outputs_produced,
     outputs_wanted,
     written_by,
@@ -68,6 +69,10 @@ def counts_by_scan(ledger_input: LedgerInput) -> Counts:
         if counts is None
         else keep(counts, f"{ledger_input.evidence}/expected", ledger_input.offsets)
     )
+    excess = 0 if counts is None else excess_of(counts, sink_bounds)
+    if counts is not None and excess:
+        # Nothing is judged then.
+        counts = counts.withColumn("expected", F.lit(None).cast("int"))
     words, inputs, headers, ends, aborted_inputs, identities = in_parallel(
         lambda: keep_words(ledger_input),
         lambda: count_inputs(source, source_bounds, ledger_input.range_read, counts),
@@ -122,7 +127,7 @@ def counts_by_scan(ledger_input: LedgerInput) -> Counts:
         cells=cells,
         headers=headers,
         lines=count_lines(cells) if lines is None else lines,
-        inputs=inputs._replace(aborted=aborted_inputs),
+        inputs=inputs._replace(aborted=aborted_inputs, excess=excess),
         identities=identities,
         writers={} if doubted_ids else writers,
         ids=() if doubted_ids else ids,

@@ -44,6 +44,11 @@ from topicproof.validators.lineage.identity import with_transaction
 from topicproof.validators.offsets import between, bits, minus, word
 from topicproof.validators.sentences import counted
 
+OUTPUTS_MAX = 10_000_000
+"""Outputs that counts may ask for beside any sink."""
+OUTPUTS_PER_OFFSET = 10
+"""Those that they may ask for, for each offset of the sink."""
+
 
 class Inputs(NamedTuple):
     """Counts from a first pass over the source."""
@@ -65,6 +70,15 @@ class Inputs(NamedTuple):
     """Partition and offset of the first input without a valid count."""
     aborted: int = 0
     """Aborted records in the judged range; 0 if the source's log was not heard."""
+    excess: int = 0
+    """Outputs that the counts ask for, if they are too many to look for."""
+
+
+def excess_of(counts: DataFrame, sink: Bounds) -> int:
+    """Returns how many outputs all counts together ask for, if that is more than is looked for:
+    each becomes a row, and a producer chooses the fields that counts are made of."""
+    outputs = int(counts.agg(F.coalesce(F.sum("expected"), F.lit(0))).collect()[0][0])
+    return outputs if outputs > max(OUTPUTS_MAX, OUTPUTS_PER_OFFSET * sink.offsets) else 0
 
 
 def count_inputs(
@@ -566,7 +580,13 @@ def doubts_of(
     clauses = [f"{doubt.value}: {count:,}." for doubt, count in counts.doubted.items() if count]
     if inputs.repeated:
         clauses.append(f"{_TWICE}: {inputs.repeated:,}.")
-    if inputs.first_uncounted is not None:
+    if inputs.excess:
+        clauses.append(
+            f"{OF_CONTRACT}`count` asks for {inputs.excess:,} outputs, and {OUTPUTS_MAX:,} are looked"
+            f" for, or {OUTPUTS_PER_OFFSET} for each offset of the sink if that is more. Correct it,"
+            " or judge a shorter range."
+        )
+    elif inputs.first_uncounted is not None:
         topic, partition = source.place(inputs.first_uncounted[0])
         first = f"{topic}-{partition}@{inputs.first_uncounted[1]}"
         them = first if inputs.uncounted == 1 else f"the first is {first}"
