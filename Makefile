@@ -1,5 +1,5 @@
 # The two commands a newcomer needs are `make demo` and `make test`; each sets up all it lacks.
-.PHONY: wheel chart lock sbom demo test test-fast check format docs bench bench-scan bench-click bench-pages bench-hostile bench-fields audit clean
+.PHONY: wheel chart lock sbom demo test test-fast check format docs bench bench-scan bench-click bench-pages bench-hostile bench-fields bench-expressions audit clean
 
 demo:
 	@scripts/setup
@@ -62,6 +62,11 @@ bench-hostile:
 bench-fields:
 	@scripts/setup --dev
 	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m benchmarks.fields $(ARGS)
+
+# What each function of an expression costs at worst: some minutes.
+bench-expressions:
+	@scripts/setup
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m benchmarks.expression_costs $(ARGS)
 
 # The wheel, into dist/. TAG=v1.2.3 must agree with pyproject.toml.
 wheel:

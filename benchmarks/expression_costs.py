@@ -1,18 +1,19 @@
-"""What each function of an expression costs at worst: nanoseconds of a core for a byte of a text, for
-a call on a short text (an element of an array), and for an element of an array. Run as
+"""What each function of an expression costs at worst: nanoseconds of a core for a byte of a text,
+for a call on a short text (an element of an array), and for an element of an array. Run as
 `make bench-expressions`; `ARGS="--megabytes N --only NAME,NAME"` changes the amounts.
 
 The weights in `backend/contracts/expression_functions.py` come from here. Each call is compiled by
 Spark and applied within its process, without a query, to each content; then once more to a longer
-text of the worst content, so that what is not linear shows. Processor time counts, of all threads of
-Java together, so that garbage is in it and the load of the machine is not. What Spark refuses of a
-content is left out.
+text of the worst content, so that what is not linear shows. Processor time counts, of all threads
+of Java together, so that garbage is in it and the load of the machine is not. What Spark refuses of
+a content is left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from topicproof.backend.contracts.expression_functions import FUNCTIONS
-
 CONSOLE = Console(highlight=False, soft_wrap=True)
-SHORT_BYTES = 250_000
-ELEMENTS = 50_000
+SHORT_BYTES = 60_000
+ELEMENTS = 10_000
 ROUNDS = 2
 SCHEMA = "v string, a array<string>, partition int, offset bigint, timestamp timestamp"
 CONTENTS = {
@@ -64,14 +63,12 @@ CALLS: dict[str, tuple[str, ...]] = {
     **{
         name: (f"{name}({{}})",)
         for name in (
-            "ascii base64 binary bit_length boolean btrim ceil char_length character_length"
-            " chr crc32 double float hash hex initcap int isnotnull isnull json_array_length"
-            " json_object_keys lcase length lower ltrim md5 octet_length reverse rtrim sha"
-            " sha1 string trim ucase unbase64 unhex upper url_decode url_encode xxhash64"
-            " array struct concat coalesce bigint smallint tinyint date to_date to_binary"
-            " try_to_binary abs round sqrt array_size"
-        ).split()
-        if name in FUNCTIONS
+            *("upper", "lower", "initcap", "reverse", "url_encode", "url_decode", "hex", "unhex"),
+            *("base64", "unbase64", "md5", "sha1", "crc32", "hash", "xxhash64", "to_binary"),
+            *("trim", "ltrim", "rtrim", "length", "ascii", "json_array_length"),
+            *("json_object_keys", "double", "bigint", "boolean", "to_date", "string", "binary"),
+            *("array", "struct", "coalesce", "octet_length", "isnull"),
+        )
     },
     "array_join": ("array_join(split({}, ''), ',')",),
     "btrim2": ("btrim({}, 'xyzéa,1 ')", "trim('xyzéa,1 ', {})"),
@@ -190,7 +187,16 @@ CALLS: dict[str, tuple[str, ...]] = {
 }
 ARRAYS: dict[str, str] = {
     name: f"{name}({{}})"
-    for name in "array_max array_min reverse size to_json array_size hash xxhash64".split()
+    for name in [
+        "array_max",
+        "array_min",
+        "reverse",
+        "size",
+        "to_json",
+        "array_size",
+        "hash",
+        "xxhash64",
+    ]
 } | {
     "array_contains": "array_contains({}, 'ab')",
     "array_position": "array_position({}, 'ab')",
@@ -296,27 +302,25 @@ def worst(java: Java, call: str, rows: dict[str, Any], free: str, parts: int) ->
     return max(figures, default=(0, "none"))
 
 
-def measured(java: Java, size: int, only: set[str]) -> dict[str, dict[str, object]]:
-    """Return the figures of each call, by its text."""
+def measured(java: Java, size: int, only: set[str]) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield the text of each call and its figures."""
     texts = {name: java.row(content(name, SHORT_BYTES), "''") for name in (*CONTENTS, *WHOLE)}
     elements = {name: java.row("''", literal(seed)) for name, seed in SHORT.items()}
     calls = [sql for name, sqls in CALLS.items() if not only or name in only for sql in sqls]
     arrays = [sql for name, sql in ARRAYS.items() if not only or name in only]
-    figures: dict[str, dict[str, object]] = {}
     for sql in track(calls, console=CONSOLE):
         short, name = worst(java, filled(sql, "v"), texts, "octet_length(v)", SHORT_BYTES)
         row: dict[str, object] = {"ns/byte": round(short, 1), "of": name}
         if name != "none":
             function = java.compiled(filled(sql, "v") + " as x")
-            long = java.seconds(function, java.row(content(name, size), "''"), 1) or 0
+            long = java.seconds(function, java.row(content(name, size), "''")) or 0
             row["longer"] = round(long / size * 1e9, 1)
         body = f"exists(a, x -> isnull({filled(sql, 'x')}))"
         most, name = worst(java, body, elements, "exists(a, x -> isnull(x))", ELEMENTS)
-        figures[sql] = row | {"ns/call": round(most), "of ": name}
+        yield sql, row | {"ns/call": round(most), "of ": name}
     for sql in track(arrays, console=CONSOLE):
         most, name = worst(java, filled(sql, "a"), elements, "size(a)", ELEMENTS)
-        figures[sql.replace("{}", "[]")] = {"ns/element": round(most), "of  ": name}
-    return figures
+        yield sql.replace("{}", "[]"), {"ns/element": round(most), "of  ": name}
 
 
 def main() -> None:
@@ -327,14 +331,16 @@ def main() -> None:
     options = parser.parse_args()
     java = Java()
     only = set(filter(None, options.only.split(",")))
-    figures = measured(java, int(options.megabytes * 1e6), only)
+    figures: dict[str, dict[str, object]] = {}
+    for call, row in measured(java, int(options.megabytes * 1e6), only):
+        figures[call] = row
+        if options.json:
+            options.json.write_text(json.dumps(figures, indent=1))
     columns = ("ns/byte", "of", "longer", "ns/call", "of ", "ns/element", "of  ")
     table = Table("call", *columns)
     for call, row in figures.items():
         table.add_row(call.replace("[", r"\["), *(str(row.get(name, "")) for name in columns))
     CONSOLE.print(table)
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
     java.spark.stop()
 
 

@@ -142,7 +142,30 @@ class Weight(NamedTuple):
 
 # Each line: nanoseconds for a byte, for a call, names. Measured by benchmarks/expression_costs.py.
 _WEIGHTS = """
-1 50 case
+1 20 and or not + - * / % case if coalesce nvl ifnull nvl2 length octet_length isnull isnotnull
+3 50 = <> < <= > >= <=> between in
+3 300 md5 sha sha1 crc32 hex unhex base64 reverse
+8 500 sha2 unbase64 to_binary try_to_binary
+8 100 cast int bigint smallint tinyint float double boolean decimal date timestamp string conv
+8 300 ltrim rtrim trim btrim replace substring_index find_in_set lpad rpad
+10 300 encode decode
+10 300 like rlike regexp regexp_like regexp_instr regexp_extract regexp_substr
+15 500 ilike
+20 300 upper lower ucase lcase
+30 1000 url_encode url_decode
+20 2000 format_string printf
+60 300 translate
+80 300 split_part split
+150 600 initcap regexp_replace regexp_extract_all regexp_count
+40 20000 get_json_object json_array_length json_object_keys
+100 30000 from_json
+10 2000 to_json
+30 20000 parse_url
+20 20000 to_timestamp try_to_timestamp to_date unix_timestamp to_unix_timestamp to_number
+20 20000 try_to_number
+2 2000 date_format from_unixtime to_char format_number
+4 50 array_join concat_ws array_max array_min array_position array_contains
+1 60 transform filter exists forall zip_with array_sort
 """
 
 

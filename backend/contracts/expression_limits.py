@@ -20,12 +20,12 @@ CONSTANT_MAX = 1_000_000
 WORK_MAX = 2_000
 """Maximum nanoseconds of a core for each byte of the record: a minute for 32 MB, the largest that is
 read. Spark cannot stop a task within a record."""
-WORK_CONSTANT_MAX = 20_000_000
-"""Maximum nanoseconds beside, for a record of any size."""
+WORK_CONSTANT_MAX = 100_000_000
+"""Maximum nanoseconds beside, for a record of any size: a tenth of a second."""
 STEPS_MAX = 4_000_000_000
 """Maximum steps of all patterns together, on the longest texts that they may be given: some seconds
 of a core."""
-STEP_WORK = 4
+STEP_WORK = 2
 """Nanoseconds of a step of a pattern, at most."""
 FIELDS_WORK_MAX = 2
 """What all fields of an output may take together, in limits of one expression: two minutes of a

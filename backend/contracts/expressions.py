@@ -454,7 +454,10 @@ class _Checker:
         kind = member_kind(part.type, name)
         if kind is None:
             raise ValueError(f"{self._quote(base)} has no field {name} in {self.text!r}")
-        return replace(part, type=kind, node=node, characters=None)
+        # The field of an array is a new array.
+        searched = part.size if part.type.name in ("array", "map", "any") else limits.constant(0)
+        work = limits.added(part.work, searched)
+        return replace(part, type=kind, node=node, characters=None, work=work)
 
     def _item(self, node: Item, base: TypedPart, index: TypedPart) -> TypedPart:
         kind = ANY
@@ -470,7 +473,8 @@ class _Checker:
             kind = member_kind(base.type, index.node.value) or ANY
         if base.type == ANY:
             self._require_key(ANY, index)
-        work = limits.added(base.work, index.work)
+        searched = base.size if base.type.name in ("map", "any") else limits.constant(0)
+        work = limits.added(base.work, index.work, searched)
         return TypedPart(kind, base.size, work, base.is_open or index.is_open, node)
 
     def _require_key(self, kind: Type, index: TypedPart) -> None:

@@ -167,6 +167,7 @@ LARGE = (
         "from_json(value, key)",
     ),
     *(f"from_json(value, 'array<struct<{','.join(f'a{n}:int' for n in range(99))}>>')",),
+    *("repeat(get_json_object(value, '$.a'), 20)", f"format_string('{'%1$S' * 17}', value)"),
     *(
         " || ".join(["value"] * 150),
         "date_format(timestamp, value)",
@@ -300,6 +301,28 @@ TOGETHER = (
 )
 
 
+HOURS = (
+    *(" or ".join([f"{call} = key"] * 200) for call in ("upper(value)", "initcap(value)")),
+    *(" or ".join([f"{call} = key"] * 200) for call in ("url_encode(value)", "hex(upper(value))")),
+    " or ".join(["split_part(value, ',', 1) = key"] * 150),
+    " or ".join(["split(value, ',')[0] = key"] * 150),
+    " or ".join(["substring_index(value, ',', -1) = key"] * 200),
+    " or ".join(["get_json_object(value, '$.a') = key"] * 200),
+    " or ".join(["regexp_replace(value, '.', '') = key"] * 200),
+    " or ".join(["translate(value, 'ab', '') = key"] * 200),
+    " or ".join(["json_array_length(value) = 1"] * 200),
+    " or ".join(["size(from_json(value, 'array<int>')) = 1"] * 100),
+    " or ".join([r"value rlike r'^[^\p{Lu}\p{Sc}b-cd-ef-gh-ij-k]*+$'"] * 60),
+    "exists(split(value, ''), x -> "
+    + " or ".join(["try_to_timestamp(x, 'yyyy-MM-dd') = timestamp"] * 30)
+    + ")",
+    f"{'nullif(' * 9}upper(value){', key)' * 9} = key",
+    "(" * 6 + "upper(value)" + " like 'a%b')::string" * 6 + " = key",
+)
+"""Calls that take up to hundreds of times as long as a copy of the record, or that Spark writes
+several times."""
+
+
 REFUSALS = (
     "takes|"
     "not allowed|compares a time with|takes no interval|an interval only|a capital letter"
@@ -313,7 +336,7 @@ REFUSALS = (
 )
 
 
-@pytest.mark.parametrize("text", [*NOW, *FOREIGN, *LARGE, *SLOW, *TOGETHER])
+@pytest.mark.parametrize("text", [*NOW, *FOREIGN, *LARGE, *SLOW, *TOGETHER, *HOURS])
 def test_attacks_are_refused(text: str) -> None:
     """Story: a foreign contract asks for the time, another file, a query, gigabytes, or years.
     Each is refused before Spark, with a sentence."""

@@ -26,6 +26,7 @@ from topicproof.backend.contracts.expressions import COLUMNS, _Checker, measured
 from topicproof.backend.contracts.plan_lock import plan_fault, planned_frame
 from topicproof.backend.runs.query import SOURCE_COLUMNS
 from topicproof.backend.runs.scenarios import as_text
+from topicproof.validators.spark_plans import explained_plan
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +108,20 @@ def test_the_second_lock_looks_at_sparks_plan(spark: SparkSession) -> None:
     resolved = [text for text in ORDINARY if not is_refused(frame, text)]
     assert len(resolved) > 0.8 * len(ORDINARY)
     assert plan_fault(frame, parse("key = '_metadata rand() exists#1'")) is None
+
+
+def test_the_second_lock_looks_at_plans_of_limited_size(spark: SparkSession) -> None:
+    """Story: Spark writes an operand once for each branch, which the first lock overlooks. And a
+    call has more arguments than Spark shows of it by default."""
+    frame, text = planned_frame(spark, ()), "concat(key, key, key, key)"
+    for _ in range(4):
+        text = f"case {text} {' '.join(['when key then key'] * 10)} end"
+    fault = plan_fault(frame, parse(text))
+    assert fault is not None and fault.endswith("characters, and 1,000,000 are allowed")
+    many = f"array({', '.join(['key'] * 40)}, concat(value, 'z'))"
+    assert plan_fault(frame, parse(many)) is None
+    plan = explained_plan(frame.select(F.expr(many)), "extended")
+    assert plan.count("concat(value#") and "more fields" not in plan
 
 
 def test_the_second_lock_looks_at_its_own_plan(spark: SparkSession) -> None:
