@@ -121,6 +121,13 @@ def of_elements(body: Size, variables: Mapping[str, Size], subject: str) -> Size
     """Return the size of a lambda's results over all elements. `variables`: those of the lambda,
     with the sizes of their arrays. Raises ValueError as `multiplied`."""
     rest = {name: part for name, part in body.items() if name not in variables}
+    beside = constant_of(rest)
+    if beside is not None:
+        # An array holds its elements' own bytes, or as many more elements.
+        each = (beside + ELEMENT) / ELEMENT
+        return added(
+            *(scaled(array, max(body.get(name, 0), each)) for name, array in variables.items())
+        )
     counts = scaled(added(*variables.values()), 1 / ELEMENT)
     whole = [scaled(array, body.get(name, 0)) for name, array in variables.items()]
     return added(*whole, multiplied(counts, added(rest, constant(ELEMENT)), subject))
