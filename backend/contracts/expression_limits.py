@@ -18,8 +18,8 @@ GROWTH_MAX = 100
 CONSTANT_MAX = 1_000_000
 """Maximum bytes of a result beside what comes from the record."""
 WORK_MAX = 2_000
-"""Maximum nanoseconds of a core for each byte of the record: a minute for 32 MB, the largest that is
-read. Spark cannot stop a task within a record."""
+"""Maximum nanoseconds of a core for each byte of the record: a minute for 32 MB, the largest that
+is read. Spark cannot stop a task within a record."""
 WORK_CONSTANT_MAX = 100_000_000
 """Maximum nanoseconds beside, for a record of any size: a tenth of a second."""
 STEPS_MAX = 4_000_000_000

@@ -582,9 +582,9 @@ def doubts_of(
         clauses.append(f"{_TWICE}: {inputs.repeated:,}.")
     if inputs.excess:
         clauses.append(
-            f"{OF_CONTRACT}`count` asks for {inputs.excess:,} outputs, and {OUTPUTS_MAX:,} are looked"
-            f" for, or {OUTPUTS_PER_OFFSET} for each offset of the sink if that is more. Correct it,"
-            " or judge a shorter range."
+            f"{OF_CONTRACT}`count` asks for {inputs.excess:,} outputs, and {OUTPUTS_MAX:,} are"
+            f" looked for, or {OUTPUTS_PER_OFFSET} for each offset of the sink if that is more."
+            " Correct it, or judge a shorter range."
         )
     elif inputs.first_uncounted is not None:
         topic, partition = source.place(inputs.first_uncounted[0])
