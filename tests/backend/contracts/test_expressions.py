@@ -303,18 +303,18 @@ TOGETHER = (
 
 HOURS = (
     *(" or ".join([f"{call} = key"] * 200) for call in ("upper(value)", "initcap(value)")),
-    *(" or ".join([f"{call} = key"] * 200) for call in ("url_encode(value)", "hex(upper(value))")),
+    *(" or ".join([f"{call} = key"] * 90) for call in ("url_encode(value)", "hex(upper(value))")),
     " or ".join(["split_part(value, ',', 1) = key"] * 150),
-    " or ".join(["split(value, ',')[0] = key"] * 150),
+    " or ".join(["split(value, ',')[0] = key"] * 60),
     " or ".join(["substring_index(value, ',', -1) = key"] * 200),
     " or ".join(["get_json_object(value, '$.a') = key"] * 200),
     " or ".join(["regexp_replace(value, '.', '') = key"] * 200),
     " or ".join(["translate(value, 'ab', '') = key"] * 200),
     " or ".join(["json_array_length(value) = 1"] * 200),
-    " or ".join(["size(from_json(value, 'array<int>')) = 1"] * 100),
+    " or ".join(["size(from_json(value, 'array<int>')) = 1"] * 50),
     " or ".join([r"value rlike r'^[^\p{Lu}\p{Sc}b-cd-ef-gh-ij-k]*+$'"] * 60),
     "exists(split(value, ''), x -> "
-    + " or ".join(["try_to_timestamp(x, 'yyyy-MM-dd') = timestamp"] * 30)
+    + " or ".join(["try_to_timestamp(x, 'yyyy-MM-dd') = timestamp"] * 4)
     + ")",
     f"{'nullif(' * 9}upper(value){', key)' * 9} = key",
     "(" * 6 + "upper(value)" + " like 'a%b')::string" * 6 + " = key",
