@@ -146,7 +146,8 @@ _WEIGHTS = """
 3 50 = <> < <= > >= <=> between in
 3 300 md5 sha sha1 crc32 hex unhex base64 reverse
 8 500 sha2 unbase64 to_binary try_to_binary
-8 100 cast int bigint smallint tinyint float double boolean decimal date timestamp string conv
+8 20000 boolean
+8 100 cast int bigint smallint tinyint float double decimal date timestamp string conv
 8 300 ltrim rtrim trim btrim replace substring_index find_in_set lpad rpad
 10 300 encode decode
 10 300 like rlike regexp regexp_like regexp_instr regexp_extract regexp_substr
@@ -156,7 +157,8 @@ _WEIGHTS = """
 20 2000 format_string printf
 60 300 translate
 80 300 split_part split
-150 600 initcap regexp_replace regexp_extract_all regexp_count
+300 20000 initcap
+150 600 regexp_replace regexp_extract_all regexp_count
 40 20000 get_json_object json_array_length json_object_keys
 100 30000 from_json
 10 2000 to_json

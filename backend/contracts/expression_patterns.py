@@ -467,7 +467,7 @@ class _PatternParser:
                 f"the regular expression {self.pattern!r} has a class of {parts} ranges, escapes or"
                 f" characters beyond ASCII; {CLASS_PARTS_MAX} are allowed"
             )
-        return max(parts, 1)
+        return max(parts - text.count("&"), 1)
 
     def _class_end(self, at: int) -> int:
         """Return the position after a class such as `[^a-z&&[^b]]`."""

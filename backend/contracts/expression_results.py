@@ -79,6 +79,11 @@ def has_time(kind: Type) -> bool:
     return kind.name in TIMES or any(map(has_time, kind.parts))
 
 
+def has_boolean(kind: Type) -> bool:
+    """Return whether a boolean is in a type."""
+    return kind == BOOLEAN or any(map(has_boolean, kind.parts))
+
+
 def has_decimal(kind: Type) -> bool:
     """Return whether a decimal is in a type."""
     return kind.name in DECIMALS or any(map(has_decimal, kind.parts))

@@ -45,6 +45,7 @@ from topicproof.backend.contracts.expression_results import (
     TypedPart,
     common_kind,
     field_names,
+    has_boolean,
     has_decimal,
     has_time,
     kind_of_cast,
@@ -122,6 +123,9 @@ _COMPARED = frozenset(
     )
 )
 """Functions that take the time of their first two texts' product."""
+BOOLEAN_TEXT_MAX = 20
+"""Characters of a text that becomes a boolean. Spark makes it lower case as Java does, which takes
+quadratic time on many capital sigmas."""
 _TWICE = frozenset({"right", "nullif", "regexp_substr"})
 """Functions whose arguments Spark writes twice."""
 _AGGREGATES = frozenset(
@@ -506,7 +510,9 @@ class _Checker:
             names = len(str(node.type))
             size = limits.scaled(part.size, 1 + names / limits.ELEMENT)
             size = limits.added(size, limits.constant(NUMBER_BYTES + names))
-        weight = weight_of("cast")
+        if has_boolean(kind):
+            self._require_short_boolean(part)
+        weight = weight_of("boolean" if has_boolean(kind) else "cast")
         work = limits.added(
             part.work, limits.scaled(part.size, weight.byte), size, limits.constant(weight.call)
         )
@@ -523,6 +529,27 @@ class _Checker:
                 " texts of any length. Cast each alone, as in cast(string(x) as decimal(19, 2))"
             )
         self.decimals.add(id(node))
+
+    def _require_short_boolean(self, part: TypedPart) -> None:
+        """Raises ValueError if a boolean may be made of a long text."""
+        if not may_be_text(part.type) or (
+            part.type == TEXT
+            and part.characters is not None
+            and part.characters <= BOOLEAN_TEXT_MAX
+        ):
+            return
+        raise ValueError(
+            f"a boolean is made of the text {self._quote(part.node)} in {self.text!r}, which takes"
+            " quadratic time on a long one. Compare it, as in value = 'true', or shorten it, as in"
+            f" cast(substr(value, 1, {BOOLEAN_TEXT_MAX}) as boolean)"
+        )
+
+    def _require_no_boolean(self, parts: Sequence[TypedPart]) -> None:
+        """Raises ValueError if Spark would make a boolean of a text beside one."""
+        if any(has_boolean(part.type) for part in parts):
+            for part in parts:
+                if not isinstance(part.node, Text) and not has_boolean(part.type):
+                    self._require_short_boolean(replace(part, characters=None))
 
     def _require_time(self, part: TypedPart, kind: Type) -> None:
         """Raises ValueError if a time is made of a text without a fixed format."""
@@ -542,7 +569,8 @@ class _Checker:
         )
 
     def _require_alike(self, subject: str, parts: Sequence[TypedPart]) -> None:
-        """Raises ValueError if Spark would make a time of a text beside a time."""
+        """Raises ValueError if Spark would make a time or a boolean of a text beside one."""
+        self._require_no_boolean(parts)
         if not any(has_time(part.type) for part in parts):
             return
         are_plain = all(part.type in (DATE, TIMESTAMP, TEXT, NULL) for part in parts)
@@ -630,6 +658,8 @@ class _Checker:
             compared_size = limits.added(limits.smallest(*sizes[:2]), *map(size_beside, sizes[2:]))
             return TypedPart(BOOLEAN, small, limits.added(work, compared_size), is_open, node)
         self._require_alike(symbol, parts)
+        if symbol.startswith("is ") and symbol.endswith(("true", "false")):
+            self._require_short_boolean(replace(parts[0], characters=None))
         if symbol in ("and", "or", "not") or symbol.startswith("is "):
             return TypedPart(BOOLEAN, small, work, is_open, node)
         times = [part.type for part in parts if part.type in (DATE, TIMESTAMP)]
@@ -711,6 +741,8 @@ class _Checker:
             if at < len(parts) and not isinstance(parts[at].node, Text):
                 raise ValueError(f"{description} must be a literal text in {name}")
         self._require_times(name, parts)
+        if name == "boolean":
+            self._require_short_boolean(parts[0])
         if any(part.type == INTERVAL for part in parts) and name not in ("isnull", "isnotnull"):
             raise ValueError(f"{name} takes no interval in {self.text!r}")
         if name in ("decimal", "to_char") or (name in _TO_DECIMALS and len(parts) == 2):

@@ -302,6 +302,15 @@ TOGETHER = (
 
 
 HOURS = (
+    *(
+        "cast(value as boolean)",
+        "boolean(value)",
+        "value = true",
+        "value is not true",
+        "true <=> key",
+    ),
+    *("coalesce(value, true)", "cast(split(value, ',') as array<boolean>)[0]", "true and value"),
+    *("case value when true then 1 end", "value in (true)", "array_contains(array(value), true)"),
     *(" or ".join([f"{call} = key"] * 200) for call in ("upper(value)", "initcap(value)")),
     *(" or ".join([f"{call} = key"] * 90) for call in ("url_encode(value)", "hex(upper(value))")),
     " or ".join(["split_part(value, ',', 1) = key"] * 150),
@@ -331,7 +340,8 @@ REFUSALS = (
     "|the square of a record|what regexp_replace puts in|beside the match|as large as its record"
     "|must be a? ?literal|bytes|is above|is wider than|apart|without an end|repeats a choice"
     "|more than linear|refers back|10,000 times|not a valid regular|two variables|which is no field"
-    "|several parts|looks behind|name of a parameter|compares each pair|ns for each byte"
+    "|several parts|quadratic time"
+    "|looks behind|name of a parameter|compares each pair|ns for each byte"
     "|whose keys are no texts|patterns together|has no field|ranges, escapes or|Spark would make"
 )
 
@@ -420,6 +430,11 @@ SEARCHES = (
     *(r"value rlike r'(?<!\w)foo(?!\w)'", r"value rlike r'(?<=ab|c{3})\R'"),
     *("parse_url(value, 'QUERY', 'order_id')", "get_json_object(value, '$.a[*].b')"),
     *("to_number(value, '9999')", "to_number(substr(value, 1, 100), '9,999')"),
+    *(
+        "cast('true' as boolean)",
+        "cast(substr(value, 1, 20) as boolean)",
+        "(value = 'true') = true",
+    ),
     *("map('a', 1)[value]", "map(1, 'a')[cast(value as int)]", "from_json(value, 'a int')['a']"),
 )
 
