@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from rich.console import Console
@@ -224,7 +224,7 @@ class Java:
     """A Spark in a process of its own, and expressions compiled in it."""
 
     def __init__(self) -> None:
-        settings = {
+        settings: dict[str, bool | float | int | str | None] = {
             "spark.master": "local[1]",
             "spark.driver.memory": "3g",
             "spark.driver.host": "127.0.0.1",
@@ -233,7 +233,7 @@ class Java:
             "spark.log.level": "ERROR",
             "spark.sql.session.timeZone": "UTC",
         }
-        self.spark = SparkSession.builder.config(map=settings).getOrCreate()
+        self.spark: Any = SparkSession.builder.config(map=settings).getOrCreate()
         self.jvm: Any = self.spark._jvm
         self.gateway: Any = self.spark.sparkContext._gateway
         session: Any = self.spark._jsparkSession
