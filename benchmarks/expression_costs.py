@@ -15,7 +15,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
@@ -233,10 +233,10 @@ class Java:
             "spark.log.level": "ERROR",
             "spark.sql.session.timeZone": "UTC",
         }
-        self.spark: Any = SparkSession.builder.config(map=settings).getOrCreate()
-        self.jvm: Any = self.spark._jvm
-        self.gateway: Any = self.spark.sparkContext._gateway
-        session: Any = self.spark._jsparkSession
+        self.spark = cast(Any, SparkSession.builder.config(map=settings).getOrCreate())
+        self.jvm = self.spark._jvm
+        self.gateway = self.spark.sparkContext._gateway
+        session = self.spark._jsparkSession
         schema = StructType.fromDDL(SCHEMA).json()
         empty = self.spark.sparkContext._jsc.emptyRDD()
         self.frame = session.createDataFrame(empty, session.parseDataType(schema))
