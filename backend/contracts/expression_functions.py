@@ -140,7 +140,8 @@ class Weight(NamedTuple):
     """For each call, however short the text."""
 
 
-# Each line: nanoseconds for a byte, for a call, names. Measured by benchmarks/expression_costs.py.
+# Each line: nanoseconds for a byte, for a call, names. Estimates from what Spark does, rounded up;
+# benchmarks/expression_costs.py measures them.
 _WEIGHTS = """
 1 20 and or not + - * / % case if coalesce nvl ifnull nvl2 length octet_length isnull isnotnull
 3 50 = <> < <= > >= <=> between in
