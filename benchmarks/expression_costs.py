@@ -2,8 +2,8 @@
 for a call on a short text (an element of an array), and for an element of an array. Run as
 `make bench-expressions`; `ARGS="--megabytes N --only NAME,NAME"` changes the amounts.
 
-It is compared with the weights in `backend/contracts/expression_functions.py`. Each call is compiled by
-Spark and applied within its process, without a query, to each content; then once more to a longer
+It is compared with the weights in `backend/contracts/expression_functions.py`. Each call is compiled
+by Spark and applied within its process, without a query, to each content; then again to a longer
 text of the worst content, so that what is not linear shows. Processor time counts, of all threads
 of Java together, so that garbage is in it and the load of the machine is not. What Spark refuses of
 a content is left out.
