@@ -2,11 +2,10 @@
 for a call on a short text (an element of an array), and for an element of an array. Run as
 `make bench-expressions`; `ARGS="--megabytes N --only NAME,NAME"` changes the amounts.
 
-It is compared with the weights in `backend/contracts/expression_functions.py`. Each call is compiled
-by Spark and applied within its process, without a query, to each content; then again to a longer
-text of the worst content, so that what is not linear shows. Processor time counts, of all threads
-of Java together, so that garbage is in it and the load of the machine is not. What Spark refuses of
-a content is left out.
+The weights in `backend/contracts/expression_functions.py` are compared with it. Spark compiles a
+call, which is applied within its process, without a query, to each content; then again to a longer
+text of the worst content, so that what is not linear shows. Processor time of the thread counts, so
+that the load of the machine is not in it. What Spark refuses of a content is left out.
 """
 
 from __future__ import annotations
@@ -241,7 +240,7 @@ class Java:
         empty = self.spark.sparkContext._jsc.emptyRDD()
         self.frame = session.createDataFrame(empty, session.parseDataType(schema))
         management = self.jvm.java.lang.management.ManagementFactory
-        self.system = management.getOperatingSystemMXBean()
+        self.threads = management.getThreadMXBean()
 
     def compiled(self, *expressions: str) -> Any:
         """Return a function of a row. Raises Py4JJavaError if Spark refuses an expression."""
@@ -266,12 +265,12 @@ class Java:
         """Return the least seconds of a core that a call takes; None if it fails."""
         times = []
         for _ in range(rounds):
-            before = self.system.getProcessCpuTime()
+            before = self.threads.getCurrentThreadCpuTime()
             try:
                 function.apply(row)
             except Py4JJavaError:
                 return None
-            times.append(self.system.getProcessCpuTime() - before)
+            times.append(self.threads.getCurrentThreadCpuTime() - before)
         return float(min(times)) / 1e9
 
 

@@ -230,9 +230,10 @@ def _format(_: str, parts: Sequence[TypedPart]) -> _Result:
         raise ValueError(f"a format is wider than {SIZE_MAX:,} characters")
     widths = sum(int(digits[:DIGITS_MAX]) for digits in re.findall("[0-9]+", text))
     largest = limits.largest(*(part.size for part in parts[1:]), limits.constant(512))
-    # In upper case one character may be three.
-    growth = 6 if re.search("%[^a-zA-Z%]*S", text) else 2
-    size = limits.scaled(largest, growth * text.count("%"))
+    if re.search("%[^a-zA-Z%]*S", text):
+        # Java copies the whole text for each character that becomes two.
+        raise ValueError("%S takes quadratic time on a long text. Write %s, and upper(...)")
+    size = limits.scaled(largest, 2 * text.count("%"))
     return TEXT, limits.added(size, limits.constant(4 * len(text) + widths)), None
 
 

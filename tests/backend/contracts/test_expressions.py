@@ -167,7 +167,7 @@ LARGE = (
         "from_json(value, key)",
     ),
     *(f"from_json(value, 'array<struct<{','.join(f'a{n}:int' for n in range(99))}>>')",),
-    *("repeat(get_json_object(value, '$.a'), 20)", f"format_string('{'%1$S' * 17}', value)"),
+    *("repeat(get_json_object(value, '$.a'), 20)", "format_string('%5S', value)"),
     *(
         " || ".join(["value"] * 150),
         "date_format(timestamp, value)",
