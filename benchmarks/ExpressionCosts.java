@@ -6,8 +6,16 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 
 import java.lang.management.ManagementFactory;
 import java.lang.management.ThreadMXBean;
+import java.net.URLDecoder;
+import java.net.URLEncoder;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
 import java.util.function.Function;
+import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import org.apache.spark.sql.catalyst.expressions.json.GetJsonObjectEvaluator;
+import org.apache.spark.sql.catalyst.expressions.json.JsonExpressionUtils;
 import org.apache.spark.sql.catalyst.util.CollationSupport;
 import org.apache.spark.unsafe.types.UTF8String;
 
@@ -38,17 +46,40 @@ public class ExpressionCosts {
     measure("replace", ",", s -> s.replace(UTF8String.fromString(","), UTF8String.fromString("xx")));
     measure("reverse", "\u00e9", s -> s.reverse());
     measure("trim", "a", s -> s.trim(UTF8String.fromString("xa1")));
-    measure("steps ^[^x]*$","a",s->Pattern.compile("^[^x]*$").matcher(s.toString()).find());
-    measure("steps 11 parts","a",s->Pattern.compile("^[^\\p{Lu}\\p{Sc}\\p{Mn}b-cd-ef-gh-ij-k\\x{999}\\x{998}]*$").matcher(s.toString()).find());
-    measure("steps group","a",s->Pattern.compile("^(?:[^xy])*+$").matcher(s.toString()).find());
-    measure("steps alternatives 20","t",s->Pattern.compile("^(?:a|b|c|d|e|f|g|h|i|j|k|l|m|n|o|p|q|r|s|t)*+$").matcher(s.toString()).find());
-    measure("regexp_replace","a",s->{ var t=s.toString(); var x=Pattern.compile(".").matcher(t); var b=new StringBuilder(); while(x.find()) x.appendReplacement(b,"x"); x.appendTail(b); return UTF8String.fromString(b.toString());});
-    measure("extract_all","a",s->{ var t=s.toString(); var x=Pattern.compile(".").matcher(t); var b=new java.util.ArrayList<UTF8String>(); while(x.find()) b.add(UTF8String.fromString(x.toMatchResult().group(0))); return b;});
-    measure("json_array_length","[1,".replace("[",""),s->org.apache.spark.sql.catalyst.expressions.json.JsonExpressionUtils.lengthOfJsonArray(UTF8String.fromString("["+s.toString()+"1]")));
-    measure("get_json_object","{\"a\":1},",s->{var e=new org.apache.spark.sql.catalyst.expressions.json.GetJsonObjectEvaluator(UTF8String.fromString("$.a[*].a")); e.setJson(UTF8String.fromString("{\"a\":["+s.toString()+"1]}")); return e.evaluate();});
-    measure("get_json_object copy","1,",s->{var e=new org.apache.spark.sql.catalyst.expressions.json.GetJsonObjectEvaluator(UTF8String.fromString("$.a")); e.setJson(UTF8String.fromString("{\"a\":["+s.toString()+"1]}")); return e.evaluate();});
-  var dict=new java.util.HashMap<String,String>(); dict.put("a","x"); dict.put("b","\u00e9"); m("translate","a",s->s.translate(dict));
-    measure("url_encode","\u00df",s->java.net.URLEncoder.encode(s.toString(),UTF_8)); m("url_decode","%41",s->java.net.URLDecoder.decode(s.toString(),UTF_8));
-    measure("format %S","\u00df",s->UTF8String.fromString(String.format("%S",s.toString())));
+    measure("a step", "a", s -> Pattern.compile("^[^x]*$").matcher(s.toString()).find());
+    String parts = "^[^\\p{Lu}\\p{Sc}\\p{Mn}b-cd-ef-gh-ij-k\\x{999}\\x{998}]*$";
+    measure("a class of 10 parts", "a", s -> Pattern.compile(parts).matcher(s.toString()).find());
+    String choices = "^(?:a|b|c|d|e|f|g|h|i|j|k|l|m|n|o|p|q|r|s|t)*+$";
+    measure("20 choices", "t", s -> Pattern.compile(choices).matcher(s.toString()).find());
+    measure("regexp_replace", "a", s -> UTF8String.fromString(replaced(s.toString())));
+    measure("regexp_extract_all", "a", s -> extracted(s.toString()));
+    measure("json_array_length", "1,", s -> JsonExpressionUtils.lengthOfJsonArray(
+        UTF8String.fromString("[" + s + "1]")));
+    measure("get_json_object, a star", "{\"a\":1},", s -> part("$.a[*].a", s));
+    measure("get_json_object, a copy", "1,", s -> part("$.a", s));
+    Map<String, String> letters = Map.of("a", "x", "b", "\u00e9");
+    measure("translate", "a", s -> s.translate(letters));
+    measure("url_encode", "\u00df", s -> URLEncoder.encode(s.toString(), UTF_8));
+    measure("url_decode", "%41", s -> URLDecoder.decode(s.toString(), UTF_8));
+  }
+
+  static String replaced(String text) {
+    Matcher matcher = Pattern.compile(".").matcher(text);
+    StringBuilder result = new StringBuilder();
+    while (matcher.find()) matcher.appendReplacement(result, "x");
+    return matcher.appendTail(result).toString();
+  }
+
+  static List<UTF8String> extracted(String text) {
+    Matcher matcher = Pattern.compile(".").matcher(text);
+    List<UTF8String> result = new ArrayList<>();
+    while (matcher.find()) result.add(UTF8String.fromString(matcher.toMatchResult().group(0)));
+    return result;
+  }
+
+  static Object part(String path, UTF8String elements) {
+    GetJsonObjectEvaluator evaluator = new GetJsonObjectEvaluator(UTF8String.fromString(path));
+    evaluator.setJson(UTF8String.fromString("{\"a\":[" + elements + "1]}"));
+    return evaluator.evaluate();
   }
 }

@@ -160,7 +160,8 @@ _WEIGHTS = """
 60 300 translate
 80 300 split_part split
 100 20000 initcap
-100 600 regexp_replace regexp_extract_all regexp_count
+100 600 regexp_replace
+150 600 regexp_extract_all regexp_count
 50 20000 get_json_object json_array_length json_object_keys
 100 30000 from_json
 10 2000 to_json
