@@ -47,7 +47,6 @@ MEANING = {
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
     "spark.sql.legacy.sizeOfNull": "true",
     "spark.sql.parser.escapedStringLiterals": "false",
-    "spark.sql.icu.caseMappings.enabled": "true",
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
 }
 """Settings that decide what an expression gives: Spark's defaults, and UTC. A contract must mean
