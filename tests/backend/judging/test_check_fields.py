@@ -194,7 +194,7 @@ def test_records_whose_headers_name_their_schemas_are_judged(
     outputs = guid_orders(registry.url, sink, "Bern")
     if is_broken:
         wrong = guid_orders(registry.url, sink, "Basel")[0]
-        outputs = [wrong, outputs[1], *outputs[3:], outputs[3]]
+        outputs = [wrong, outputs[1], outputs[3], *outputs[3:]]
     produce_with_headers(bootstrap, source, orders)
     produce_with_headers(bootstrap, sink, outputs)
     registry.asked.clear()
