@@ -17,18 +17,28 @@ from typing import Any
 
 import pandas as pd
 
+from topicproof.app.charts.picture_causes import CAUSES, LOST, abort_causes
 from topicproof.app.charts.picture_log import PLAIN, Part, PartitionHistory, newest, parts_of, sweep
+from topicproof.app.charts.picture_moments import (
+    Moment,
+    ReaderTotals,
+    Scene,
+    chosen_moments,
+    replay_pace,
+)
 from topicproof.app.charts.picture_words import (
     Place,
     begins,
     ends,
     journal_event,
     left_out,
+    opens_foreign,
     strikes_worker,
     worker_names,
 )
 from topicproof.backend.characters import visible
 from topicproof.backend.faults.by_hand import CUT_OFF
+from topicproof.backend.kafka.coordination.reasons import DECLARED
 from topicproof.backend.kafka.log.over_partitions import over_partitions
 from topicproof.backend.sink.entries import (
     EVERY_PARTITION,
@@ -85,6 +95,11 @@ class RunFacts:
     repeated: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """Offsets of records that repeat an earlier one, rising, by sink partition: as the verdict of
     the run found them. Empty without a verdict."""
+    first_copies: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    """Partition and offset of the first copy of each of them, as far as it is in this sink."""
+    reasons: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """Proven reasons of aborts (`coordination.reasons`), by partition and first offset."""
+    has_ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,6 +155,20 @@ class Box:
     epoch: int
     repeated: int
     """Records that repeat an earlier one."""
+    first_copy: int
+    """The box with the first copy of the first of them; -1: none, or it is not drawn."""
+    cause: str
+    """Why it has a cross, in a word or two; empty without one."""
+
+
+@dataclass(frozen=True)
+class Cue:
+    """A moment that a replay stops at, and what it is about: a box or a worker (-1: none)."""
+
+    at: int
+    says: str
+    box: int
+    worker: int
 
 
 @dataclass(frozen=True)
@@ -166,6 +195,12 @@ class Picture:
     """The picture in words."""
     frozen: Steps
     """When the workers were cut off from the brokers: from, until."""
+    foreign_struck: tuple[int, ...]
+    """When a fault let another producer open a transaction."""
+    cues: tuple[Cue, ...]
+    """The moments that tell the story, at most `MOMENTS_MAX`."""
+    pace: tuple[tuple[int, int, int], ...]
+    """How a replay goes through them (`replay_pace`)."""
 
     @property
     def length(self) -> int:
@@ -243,11 +278,15 @@ def picture(facts: RunFacts) -> Picture:
         for number in numbers[:LANES_MAX]
     }
     drawn = [part for part in recent if part.partition in histories]
+    causes = abort_causes(drawn, facts.writers, facts.journal, facts.reasons)
     places = sorted(facts.sources)
     names = worker_names(places[:LANES_MAX])
     journal = [stamped for stamped in facts.journal if began <= stamped.at_ms <= facts.period[1]]
     events = sorted(
-        [*_journal_events(journal, names, facts), *_log_events(drawn, names, facts, histories)],
+        [
+            *_journal_events(journal, names, facts),
+            *_log_events(drawn, names, facts, histories, causes),
+        ],
         key=lambda event: event[0],
     )
     moments = {at for part in drawn for _offset, at, _what in part.points}
@@ -256,19 +295,61 @@ def picture(facts: RunFacts) -> Picture:
     first = min((at for at in moments if at >= began), default=facts.period[1])
     clock = make_clock(max(began, first - LEAD_MS), facts.period[1], moments)
     lanes = list(histories)
+    repeated = {part: count for part in drawn if (count := _repeated(part, facts))}
+    totals = _totals(parts, histories, facts)
+    scene = Scene(journal, drawn, histories, causes, names, facts.writers, repeated, totals)
+    cues = [_cue(moment, drawn, list(names), clock) for moment in chosen_moments(scene)]
+    length = clock.play[-1]
+    boxes = tuple(
+        _box(part, lanes, list(names), facts, histories[part.partition], clock, drawn, causes)
+        for part in drawn
+    )
+    turns = [at for at, _says in events[-EVENTS_MAX:]]
     return Picture(
         tuple(_worker(facts, place, names, journal, drawn, clock) for place in names),
         tuple(_lane(n, histories[n], _of(parts, n), facts, clock) for n in lanes),
-        tuple(
-            _box(part, lanes, list(names), facts, histories[part.partition], clock)
-            for part in drawn
-        ),
+        boxes,
         tuple(Event(clock.shown(at), says) for at, says in events[-EVENTS_MAX:]),
         tuple(zip(clock.play, (at - facts.period[0] for at in clock.true), strict=True)),
         tuple(left_out(len(older), (len(lanes), len(numbers)), (len(names), len(places)))),
-        _summary(drawn, histories, names),
+        _summary(drawn, histories, names, causes),
         _frozen(facts, clock),
+        _foreign_strikes(journal, clock),
+        tuple(cues),
+        replay_pace([(cue.at, cue.says) for cue in cues], map(clock.shown, turns), length),
     )
+
+
+def _totals(
+    parts: Sequence[Part], histories: Mapping[int, PartitionHistory], facts: RunFacts
+) -> ReaderTotals | None:
+    """Returns what the readers of the drawn partitions got until the end; None while it goes on."""
+    if not facts.has_ended:
+        return None
+    counted = [part for part in parts if part.partition in histories]
+    return ReaderTotals(
+        facts.period[1],
+        sum(part.records for part in counted),
+        sum(part.records for history in histories.values() for part in history.delivered),
+        sum(_repeated(part, facts) for part in counted),
+    )
+
+
+def _cue(moment: Moment, drawn: Sequence[Part], places: Sequence[Place], clock: Clock) -> Cue:
+    return Cue(
+        clock.shown(moment.at),
+        moment.says,
+        -1 if moment.part is None else drawn.index(moment.part),
+        places.index(moment.place) if moment.place in places else OTHERS,
+    )
+
+
+def _foreign_strikes(journal: Sequence[StampedEntry], clock: Clock) -> tuple[int, ...]:
+    return tuple(
+        clock.shown(stamped.at_ms)
+        for stamped in journal
+        if isinstance(stamped.entry, FaultFired) and opens_foreign(stamped.entry)
+    )[-EVENTS_MAX:]
 
 
 def _of(parts: Iterable[Part], partition: int) -> list[Part]:
@@ -294,6 +375,7 @@ def _log_events(
     names: Mapping[Place, str],
     facts: RunFacts,
     histories: Mapping[int, PartitionHistory],
+    causes: Mapping[Part, str],
 ) -> list[tuple[int, str]]:
     """Returns when each transaction began, and when its markers landed."""
     by_place = {(part.partition, part.first): part for part in drawn if part.outcome != PLAIN}
@@ -321,7 +403,9 @@ def _log_events(
         moments = {(part.partition, part.ended) for part in parts if part.ended is not None}
         released = sum(became_visible[moment] for moment in moments)
         waits = any(part.visible and delivered.get(part) != part.ended for part in parts)
-        events.append((ended, ends(writer, parts, waits, released)))
+        cause = causes.get(parts[0], DECLARED)
+        why = "" if cause in (DECLARED, LOST) else CAUSES[cause]
+        events.append((ended, ends(writer, parts, waits, released, why)))
     return events
 
 
@@ -384,6 +468,24 @@ def _repeated(part: Part, facts: RunFacts) -> int:
     return bisect_left(offsets, part.end) - bisect_left(offsets, part.first)
 
 
+def _first_copy(part: Part, facts: RunFacts, drawn: Sequence[Part]) -> int:
+    """Returns the box with the first copy of the first record of a box that is a repeat; -1: none
+    is drawn."""
+    offsets = facts.repeated.get(part.partition, ())
+    number = bisect_left(offsets, part.first)
+    if number == len(offsets) or offsets[number] >= part.end:
+        return -1
+    partition, offset = facts.first_copies.get((part.partition, offsets[number]), (-1, -1))
+    return next(
+        (
+            box
+            for box, other in enumerate(drawn)
+            if other.partition == partition and other.first <= offset < other.end
+        ),
+        -1,
+    )
+
+
 def _lane(
     number: int,
     history: PartitionHistory,
@@ -414,6 +516,8 @@ def _box(
     facts: RunFacts,
     history: PartitionHistory,
     clock: Clock,
+    drawn: Sequence[Part],
+    causes: Mapping[Part, str],
 ) -> Box:
     place = facts.writers.get(part.producer)
     delivered = history.delivered.get(part)
@@ -430,17 +534,24 @@ def _box(
         part.outcome,
         part.epoch,
         _repeated(part, facts),
+        _first_copy(part, facts, drawn),
+        CAUSES[causes[part]] if part in causes else "",
     )
 
 
 def _summary(
-    drawn: Sequence[Part], histories: Mapping[int, PartitionHistory], names: Mapping[Place, str]
+    drawn: Sequence[Part],
+    histories: Mapping[int, PartitionHistory],
+    names: Mapping[Place, str],
+    causes: Mapping[Part, str],
 ) -> str:
     """Returns the last moment of the picture in words."""
     counts: dict[str, int] = {}
     for part in drawn:
         counts[part.outcome] = counts.get(part.outcome, 0) + 1
     boxes = ", ".join(f"{count:,} {outcome.lower()}" for outcome, count in sorted(counts.items()))
+    crosses = Counter(CAUSES[cause] for cause in causes.values())
+    why = ", ".join(f"{count:,} {cause}" for cause, count in sorted(crosses.items()))
     behind = [
         f"p{number}: LSO {history.lso[-1][1]:,} of {history.hw[-1][1]:,}"
         for number, history in histories.items()
@@ -453,5 +564,6 @@ def _summary(
     )
     return (
         f"{len(names):,} workers write to {len(histories):,} sink partitions."
-        f" Boxes at the end: {boxes or 'none yet'}. {gate}"
+        f" Boxes at the end: {boxes or 'none yet'}."
+        f"{f' Crosses: {why}.' if why else ''} {gate}"
     )

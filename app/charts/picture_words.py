@@ -82,11 +82,17 @@ def strikes_worker(entry: FaultFired) -> bool:
     a worker has come so far."""
     if is_by_hand(entry.fault):
         return True
-    fault = _fault(entry)
+    fault = planned_fault(entry)
     return fault is not None and fault.kind.side is Side.WORKER
 
 
-def _fault(entry: FaultFired) -> Fault | None:
+def opens_foreign(entry: FaultFired) -> bool:
+    """Whether a fault lets another producer open a transaction in the sink."""
+    fault = planned_fault(entry)
+    return fault is not None and fault.kind.name == OPEN.name
+
+
+def planned_fault(entry: FaultFired) -> Fault | None:
     """Returns a planned fault; None for one of another version, or made up by whoever may write to
     the journal."""
     try:
@@ -106,7 +112,7 @@ _STRIKES: Mapping[str, str] = {
 
 def _planned(entry: FaultFired, worker: str) -> str:
     """Returns what a planned fault does when it fires, without a full stop."""
-    fault = _fault(entry)
+    fault = planned_fault(entry)
     if fault is None:
         return f"The fault {_cut(entry.fault)}, which this version does not know, fires at {worker}"
     when = f"in its transaction {entry.sequence} ({fault.kind.name})"
@@ -141,9 +147,10 @@ def begins(writer: str, parts: Sequence[Part]) -> str:
     return f"{writer} begins a transaction in {_places(parts)}. read_committed waits there."
 
 
-def ends(writer: str, parts: Sequence[Part], waits: bool, released: int) -> str:
+def ends(writer: str, parts: Sequence[Part], waits: bool, released: int, cause: str = "") -> str:
     """Returns the sentence for the markers of a transaction. `waits`: an open transaction holds it
-    back; `released`: records of other transactions that waited for this one."""
+    back; `released`: records of other transactions that waited for this one; `cause`: why it was
+    aborted, in a word or two."""
     records = _count(sum(part.records for part in parts), "record")
     where = _places(parts)
     outcome = {part.outcome for part in parts}
@@ -151,9 +158,10 @@ def ends(writer: str, parts: Sequence[Part], waits: bool, released: int) -> str:
         says = f"COMMIT markers land in {where}: {records} of {_lower(writer)} are committed"
         says += ", and wait behind an open transaction." if waits else "."
     elif outcome == {ABORTED}:
+        because = f" ({cause})" if cause else ""
         says = (
-            f"ABORT markers land in {where}: {records} of {_lower(writer)} stay in the log, and no"
-            " read_committed consumer gets them."
+            f"ABORT markers land in {where}: {records} of {_lower(writer)}{because} stay in the"
+            " log, and no read_committed consumer gets them."
         )
     else:
         says = f"Markers that disagree land in {where}: {records} of {_lower(writer)}."

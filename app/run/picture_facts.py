@@ -4,6 +4,7 @@ the headers that name each producer's source partition."""
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ import streamlit as st
 from topicproof.app.charts.picture import RunFacts, picture
 from topicproof.app.charts.picture_words import Place
 from topicproof.app.session.connection import running_kafka
+from topicproof.app.session.coordination import topic_coordination
 from topicproof.app.session.reports import kept_report
 from topicproof.app.topic.snapshot import Snapshot, fresh_snapshot
 from topicproof.backend.address import Address
@@ -127,22 +129,34 @@ def look(settings: Settings, kafka: Services, run: Run, names: Names) -> RunFact
         for producer, writer in by_producer.items()
     }
     before = {int(p): end for p, end in run.facts.sink_from.get(names.sink, {}).items()}
+    copies = _copies(settings, run, names.sink)
+    repeated: dict[int, list[int]] = {}
+    for partition, offset in sorted(copies):
+        repeated.setdefault(partition, []).append(offset)
+    # The coordinators' log is read once, when it no longer grows.
+    reasons = {} if run.alive else topic_coordination(settings, kafka, snapshot).reasons
     return RunFacts(
-        sources,
-        entries,
-        snapshot.bounds,
-        snapshot.transactions,
-        plain,
-        writers,
-        _period(run, snapshot),
-        before,
-        _repeated(settings, run, names.sink),
+        sources=sources,
+        journal=entries,
+        bounds=snapshot.bounds,
+        transactions=snapshot.transactions,
+        plain=plain,
+        writers=writers,
+        period=_period(run, snapshot),
+        before=before,
+        repeated=repeated,
+        first_copies={copy: first for copy, first in copies.items() if first is not None},
+        reasons=reasons,
+        has_ended=not run.alive,
     )
 
 
-def _repeated(settings: Settings, run: Run, sink: str) -> dict[int, list[int]]:
-    """Returns the offsets of records that repeat an earlier one, by partition, as the verdict of a
-    run that has ended found them; nothing without its evidence."""
+def _copies(
+    settings: Settings, run: Run, sink: str
+) -> dict[tuple[int, int], tuple[int, int] | None]:
+    """Returns the records that repeat an earlier one, each with its first copy (None: it is not in
+    this sink), as partition and offset. They are as the verdict of a run that has ended found them;
+    without its evidence there are none."""
     path = run.folder(settings) / EVIDENCE / PARQUET
     if run.alive or not path.is_file():
         return {}
@@ -154,19 +168,23 @@ def _repeated(settings: Settings, run: Run, sink: str) -> dict[int, list[int]]:
         require_unchanged_file(path.parent, PARQUET)
         table = pq.read_table(
             path,
-            columns=["partition", "offset"],
+            columns=["partition", "offset", "why"],
             filters=pc.field("kind") == duplicate.NAME,
         )
     except (EvidenceError, OSError, pa.ArrowInvalid) as error:
         # The Verdict page says what is wrong with the evidence; the picture lacks its marks.
         LOG.warning("The findings of %s cannot be read (%s).", run.id, type(error).__name__)
         return {}
-    repeated: dict[int, list[int]] = {}
+    copies: dict[tuple[int, int], tuple[int, int] | None] = {}
     for row in table.slice(0, REPEATED_MAX).to_pylist():
         topic, partition = report.sink.place(row["partition"])
-        if topic == sink:
-            repeated.setdefault(partition, []).append(row["offset"])
-    return {partition: sorted(offsets) for partition, offsets in repeated.items()}
+        if topic != sink:
+            continue
+        first = re.search(duplicate.FIRST_COPY, row["why"] or "")
+        copies[partition, row["offset"]] = (
+            None if first is None or first[1] != sink else (int(first[2]), int(first[3]))
+        )
+    return copies
 
 
 def _sources(address: Address, run: Run, names: Names) -> dict[Place, tuple[int, int]]:

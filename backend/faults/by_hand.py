@@ -86,6 +86,11 @@ def is_by_hand(fault: str) -> bool:
     return bool(_KILL_NAMES.fullmatch(fault) or _FREEZE_NAMES.fullmatch(fault))
 
 
+def is_kill(fault: str) -> bool:
+    """Return whether a fault of the journal is a worker killed by hand."""
+    return _KILL_NAMES.fullmatch(fault) is not None
+
+
 def strikes(entries: Iterable[Entry]) -> list[FaultFired]:
     """Return the claims of strikes by hand, in their order."""
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -20,6 +21,7 @@ from topicproof.app.charts.picture import (
     Steps,
     picture,
 )
+from topicproof.app.charts.picture_moments import MOMENTS_MAX, replay_pace
 from topicproof.backend.characters import visible
 from topicproof.backend.faults.by_hand import Freeze, Kill
 from topicproof.backend.kafka.log import fates
@@ -397,6 +399,109 @@ def test_repeated_records_are_marked_in_their_boxes() -> None:
     assert [(box.records, box.repeated) for box in found.boxes] == [(10, 1), (5, 3)]
     assert found.lanes[0].repeated[-1][1] == 4
     assert picture(seen(log, bounds, [])).lanes[0].repeated[-1][1] == 0
+
+
+def test_each_cross_says_its_own_cause() -> None:
+    """Story: of four transactions of p0 the worker aborts one, is killed in the next, wakes too
+    late in the third, and the query restarts in the fourth. A foreign one timed out, as the
+    coordinators' log proves."""
+    log = []
+    for n, epoch in enumerate(range(4)):
+        log += [
+            batch(0, 2 * n, 2 * n, 7, epoch, 100 * n + 50),
+            batch(0, 2 * n + 1, 2 * n + 1, 7, epoch + 1, 100 * n + 90, "ABORT"),
+        ]
+    log += [batch(0, 8, 8, FOREIGN, 0, 420), batch(0, 9, 9, FOREIGN, 1, 430, "ABORT")]
+    log += [batch(0, 10, 10, 7, 4, 450), batch(0, 11, 11, 7, 4, 460, "COMMIT")]
+    name = "run-numbers-0"
+
+    def end(task: str, outcome: Declared) -> TransactionEnded:
+        return TransactionEnded(task, name, "numbers", 0, 1, 1, outcome, "why", 1, 1, 1)
+
+    entries: list[tuple[int, Entry]] = [
+        *((100 * n, TaskStarted(f"task-{n}", name, "numbers", 0, 1, 0)) for n in range(5)),
+        (80, end("task-0", Declared.ABORTED)),
+        (160, FaultFired("task-1", Kill(0).name(1), "numbers", 0, 0)),
+        (310, end("task-2", Declared.FENCED)),
+    ]
+    bounds = Bounds("squares", (PartitionBounds(0, 0, 12, 12),))
+    drawn = picture(
+        seen(log, bounds, sorted(entries, key=lambda e: e[0]), reasons={(0, 8): "timeout"})
+    )
+    assert [box.cause for box in drawn.boxes] == [
+        *("aborted", "killed", "fenced", "fenced", "timed out", ""),
+    ]
+    assert "Crosses: 1 aborted, 2 fenced, 1 killed, 1 timed out." in drawn.summary
+    sentences = [event.says for event in drawn.events]
+    assert any("the worker of p0 (killed) stay in the log" in says for says in sentences)
+
+
+def test_a_repeat_leads_to_the_box_with_its_first_copy() -> None:
+    """Story: at least once, the killed worker's records came twice. The box with the second copies
+    leads to that with the first ones, the moments name them, and the end has the sum."""
+    log = [(*row[:7], False, None, *row[9:]) for row in (LOG[0], LOG[3])]
+    bounds = Bounds("squares", (PartitionBounds(0, 0, 17, 17),))
+    repeats = {"repeated": {0: [12, 13]}, "first_copies": {(0, 12): (0, 3), (0, 13): (0, 4)}}
+    drawn = picture(seen(log, bounds, [], has_ended=True, **repeats))
+    assert [box.first_copy for box in drawn.boxes] == [-1, 0]
+    assert [(cue.says, cue.box) for cue in drawn.cues[1:]] == [
+        ("The same output again: 2 of these records came before.", 1),
+        ("At the end both readers got the same 15 records. 2 of them came twice.", -1),
+    ]
+
+
+def test_a_foreign_fault_belongs_to_the_foreign_producer() -> None:
+    """Story: another producer leaves a transaction open, and the workers commit behind it. No
+    worker is struck; the story stops at the fault, at what waits, and at the release."""
+    log = [*LOG[:6], LOG[6], batch(0, 24, 24, FOREIGN, 5, 900, "ABORT")]
+    bounds = Bounds("squares", (PartitionBounds(0, 0, 25, 25),))
+    entries = [
+        *JOURNAL[:2],
+        (190, FaultFired("t", "open@transaction=2,end=release", "numbers", 0, 2)),
+    ]
+    drawn = picture(seen(log, bounds, entries, has_ended=True))
+    assert not any(worker.struck for worker in drawn.workers) and drawn.foreign_struck == (190,)
+    boxes_of = {
+        cue.says: (drawn.boxes[cue.box].worker if cue.box >= 0 else None) for cue in drawn.cues
+    }
+    assert boxes_of == {
+        "The same inputs again, in a new transaction: now they are committed.": 0,
+        "Another producer opens a transaction in the sink, and does not end it (open).": OTHERS,
+        "The transaction is aborted: read_committed never gets its records.": 0,
+        "5 records are committed, and wait behind the open transaction in p0.": OTHERS,
+        "The open transaction ends: 5 records that waited are delivered.": OTHERS,
+        "At the end read_uncommitted got 21 records, read_committed 15.": None,
+    }
+
+
+def test_a_replay_stops_at_each_moment_for_as_long_as_it_takes_to_read() -> None:
+    """Story: 28 transactions happen in half a second, then nothing for a minute. A replay gives
+    each event its time, does not wait, and holds at each moment; a minute is enough for all."""
+    events = [18 * n for n in range(28)]
+    moments = [(18, "x" * 80), (18, "y" * 50), (486, "z" * 100)]
+    pace = replay_pace(moments, events, 60_000)
+    assert pace[0] == (0, 0, -1) and pace[-1][1:] == (60_000, 2)
+    assert all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(pace))
+    holds = [b[0] - a[0] for a, b in pairwise(pace) if a[1] == b[1] and a[2] == b[2]]
+    assert holds == [4_400, 3_200, 5_200]
+    motions = [b[0] - a[0] for a, b in pairwise(pace) if b[1] > a[1]]
+    assert min(motions) >= 72 and max(motions) == 900 and pace[-1][0] < 60_000
+    crowd = replay_pace([], range(0, 60_000, 10), 60_000)
+    assert crowd[-1][0] == pytest.approx(15_000, abs=5)
+
+
+@pytest.mark.parametrize("count", [1, 30])
+def test_at_most_six_moments_are_chosen(count: int) -> None:
+    """Story: a worker is killed again and again. The first of each kind is enough."""
+    entries = [*JOURNAL]
+    for n in range(count):
+        entries.append((1_000 + n, FaultFired("t", Kill(0).name(n + 1), "numbers", 0, 0)))
+        entries.append((1_000 + n, FaultFired("t", f"new-{n}@x", "numbers", 0, 0)))
+    drawn = picture(seen(LOG, BOUNDS, entries, has_ended=True))
+    says = [cue.says for cue in drawn.cues]
+    assert len(says) == MOMENTS_MAX and says[-1].startswith("At the end read_uncommitted got 29")
+    assert "The worker of p0 raises an error in its transaction 2 (error)." in says
+    assert [cue.at for cue in drawn.cues] == sorted(cue.at for cue in drawn.cues)
 
 
 def test_nothing_at_all_is_a_picture() -> None:
