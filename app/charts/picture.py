@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -46,6 +46,7 @@ from topicproof.backend.sink.entries import (
     FaultFired,
     FaultPhase,
     FaultReport,
+    GenerationBegun,
     StampedEntry,
     TaskStarted,
     TransactionEnded,
@@ -177,6 +178,8 @@ class Event:
 
     at: int
     says: str
+    key: bool
+    """Whether somebody who watches must not miss it."""
 
 
 @dataclass(frozen=True)
@@ -287,10 +290,10 @@ def picture(facts: RunFacts) -> Picture:
             *_journal_events(journal, names, facts),
             *_log_events(drawn, names, facts, histories, causes),
         ],
-        key=lambda event: event[0],
+        key=lambda event: event.at,
     )
     moments = {at for part in drawn for _offset, at, _what in part.points}
-    moments |= {at for at, _says in events}
+    moments |= {event.at for event in events}
     # Before its first event a run only fills its source.
     first = min((at for at in moments if at >= began), default=facts.period[1])
     clock = make_clock(max(began, first - LEAD_MS), facts.period[1], moments)
@@ -304,19 +307,19 @@ def picture(facts: RunFacts) -> Picture:
         _box(part, lanes, list(names), facts, histories[part.partition], clock, drawn, causes)
         for part in drawn
     )
-    turns = [at for at, _says in events[-EVENTS_MAX:]]
+    shown = [replace(event, at=clock.shown(event.at)) for event in events[-EVENTS_MAX:]]
     return Picture(
         tuple(_worker(facts, place, names, journal, drawn, clock) for place in names),
         tuple(_lane(n, histories[n], _of(parts, n), facts, clock) for n in lanes),
         boxes,
-        tuple(Event(clock.shown(at), says) for at, says in events[-EVENTS_MAX:]),
+        tuple(shown),
         tuple(zip(clock.play, (at - facts.period[0] for at in clock.true), strict=True)),
         tuple(left_out(len(older), (len(lanes), len(numbers)), (len(names), len(places)))),
         _summary(drawn, histories, names, causes),
         _frozen(facts, clock),
         _foreign_strikes(journal, clock),
         tuple(cues),
-        replay_pace([(cue.at, cue.says) for cue in cues], map(clock.shown, turns), length),
+        replay_pace([(cue.at, cue.says) for cue in cues], [event.at for event in shown], length),
     )
 
 
@@ -364,10 +367,15 @@ def _who(part: Part, names: Mapping[Place, str], facts: RunFacts) -> str:
 
 def _journal_events(
     journal: Sequence[StampedEntry], names: Mapping[Place, str], facts: RunFacts
-) -> list[tuple[int, str]]:
+) -> list[Event]:
     portions = facts.transactions.empty
-    events = ((stamped.at_ms, journal_event(stamped.entry, names, portions)) for stamped in journal)
-    return [(at, says) for at, says in events if says is not None]
+    events = []
+    for stamped in journal:
+        says = journal_event(stamped.entry, names, portions)
+        if says is not None:
+            is_key = isinstance(stamped.entry, FaultFired | FaultReport | GenerationBegun)
+            events.append(Event(stamped.at_ms, says, is_key))
+    return events
 
 
 def _log_events(
@@ -376,7 +384,7 @@ def _log_events(
     facts: RunFacts,
     histories: Mapping[int, PartitionHistory],
     causes: Mapping[Part, str],
-) -> list[tuple[int, str]]:
+) -> list[Event]:
     """Returns when each transaction began, and when its markers landed."""
     by_place = {(part.partition, part.first): part for part in drawn if part.outcome != PLAIN}
     delivered = {
@@ -396,7 +404,8 @@ def _log_events(
         )
         parts = [by_place[place] for place in places]
         writer = _who(parts[0], names, facts)
-        events.append((min(part.begins for part in parts), begins(writer, parts)))
+        began = min(part.begins for part in parts)
+        events.append(Event(began, begins(writer, parts), key=False))
         ended = max((part.ended for part in parts if part.ended is not None), default=None)
         if ended is None:
             continue
@@ -405,7 +414,8 @@ def _log_events(
         waits = any(part.visible and delivered.get(part) != part.ended for part in parts)
         cause = causes.get(parts[0], DECLARED)
         why = "" if cause in (DECLARED, LOST) else CAUSES[cause]
-        events.append((ended, ends(writer, parts, waits, released, why)))
+        says = ends(writer, parts, waits, released, why)
+        events.append(Event(ended, says, key=released > 0))
     return events
 
 

@@ -4,33 +4,45 @@
 // played, stepped and scrubbed both ways. Names come from topics: they are drawn, or set as text,
 // and never become markup.
 
-const [LANE, WORKER, FIRST, END, RECORDS, BEGINS, WRITTEN, ENDED, DELIVERED, OUTCOME, , REPEATED] =
-  Array(12).keys();
+const [LANE, WORKER, FIRST, , RECORDS, BEGINS, WRITTEN, ENDED, DELIVERED, OUTCOME] =
+  Array(10).keys();
+const [REPEATED, FIRST_COPY, CAUSE] = [11, 12, 13];
+const [REPLAY, PICTURE, CUE] = [0, 1, 2]; // columns of the pace
 const FLIGHT_MS = 320; // of a record, in ms of the picture
 const APART_MS = 30; // between the dots of one box
+const DOTS = 6; // of one box, at most
+const DEPARTS_MS = FLIGHT_MS + DOTS * APART_MS; // before a box begins
 const FALL_MS = 420;
 const GROW_MS = 150;
 const FLASH_MS = 380;
 const STRUCK_MS = 1200;
 const LIVE_DELAY_MS = 1500; // behind the newest data, so that playing never runs dry
 const LIVE_JUMP_MS = 8000;
+const QUIET_MS = 2500; // without news a live picture is replayed meanwhile
+const LASTING_MS = 4000; // of the sentence of a moment in a live picture
+const CALM_MS = 1200; // of any other sentence there
 const STEP_MS = 900; // between the events of a picture that does not move
+const STILL_MS = 5000; // between its moments
+const WORKER_HALF = 21; // of its height
 const DOTS_MAX = 400;
 const LISTED_MAX = 300;
 const COMPACT_PX = 640;
 const NARROW_PX = 420;
+const STORY = "story"; // the speed of a replay that stops at each moment
 const SPEEDS = [0.125, 0.25, 0.5, 1, 2, 4, 8];
-const PLAY_MS = 15000; // a picture is played in about this time at first
 const FONT = "system-ui, sans-serif";
 
 const views = new WeakMap();
+/** The pictures of this page that are replayed, the first one now. */
+const stage = (document.picturesInReplay ??= []);
 
-export default function ({ data, parentElement }) {
+export default function ({ data, parentElement, setTriggerValue }) {
   let view = views.get(parentElement);
   if (view === undefined) {
     view = new View(parentElement);
     views.set(parentElement, view);
   }
+  view.ask = (action) => setTriggerValue("action", action);
   view.show(data);
   return () => {
     view.close();
@@ -60,6 +72,14 @@ function mapped(rows, from, to, at) {
   return a[to] + clamp(share) * (b[to] - a[to]);
 }
 
+/** The replay's time when it first reaches a moment of the picture. */
+function reached(pace, at) {
+  const n = pace.findIndex((row) => row[PICTURE] >= at);
+  if (n < 1) return pace.at(n)[REPLAY]; // before its beginning, or after its end
+  const [a, b] = [pace[n - 1], pace[n]];
+  return a[REPLAY] + ((at - a[PICTURE]) / (b[PICTURE] - a[PICTURE])) * (b[REPLAY] - a[REPLAY]);
+}
+
 const clamp = (share) => Math.min(1, Math.max(0, share));
 const number = (count) => count.toLocaleString("en-US");
 
@@ -77,12 +97,16 @@ class View {
     this.speeds = find("select");
     this.time = find(".time");
     this.says = find(".says");
+    this.mode = find(".mode");
+    this.actions = find(".actions");
     this.summary = find(".summary");
     this.list = find("ol");
     this.data = null;
     this.at = 0;
     this.playing = false;
     this.following = false;
+    this.telling = false; // the story's sentences, and no other events
+    this.replayed = 0; // up to when, in ms of the run
     this.lanes = [];
     this.scale = null;
     this.frame = 0;
@@ -98,6 +122,7 @@ class View {
     on(this.buttons.play, "click", () => this.toggle());
     on(this.buttons.back, "click", () => this.step(-1));
     on(this.buttons.on, "click", () => this.step(1));
+    on(this.buttons.moment, "click", () => this.nextMoment());
     on(this.buttons.live, "click", () => this.follow());
     on(this.buttons.whole, "click", () => this.present());
     on(document, "fullscreenchange", () => {
@@ -106,7 +131,7 @@ class View {
       this.wake(true);
     });
     on(this.range, "input", () => this.stop(Number(this.range.value)));
-    on(this.speeds, "change", () => this.wake());
+    on(this.speeds, "change", () => this.paced());
     on(find(this.root, "details"), "toggle", () => this.tell());
     this.resized = new ResizeObserver(() => this.wake(true));
     this.resized.observe(this.canvas);
@@ -118,6 +143,7 @@ class View {
   }
 
   close() {
+    this.leave();
     this.end.abort();
     this.resized.disconnect();
     this.seen.disconnect();
@@ -127,6 +153,7 @@ class View {
   show(data) {
     const before = this.data;
     const now = before && mapped(before.clock, 0, 1, this.at);
+    const into = before && this.telling ? this.replay - reached(before.pace, this.at) : 0;
     this.data = data;
     this.length = data.clock[data.clock.length - 1][0];
     this.lanes = data.lanes.map((lane, n) => ({
@@ -140,67 +167,156 @@ class View {
     if (data.boxes.some((box) => box[WORKER] < 0)) this.workers.push(null);
     this.colours();
     if (before === null) this.start();
-    else this.at = mapped(data.clock, 1, 0, now);
+    else this.moved(now, into);
     if (this.following && this.still.matches) this.at = this.length;
-    if (!data.live) this.following = false;
-    // What happened live in a blink is played again at the speed of a picture that was reopened.
-    if (before?.live && !data.live) this.speeds.value = this.pace();
+    const news = data.events.length + data.boxes.length;
+    if (news !== this.news) this.newsAt = performance.now();
+    this.news = news;
+    if (!data.live && this.following) {
+      this.following = false;
+      // What happened live in a blink is shown again, at the pace of the story.
+      if (this.still.matches) this.speeds.value = STORY;
+      else this.direct();
+    }
     find(this.root, ".twice").hidden = !data.boxes.some((box) => box[REPEATED] > 0);
     this.range.max = this.length;
     this.buttons.live.hidden = !data.live;
+    this.buttons.moment.hidden = data.cues.length === 0;
     this.root.querySelector(".left-out").textContent = data.left_out.length
       ? `Not drawn: ${data.left_out.join(", ")}.`
       : "";
     this.summary.textContent = data.summary;
     this.canvas.setAttribute("aria-label", `${data.title}. ${data.summary}`);
+    find(this.root, ".heading").textContent = data.heading || data.title;
+    find(this.root, ".verdict").textContent = data.verdict;
+    this.offer(data.actions);
     this.tell();
     this.wake(before === null);
   }
 
-  /** The speed at which the whole picture is played in about `PLAY_MS`. */
-  pace() {
-    const slowest = this.length / PLAY_MS;
-    return SPEEDS.find((each) => each >= slowest) ?? SPEEDS[SPEEDS.length - 1];
+  /** Stays at the same moment of the run (`now`, in ms of it) when there is more of it. `into`: how
+   * long a replay has stopped there. */
+  moved(now, into) {
+    this.at = mapped(this.data.clock, 1, 0, now);
+    if (!this.telling) return;
+    const cue = this.data.cues.find(({ at }) => Math.abs(at - this.at) <= 2);
+    if (cue) this.at = cue.at;
+    this.replay = reached(this.data.pace, this.at) + into;
   }
 
   start() {
-    const speed = this.pace();
     this.speeds.replaceChildren();
-    for (const each of SPEEDS) {
+    for (const each of [STORY, ...SPEEDS]) {
       const option = document.createElement("option");
       option.value = each;
-      option.textContent = `${each}×`;
-      option.selected = each === (this.data.live ? 1 : speed);
+      option.textContent = each === STORY ? "Story pace" : `${each}×`;
       this.speeds.append(option);
     }
+    this.speeds.value = this.data.live ? 1 : STORY;
     this.following = this.data.live;
-    this.playing = this.data.live || (this.data.plays && !this.still.matches);
+    this.playing = this.data.live;
     this.at = this.length;
     if (this.data.live) this.at = Math.max(0, this.length - LIVE_DELAY_MS);
-    else if (this.playing) this.at = 0;
+    else if (this.data.plays && !this.still.matches) this.direct();
+  }
+
+  /** Plays what was not replayed yet at the pace of the story. */
+  direct() {
+    this.following = false;
+    // Of two pictures side by side, one is told after the other.
+    if (!stage.includes(this)) stage.push(this);
+    if (stage[0] !== this) {
+      this.playing = false;
+      return;
+    }
+    this.speeds.value = STORY;
+    this.at = this.replayed > 0 ? mapped(this.data.clock, 1, 0, this.replayed) : 0;
+    this.playing = true;
+    this.telling = false;
+    this.paced();
+  }
+
+  /** Ends its replay, or its waiting for one. The next picture's begins. */
+  leave() {
+    const at = stage.indexOf(this);
+    if (at < 0) return;
+    stage.splice(at, 1);
+    if (at === 0 && stage.length > 0) stage[0].direct();
+  }
+
+  /** Goes on at the chosen speed. */
+  paced() {
+    this.following = false;
+    const tells = this.speeds.value === STORY;
+    if (tells && !this.telling) this.replay = mapped(this.data.pace, PICTURE, REPLAY, this.at);
+    this.telling = tells;
+    this.wake();
   }
 
   toggle() {
-    if (this.playing) return this.stop(this.at);
-    if (this.at >= this.length) this.at = 0;
+    if (this.playing) {
+      this.playing = this.following = false;
+      return this.wake(true);
+    }
+    if (stage[0] !== this) this.leave();
+    if (this.at >= this.length) {
+      this.at = 0;
+      this.telling = false;
+    }
     this.playing = true;
     this.since = 0;
-    return this.wake();
+    return this.paced();
   }
 
   stop(at) {
+    this.leave();
     this.playing = false;
     this.following = false;
+    this.telling = false;
     this.at = at;
     this.wake(true);
   }
 
   follow() {
+    this.leave();
     this.playing = true;
     this.following = true;
+    this.telling = false;
     this.speeds.value = 1;
     this.at = Math.max(0, this.length - LIVE_DELAY_MS);
     this.wake(true);
+  }
+
+  /** Goes to the next moment of the story, after the last one to the first. */
+  nextMoment() {
+    const { cues, pace } = this.data;
+    const from = this.telling ? value(pace.map((row) => [row[REPLAY], row[CUE]]), this.replay) : -1;
+    const later = cues.findIndex((cue, n) => n > from && (this.telling || cue.at > this.at));
+    const next = later < 0 ? 0 : later;
+    this.stop(cues[next].at);
+    this.speeds.value = STORY;
+    this.telling = true;
+    this.replay = pace.find((row) => row[CUE] === next)[REPLAY];
+  }
+
+  /** Offers what can be done to the run, for people who see nothing but the picture. */
+  offer(actions) {
+    const labels = actions.join("\n");
+    if (this.labels === labels) return;
+    this.labels = labels;
+    this.actions.replaceChildren(
+      ...actions.map((label) => {
+        const button = document.createElement("button");
+        button.type = "button";
+        button.textContent = label;
+        button.addEventListener("click", () => {
+          this.pressed = { label, at: performance.now() };
+          this.ask(label);
+          this.wake();
+        });
+        return button;
+      }),
+    );
   }
 
   step(way) {
@@ -244,42 +360,101 @@ class View {
 
   advance(passed) {
     if (this.still.matches && !this.following) {
-      // Without motion: from event to event.
-      this.since = (this.since ?? 0) + passed * Math.min(2, Number(this.speeds.value) * 4);
-      if (this.since < STEP_MS) return;
+      // Without motion: from moment to moment of a story, or from event to event.
+      const steps = this.telling ? 1 : Math.min(2, Number(this.speeds.value) * 4);
+      this.since = (this.since ?? 0) + passed * steps;
+      const hold = this.telling ? STILL_MS : STEP_MS;
+      if (this.since < hold) return;
       this.since = 0;
-      this.at = this.next(1) ?? this.length;
+      const cue = this.telling && this.data.cues.find(({ at }) => at > this.at);
+      this.at = (this.telling ? cue?.at : this.next(1)) ?? this.length;
+      if (this.telling) this.replay = reached(this.data.pace, this.at);
     } else if (this.following) {
-      const left = this.length - LIVE_DELAY_MS - this.at;
-      if (left > LIVE_JUMP_MS) this.at += left - LIVE_DELAY_MS;
-      else if (left > 0) this.at += Math.min(left, passed * (1 + left / LIVE_DELAY_MS));
+      this.followOn(passed);
+    } else if (this.telling) {
+      const { pace } = this.data;
+      this.replay += passed;
+      this.at = mapped(pace, REPLAY, PICTURE, this.replay);
+      if (this.replay < pace[pace.length - 1][REPLAY]) return;
     } else {
       this.at += passed * Number(this.speeds.value);
     }
     if (this.at < this.length || this.following) return;
     this.at = this.length;
+    if (this.telling) this.replayed = mapped(this.data.clock, 0, 1, this.length);
     // A run that goes on has more to show.
-    if (!this.data.live) this.playing = false;
+    if (this.data.live) this.follow();
+    else this.playing = false;
+    this.leave();
+  }
+
+  /** Follows a live run at a distance, up to its newest data if nothing more comes. */
+  followOn(passed) {
+    const quiet = performance.now() - this.newsAt > QUIET_MS;
+    const left = this.length - (quiet ? 0 : LIVE_DELAY_MS) - this.at;
+    if (left > LIVE_JUMP_MS) this.at += left - LIVE_DELAY_MS;
+    else if (left > 0) this.at += Math.min(left, passed * (1 + left / LIVE_DELAY_MS));
+    const shown = mapped(this.data.clock, 1, 0, this.replayed);
+    const untold = this.data.cues.filter(({ at }) => at > shown).length;
+    if (quiet && left <= 0 && untold > 1 && !this.data.interactive && !this.still.matches) {
+      this.direct();
+    }
+  }
+
+  /** The number of the moment whose sentence is told; -1: none. */
+  cue() {
+    if (!this.telling) return -1;
+    const rows = this.data.pace;
+    let n = rows.length - 1;
+    while (n > 0 && rows[n][REPLAY] > this.replay) n -= 1;
+    return rows[n][CUE];
+  }
+
+  sentence() {
+    const { events, cues, live } = this.data;
+    const last = (rows) => {
+      let n = rows.length - 1;
+      while (n >= 0 && rows[n].at > this.at) n -= 1;
+      return n < 0 ? undefined : rows[n];
+    };
+    if (this.pressed && performance.now() - this.pressed.at < LASTING_MS) {
+      return `${this.pressed.label}: asked. It takes effect in a moment.`;
+    }
+    const told = this.cue();
+    if (told >= 0) return cues[told].says;
+    const event = last(events);
+    if (event === undefined) {
+      if (this.playing && this.telling) return "From the beginning, slowly:";
+      return live
+        ? "Spark starts the workers; the first records come in about half a minute."
+        : "Nothing has happened yet.";
+    }
+    if (!this.following) return this.telling ? "" : event.says;
+    // Live, everything comes at once: what matters stays, and the rest does not flicker.
+    const key = last([...cues, ...events.filter((each) => each.key)].sort((a, b) => a.at - b.at));
+    if (key && this.at - key.at < LASTING_MS) return key.says;
+    const now = performance.now();
+    if (now - (this.calm ?? 0) < CALM_MS) return this.says.textContent;
+    this.calm = now;
+    return event.says;
   }
 
   controls() {
     const word = this.playing ? "Pause" : "Play";
     if (this.buttons.play.textContent !== word) this.buttons.play.textContent = word;
     this.buttons.live.setAttribute("aria-pressed", String(this.following));
+    const replay = this.playing && this.telling ? "Replay, slowed down" : "";
+    const mode = this.following ? "Live" : stage.indexOf(this) > 0 ? "Its replay is next" : replay;
+    if (this.mode.textContent !== mode) this.mode.textContent = mode;
     this.range.value = this.at;
     const ms = mapped(this.data.clock, 0, 1, this.at);
     const time = `${(ms / 1000).toFixed(2)} s`;
     this.time.textContent = time;
     this.range.setAttribute("aria-valuetext", time);
-    // While it plays, a screen reader is not told of every event.
-    this.says.setAttribute("aria-live", this.playing ? "off" : "polite");
-    const events = this.data.events;
-    let n = -1;
-    while (n + 1 < events.length && events[n + 1].at <= this.at) n += 1;
-    const nothing = this.data.live
-      ? "Waiting for the first record. Spark takes up to half a minute to start its workers."
-      : "Nothing has happened yet.";
-    const said = n < 0 ? nothing : events[n].says;
+    // While it plays, a screen reader is told of the story's moments, and not of every event.
+    const quiet = this.playing && !this.telling;
+    this.says.setAttribute("aria-live", quiet ? "off" : "polite");
+    const said = this.sentence();
     if (this.says.textContent !== said) this.says.textContent = said;
   }
 
@@ -316,7 +491,7 @@ class View {
 
   measure() {
     const { data } = this;
-    const row = data.small ? 34 : 46;
+    const row = data.small ? 42 : 52; // with room for a word below a box
     const rows = Math.max(this.workers.length, this.lanes.length, 1);
     const height = 24 + rows * row + 12 + 2 * 36;
     const zoom = this.zoom(height);
@@ -375,7 +550,9 @@ class View {
     this.workers.forEach((worker, n) => this.worker(worker, n));
     if (this.frozen()) this.ice();
     if (!this.still.matches) this.flights();
+    this.repeats();
     this.lanes.forEach((lane, n) => this.name(lane, n));
+    this.spotlight();
     this.readers();
     return moves;
   }
@@ -389,8 +566,11 @@ class View {
       lane.shown = [];
       let reach = 0;
       for (const box of lane.boxes) {
-        const grown = clamp((this.at - box[BEGINS] + GROW_MS) / GROW_MS);
-        if (grown <= 0) break;
+        if (box[BEGINS] > this.at) break;
+        // A box is whole when its records count.
+        const whole = Math.max(GROW_MS, box[WRITTEN] - box[BEGINS]);
+        const left = box[WRITTEN] - this.at;
+        const grown = left <= 0 ? 1 : clamp(Math.max(0.1, 1 - left / whole));
         const wide = Math.min(60, 9 + 4.6 * Math.log2(1 + box[RECORDS])) * grown;
         lane.shown.push({ box, from: reach, wide });
         reach += wide + 3;
@@ -460,8 +640,9 @@ class View {
     draw.fillRect(laneX, y - half - 3, laneW, 2 * half + 6);
     draw.save();
     draw.beginPath();
-    draw.rect(laneX, y - half - 8, laneW, 2 * half + 16);
+    draw.rect(laneX, y - half - 8, laneW, 2 * half + 24);
     draw.clip();
+    this.free = laneX;
     for (const one of lane.shown) {
       one.x = laneX + one.from * this.scale - lane.scroll;
       one.y = y;
@@ -504,6 +685,7 @@ class View {
     draw.strokeRect(x + 0.5, y - tall + 0.5, Math.max(1, px - 1), 2 * tall - 1);
     if (box[REPEATED] > 0 && state === "committed") twice(draw, x, y - tall, px, theme);
     if (state === "aborted") cross(draw, x + px / 2, y, Math.min(6, px / 2 - 1));
+    if (state === "aborted") this.cause(box, x + px / 2, y + half + 8);
     if (flash > 0) {
       draw.strokeStyle = theme.text;
       draw.globalAlpha = flash;
@@ -519,6 +701,61 @@ class View {
       }
       this.text(label, x + px / 2, y + 0.5, { size: 11, colour, align: "center" });
     }
+  }
+
+  /** Why a box has its cross, where there is room for the word. */
+  cause(box, middle, y) {
+    this.context.font = `600 10.5px ${this.theme.font}`;
+    const wide = this.context.measureText(box[CAUSE]).width;
+    const left = middle - wide / 2;
+    if (left < this.free) return;
+    this.free = left + wide + 5;
+    this.text(box[CAUSE], middle, y, { size: 10.5, bold: true, align: "center" });
+  }
+
+  /** Lines from repeats to the boxes with their first copies. */
+  repeats() {
+    const { laneX, laneW } = this.place;
+    const draw = this.context;
+    const shown = new Map();
+    for (const lane of this.lanes) for (const one of lane.shown) shown.set(one.box, one);
+    const top = ({ x, px, y }) => [Math.max(laneX, x + px / 2), y - 15];
+    draw.strokeStyle = this.theme.strike;
+    draw.lineWidth = 1.6;
+    for (const [box, one] of shown) {
+      const first = box[FIRST_COPY] < 0 ? undefined : shown.get(this.data.boxes[box[FIRST_COPY]]);
+      if (first === undefined || this.at < box[WRITTEN] || one.x === undefined) continue;
+      const [[x, y], [x2, y2]] = [top(one), top(first)];
+      if (x > laneX + laneW) continue;
+      draw.beginPath();
+      draw.moveTo(x, y);
+      draw.quadraticCurveTo((x + x2) / 2, Math.min(y, y2) - 13, x2, y2);
+      draw.stroke();
+      draw.beginPath();
+      draw.arc(x2, y2, 3, 0, 2 * Math.PI);
+      draw.fillStyle = this.theme.strike;
+      draw.fill();
+    }
+  }
+
+  /** A ring around what the sentence is about. */
+  spotlight() {
+    const cue = this.data.cues[this.cue()];
+    if (cue === undefined) return;
+    const draw = this.context;
+    draw.strokeStyle = this.theme.primary;
+    draw.lineWidth = 3;
+    draw.beginPath();
+    const { workerX, worker, row, laneX } = this.place;
+    const box = this.data.boxes[cue.box];
+    const one = box && this.lanes[box[LANE]].shown.find((each) => each.box === box);
+    if (one && one.x + one.px > laneX) draw.roundRect(one.x - 5, one.y - 21, one.px + 10, 42, 5);
+    if (cue.worker >= 0) {
+      const y = this.rowY(cue.worker, this.workers.length);
+      const half = Math.min(WORKER_HALF, row / 2 - 2) + 3;
+      draw.roundRect(workerX - 3, y - half, worker + 6, 2 * half, 8);
+    }
+    draw.stroke();
   }
 
   gate(lane, y, half) {
@@ -546,9 +783,10 @@ class View {
     const { workerX, worker: wide, row, compact, source } = this.place;
     const draw = this.context;
     const y = this.rowY(n, this.workers.length);
-    const half = Math.min(17, row / 2 - 3);
-    const struckAt = worker?.struck.find((at) => this.at >= at && this.at - at < STRUCK_MS);
-    const struck = struckAt !== undefined;
+    const half = Math.min(WORKER_HALF, row / 2 - 2);
+    const strikes = worker === null ? this.data.foreign_struck : worker.struck;
+    const struck = strikes.some((at) => this.at >= at && this.at - at < STRUCK_MS);
+    const asked = worker !== null && this.askedOf(n);
     const epoch = worker === null ? -1 : value(worker.epoch, this.at);
     const raised = worker?.epoch.some(
       ([at, each]) => each > 0 && this.at >= at && this.at - at < STRUCK_MS,
@@ -556,12 +794,12 @@ class View {
     const busy = this.data.boxes.some(
       (box) =>
         box[WORKER] === (worker === null ? -1 : n) &&
-        this.at >= box[BEGINS] - FLIGHT_MS &&
+        this.at >= box[BEGINS] - DEPARTS_MS &&
         (box[ENDED] < 0 || this.at < Math.max(box[ENDED], box[WRITTEN])),
     );
     draw.fillStyle = struck ? this.theme.strike : this.theme.track;
-    draw.strokeStyle = raised ? this.theme.primary : busy ? this.theme.text : this.theme.line;
-    draw.lineWidth = raised ? 2.5 : 1.2;
+    draw.strokeStyle = asked ? this.theme.strike : raised ? this.theme.primary : busy ? this.theme.text : this.theme.line;
+    draw.lineWidth = raised || asked ? 2.5 : 1.2;
     draw.setLineDash(worker === null ? [4, 3] : []);
     draw.beginPath();
     draw.roundRect(workerX + 1, y - half, wide - 2, 2 * half, 6);
@@ -571,19 +809,21 @@ class View {
     const colour = struck ? "#fff" : this.theme.text;
     const x = workerX + 8;
     if (worker === null) {
-      this.text(wide < 90 ? "other" : "another producer", x, y, { size: 11 });
+      const name = wide < 90 ? "other" : "another producer";
+      this.text(struck ? `⚡ ${name}` : name, x, y, { size: 11, colour });
       return;
     }
     const done = value(worker.done, this.at);
     const share = worker.total > 0 ? clamp(done / worker.total) : 0;
     const idle = share >= 1 ? "done" : "waiting";
     const at = this.frozen() ? "cut off" : busy ? "writing" : idle;
-    const state = struck ? "⚡ fault" : at;
+    const state = struck ? "⚡ fault" : asked ? `⚡ ${asked}` : at;
     const epochs = epoch < 0 ? "" : `epoch ${epoch}`;
-    const second = half > 14 ? 7 : 0;
-    this.text(worker.name, x, y - second, { bold: true, colour, most: wide - 66 });
-    this.text(epochs, workerX + wide - 8, y - second, { size: 11, colour, align: "right" });
-    if (second) this.text(state, x, y + second, { size: 11, colour, faint: !struck && !busy });
+    const second = half > 14 ? 8 : 0;
+    const up = compact ? 3 : 0; // of the bar below the words
+    this.text(worker.name, x, y - second - up, { bold: true, colour, most: wide - 66 });
+    this.text(epochs, workerX + wide - 8, y - second - up, { size: 11, colour, align: "right" });
+    if (second) this.text(state, x, y + second - up, { size: 11, colour, faint: !struck && !busy });
     if (compact) this.progress(workerX + 6, y + half - 4, wide - 12, share, 3);
     else this.progress(0, y, source, share, 7);
     if (!compact) {
@@ -596,6 +836,15 @@ class View {
       line(draw, workerX - 9, y - 4, workerX - 4, y);
       line(draw, workerX - 9, y + 4, workerX - 4, y);
     }
+  }
+
+  /** What somebody asked to be done to a worker and is not to be seen yet; undefined: nothing. */
+  askedOf(n) {
+    const request = this.data.asked.findLast(({ worker }) => worker < 0 || worker === n);
+    if (request === undefined) return undefined;
+    const strikes = this.workers[n].struck.filter((at) => at <= this.at);
+    const done = strikes.some((at) => mapped(this.data.clock, 0, 1, at) >= request.at);
+    return done ? undefined : request.what;
   }
 
   progress(x, y, wide, share, tall) {
@@ -626,11 +875,11 @@ class View {
       const y = this.rowY(n, this.lanes.length);
       const head = [inLane(laneX + lane.reach * this.scale - lane.scroll), y];
       for (const box of lane.boxes) {
-        if (box[BEGINS] - 2 * FLIGHT_MS > this.at) break;
+        if (box[BEGINS] - DEPARTS_MS > this.at) break;
         if (this.at > box[WRITTEN]) continue;
         const from = box[WORKER] < 0 ? this.workers.length - 1 : box[WORKER];
         const start = [workerX + worker, this.rowY(from, this.workers.length)];
-        const many = Math.min(6, Math.max(2, Math.round(Math.log2(1 + box[RECORDS]))));
+        const many = Math.min(DOTS, Math.max(2, Math.round(Math.log2(1 + box[RECORDS]))));
         for (let k = 0; k < many; k += 1) {
           // All of them are there when the last record is written.
           const early = (many - 1 - k) * APART_MS;
@@ -664,7 +913,7 @@ class View {
     const aborted = sum("aborted", this.at);
     const committed = sum("committed", this.at);
     const repeated = sum("repeated", this.at);
-    const twiceOver = repeated ? `${number(repeated)} of them again` : "";
+    const twiceOver = repeated ? `${number(repeated)} twice` : "";
     const waits = Math.max(0, all - aborted - committed);
     const most = Math.max(1, sum("uncommitted", this.length));
     const x = compact ? 0 : workerX;

@@ -6,7 +6,9 @@ as the policy of doors.py demands.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import streamlit as st
 
@@ -14,6 +16,7 @@ from topicproof.app import wording
 from topicproof.app.charts.layout import FATE_COLOURS
 from topicproof.app.charts.picture import PAUSE_MS, TRANSACTIONS_MAX
 from topicproof.app.run.picture_facts import OFFSETS_MAX, drawable, picture_of
+from topicproof.app.run.run_progress import asked_of
 from topicproof.backend.characters import visible
 from topicproof.backend.errors import TopicError, TopicproofError
 from topicproof.backend.history.store import Run
@@ -23,23 +26,28 @@ POLL_S = 1.0
 """How often the picture of a live run gets new data. Between them it is played."""
 HTML = """
 <figure class="picture">
+  <p class="heading"></p>
+  <p class="says"></p>
   <canvas role="img"></canvas>
+  <p class="verdict"></p>
+  <div class="actions" role="group" aria-label="What you can do to the run"></div>
   <div class="controls" role="group" aria-label="Playback of the run">
     <button type="button" data-do="play">Play</button>
     <button type="button" data-do="back">‹ Step</button>
     <button type="button" data-do="on">Step ›</button>
+    <button type="button" data-do="moment" hidden>Next moment</button>
     <button type="button" data-do="live" hidden>Live</button>
+    <span class="mode"></span>
     <input type="range" min="0" step="1" aria-label="Moment of the run">
     <select aria-label="Speed"></select>
     <output class="time"></output>
     <button type="button" data-do="whole">Full screen</button>
   </div>
-  <p class="says"></p>
   <ul class="legend">
     <li class="open"><i></i>open: no marker yet</li>
     <li class="committed"><i></i>committed</li>
     <li class="waits"><i></i>committed, waits behind the gate</li>
-    <li class="aborted"><i>✕</i>aborted</li>
+    <li class="aborted"><i>✕</i>aborted: the word below says why</li>
     <li class="twice" hidden><i>2×</i>the same output again</li>
     <li class="gate"><i></i>gate: the last stable offset (LSO)</li>
   </ul>
@@ -60,9 +68,18 @@ _play = st.components.v2.component(
 )
 
 
-def show_picture(settings: Settings, run: Run, small: bool = False, plays: bool = False) -> None:
+def show_picture(
+    settings: Settings,
+    run: Run,
+    *,
+    small: bool = False,
+    plays: bool = False,
+    heading: str = "",
+    actions: Mapping[str, Callable[[], None]] = MappingProxyType({}),
+) -> None:
     """Shows the run's picture; says why if there is none. `small`: with lower rows; `plays`: a run
-    that has ended is played once at first."""
+    that has ended is played once at first. On a whole screen it has a `heading`, the verdict, and
+    a button for each of `actions`, by label."""
     names = drawable(run)
     if names is None:
         if why := _not_drawn(run):
@@ -79,16 +96,29 @@ def show_picture(settings: Settings, run: Run, small: bool = False, plays: bool 
     sinks = [f"the sinks {', '.join(names.sinks[1:])}"] if names.sinks[1:] else []
     if len(run.facts.stages) > 1:
         sinks.append(f"all stages but {names.stage}")
-    title = visible(f"The run {run.id}, which writes to {names.sink}")
+    word = wording.run_word(run)
     extra = {
-        "title": title,
+        "title": visible(f"The run {run.id}, which writes to {names.sink}"),
+        "heading": visible(heading),
+        "verdict": visible(f"{word.word}: {run.why or ''}") if word and not run.alive else "",
         "live": run.alive,
+        "interactive": bool(run.plan.get("by_hand")),
         "small": small,
         "plays": plays,
+        "actions": [visible(label) for label in actions],
+        "asked": asked_of(run),
         "colours": {str(fate): colour for fate, colour in FATE_COLOURS.items()},
         "left_out": [*data["left_out"], *sinks],
     }
-    _play(key=f"picture {run.id}", data=data | extra)
+    result = _play(key=f"picture {run.id}", data=data | extra, on_action_change=_noted)
+    # The browser chooses one of the labels that were offered, and nothing else.
+    for label, act in actions.items():
+        if result.action == visible(label):
+            act()
+
+
+def _noted() -> None:
+    """A press reruns the page; `show_picture` acts on it."""
 
 
 def explain_picture() -> None:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from datetime import UTC
+from functools import partial
+from typing import Any
+
 import streamlit as st
 
 from topicproof.app import wording
@@ -23,6 +29,13 @@ from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import Action
 from topicproof.validators.finding import Outcome
 
+END, FINISH = "End the transaction", "Finish and judge"
+FREEZE = f"Freeze the network for {FREEZE_S} s"
+ASKED_S = 30.0
+"""How long a strike that was asked for is marked, if the journal never gets it."""
+ASKED_MAX = 8
+WORKERS_MAX = 4
+"""Workers with a button of their own where a picture fills the screen."""
 RATES_KEPT = 60
 WORKER_PX = 170
 CHARTS_AFTER_S = 10.0
@@ -174,17 +187,89 @@ def young(run: Run) -> bool:
 
 def ending(settings: Settings, run: Run) -> None:
     """Offers to end what the run's fault holds open."""
-    if not (holds_open(run) and run.progress.faults):
+    if not can_end(run):
         return
     if st.button(
-        "End the transaction",
+        END,
         key=f"release {run.id}",
         icon=":material/lock_open:",
         type="primary",
         help="Its producer aborts it. Then the last stable offset moves on.",
     ):
-        with show_errors():
-            release(open_history(settings), run)
+        end_transaction(settings, run)
+
+
+def can_end(run: Run) -> bool:
+    """Whether the run's fault holds something open that a person may end."""
+    return bool(holds_open(run) and run.progress.faults)
+
+
+def end_transaction(settings: Settings, run: Run) -> None:
+    with show_errors():
+        release(open_history(settings), run)
+        st.toast("The transaction is being ended.", icon=":material/lock_open:")
+
+
+def actions(settings: Settings, run: Run) -> dict[str, Callable[[], None]]:
+    """Returns what this person can do to a live run now, by label: for a picture that fills the
+    screen and hides the page's buttons."""
+    offered: dict[str, Callable[[], None]] = {}
+    if run.alive and can_end(run):
+        offered[END] = partial(end_transaction, settings, run)
+    if not (run.alive and run.plan.get("by_hand")):
+        return offered
+    places = sources(run)
+    names = worker_names(places)
+    if may(Action.STRIKE):
+        if not why_no_kill(run):
+            for place in places[:WORKERS_MAX]:
+                kill = Kill(place[1], place[0])
+                offered[f"Kill {names[place]}"] = partial(ask_strike, settings, run, kill)
+        if not why_no_freeze(settings, run):
+            offered[FREEZE] = partial(ask_strike, settings, run, Freeze())
+    if may(Action.STOP) and not why_no_finish(settings, run):
+        offered[FINISH] = partial(end_run, settings, run)
+    return offered
+
+
+def ask_strike(settings: Settings, run: Run, request: Strike) -> None:
+    """Asks for a strike, and says so at once: until it is in the journal, the picture marks whom it
+    is for."""
+    with show_errors():
+        strike(open_history(settings), run, request)
+        requests = st.session_state.setdefault(f"asked {run.id}", [])
+        requests.append((time.time(), request))
+        del requests[:-ASKED_MAX]
+        st.toast(
+            "The kill is asked for. It takes effect in a moment."
+            if isinstance(request, Kill)
+            else f"The freeze of {request.seconds} s is asked for.",
+            icon=":material/bolt:" if isinstance(request, Kill) else ":material/ac_unit:",
+        )
+
+
+def end_run(settings: Settings, run: Run) -> None:
+    with show_errors():
+        finish(open_history(settings), run)
+        st.toast("The run processes what is there, and is judged then.", icon=":material/flag:")
+
+
+def asked_of(run: Run) -> list[dict[str, Any]]:
+    """Returns the strikes that this session asked for in the last moments: the number of the worker
+    (-1: all), what, and when, in ms since the run was created."""
+    places, now = sources(run), time.time()
+    began = run.created_at.replace(tzinfo=UTC).timestamp()
+    return [
+        {
+            "worker": places.index((request.topic or "", request.partition))
+            if isinstance(request, Kill)
+            else -1,
+            "what": "kill asked" if isinstance(request, Kill) else "freeze asked",
+            "at": round((asked_at - began) * 1000),
+        }
+        for asked_at, request in st.session_state.get(f"asked {run.id}", ())
+        if now - asked_at < ASKED_S
+    ]
 
 
 def is_endless(run: Run) -> bool:
@@ -202,7 +287,7 @@ def striking(settings: Settings, run: Run, always: bool = False) -> None:
     no_kill = refused or wording.plain(why_no_kill(run) or "")
     no_freeze = refused or wording.plain(why_no_freeze(settings, run) or "")
     names = worker_names(places)
-    fault: Strike | None = None
+    request: Strike | None = None
     with st.container(horizontal=True, vertical_alignment="bottom"):
         place = st.selectbox(
             "Worker",
@@ -222,31 +307,29 @@ def striking(settings: Settings, run: Run, always: bool = False) -> None:
             or "Kills its process with SIGKILL as soon as it runs a task. To Kafka it looks like a"
             " power cut.",
         ):
-            fault = Kill(place[1], place[0])
+            request = Kill(place[1], place[0])
         if st.button(
-            f"Freeze the network for {FREEZE_S} s",
+            FREEZE,
             key=f"freeze {run.id}",
             icon=":material/ac_unit:",
             disabled=bool(no_freeze),
             help=no_freeze
             or "Nothing passes between the workers and the brokers. Connections stay open.",
         ):
-            fault = Freeze()
+            request = Freeze()
         no_finish = None if may(Action.STOP) else "Your role may not stop a run."
         no_finish = no_finish or wording.plain(why_no_finish(settings, run) or "")
         if planned and st.button(
-            "Finish and judge",
+            FINISH,
             key=f"finish {run.id}",
             icon=":material/flag:",
             disabled=bool(no_finish),
             help=no_finish
             or "Stops the fill, processes the inputs that are in the source, then judges the run.",
         ):
-            with show_errors():
-                finish(open_history(settings), run)
-    if fault is not None:
-        with show_errors():
-            strike(open_history(settings), run, fault)
+            end_run(settings, run)
+    if request is not None:
+        ask_strike(settings, run, request)
 
 
 def conclusion(settings: Settings, run: Run) -> None:

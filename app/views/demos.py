@@ -54,32 +54,47 @@ def card(story: Story, opened: bool) -> None:
 
 
 def look(story: Story, ids: list[str]) -> None:
-    """Shows the story so far."""
+    """Shows the story so far: its buttons and pictures first, where they stay."""
     with show_errors():
         runs = [open_history(settings).get(run_id) for run_id in ids]
     *past, now = stories.steps(story, runs)
-    with st.container(gap="xsmall"):
-        for step in past:
-            st.markdown(f":green[✓ **{step.title}**] {wording.plain(step.text)}")
-    st.info(wording.plain(now.text), title=now.title, icon=story.icon)
     columns = st.columns(len(runs), gap="medium")
     for part, run, column in zip(story.parts, runs, columns, strict=True):
         with column:
-            scene(part.title, run)
+            scene(story, part.title, run)
+    st.info(wording.plain(now.text), title=now.title, icon=story.icon)
+    columns = st.columns(len(runs), gap="medium")
+    for run, column in zip(runs, columns, strict=True):
+        with column:
+            outcome(run)
+    with st.container(gap="xsmall"):
+        for step in past:
+            st.markdown(f":green[✓ **{step.title}**] {wording.plain(step.text)}")
     if st.session_state.get("told") == ids and not any(run.alive for run in runs):
         st.session_state["told"] = None
         st.rerun()
 
 
-def scene(title: str, run: Run) -> None:
-    """Shows one run of the story: live figures while it runs, the conclusion and links when it has
-    ended."""
-    st.markdown(f"#### {title[0].upper()}{title[1:]}")
+def scene(story: Story, title: str, run: Run) -> None:
+    """Shows one run of the story, and what can be done to it."""
+    title = title[0].upper() + title[1:]
+    st.markdown(f"#### {title}")
     with st.container():
         run_progress.ending(settings, run)
         run_progress.striking(settings, run)
+    several = f" {title}." if len(story.parts) > 1 else ""
     # Before all that changes with the run's end, so that the browser goes on playing it then.
-    show_picture(settings, run)
+    show_picture(
+        settings,
+        run,
+        plays=True,
+        heading=f"{story.title}. {story.question}{several}",
+        actions=run_progress.actions(settings, run),
+    )
+
+
+def outcome(run: Run) -> None:
+    """Shows live figures while a run goes on, the conclusion and links when it has ended."""
     if run.alive:
         run_progress.bar(run)
         tally(run)

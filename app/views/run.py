@@ -265,7 +265,7 @@ def pictured(run_id: str) -> None:
         run = open_history(settings).get(run_id)
     with st.container():
         run_progress.striking(settings, run, always=True)
-    show_picture(settings, run)
+    show_picture(settings, run, actions=run_progress.actions(settings, run))
 
 
 def ended(run_id: str) -> None:
