@@ -315,7 +315,7 @@ def picture(facts: RunFacts) -> Picture:
         tuple(shown),
         tuple(zip(clock.play, (at - facts.period[0] for at in clock.true), strict=True)),
         tuple(left_out(len(older), (len(lanes), len(numbers)), (len(names), len(places)))),
-        _summary(drawn, histories, names, causes),
+        _summary(drawn, histories, names, causes, sum(repeated.values())),
         _frozen(facts, clock),
         _foreign_strikes(journal, clock),
         tuple(cues),
@@ -554,6 +554,7 @@ def _summary(
     histories: Mapping[int, PartitionHistory],
     names: Mapping[Place, str],
     causes: Mapping[Part, str],
+    repeated: int,
 ) -> str:
     """Returns the last moment of the picture in words."""
     counts: dict[str, int] = {}
@@ -575,5 +576,6 @@ def _summary(
     return (
         f"{len(names):,} workers write to {len(histories):,} sink partitions."
         f" Boxes at the end: {boxes or 'none yet'}."
-        f"{f' Crosses: {why}.' if why else ''} {gate}"
+        f"{f' Crosses: {why}.' if why else ''}"
+        f"{f' {repeated:,} records repeat earlier ones (2×).' if repeated else ''} {gate}"
     )

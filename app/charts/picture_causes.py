@@ -5,7 +5,7 @@ Pure. The coordinators' log proves some reasons, and the journal knows which wor
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
 from topicproof.app.charts.picture_log import Part
@@ -59,7 +59,9 @@ def abort_causes(
             causes[part] = proven
             continue
         task = started[owner][1]
-        outcome = next((end for at, end in declared.get(task, ()) if at >= part.begins), None)
+        outcomes = declared.get(task, [])
+        number = bisect_left(outcomes, (part.begins,))
+        outcome = outcomes[number][1] if number < len(outcomes) else None
         if outcome in _DECLARED:
             causes[part] = _DECLARED[outcome]
         elif task in killed:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from topicproof.app.charts.picture_causes import LOST, OPERATOR, kills
+from topicproof.app.charts.picture_causes import KILLED, LOST, OPERATOR, kills
 from topicproof.app.charts.picture_log import PLAIN, Part, PartitionHistory
 from topicproof.app.charts.picture_words import Place, journal_event, planned_fault
 from topicproof.backend.faults.by_hand import is_by_hand
@@ -37,15 +37,12 @@ HOLD_MS, READ_MS = 1_200, 40
 """How long a replay stops at a moment: this, and so much for each character of its sentence."""
 
 _CROSSES: Mapping[str, str] = {
-    "killed": (
-        "A new worker takes over. Kafka aborts what the killed one left open: read_committed never"
-        " gets it."
-    ),
-    DECLARED: "An ABORT marker lands: the records stay in the log, read_committed never gets them.",
+    KILLED: "A new worker takes over, and Kafka aborts what the killed one left open.",
+    DECLARED: "An ABORT marker lands: these records stay in the log, and do not count.",
     FENCED: "A successor takes over. Kafka aborts what the old worker had open.",
     TIMEOUT: "Nobody ended the transaction in time. Kafka aborts it.",
     OPERATOR: "An operator aborts the transaction.",
-    LOST: "The transaction is aborted: read_committed never gets its records.",
+    LOST: "The transaction is aborted: its records stay in the log, and do not count.",
 }
 
 
@@ -157,7 +154,7 @@ def _refused(scene: Scene) -> Iterator[Moment]:
             if place in scene.names:
                 says = (
                     f"The old worker of {scene.names[place]} writes, and Kafka refuses it: a newer"
-                    " one owns its transactional id."
+                    " one has its place."
                 )
                 yield Moment(stamped.at_ms, says, place=place)
                 return

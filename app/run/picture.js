@@ -420,16 +420,17 @@ class View {
     if (this.pressed && performance.now() - this.pressed.at < LASTING_MS) {
       return `${this.pressed.label}: asked. It takes effect in a moment.`;
     }
+    if (stage.indexOf(this) > 0) return "Its replay comes next.";
     const told = this.cue();
     if (told >= 0) return cues[told].says;
     const event = last(events);
+    if (this.telling) return "From the beginning, slowly:";
     if (event === undefined) {
-      if (this.playing && this.telling) return "From the beginning, slowly:";
       return live
         ? "Spark starts the workers; the first records come in about half a minute."
         : "Nothing has happened yet.";
     }
-    if (!this.following) return this.telling ? "" : event.says;
+    if (!this.following) return event.says;
     // Live, everything comes at once: what matters stays, and the rest does not flicker.
     const key = last([...cues, ...events.filter((each) => each.key)].sort((a, b) => a.at - b.at));
     if (key && this.at - key.at < LASTING_MS) return key.says;
@@ -444,7 +445,7 @@ class View {
     if (this.buttons.play.textContent !== word) this.buttons.play.textContent = word;
     this.buttons.live.setAttribute("aria-pressed", String(this.following));
     const replay = this.playing && this.telling ? "Replay, slowed down" : "";
-    const mode = this.following ? "Live" : stage.indexOf(this) > 0 ? "Its replay is next" : replay;
+    const mode = this.following ? "Live" : replay;
     if (this.mode.textContent !== mode) this.mode.textContent = mode;
     this.range.value = this.at;
     const ms = mapped(this.data.clock, 0, 1, this.at);
@@ -749,7 +750,10 @@ class View {
     const { workerX, worker, row, laneX } = this.place;
     const box = this.data.boxes[cue.box];
     const one = box && this.lanes[box[LANE]].shown.find((each) => each.box === box);
-    if (one && one.x + one.px > laneX) draw.roundRect(one.x - 5, one.y - 21, one.px + 10, 42, 5);
+    if (one && one.x + one.px > laneX) {
+      const tall = this.state(box) === "aborted" ? 52 : 42; // with the word below it
+      draw.roundRect(one.x - 5, one.y - 21, one.px + 10, tall, 5);
+    }
     if (cue.worker >= 0) {
       const y = this.rowY(cue.worker, this.workers.length);
       const half = Math.min(WORKER_HALF, row / 2 - 2) + 3;

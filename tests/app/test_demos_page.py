@@ -3,6 +3,7 @@ address."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,6 +115,31 @@ def test_the_address_of_a_story_opens_it_again(
     ):
         app = open_page("demos", **params)
         assert not app.exception and app.warning and len(app.button) == len(STORIES), params
+
+
+@pytest.mark.usefixtures("empty_home")
+def test_a_strike_is_answered_at_once(open_page: OpenPage) -> None:
+    """Story: somebody kills a worker of the live run, and would wait three seconds for its picture.
+    The page says at once that the kill was asked for."""
+    history = History(read_settings())
+    story = next(story for story in STORIES if story.name == "by-hand")
+    plan = make_plan(dict(story.parts[0].plan)).model_dump(mode="json", by_alias=True)
+    run = history.create("run", "squares", plan)
+    history.remember(
+        run.id, Facts(source="n", sink="s", initial_offsets={"squares": {"n": {"0": 0}}})
+    )
+    history.enter(run.id, State.PROCESSING)
+    app = open_page("demos", story=story.name, runs=run.id)
+    kill = next(button for button in app.button if button.label == "Kill this worker now")
+    assert not kill.disabled
+    kill.click().run()
+    assert not app.exception
+    assert [toast.value for toast in app.toast] == [
+        "The kill is asked for. It takes effect in a moment."
+    ]
+    (request,) = (history.settings.runs / run.id / "strikes").glob("*.json")
+    assert json.loads(request.read_text(encoding="utf-8"))["topic"] == "n"
+    history.end(run.id, State.STOPPED, None, None)
 
 
 @pytest.mark.usefixtures("empty_home")

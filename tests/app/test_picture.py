@@ -444,6 +444,7 @@ def test_a_repeat_leads_to_the_box_with_its_first_copy() -> None:
     repeats = {"repeated": {0: [12, 13]}, "first_copies": {(0, 12): (0, 3), (0, 13): (0, 4)}}
     drawn = picture(seen(log, bounds, [], has_ended=True, **repeats))
     assert [box.first_copy for box in drawn.boxes] == [-1, 0]
+    assert "2 records repeat earlier ones (2×)." in drawn.summary
     assert [(cue.says, cue.box) for cue in drawn.cues[1:]] == [
         ("The same output again: 2 of these records came before.", 1),
         ("At the end both readers got the same 15 records. 2 of them came twice.", -1),
@@ -467,7 +468,7 @@ def test_a_foreign_fault_belongs_to_the_foreign_producer() -> None:
     assert boxes_of == {
         "The same inputs again, in a new transaction: now they are committed.": 0,
         "Another producer opens a transaction in the sink, and does not end it (open).": OTHERS,
-        "The transaction is aborted: read_committed never gets its records.": 0,
+        "The transaction is aborted: its records stay in the log, and do not count.": 0,
         "5 records are committed, and wait behind the open transaction in p0.": OTHERS,
         "The open transaction ends: 5 records that waited are delivered.": OTHERS,
         "At the end read_uncommitted got 21 records, read_committed 15.": None,

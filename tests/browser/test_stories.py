@@ -17,6 +17,14 @@ ABORTS = next(story for story in STORIES if story.name == "aborts")
 OTHERS = [story for story in STORIES if story is not ABORTS]
 
 
+MOMENTS_OF_CLEAN = (
+    "3 workers start, one for each partition of the source.",
+    "A transaction is open: only read_uncommitted gets its records so far.",
+    "A COMMIT marker lands: read_committed gets the whole transaction at once.",
+    "At the end both readers got the same 9,000 records.",
+)
+
+
 def start(window: Page, story: Story) -> None:
     window.get_by_role("button", name=story.title).click()
     window.wait_for_url(f"**/demos?story={story.name}&runs=*")
@@ -35,13 +43,21 @@ def by_keyboard(picture: Locator) -> None:
     """Plays a picture that has ended, without a mouse: to its beginning, a step, playing, its end.
     Then blue boxes of committed records are on the canvas, and nothing was refused or fetched."""
     said, moment = picture.locator(".says"), picture.get_by_label("Moment of the run")
+    # It was replayed, or is being replayed, by itself.
+    expect(picture.get_by_label("Speed")).to_have_value("story")
     play = picture.get_by_role("button", name="Play")
     moment.press("Home")
     expect(said).to_have_text("Nothing has happened yet.")
     picture.get_by_role("button", name="Step ›").press("Enter")
     expect(said).to_contain_text("A worker takes over")
+    for says in MOMENTS_OF_CLEAN:
+        picture.get_by_role("button", name="Next moment").press("Enter")
+        expect(said).to_have_text(says)
+    moment.press("Home")
     play.press("Enter")
     expect(picture.get_by_role("button", name="Pause")).to_be_visible()
+    expect(picture.get_by_text("Replay, slowed down")).to_be_visible()
+    expect(said).to_have_text(MOMENTS_OF_CLEAN[0])
     moment.press("End")
     expect(play).to_be_visible()
     expect(said).to_contain_text("are committed.")
@@ -63,18 +79,27 @@ def by_keyboard(picture: Locator) -> None:
 
 
 def by_hand(window: Page) -> None:
-    """Kills a worker of the live run, sees it in its picture, and ends the run when the worker's
-    successor has taken over."""
+    """Kills a worker of the live run where the picture fills the screen, is answered at once, sees
+    it in the picture, and ends the run when the worker's successor has taken over. The page's own
+    buttons stay in their place."""
     picture = window.locator(".picture")
     picture.get_by_text("The picture in words").click(timeout=STORY_MS)
     events = picture.get_by_role("listitem")
     expect(events.filter(has_text="COMMIT markers land").first).to_be_visible(timeout=STORY_MS)
-    window.get_by_role("button", name="Kill this worker now").click()
+    kill = window.get_by_role("button", name="Kill this worker now")
+    before = kill.bounding_box()
+    picture.get_by_role("button", name="Full screen").click()
+    expect(picture.get_by_text("Break it yourself. Can you make exactly-once")).to_be_visible()
+    picture.get_by_role("button", name="Kill p0").click()
+    expect(picture.locator(".says")).to_have_text("Kill p0: asked. It takes effect in a moment.")
     killed = events.filter(has_text="Somebody kills the worker of p0 with SIGKILL")
     expect(killed).to_be_visible(timeout=STORY_MS)
+    picture.get_by_role("button", name="Exit full screen").click()
     taken_over = events.filter(has_text="A worker takes over p0")
     expect(taken_over.nth(1)).to_be_visible(timeout=STORY_MS)
+    assert kill.bounding_box() == before
     window.get_by_role("button", name="Finish and judge").click()
+    expect(window.get_by_text("The run processes what is there")).to_be_visible()
 
 
 @pytest.mark.parametrize("story", OTHERS, ids=lambda story: str(story.name))
@@ -102,6 +127,9 @@ def test_a_story_runs_by_itself(story: Story, address: str, window: Page, artifa
     if story is STORIES[0]:
         by_keyboard(pictures)
     if story.name == "crash":
+        at_least_once, exactly_once = pictures.all()
+        expect(at_least_once.get_by_role("img", name="repeat earlier ones (2×)")).to_be_visible()
+        expect(exactly_once.get_by_role("img", name="Crosses: 3 killed.")).to_be_visible()
         window.get_by_role("link", name="A record that came twice").click()
         expect(window.get_by_role("heading", name="Compare", level=1)).to_be_visible()
         expect(window.get_by_text("Delivered: it is in no transaction")).to_be_visible()
