@@ -62,7 +62,7 @@ def abort_causes(
         outcomes = declared.get(task, [])
         number = bisect_left(outcomes, (part.begins,))
         outcome = outcomes[number][1] if number < len(outcomes) else None
-        if outcome in _DECLARED:
+        if outcome is not None and outcome in _DECLARED:
             causes[part] = _DECLARED[outcome]
         elif task in killed:
             # To Kafka it is fenced by its successor. To people it was killed.

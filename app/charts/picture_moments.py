@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from topicproof.app.charts.picture_causes import KILLED, LOST, OPERATOR, kills
+from topicproof.app.charts.picture_causes import KILLED, LOST, kills
 from topicproof.app.charts.picture_log import PLAIN, Part, PartitionHistory
 from topicproof.app.charts.picture_words import Place, journal_event, planned_fault
 from topicproof.backend.faults.by_hand import is_by_hand
-from topicproof.backend.kafka.coordination.reasons import DECLARED, FENCED, TIMEOUT
+from topicproof.backend.kafka.coordination.reasons import DECLARED, FENCED, OPERATOR, TIMEOUT
 from topicproof.backend.sink.entries import (
     Declared,
     FaultFired,

@@ -444,8 +444,7 @@ class View {
     const word = this.playing ? "Pause" : "Play";
     if (this.buttons.play.textContent !== word) this.buttons.play.textContent = word;
     this.buttons.live.setAttribute("aria-pressed", String(this.following));
-    const replay = this.playing && this.telling ? "Replay, slowed down" : "";
-    const mode = this.following ? "Live" : replay;
+    const mode = this.playing && this.telling ? "Slow replay" : "";
     if (this.mode.textContent !== mode) this.mode.textContent = mode;
     this.range.value = this.at;
     const ms = mapped(this.data.clock, 0, 1, this.at);

@@ -56,7 +56,7 @@ def by_keyboard(picture: Locator) -> None:
     moment.press("Home")
     play.press("Enter")
     expect(picture.get_by_role("button", name="Pause")).to_be_visible()
-    expect(picture.get_by_text("Replay, slowed down")).to_be_visible()
+    expect(picture.get_by_text("Slow replay")).to_be_visible()
     expect(said).to_have_text(MOMENTS_OF_CLEAN[0])
     moment.press("End")
     expect(play).to_be_visible()
