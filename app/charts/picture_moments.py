@@ -162,32 +162,35 @@ def _refused(scene: Scene) -> Iterator[Moment]:
 
 def _held_and_released(scene: Scene) -> Iterator[Moment]:
     """Yields when the most records wait behind another producer's transaction, and its end."""
-    for part in scene.rising:
-        if not scene.is_foreign(part):
-            continue
-        behind = [
-            waiting
-            for waiting in scene.parts
-            if waiting.partition == part.partition
-            and waiting.visible
-            and waiting.first > part.first
-            and waiting.ended is not None
-            and (part.ended is None or waiting.ended < part.ended)
-        ]
+    foreign = [part for part in scene.rising if scene.is_foreign(part)]
+    for first in foreign:
+        # Its boxes in other partitions hold records back, too.
+        opened = [part for part in foreign if part.producer == first.producer]
+        behind = {waiting for part in opened for waiting in _behind(scene, part)}
         if not behind:
             continue
         records = sum(waiting.records for waiting in behind)
         fullest = max(waiting.ended or 0 for waiting in behind)
-        yield Moment(
-            fullest,
-            f"{records:,} records are committed, and wait behind the open transaction in"
-            f" p{part.partition}.",
-            part,
-        )
-        if part.ended is not None:
+        says = f"{records:,} records are committed, and wait behind the open transaction."
+        yield Moment(fullest, says, first)
+        ends = [part.ended for part in opened if part.ended is not None]
+        if len(ends) == len(opened):
             says = f"The open transaction ends: {records:,} records that waited are delivered."
-            yield Moment(part.ended, says, part)
+            yield Moment(max(ends), says, first)
         return
+
+
+def _behind(scene: Scene, blocker: Part) -> list[Part]:
+    """Returns what was committed behind a box while it was open."""
+    return [
+        part
+        for part in scene.parts
+        if part.partition == blocker.partition
+        and part.visible
+        and part.first > blocker.first
+        and part.ended is not None
+        and (blocker.ended is None or part.ended < blocker.ended)
+    ]
 
 
 def _aborted(scene: Scene) -> Iterator[Moment]:

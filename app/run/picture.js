@@ -168,6 +168,8 @@ class View {
     this.colours();
     if (before === null) this.start();
     else this.moved(now, into);
+    // Who acts wants to see what comes of it.
+    if (before && data.live && data.asked_at !== before.asked_at) this.follow();
     if (this.following && this.still.matches) this.at = this.length;
     const news = data.events.length + data.boxes.length;
     if (news !== this.news) this.newsAt = performance.now();

@@ -16,7 +16,7 @@ from topicproof.app import wording
 from topicproof.app.charts.layout import FATE_COLOURS
 from topicproof.app.charts.picture import PAUSE_MS, TRANSACTIONS_MAX
 from topicproof.app.run.picture_facts import OFFSETS_MAX, drawable, picture_of
-from topicproof.app.run.run_progress import asked_of
+from topicproof.app.run.run_progress import asked_at, asked_of
 from topicproof.backend.characters import visible
 from topicproof.backend.errors import TopicError, TopicproofError
 from topicproof.backend.history.store import Run
@@ -107,6 +107,7 @@ def show_picture(
         "plays": plays,
         "actions": [visible(label) for label in actions],
         "asked": asked_of(run),
+        "asked_at": asked_at(run),
         "colours": {str(fate): colour for fate, colour in FATE_COLOURS.items()},
         "left_out": [*data["left_out"], *sinks],
     }

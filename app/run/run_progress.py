@@ -207,6 +207,7 @@ def can_end(run: Run) -> bool:
 def end_transaction(settings: Settings, run: Run) -> None:
     with show_errors():
         release(open_history(settings), run)
+        _remember_request(run, None)
         st.toast("The transaction is being ended.", icon=":material/lock_open:")
 
 
@@ -237,9 +238,7 @@ def ask_strike(settings: Settings, run: Run, request: Strike) -> None:
     is for."""
     with show_errors():
         strike(open_history(settings), run, request)
-        requests = st.session_state.setdefault(f"asked {run.id}", [])
-        requests.append((time.time(), request))
-        del requests[:-ASKED_MAX]
+        _remember_request(run, request)
         st.toast(
             "The kill is asked for. It takes effect in a moment."
             if isinstance(request, Kill)
@@ -254,6 +253,19 @@ def end_run(settings: Settings, run: Run) -> None:
         st.toast("The run processes what is there, and is judged then.", icon=":material/flag:")
 
 
+def _remember_request(run: Run, request: Strike | None) -> None:
+    """Remembers what this person asked for; None: the end of the open transaction."""
+    requests = st.session_state.setdefault(f"asked {run.id}", [])
+    requests.append((time.time(), request))
+    del requests[:-ASKED_MAX]
+
+
+def asked_at(run: Run) -> float:
+    """Returns when this person last asked for something, in seconds since 1970; 0: never."""
+    requests = st.session_state.get(f"asked {run.id}", ())
+    return float(requests[-1][0]) if requests else 0.0
+
+
 def asked_of(run: Run) -> list[dict[str, Any]]:
     """Returns the strikes that this session asked for in the last moments: the number of the worker
     (-1: all), what, and when, in ms since the run was created."""
@@ -265,10 +277,10 @@ def asked_of(run: Run) -> list[dict[str, Any]]:
             if isinstance(request, Kill)
             else -1,
             "what": "kill asked" if isinstance(request, Kill) else "freeze asked",
-            "at": round((asked_at - began) * 1000),
+            "at": round((at - began) * 1000),
         }
-        for asked_at, request in st.session_state.get(f"asked {run.id}", ())
-        if now - asked_at < ASKED_S
+        for at, request in st.session_state.get(f"asked {run.id}", ())
+        if request is not None and now - at < ASKED_S
     ]
 
 

@@ -469,7 +469,7 @@ def test_a_foreign_fault_belongs_to_the_foreign_producer() -> None:
         "The same inputs again, in a new transaction: now they are committed.": 0,
         "Another producer opens a transaction in the sink, and does not end it (open).": OTHERS,
         "The transaction is aborted: its records stay in the log, and do not count.": 0,
-        "5 records are committed, and wait behind the open transaction in p0.": OTHERS,
+        "5 records are committed, and wait behind the open transaction.": OTHERS,
         "The open transaction ends: 5 records that waited are delivered.": OTHERS,
         "At the end read_uncommitted got 21 records, read_committed 15.": None,
     }
