@@ -52,7 +52,9 @@ def journal_event(entry: Entry, names: Mapping[Place, str], portions: bool) -> s
     if isinstance(entry, FaultReport):
         if entry.what is FaultPhase.DONE and is_by_hand(entry.fault):
             return None
-        return f"{_TOLD[entry.what]}: {_cut(entry.said)}."
+        is_open = entry.fault.startswith(f"{OPEN.name}@") and entry.what is FaultPhase.HEALED
+        begins_with = "The foreign transaction ends" if is_open else _TOLD[entry.what]
+        return f"{begins_with}: {_cut(entry.said)}."
     if isinstance(entry, GenerationBegun):
         return (
             f"Spark starts the query again (generation {entry.generation}): new workers, and old"

@@ -174,11 +174,15 @@ class View {
     const news = data.events.length + data.boxes.length;
     if (news !== this.news) this.newsAt = performance.now();
     this.news = news;
+    const keys = [...data.events.filter((event) => event.key), ...data.cues];
+    this.keys = keys.sort((a, b) => a.at - b.at); // a moment after the event that it is made of
     if (!data.live && this.following) {
       this.following = false;
       // What happened live in a blink is shown again, at the pace of the story.
-      if (this.still.matches) this.speeds.value = STORY;
-      else this.direct();
+      if (this.still.matches) {
+        this.stop(this.length);
+        this.speeds.value = STORY;
+      } else this.direct();
     }
     find(this.root, ".twice").hidden = !data.boxes.some((box) => box[REPEATED] > 0);
     this.range.max = this.length;
@@ -434,7 +438,7 @@ class View {
     }
     if (!this.following) return event.says;
     // Live, everything comes at once: what matters stays, and the rest does not flicker.
-    const key = last([...cues, ...events.filter((each) => each.key)].sort((a, b) => a.at - b.at));
+    const key = last(this.keys);
     if (key && this.at - key.at < LASTING_MS) return key.says;
     const now = performance.now();
     if (now - (this.calm ?? 0) < CALM_MS) return this.says.textContent;

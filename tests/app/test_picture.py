@@ -454,14 +454,17 @@ def test_a_repeat_leads_to_the_box_with_its_first_copy() -> None:
 def test_a_foreign_fault_belongs_to_the_foreign_producer() -> None:
     """Story: another producer leaves a transaction open, and the workers commit behind it. No
     worker is struck; the story stops at the fault, at what waits, and at the release."""
-    log = [*LOG[:6], LOG[6], batch(0, 24, 24, FOREIGN, 5, 900, "ABORT")]
+    foreign = "open@transaction=2,end=release"
+    log = [*LOG[:7], batch(0, 24, 24, FOREIGN, 5, 900, "ABORT")]
     bounds = Bounds("squares", (PartitionBounds(0, 0, 25, 25),))
     entries = [
         *JOURNAL[:2],
-        (190, FaultFired("t", "open@transaction=2,end=release", "numbers", 0, 2)),
+        (190, FaultFired("t", foreign, "numbers", 0, 2)),
+        (901, FaultReport(foreign, FaultPhase.HEALED, "it was aborted")),
     ]
     drawn = picture(seen(log, bounds, entries, has_ended=True))
     assert not any(worker.struck for worker in drawn.workers) and drawn.foreign_struck == (190,)
+    assert "The foreign transaction ends: it was aborted." in [e.says for e in drawn.events]
     boxes_of = {
         cue.says: (drawn.boxes[cue.box].worker if cue.box >= 0 else None) for cue in drawn.cues
     }
