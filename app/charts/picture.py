@@ -33,6 +33,7 @@ from topicproof.app.charts.picture_words import (
     journal_event,
     left_out,
     opens_foreign,
+    stops_worker,
     strikes_worker,
     worker_names,
 )
@@ -116,6 +117,9 @@ class Worker:
     """Inputs that are committed, by the journal."""
     struck: tuple[int, ...]
     """When a fault struck it."""
+    zombies: Steps
+    """When it was stopped without being killed, and when Kafka refused it after that: from,
+    until."""
 
 
 @dataclass(frozen=True)
@@ -452,7 +456,27 @@ def _worker(
             and (stamped.entry.source_topic, stamped.entry.source_partition)
             in (place, (place[0], EVERY_PARTITION))
         )[-EVENTS_MAX:],
+        _zombies(place, journal, clock),
     )
+
+
+def _zombies(place: Place, journal: Sequence[StampedEntry], clock: Clock) -> Steps:
+    """Returns when a worker of this source partition was stopped, and when it was refused."""
+    stopped: dict[str, int] = {}
+    periods = []
+    for stamped in journal:
+        entry = stamped.entry
+        if not isinstance(entry, FaultFired | TransactionEnded):
+            continue
+        if place != (entry.source_topic, entry.source_partition):
+            continue
+        if isinstance(entry, FaultFired) and stops_worker(entry):
+            stopped.setdefault(entry.task, stamped.at_ms)
+        elif isinstance(entry, TransactionEnded) and entry.task in stopped:
+            periods.append((stopped.pop(entry.task), stamped.at_ms))
+    periods += [(at, clock.true[-1]) for at in stopped.values()]
+    newest = sorted(periods)[-EVENTS_MAX:]
+    return tuple((clock.shown(since), clock.shown(until)) for since, until in newest)
 
 
 def _frozen(facts: RunFacts, clock: Clock) -> tuple[tuple[int, int], ...]:

@@ -94,6 +94,12 @@ def opens_foreign(entry: FaultFired) -> bool:
     return fault is not None and fault.kind.name == OPEN.name
 
 
+def stops_worker(entry: FaultFired) -> bool:
+    """Whether a fault stops a worker, which wakes later."""
+    fault = planned_fault(entry)
+    return fault is not None and fault.kind.name == ZOMBIE.name
+
+
 def planned_fault(entry: FaultFired) -> Fault | None:
     """Returns a planned fault; None for one of another version, or made up by whoever may write to
     the journal."""

@@ -815,6 +815,7 @@ class View {
     draw.fill();
     draw.stroke();
     draw.setLineDash([]);
+    if (worker !== null) this.ghost(worker, y, half);
     const colour = struck ? "#fff" : this.theme.text;
     const x = workerX + 8;
     if (worker === null) {
@@ -845,6 +846,26 @@ class View {
       line(draw, workerX - 9, y - 4, workerX - 4, y);
       line(draw, workerX - 9, y + 4, workerX - 4, y);
     }
+  }
+
+  /** A worker that was stopped and given up, behind its successor, until Kafka refuses it. */
+  ghost(worker, y, half) {
+    const { workerX, worker: wide, compact } = this.place;
+    const lasts = (until) => this.at < until + STRUCK_MS;
+    const period = worker.zombies.findLast(([since, until]) => this.at >= since && lasts(until));
+    if (period === undefined) return;
+    const refused = this.at >= period[1];
+    const draw = this.context;
+    draw.strokeStyle = this.theme.strike;
+    draw.lineWidth = 1.6;
+    draw.setLineDash([4, 3]);
+    draw.beginPath();
+    draw.roundRect(workerX + 6, y - half - 4, wide, 2 * half, 6);
+    draw.stroke();
+    draw.setLineDash([]);
+    const word = compact ? (refused ? "✋" : "☾") : refused ? "✋ refused" : "☾ zombie";
+    const look = { size: 11, bold: true, colour: this.theme.strike };
+    this.text(word, workerX + wide + 10, y - half + 4, look);
   }
 
   /** What somebody asked to be done to a worker and is not to be seen yet; undefined: nothing. */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -434,6 +435,25 @@ def test_each_cross_says_its_own_cause() -> None:
     assert "Crosses: 1 aborted, 2 fenced, 1 killed, 1 timed out." in drawn.summary
     sentences = [event.says for event in drawn.events]
     assert any("the worker of p0 (killed) stay in the log" in says for says in sentences)
+
+
+def test_a_zombie_is_there_from_its_stop_to_its_refusal() -> None:
+    """Story: a worker is stopped, and its successor takes over. It is a ghost until Kafka refuses
+    it; another one is never refused."""
+    entries: list[tuple[int, Entry]] = [
+        (100, FaultFired("old", "zombie@transaction=2", "numbers", 0, 2)),
+        (200, TaskStarted("new", "run-numbers-0", "numbers", 0, 1, 0)),
+        (300, replace(ended(Declared.FENCED, 2, 10, "taken over"), task="old")),
+        (400, FaultFired("t", "zombie@transaction=2", "numbers", 1, 2)),
+    ]
+    drawn = picture(seen([], BOUNDS, entries))
+    shown = {event.says[:22]: event.at for event in drawn.events}
+    stopped, refused = shown["The worker of p0 is st"], shown["The old worker of p0 w"]
+    waking = shown["The worker of p1 is st"]
+    assert [worker.zombies for worker in drawn.workers] == [
+        ((stopped, refused),),
+        ((waking, drawn.length),),
+    ]
 
 
 def test_a_repeat_leads_to_the_box_with_its_first_copy() -> None:
