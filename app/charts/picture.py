@@ -306,24 +306,25 @@ def picture(facts: RunFacts) -> Picture:
     totals = _totals(parts, histories, facts)
     scene = Scene(journal, drawn, histories, causes, names, facts.writers, repeated, totals)
     cues = [_cue(moment, drawn, list(names), clock) for moment in chosen_moments(scene)]
-    length = clock.play[-1]
     boxes = tuple(
         _box(part, lanes, list(names), facts, histories[part.partition], clock, drawn, causes)
         for part in drawn
     )
-    shown = [replace(event, at=clock.shown(event.at)) for event in events[-EVENTS_MAX:]]
+    timed = [replace(event, at=clock.shown(event.at)) for event in events[-EVENTS_MAX:]]
     return Picture(
-        tuple(_worker(facts, place, names, journal, drawn, clock) for place in names),
-        tuple(_lane(n, histories[n], _of(parts, n), facts, clock) for n in lanes),
-        boxes,
-        tuple(shown),
-        tuple(zip(clock.play, (at - facts.period[0] for at in clock.true), strict=True)),
-        tuple(left_out(len(older), (len(lanes), len(numbers)), (len(names), len(places)))),
-        _summary(drawn, histories, names, causes, sum(repeated.values())),
-        _frozen(facts, clock),
-        _foreign_strikes(journal, clock),
-        tuple(cues),
-        replay_pace([(cue.at, cue.says) for cue in cues], [event.at for event in shown], length),
+        workers=tuple(_worker(facts, place, names, journal, drawn, clock) for place in names),
+        lanes=tuple(_lane(n, histories[n], _of(parts, n), facts, clock) for n in lanes),
+        boxes=boxes,
+        events=tuple(timed),
+        clock=tuple(zip(clock.play, (at - facts.period[0] for at in clock.true), strict=True)),
+        left_out=tuple(left_out(len(older), (len(lanes), len(numbers)), (len(names), len(places)))),
+        summary=_summary(drawn, histories, names, causes, sum(repeated.values())),
+        frozen=_frozen(facts, clock),
+        foreign_struck=_foreign_strikes(journal, clock),
+        cues=tuple(cues),
+        pace=replay_pace(
+            [(cue.at, cue.says) for cue in cues], [event.at for event in timed], clock.play[-1]
+        ),
     )
 
 
