@@ -297,7 +297,7 @@ class View {
   nextMoment() {
     const { cues, pace } = this.data;
     const from = this.telling ? value(pace.map((row) => [row[REPLAY], row[CUE]]), this.replay) : -1;
-    const later = cues.findIndex((cue, n) => n > from && (this.telling || cue.at > this.at));
+    const later = cues.findIndex((cue, n) => n > from && (this.telling || cue.at >= this.at));
     const next = later < 0 ? 0 : later;
     this.stop(cues[next].at);
     this.speeds.value = STORY;
@@ -864,7 +864,7 @@ class View {
     draw.stroke();
     draw.setLineDash([]);
     const word = compact ? (refused ? "✋" : "☾") : refused ? "✋ refused" : "☾ zombie";
-    const look = { size: 11, bold: true, colour: this.theme.strike };
+    const look = { size: 11, bold: true };
     this.text(word, workerX + wide + 10, y - half + 4, look);
   }
 
