@@ -28,6 +28,9 @@ the logs tell: transactional id, producer id and epoch, outcome and time (facts/
 `explained_by`: the kind, or the circumstance, that caused this row; null for a primary row.
 `badness`: rows with higher values come first; comparable within one kind only.
 `why`: one sentence for a person."""
+IDENTIFIED = "-identified"
+"""Ends the name of a folder that has the rows of another one once more, with the column `identity`:
+what identifies the record or its input, if they are matched by that; otherwise null."""
 
 
 def evidence(

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from pyspark.sql import DataFrame, Row, Window, functions as F
 
-from topicproof.validators.evidence import COLUMNS, together
+from topicproof.validators.evidence import COLUMNS, IDENTIFIED, together
 from topicproof.validators.facts.writers import with_writers, written
 from topicproof.validators.finding import EXAMPLES_MAX, Bounds, Example, Fate
 from topicproof.validators.incidents.copies import incident_of_copies
@@ -62,6 +63,10 @@ WRITERS_MAX = 3
 SINK, SOURCE = "sink", "source"
 Place = tuple[str, int, int]
 """`SINK` or `SOURCE`, partition and offset."""
+OF_SINK, OF_SOURCE = ("partition", "offset"), ("source_partition", "source_offset")
+"""The columns of a row's places."""
+IDENTIFIED_FEW = 100_000
+"""The places of so many rows go to every worker."""
 
 
 @dataclass(frozen=True)
@@ -141,11 +146,12 @@ def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[
     if not counts:
         return {validator.NAME: FoundRows({}) for validator in validators}
     kinds = {row["kind"] for row in counts}
-    examples, writers, identities, nearest = in_parallel(
+    examples, writers, identities, nearest, _ = in_parallel(
         lambda: ranked.orderBy("kind", "rank").collect(),
         lambda: _most_rows(rows).collect() if kinds & OF_WRITERS else [],
         lambda: _identities(ranked, ledger) if kinds & OF_IDENTITIES else {},
         lambda: _nearest_outputs(ranked, ledger) if gap.NAME in kinds else {},
+        lambda: _keep_identities(rows, counts, ledger, url) if kinds & OF_IDENTITIES else None,
     )
     primary = {row["kind"] for row in counts if row["explained_by"] is None}
     incidents = _incidents([kind for kind, _ in every if kind in primary], rows, ledger)
@@ -271,23 +277,53 @@ def _most_rows(rows: DataFrame) -> DataFrame:
 def _identities(examples: DataFrame, ledger: Ledger) -> Mapping[Place, str]:
     """Returns the identities of the records at the examples' places, and of their inputs; none by
     lineage."""
-    if ledger.frames.sink_keys is None or ledger.frames.identities is None:
-        return {}
-    examples = examples.where(F.col("kind").isin(*OF_IDENTITIES))
-    sink = ("partition", "offset")
-    source = ("source_partition", "source_offset")
-    sides = {SINK: (ledger.frames.sink_keys(), sink), SOURCE: (ledger.frames.identities(), source)}
-    frames = []
-    for side, (keys, place) in sides.items():
-        # There are few examples, so the records need not be shuffled.
-        places = F.broadcast(examples.select(*place).dropna().distinct())
-        names = [F.col(name).alias(number) for name, number in zip(place, sink, strict=True)]
-        records = keys.where(F.col("source_key").isNotNull()).join(places, list(place))
-        frames.append(
-            records.select(F.lit(side).alias("side"), *names, shown("source_key").alias("identity"))
+    frames = [
+        keys.select(
+            F.lit(side).alias("side"),
+            *(F.col(name).alias(number) for name, number in zip(place, OF_SINK, strict=True)),
+            shown("source_key").alias("identity"),
         )
-    rows = frames[0].unionByName(frames[1]).collect()
+        for side, place, keys in _keys_of(examples, ledger, is_few=True)
+    ]
+    rows = reduce(DataFrame.unionByName, frames).collect() if frames else []
     return {(row["side"], row["partition"], row["offset"]): row["identity"] for row in rows}
+
+
+def _keep_identities(rows: DataFrame, counts: Sequence[Row], ledger: Ledger, url: str) -> None:
+    """Keeps the rows once more, with the identity of each record or input. By lineage there is
+    none, so nothing is kept."""
+    count = sum(row["count"] for row in counts if row["kind"] in OF_IDENTITIES)
+    sides = _keys_of(rows, ledger, is_few=count <= IDENTIFIED_FEW)
+    if not sides:
+        return
+    for side, place, keys in sides:
+        identity = shown("source_key", in_quotes=False).alias(side)
+        rows = rows.join(keys.select(*place, identity), list(place), "left")
+    identity = F.when(F.col("kind").isin(*OF_IDENTITIES), F.coalesce(SINK, SOURCE))
+    offsets = ledger.sink_bounds.offsets + ledger.question.source.offsets
+    keep(rows.withColumn("identity", identity).drop(SINK, SOURCE), f"{url}{IDENTIFIED}", offsets)
+
+
+def _keys_of(
+    rows: DataFrame, ledger: Ledger, *, is_few: bool
+) -> list[tuple[str, tuple[str, str], DataFrame]]:
+    """Returns, for each side, the columns of its places and what its records hold there
+    (source_key, not null), at the places of these rows; nothing by lineage. `is_few`: there are few
+    rows, so the records need not be shuffled."""
+    if ledger.frames.sink_keys is None or ledger.frames.identities is None:
+        return []
+    rows = rows.where(F.col("kind").isin(*OF_IDENTITIES))
+    sides = []
+    for side, place, keys in (
+        (SINK, OF_SINK, ledger.frames.sink_keys()),
+        (SOURCE, OF_SOURCE, ledger.frames.identities()),
+    ):
+        places = rows.select(*place).dropna().distinct()
+        records = keys.where(F.col("source_key").isNotNull())
+        sides.append(
+            (side, place, records.join(F.broadcast(places) if is_few else places, [*place]))
+        )
+    return sides
 
 
 def _nearest_outputs(examples: DataFrame, ledger: Ledger) -> Mapping[Place, str]:

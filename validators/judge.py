@@ -180,6 +180,7 @@ def judge(
         run=run,
         took_s=round(ledger.took_s + time.monotonic() - began, 3),
         versions=versions or {},
+        identity=ledger.question.matched_by,
         warnings=(
             *threshold_warnings(ledger.question.agreed.warn, ledger),
             *(unchecked_filter(ledger) if verdict is Outcome.HOLDS and "gap" in required else ()),

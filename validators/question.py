@@ -56,6 +56,13 @@ class Question:
         return self.identity is Identity.KEY
 
     @property
+    def matched_by(self) -> str | None:
+        """What records are matched with their inputs by, in words; None for a sink alone."""
+        if self.agreed.unique:
+            return None
+        return self.agreed.match.words if self.by_key else str(Identity.LINEAGE)
+
+    @property
     def compares_content(self) -> bool:
         """Whether only their content distinguishes the outputs of one input."""
         return self.by_key and self.expected.kind is Expect.ONE_TO_MANY

@@ -24,6 +24,7 @@ from topicproof.validators.finding import (
     Guarantee,
     NotChecked,
     Origin,
+    Origins,
     Outcome,
     Part,
     PartitionBounds,
@@ -37,6 +38,14 @@ LINEAGE_PARTS = 3
 """Topic, partition and offset of an input; an output's number may follow."""
 PARTITION_PARTS = 2
 """Topic and partition, where a finding is about a whole partition of the source."""
+EMPTY_TEXT = '""'
+"""An identity that would not be seen in a sentence."""
+_UNNAMED = (
+    ("The output of this input", "is committed"),
+    ("This input", "has no committed output"),
+    ("This identity", "is committed"),
+)
+"""Subjects and verbs that begin sentences of examples."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +78,27 @@ class Report:
     warnings: tuple[str, ...] = ()
     """Values beyond the contract's thresholds, and what its terms cannot tell, a sentence each; no
     part of the verdict."""
-    origin: Origin | None = None
+    origins: Origins | None = None
     """None in reports of earlier versions, and if the readings did not come from Kafka."""
     notes: tuple[str, ...] = ()
     """What readers must know about the readings, a sentence each; no part of the verdict."""
-    source_origin: Origin | None = None
-    """The source's cluster, if it is another one; `origin` is then the sink's."""
+    identity: str | None = None
+    """What records were matched with their inputs by: `lineage`, `json $.id = json $.order.id`.
+    None in reports of earlier versions, and about a sink alone."""
 
     @property
     def exit_code(self) -> int:
         return exit_code(self.verdict)
+
+    @property
+    def origin(self) -> Origin | None:
+        """The sink's cluster."""
+        return None if self.origins is None else self.origins.sink
+
+    @property
+    def source_origin(self) -> Origin | None:
+        """The source's cluster, if it is another one."""
+        return None if self.origins is None else self.origins.source
 
     @property
     def covered_share(self) -> float | None:
@@ -178,6 +198,7 @@ class Report:
                 **_origin_json("origin", self.origin),
                 **_origin_json("source_origin", self.source_origin),
                 **({"notes": self.notes} if self.notes else {}),
+                **({"identity": self.identity} if self.identity else {}),
             },
             indent=2,
             ensure_ascii=False,
@@ -213,9 +234,9 @@ class Report:
             versions=document["versions"],
             # Reports of earlier versions have none.
             warnings=tuple(document.get("warnings", ())),
-            origin=_origin(document.get("origin")),
+            origins=_origins(document),
             notes=tuple(document.get("notes", ())),
-            source_origin=_origin(document.get("source_origin")),
+            identity=None if document.get("identity") is None else str(document["identity"]),
         )
 
 
@@ -233,8 +254,12 @@ def _origin_json(name: str, origin: Origin | None) -> dict[str, Any]:
     return {name: fields}
 
 
-def _origin(fields: Mapping[str, Any] | None) -> Origin | None:
-    return None if fields is None else Origin(**fields)
+def _origins(document: Mapping[str, Any]) -> Origins | None:
+    sink, source = (
+        None if document.get(name) is None else Origin(**document[name])
+        for name in ("origin", "source_origin")
+    )
+    return None if sink is None else Origins(sink, source)
 
 
 def exit_code(verdict: Outcome) -> int:
@@ -287,9 +312,19 @@ def place_of(report: Report, example: Example) -> str:
 
 
 def identified_place(report: Report, example: Example) -> str:
-    """Returns `place_of` with what identifies the record or its input."""
+    """Returns `place_of` with what identifies the record or its input, unless its sentence does."""
     place = place_of(report, example)
-    if not place or not example.identity:
+    if not place or not example.identity or identified_sentence(example) != example.why:
         return place
-    empty = " (an empty text)" if example.identity == '""' else ""
+    empty = " (an empty text)" if example.identity == EMPTY_TEXT else ""
     return f"{place}, identity {example.identity}{empty}"
+
+
+def identified_sentence(example: Example) -> str:
+    """Returns the sentence of an example, with what identifies its record or input in place of
+    `this input`: `"O-01002" is committed 2 times; ...`."""
+    if example.identity and example.identity != EMPTY_TEXT:
+        for unnamed, verb in _UNNAMED:
+            if example.why.startswith(f"{unnamed} {verb}"):
+                return f"{example.identity}{example.why.removeprefix(unnamed)}"
+    return example.why

@@ -35,7 +35,7 @@ from topicproof.backend.history.store import Run
 from topicproof.validators.finding import Check, Example, Finding, Outcome, Witness
 from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.next_steps import next_step
-from topicproof.validators.report import Report, place_of
+from topicproof.validators.report import Report, identified_sentence, place_of
 from topicproof.validators.sentences import transaction_text
 from topicproof.validators.who import who_sentence
 
@@ -289,14 +289,15 @@ def again(run: Run) -> None:
 def subject(run: Run, report: Report) -> None:
     """Shows what was judged: source, sink, identity, contract and cluster, in one line."""
     parts = [f"**{wording.plain(report.source.topic)}** → **{wording.plain(report.sink.topic)}**"]
-    if identity := matched_by(settings, run):
+    # Reports of earlier versions do not say.
+    if identity := report.identity or matched_by(settings, run):
         parts.append(f"records matched by {wording.plain(identity)}")
     if run.kind == "check":
         contract = run.plan.get("contract")
         parts.append(
             f"contract {wording.plain(str(contract))}" if contract else "no contract, by options"
         )
-    elif run.plan.get("lineage") == "off":
+    elif run.plan.get("lineage") == "off" and not identity:
         parts.append("records matched by key")
     clusters = [
         wording.plain(name)
@@ -496,8 +497,9 @@ def place(report: Report, example: Example, address: Mapping[str, str]) -> None:
                 width="content",
             )
         with st.container(gap="xxsmall"):
-            st.markdown(wording.plain(example.why))
-            if example.identity:
+            sentence = identified_sentence(example)
+            st.markdown(wording.plain(sentence))
+            if example.identity and sentence == example.why:
                 st.caption(f"identity {wording.plain(example.identity)}")
             if example.transaction:
                 st.caption(wording.plain(transaction_text(example.transaction)))

@@ -8,8 +8,9 @@ from topicproof.backend.commands.terminal import Line, Style, Styled
 from topicproof.backend.history.run_state import Facts, Progress
 from topicproof.validators.expectation import PREMISES, RANGE
 from topicproof.validators.finding import Example, Finding, Origin, Outcome, Witness
+from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.next_steps import next_step
-from topicproof.validators.report import Report, identified_place
+from topicproof.validators.report import Report, identified_place, identified_sentence
 from topicproof.validators.sentences import counted, transaction_text
 from topicproof.validators.who import who_sentence
 
@@ -109,6 +110,9 @@ def report_lines(report: Report, all_kinds: bool = False) -> Iterator[Line]:
         if count is not None and name != "never_transactional"
     }
     yield (judged_line(report),)
+    # By lineage, each record names its input, and there was nothing to choose.
+    if report.identity not in (None, str(Identity.LINEAGE)):
+        yield (f"matched by: {report.identity}",)
     terms = " + ".join(
         f"{count:,} {'marker' if (name, count) == ('markers', 1) else name}"
         for name, count in fates.items()
@@ -256,7 +260,8 @@ def _finding_lines(
 
 def _row(report: Report, finding: Finding, example: Example) -> str:
     place = identified_place(report, example)
-    return f"           {place + ': ' if place else ''}{example.why}{_writer(finding, example)}"
+    why = f"{identified_sentence(example)}{_writer(finding, example)}"
+    return f"           {place + ': ' if place else ''}{why}"
 
 
 def _writer(finding: Finding, example: Example) -> str:

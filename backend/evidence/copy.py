@@ -26,7 +26,14 @@ import pyarrow.parquet as pq
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.attestation import attest_copy
 from topicproof.backend.evidence.delivery import deliver, private_folder, require_room
-from topicproof.backend.evidence.findings import CSV, PARQUET, count_places, write_csv
+from topicproof.backend.evidence.findings import (
+    CSV,
+    IDENTITY,
+    PARQUET,
+    count_places,
+    has_identities,
+    write_csv,
+)
 from topicproof.backend.evidence.folder import evidence_hash, evidence_in, read_report, write_report
 from topicproof.backend.evidence.manifest import (
     ATTESTATION,
@@ -66,9 +73,12 @@ OURS: Mapping[str, Callable[[bytes], object | None]] = {
 }
 """Headers of our own pipelines: they name places and transactions, not content. Each with its
 parser, which returns None for anything else."""
-CONTENT = ("content", "seen_content", "key_hash", "value_hash", "undecoded", DECODED)
+CONTENT = (
+    *("content", "seen_content", "key_hash", "value_hash", "undecoded", DECODED),
+    IDENTITY,
+)
 """Columns with hashes of content, decoded fields, or why they cannot be decoded, which only judging
-needs."""
+needs; and the identities of findings."""
 UNDECODED = "It cannot be decoded, or a field of it has no JSON."
 """In place of the reason, which may quote a field."""
 
@@ -435,8 +445,10 @@ def _tell_again(evidence: Path, target: Path, manifest: Manifest) -> None:
     """Render the report's files again without values, if it shows any."""
     report = read_report(evidence)
     bare = without_values(report)
-    if bare != report:
+    # Also of rows that no example shows.
+    if bare != report or has_identities(evidence / PARQUET):
         write_csv(target / PARQUET, target / CSV)
+    if bare != report:
         judged_at = manifest.judged_at or page_time(evidence / PAGE) or ""
         write_report(target, bare, count_places(target / PARQUET), judged_at)
 

@@ -40,6 +40,7 @@ from topicproof.validators.report import Report
 REPORT = "report.json"
 _CHECKED = TypeAdapter(Report)
 EVIDENCE = "evidence"
+CONTRACT = "contract.yaml"
 """Name of the folder in that of a run or of one of its stages."""
 
 

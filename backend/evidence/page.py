@@ -20,7 +20,7 @@ from topicproof.backend.characters import visible_lines
 from topicproof.backend.evidence.figures import FATES, figures
 from topicproof.backend.evidence.signed import Entries, signoff_rows
 from topicproof.validators.finding import Example, Origin, Outcome, PartitionBounds
-from topicproof.validators.report import Report, identified_place
+from topicproof.validators.report import Report, identified_place, identified_sentence
 from topicproof.validators.sentences import transaction_text
 from topicproof.validators.who import who_sentence
 
@@ -91,7 +91,7 @@ def page_time(page: Path) -> str | None:
 
 def _row(example: Example, report: Report) -> tuple[str, str, str]:
     place = identified_place(report, example) or "–"
-    return place, transaction_text(example.transaction or ""), example.why
+    return place, transaction_text(example.transaction or ""), identified_sentence(example)
 
 
 def _range(bounds: PartitionBounds) -> tuple[int, int, int, int]:

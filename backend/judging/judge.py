@@ -36,7 +36,7 @@ from topicproof.backend.judging.ledger_input import ledger_of
 from topicproof.backend.services.spark_session import failed
 from topicproof.backend.storage import discard, fetch
 from topicproof.validators.expectation import MOVEMENT
-from topicproof.validators.finding import Order
+from topicproof.validators.finding import Order, Origins
 from topicproof.validators.folded.fold import Folded
 from topicproof.validators.judge import judge
 from topicproof.validators.kinds import gap
@@ -180,9 +180,10 @@ def judge_capture(spark: SparkSession, capture: Capture, evidence: Path) -> Repo
         )
         return replace(
             report,
-            origin=capture.origin,
+            origins=(
+                None if capture.origin is None else Origins(capture.origin, capture.source_origin)
+            ),
             notes=(*capture.notes, *strike_notes(capture.run_accounts.journal or ())),
-            source_origin=capture.source_origin,
         )
     except PySparkException as error:
         raise failed(f"Spark could not judge {question.sink}", error) from error

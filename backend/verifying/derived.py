@@ -11,7 +11,7 @@ from __future__ import annotations
 import filecmp
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
@@ -24,10 +24,19 @@ from pyspark.sql import SparkSession
 
 from topicproof.backend.contracts.expressions import stored_sql
 from topicproof.backend.errors import EvidenceError, TopicproofError
-from topicproof.backend.evidence.findings import CSV, PARQUET, ROWS, SCHEMA, Place, write_csv
-from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.evidence.findings import (
+    CSV,
+    IDENTITY,
+    PARQUET,
+    ROWS,
+    SCHEMA,
+    WITHOUT_IDENTITY,
+    Place,
+    write_csv,
+)
+from topicproof.backend.evidence.folder import CONTRACT, REPORT
 from topicproof.backend.evidence.junit import JUNIT, write_junit
-from topicproof.backend.evidence.manifest import MANIFEST, PAGE, Manifest
+from topicproof.backend.evidence.manifest import MANIFEST, PAGE, Manifest, Payloads
 from topicproof.backend.evidence.page import page_time, write_page
 from topicproof.backend.evidence.read_limits import read_json
 from topicproof.backend.evidence.signed import read_signoffs
@@ -39,7 +48,7 @@ from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.question import Question
 from topicproof.validators.report import Report
 
-CONTRACT, PLAN = "contract.yaml", "plan.json"
+PLAN = "plan.json"
 OLD_PAGE = f"{PAGE} is of an earlier version, so it does not say which sign-offs are signed."
 RAW_CSV = "findings-raw.csv"
 WORDED = ("why", "transaction", "identity", "story", "next_step")
@@ -74,7 +83,7 @@ def report_contradictions(text: str, report: Report, judged: Report) -> list[str
     again = replace(judged, took_s=report.took_s, versions=report.versions)
     if not same_version(report):
         again = _only(again, known_kinds(report))
-        again = replace(again, origin=again.origin if report.origin else None)
+        again = replace(again, origins=again.origins if report.origins else None)
         # Earlier versions did not warn of inputs that may be lost or filtered: the last warning.
         again = replace(again, warnings=again.warnings[: len(report.warnings)])
     before, after = (json.loads(each.to_json()) for each in (report, again))
@@ -287,7 +296,19 @@ def file_contradictions(
     counts = Counter({place: count for place, count in places.items() if place.kind in kinds})
     judged_at = manifest.judged_at or page_time(evidence / PAGE) or ""
     sentences = []
-    if not _same_rows(spark, evidence / PARQUET, scratch / PARQUET, kinds, same_version(report)):
+    schemas = (
+        [SCHEMA]
+        if same_version(report) and manifest.payloads is Payloads.ALL
+        else [SCHEMA, WITHOUT_IDENTITY]
+    )
+    if not _same_rows(
+        spark,
+        evidence / PARQUET,
+        scratch / PARQUET,
+        kinds,
+        schemas=schemas,
+        sentences=same_version(report),
+    ):
         sentences.append(f"{PARQUET}: its rows differ from those found again.")
     try:
         write_csv(evidence / PARQUET, scratch / CSV)
@@ -332,12 +353,20 @@ def _render_page(
 
 
 def _same_rows(
-    spark: SparkSession, in_evidence: Path, judged: Path, kinds: frozenset[str], sentences: bool
+    spark: SparkSession,
+    in_evidence: Path,
+    judged: Path,
+    kinds: frozenset[str],
+    *,
+    schemas: Sequence[pa.Schema],
+    sentences: bool,
 ) -> bool:
     """Return whether both files hold the same rows in any order. Of the new rows, only those of
-    `kinds` count. `sentences`: the wording must match as well."""
+    `kinds` count. `schemas`: those that the file in the evidence may have. `sentences`: the wording
+    must match as well."""
     try:
-        if not pq.read_schema(in_evidence).equals(SCHEMA):
+        schema = pq.read_schema(in_evidence)
+        if not any(map(schema.equals, schemas)):
             return False
         rows = pq.read_metadata(in_evidence).num_rows
     except (OSError, pa.ArrowInvalid):
@@ -350,6 +379,8 @@ def _same_rows(
     after = after.where(after["kind"].isin(sorted(kinds)))
     if not sentences:
         before, after = before.drop(*WORDED), after.drop(*WORDED)
+    elif not schema.equals(SCHEMA):
+        before, after = before.drop(IDENTITY), after.drop(IDENTITY)
     return after.count() == rows and before.exceptAll(after).isEmpty()
 
 

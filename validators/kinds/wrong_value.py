@@ -86,14 +86,15 @@ def _is_undecoded() -> Column:
     return F.col("undecoded").isNotNull() | F.col("unknown")
 
 
-def shown(value: str) -> Column:
+def shown(value: str, *, in_quotes: bool = True) -> Column:
     """Formats a value for a person: text in quotes, other bytes in hexadecimal; with its size if it
-    is cut."""
+    is cut. `in_quotes`: a cell of a table needs none."""
     column, text = F.col(value), F.col(value).cast("string")
     size = F.format_string("… (%,d bytes)", F.octet_length(column))
     plain = F.regexp_replace(F.substring(text, 1, CHARACTERS_MAX), r"\p{Cntrl}", "\ufffd")
+    quote = F.lit('"' if in_quotes else "")
     quoted = F.concat(
-        F.lit('"'), plain, F.lit('"'), F.when(F.length(text) > CHARACTERS_MAX, size).otherwise("")
+        quote, plain, quote, F.when(F.length(text) > CHARACTERS_MAX, size).otherwise("")
     )
     bytes_max = CHARACTERS_MAX // 2
     hexadecimal = F.concat(F.lit("0x"), F.lower(F.hex(F.substring(column, 1, bytes_max))))

@@ -37,6 +37,8 @@ from topicproof.validators.offsets import between
 from topicproof.validators.readings import NOTHING_LOGGED, SourceLog, union
 
 KEY = "key"
+WORDS_MAX = 250
+"""Characters of a path or a name in a sentence."""
 _HEADER_NAMES = "headers.list.element.key"
 """Spark's name for that column in Parquet."""
 
@@ -64,6 +66,14 @@ class Match:
 
     source: str = KEY
     sink: str = KEY
+
+    @property
+    def words(self) -> str:
+        """`json $.id = header order-id`; once, if both sides have the same. Long ones are cut."""
+        sides = (side.replace(":", " ", 1) for side in dict.fromkeys((self.source, self.sink)))
+        return " = ".join(
+            side if len(side) <= WORDS_MAX else f"{side[: WORDS_MAX - 1]}…" for side in sides
+        )
 
     def of_source(self) -> Column:
         return _held(self.source)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import unicodedata
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,8 @@ from topicproof.backend.commands.show import judged_line, report_lines
 from topicproof.backend.commands.show_topic import print_transactions
 from topicproof.backend.commands.terminal import Styled, Table, Terminal, as_json, emit, plain_text
 from topicproof.backend.errors import ContractError, EvidenceError, TopicproofError
+from topicproof.backend.evidence.copy import without_values
+from topicproof.backend.evidence.page import write_page
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     admin_config,
@@ -260,6 +263,26 @@ def test_a_report_tells_what_happened_and_only_that_next_step() -> None:
     assert sum('identity "" (an empty text): It is there twice.' in line for line in lines) == 1
     assert "info     identity_change: Producer id 7 went from epoch 0 to 1. And 1 more." in lines
     assert Report.from_json(report.to_json()) == report
+
+
+def test_a_row_calls_an_order_by_its_number(tmp_path: Path) -> None:
+    """Story: somebody lists the orders that are wrong. Terminal and page name them where they said
+    "this input"; a copy without values does not."""
+    why = "The output of this input is committed 2 times; the first is at squares-0@3."
+    row = Example(0, 7, "numbers/1/3/0", None, why, '"O-01002"')
+    lost = Example(None, None, "numbers/1/4", None, "This input has no committed output.", '"O-7"')
+    duplicate = replace(TWICE.findings[0], examples=(row, lost), count=4, primary=1)
+    duplicate = replace(duplicate, explained_by="aborted_read")
+    report = replace(TWICE, findings=(duplicate,), identity="json $.id")
+    sentences = ('"O-01002" is committed 2 times;', '"O-7" has no committed output.')
+    for whole, is_named in ((report, True), (without_values(report), False)):
+        write_page(tmp_path / "report.html", whole, "2026-01-31 12:00:00 UTC")
+        page = unescape((tmp_path / "report.html").read_text(encoding="utf-8"))
+        terminal = "\n".join(map(plain_text, report_lines(whole)))
+        for sentence in sentences:
+            assert (sentence in page, sentence in terminal) == (is_named, is_named)
+        assert ("this input" in terminal) is not is_named
+    assert "3 more explained by aborted read" in page
 
 
 def test_a_check_of_several_sinks_says_what_they_prove_together(

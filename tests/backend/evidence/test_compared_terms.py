@@ -92,6 +92,7 @@ def test_a_plan_says_what_records_are_matched_by(
         agreed=replace(NOTHING_MORE, match=match),
     )
     assert identity_terms(question) == spelled and identity_words(spelled) == words
+    assert question.matched_by == words
     for identity, contradictions in ((spelled, 0), ("key", 0), ({"json": "$.other"}, 2)):
         plan = {"source": "orders", "sink": "invoices", "identity": identity}
         (tmp_path / PLAN).write_text(json.dumps(plan))
@@ -100,7 +101,10 @@ def test_a_plan_says_what_records_are_matched_by(
 
 
 def test_lineage_is_said_as_such() -> None:
-    assert identity_terms(Question(Bounds("orders", ()), "invoices")) == "lineage"
+    question = Question(Bounds("orders", ()), "invoices")
+    assert identity_terms(question) == question.matched_by == "lineage"
+    assert replace(question, agreed=replace(NOTHING_MORE, unique=True)).matched_by is None
+    assert len(Match("key", f"json:$.{'a' * 100_000}").words) < 1_000
 
 
 def test_a_term_that_requires_kinds_is_of_the_contract_and_of_its_terms() -> None:

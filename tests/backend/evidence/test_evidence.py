@@ -3,6 +3,7 @@ records said."""
 
 from __future__ import annotations
 
+import csv
 import json
 import zipfile
 from collections.abc import Callable, Mapping
@@ -35,6 +36,7 @@ from topicproof.backend.evidence.manifest import (
     read_manifest,
     write_manifest,
 )
+from topicproof.backend.evidence.page import write_page
 from topicproof.backend.evidence.read_limits import require_readable
 from topicproof.backend.evidence.signed import entry_hash
 from topicproof.backend.judging.capture_store import (
@@ -142,6 +144,25 @@ def test_a_report_names_its_cluster_and_its_topics(broken: tuple[Path, Report]) 
     assert "Cluster cluster-1" in page and "AAAAAAAAAAAAAAAAAAAAAQ" in page
     told = "cluster cluster-1, topic ids: numbers AAAAAAAAAAAAAAAAAAAAAQ, squares without an id"
     assert told in list(map(plain_text, report_lines(report)))
+
+
+def test_a_report_says_what_records_were_matched_by(
+    broken: tuple[Path, Report], tmp_path: Path
+) -> None:
+    """Story: orders are matched by their ids. Whoever signs reads so in the page and in the
+    terminal; a report of an earlier version, which does not say, gives the page that it gave."""
+    folder, report = broken
+    assert json.loads((folder / "report.json").read_text())["identity"] == "lineage"
+    assert "Records matched by lineage" in (folder / "report.html").read_text(encoding="utf-8")
+    by_id = replace(report, identity="json $.id = json $.order.id")
+    write_page(tmp_path / "by_id.html", by_id, "2026-01-31 12:00:00 UTC")
+    assert f"Records matched by {by_id.identity}" in (tmp_path / "by_id.html").read_text("utf-8")
+    assert f"matched by: {by_id.identity}" in list(map(plain_text, report_lines(by_id)))
+    earlier = replace(report, identity=None)
+    assert "identity" not in json.loads(earlier.to_json())
+    write_page(tmp_path / "earlier.html", earlier, "2026-01-31 12:00:00 UTC")
+    assert "Records matched by" not in (tmp_path / "earlier.html").read_text("utf-8")
+    assert Report.from_json(by_id.to_json()) == by_id and Report.from_json(earlier.to_json())
 
 
 @pytest.mark.parametrize("which", ["healthy", "broken"])
@@ -568,6 +589,10 @@ def test_a_masked_copy_says_nothing_and_proves_the_same(
     folder = tmp_path / "evidence"
     report = judged(spark, folder, made, identity=Identity.KEY)
     assert report.verdict is Outcome.VIOLATED
+    table = csv.DictReader((folder / "findings.csv").read_text().splitlines())
+    identities = {(row["kind"], row["identity"]) for row in table}
+    assert {("duplicate", "account-0-of-somebody"), ("gap", "account-2-of-somebody")} <= identities
+    assert verify(spark, folder).contradictions == (), "each row is found again with its identity"
     original = copy_evidence(folder, tmp_path / "all")
     assert original == copy_evidence(folder, tmp_path / "all"), (
         "a copy of everything is the same evidence"
@@ -593,6 +618,7 @@ def test_a_masked_copy_says_nothing_and_proves_the_same(
     assert (
         "content" not in pq.read_schema(next((masked / "ledger" / "sink").glob("*.parquet"))).names
     )
+    assert "identity" not in pq.read_schema(masked / "findings.parquet").names
     found = verify(spark, masked)
     assert found.contradictions == () and found.exit_code == 1
 
