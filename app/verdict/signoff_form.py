@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -25,6 +26,7 @@ from topicproof.backend.history.run_reports import (
 from topicproof.backend.history.signoff import (
     Decision,
     Signoff,
+    Standing,
     breaking,
     read_chain,
     require_acceptable,
@@ -59,6 +61,7 @@ SIGNED_WORDS = {
     Decision.REJECT: "The verdict is rejected.",
     Decision.WAIVE: "The findings are waived. The verdict is not accepted yet.",
 }
+NOT_ACCEPTED = "not accepted yet"
 WAIVED_DAYS = 90
 
 
@@ -134,8 +137,12 @@ def signing(settings: Settings, run: Run, displayed: Displayed) -> None:
     with st.container(border=True):
         today = datetime.now(UTC).date()
         word = wording.STANDING_WORDS[standing(signoffs, digest, today)]
-        status = standing_text(signoffs, digest, today)
-        st.markdown(f"**Sign-off** {wording.badge(word, status)} {word.meaning}")
+        waived = frozenset() if digest is None else waived_kinds(signoffs, digest)
+        if waived and word is wording.STANDING_WORDS[Standing.NONE]:
+            status, meaning = NOT_ACCEPTED, waived_sentence(run, displayed.report, waived)
+        else:
+            status, meaning = standing_text(signoffs, digest, today), word.meaning
+        st.markdown(f"**Sign-off** {wording.badge(word, status)} {meaning}")
         if chain.broken is not None:
             st.error(
                 f"Entry {chain.broken} of the sign-offs was changed, or an entry before it was"
@@ -152,14 +159,22 @@ def signing(settings: Settings, run: Run, displayed: Displayed) -> None:
         if not may(Action.SIGN):
             st.caption("Your role does not allow you to sign.")
             return
-        waived = waived_kinds(signoffs, digest)
-        if waived and signoffs.decided is None:
-            st.markdown(
-                f"{wording.count(len(waived), 'kind')} of finding waived · **not accepted yet**"
-            )
         undecided = signoffs.decided is None or signoffs.decided.evidence != digest
         with st.expander("Decide", icon=":material/draw:", expanded=undecided):
-            _form(settings, run, displayed)
+            _form(settings, run, displayed, waived)
+
+
+def waived_sentence(run: Run, report: Report, waived: Collection[str]) -> str:
+    """Says how far a verdict is whose findings are waived, and what comes next."""
+    kinds = {finding.kind for finding in breaking(report)}
+    if run.facts.results.verdicts:
+        # Its other stages have findings of their own.
+        counted = f"{wording.count(len(waived), 'kind')} of finding waived"
+    else:
+        findings = wording.count(len(kinds | set(waived)), "finding")
+        counted = f"{len(waived)} of {findings} waived"
+    left = " Accept it below." if kinds <= set(waived) else " Waive the others, then accept it."
+    return f"{counted}, but nobody has accepted the verdict.{left}"
 
 
 def _entry(signoff: Signoff, digest: str | None) -> str:
@@ -187,7 +202,8 @@ def _name(by: Identity) -> str | None:
     )
 
 
-def _form(settings: Settings, run: Run, now: Displayed) -> None:
+def _form(settings: Settings, run: Run, now: Displayed, waived_before: Collection[str]) -> None:
+    """Asks for a decision. `waived_before`: the kinds that are waived on this evidence."""
     key = f"shown_{run.id}"
     # What the page showed when the button was pressed, which draws the page anew.
     displayed = st.session_state.pop(key, None)
@@ -212,8 +228,9 @@ def _form(settings: Settings, run: Run, now: Displayed) -> None:
         return
     st.session_state[key] = now.evidence
     kinds = list(dict.fromkeys(finding.kind for finding in breaking(*reports)))
-    if kinds:
-        named = ", ".join(map(wording.kind_title, kinds))
+    left = [kind for kind in kinds if kind not in waived_before]
+    if left:
+        named = ", ".join(map(wording.kind_title, left))
         st.caption(f"To accept this verdict, first waive what breaks it: {wording.plain(named)}.")
     elif any(report.verdict is Outcome.UNKNOWN for report in reports):
         st.caption("To accept a verdict that is UNKNOWN, say why in the comment.")
@@ -243,7 +260,7 @@ def _form(settings: Settings, run: Run, now: Displayed) -> None:
             waived = st.multiselect(
                 "Findings",
                 kinds,
-                default=kinds,
+                default=left or kinds,
                 format_func=wording.kind_title,
             )
             today = datetime.now(UTC).date()

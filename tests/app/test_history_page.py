@@ -467,7 +467,9 @@ def test_waived_findings_lead_to_accepting(
     _field(app.button, "Sign").click()
     app.run()
     assert not app.exception and [entry.kind for entry in signoffs(stored.history)] == ["duplicate"]
-    assert "1 kind of finding waived · **not accepted yet**" in texts(app)
+    assert "1 of 1 finding waived, but nobody has accepted the verdict" in texts(app)
+    assert "first waive what breaks it" not in texts(app)
+    assert "not accepted yet" in texts(app) and "Nobody has decided on it yet" not in texts(app)
     assert _field(app.radio, "Decision").value == Decision.ACCEPT
 
 
