@@ -15,7 +15,7 @@ from topicproof.app.session.access import note_look, open_history
 from topicproof.app.session.connection import decoders
 from topicproof.app.session.page_masks import require_unmasked
 from topicproof.backend.address import Address, Sides
-from topicproof.backend.contracts.contract import make_contract, parse_fields
+from topicproof.backend.contracts.contract import make_contract, parse_fields, read_text_of
 from topicproof.backend.contracts.contract_text import (
     LABELS,
     identity_words,
@@ -27,7 +27,7 @@ from topicproof.backend.contracts.draft import Draft, draft_from
 from topicproof.backend.contracts.lint import lint, needs_spark
 from topicproof.backend.contracts.sample import Sample, older_outputs, samples
 from topicproof.backend.errors import ContractError, Mistake, TopicproofError
-from topicproof.backend.evidence.folder import EVIDENCE
+from topicproof.backend.evidence.folder import CONTRACT, EVIDENCE
 from topicproof.backend.evidence.manifest import require_unchanged_file
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.history.audit import require_noted
@@ -40,8 +40,6 @@ from topicproof.backend.services.spark_session import spark_session
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import Action
 from topicproof.validators.lineage.identity import KEY
-
-CONTRACT = "contract.yaml"
 
 
 @dataclass(frozen=True)
@@ -153,6 +151,12 @@ def of_run(settings: Settings, run: Run) -> Origin:
             return kept(settings, f"{name}@{version}")
         except TopicproofError:
             pass  # Checked on another machine, whose history kept it. The evidence has a copy.
+    # Without a verdict, it was not kept.
+    path = run.folder(settings) / CONTRACT
+    if run.verdict is None and path.is_file():
+        # One line break was written behind it.
+        text = read_text_of(path).removesuffix("\n")
+        return Origin(parse_fields(text), name, text=text)
     path = run.folder(settings) / EVIDENCE / CONTRACT
     if path.is_file():
         run_evidence(settings, run)

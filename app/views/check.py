@@ -38,7 +38,7 @@ from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.contracts.contract_text import spell
 from topicproof.backend.errors import ContractError, Mistake, NothingToSample, TopicproofError
 from topicproof.backend.history.audit import require_noted
-from topicproof.backend.history.kept_contracts import contracts, keep, versions
+from topicproof.backend.history.kept_contracts import contracts, versions
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.launch import start_check
 from topicproof.backend.runs.sides import SideSettings, settings_of_sides
@@ -395,8 +395,8 @@ def contract_name(state: CheckState, origin: Origin | None) -> str:
         key="check_name",
         on_change=named,
         help=(
-            f"{prefix}A check keeps its contract under this name. Changed terms become the next"
-            " version; earlier versions stay."
+            f"{prefix}A check that comes to a verdict keeps its contract under this name. Changed"
+            " terms become the next version; earlier versions stay."
         ),
     )
     return name
@@ -454,7 +454,7 @@ def starting(
 
 
 def begin(kafka: Services, name: str, text: str, fields: Mapping[str, Any]) -> None:
-    """Keeps the contract, starts the check in its own process, and opens it."""
+    """Starts the check in its own process, which keeps the contract at its end, and opens it."""
     try:
         history = open_history(settings)
         # Before Spark or another cluster is asked anything for this person.
@@ -467,9 +467,8 @@ def begin(kafka: Services, name: str, text: str, fields: Mapping[str, Any]) -> N
             address = kafka.address if contract.of.cluster is None else sides.sink.address
             question_of(contract, *sides.clusters(address))
         with st.status("Starting the check…") as status:
-            stored = keep(history, name, text)
             started = start_check(
-                history, stored.label, lambda line: status.update(label=wording.plain(line))
+                history, name, text, lambda line: status.update(label=wording.plain(line))
             )
     except ContractError as error:
         st.error(mistakes_text(error.mistakes), title="The check cannot start")

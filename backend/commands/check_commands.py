@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -41,7 +41,7 @@ from topicproof.backend.evidence.annotations import markdown, workflow_commands
 from topicproof.backend.evidence.copy import copy_parts, without_values
 from topicproof.backend.evidence.ctrf import as_ctrf
 from topicproof.backend.evidence.delivery import require_room
-from topicproof.backend.evidence.folder import EVIDENCE
+from topicproof.backend.evidence.folder import CONTRACT, EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.evidence.open_lineage import emit as emit_events, event_of
 from topicproof.backend.exit_codes import UNJUDGED, code_of, worst
@@ -150,6 +150,14 @@ def check(
     source_target: SourceTarget = SAME_CLUSTER,
     brokers: Brokers = None,
     outlets: Outlets = TERMINAL_ALONE,
+    keep_as: Annotated[
+        str | None,
+        typer.Option(
+            "--keep",
+            help="Keep the contract under this name, as its next version, once there is a verdict.",
+            metavar="NAME",
+        ),
+    ] = None,
     all_kinds: AllKinds = False,
     json_: Json = None,
 ) -> None:
@@ -171,6 +179,8 @@ def check(
     source_side = source_settings(source_target)
     across = source_side is not None
     contract = _read_check_contract(settings_of(), topics, across)
+    if keep_as is not None:
+        contract = contract.kept_as(keep_as)
     if folder is not None and not is_url(folder):
         require_room(Path(folder))
     _require_one_name(contract.terms, target)
@@ -285,14 +295,22 @@ class _CheckContract:
     name: str | None = None
     version: int | None = None
     text: str | None = None
+    is_kept_after: bool = False
+
+    def kept_as(self, name: str) -> _CheckContract:
+        """Return the contract as one to be kept under this name. Raises UsageError."""
+        if self.text is None:
+            raise UsageError("--keep needs a contract: --contract FILE.")
+        return replace(self, name=name, version=None, is_kept_after=True)
 
     def options(self, payloads: Payloads, source_side: Settings | None) -> CheckOptions:
         return CheckOptions(
             contract=self.name,
             version=self.version,
-            attachments={} if self.text is None else {"contract.yaml": self.text},
+            attachments={} if self.text is None else {CONTRACT: self.text},
             payloads=payloads,
             source_side=source_side,
+            keeps_contract=self.is_kept_after,
         )
 
 

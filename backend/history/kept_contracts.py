@@ -56,15 +56,7 @@ def keep(history: History, name: str, text: str) -> KeptContract:
     Raises ContractError for a text that is not a contract, UsageError for a name that Kafka would
     not allow for a topic, EvidenceError, NotPermitted.
     """
-    allowed = _NAME.fullmatch(name) is not None and name not in (".", "..")
-    # What is no name, such as that of an uploaded file, is not noted.
-    require_noted(history, Action.KEEP, name if allowed else NAMELESS)
-    if not allowed:
-        raise UsageError(
-            f"A contract cannot be named {name!r}. Use 1 to 249 letters, digits, dots, dashes and"
-            " underscores."
-        )
-    make_contract(parse_fields(text, name))
+    require_keepable(history, name, text)
     for _ in range(TRIES):
         newest = _newest(history, name)
         if newest is not None and newest.text == text:
@@ -77,6 +69,19 @@ def keep(history: History, name: str, text: str) -> KeptContract:
     raise EvidenceError(
         f"The contract {name} was not kept: others keep versions of it all the time. Try again."
     )
+
+
+def require_keepable(history: History, name: str, text: str) -> None:
+    """Raises as `keep`. Ask it before a check, which keeps its contract only at its end."""
+    allowed = _NAME.fullmatch(name) is not None and name not in (".", "..")
+    # What is no name, such as that of an uploaded file, is not noted.
+    require_noted(history, Action.KEEP, name if allowed else NAMELESS)
+    if not allowed:
+        raise UsageError(
+            f"A contract cannot be named {name!r}. Use 1 to 249 letters, digits, dots, dashes and"
+            " underscores."
+        )
+    make_contract(parse_fields(text, name))
 
 
 def find(history: History, label: str) -> KeptContract:

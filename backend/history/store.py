@@ -332,6 +332,10 @@ class History:
         """Replace the facts. Raises as `renew`."""
         self._update(run, True, facts=facts_json(facts))
 
+    def replace_plan(self, run: str, plan: Mapping[str, Any]) -> None:
+        """Replace the plan. Raises as `renew`."""
+        self._update(run, True, plan=json.dumps(plan))
+
     def enter(self, run: str, state: State) -> None:
         """Enter a state. Raises as `renew`."""
         self._update(run, True, state=state)

@@ -10,16 +10,17 @@ from typing import Any
 
 from topicproof.backend.contracts.contract_text import identity_terms
 from topicproof.backend.doctor.workers import require_workers
-from topicproof.backend.errors import CheckStopped, TopicproofError
+from topicproof.backend.errors import CheckStopped, EvidenceError, TopicproofError
 from topicproof.backend.evidence.attestation import attest, usable_key
 from topicproof.backend.evidence.copy import without_payloads, without_values
-from topicproof.backend.evidence.folder import EVIDENCE, REPORT
+from topicproof.backend.evidence.folder import CONTRACT, EVIDENCE, REPORT
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.audit import note, require_noted
+from topicproof.backend.history.kept_contracts import keep
 from topicproof.backend.history.run_state import Facts, RanOn
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.capture_store import write_text
-from topicproof.backend.judging.judge import JudgeOptions, judge_topics
+from topicproof.backend.judging.judge import WRITING, JudgeOptions, judge_topics
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.log_file import RUN_LOG, logged_to
 from topicproof.backend.runs.lifeline import check_lifeline, kafka_service, spark_service
@@ -49,6 +50,8 @@ class CheckOptions:
     """All, or none in the evidence."""
     source_side: Settings | None = None
     """The settings of the source's cluster, if it is not that of the services."""
+    keeps_contract: bool = False
+    """Whether the contract becomes the next version of its name, once there is a verdict."""
 
 
 TWO_TOPICS = CheckOptions()
@@ -99,6 +102,11 @@ def check(
     if chosen.other is not None:
         required_services.append(kafka_service(Cluster(chosen.other), source))
 
+    def on_step(step: str) -> None:
+        watch.on_step(step)
+        if step == WRITING and options.keeps_contract:
+            _keep_contract(history, entry.id, plan, options)
+
     def without(error: TopicproofError) -> None:
         _remove(services.storage, folder, options.payloads, stopped=False)
         if give_up is not None:
@@ -113,6 +121,7 @@ def check(
         ):
             if settings.spark_remote is not None:
                 require_workers(spark, services.address, folder)
+            _write_contract(folder, options.attachments.get(CONTRACT))
             outdated = outdated_ids(history, services.address, question)
             judged = replace(question, run=entry.id, topic_ids=outdated)
             with chosen.formats() as formats:
@@ -122,9 +131,9 @@ def check(
                     judged,
                     folder,
                     JudgeOptions(
-                        attachments={"plan.json": entry.plan, **options.attachments},
+                        attachments={"plan.json": plan, **options.attachments},
                         payloads=options.payloads,
-                        on_step=watch.on_step,
+                        on_step=on_step,
                         formats=formats,
                     ),
                 )
@@ -142,6 +151,27 @@ def check(
         raise
     history.end(entry.id, State.DONE, report.verdict, report.why)
     return report
+
+
+def _write_contract(folder: Path, text: str | None) -> None:
+    """Write the contract beside the evidence. Without a verdict, the topics can be checked again by
+    the same terms. Raises EvidenceError."""
+    if text is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EvidenceError(f"{folder} cannot be made: {error.strerror}.") from error
+    write_text(folder / CONTRACT, text)
+
+
+def _keep_contract(history: History, run: str, plan: dict[str, Any], options: CheckOptions) -> None:
+    """Keep the contract of a check that has judged, and name its version in the plan. Raises
+    EvidenceError, NotPermitted."""
+    assert options.contract is not None, "a contract is kept under a name"
+    stored = keep(history, options.contract, options.attachments[CONTRACT])
+    plan["contract_version"] = stored.version
+    history.replace_plan(run, plan)
 
 
 def _remove(storage: Storage | None, folder: Path, payloads: Payloads, stopped: bool) -> None:

@@ -19,7 +19,9 @@ from typing import IO
 import yaml
 
 from topicproof.backend.errors import EvidenceError, SetupError
+from topicproof.backend.evidence.folder import CONTRACT
 from topicproof.backend.history.audit import require_noted
+from topicproof.backend.history.kept_contracts import require_keepable
 from topicproof.backend.history.store import History
 from topicproof.backend.interpreter import ROOT, python_environment
 from topicproof.backend.log_file import end_of
@@ -75,22 +77,28 @@ def start_run(
 
 
 def start_check(
-    history: History, contract: str, say: Callable[[str], None] = lambda _text: None
+    history: History, name: str, text: str, say: Callable[[str], None] = lambda _text: None
 ) -> str:
-    """Start a check in its own process, by a kept contract such as `orders@3`. Returns its id once
-    it is in the history: of several sinks, the first. `say` receives its output until then. Raises
-    as `start_run`."""
-    require_noted(history, Action.CHECK, contract)
+    """Start a check in its own process, by a contract, which is kept under the name once there is a
+    verdict. Returns its id once it is in the history: of several sinks, the first. `say` receives
+    its output until then. Raises as `start_run`."""
+    require_noted(history, Action.CHECK, name)
+    require_keepable(history, name, text)
     settings = history.settings
     folder = settings.home / "launches" / secrets.token_hex(6)
+    path = folder / CONTRACT
     try:
         folder.mkdir(parents=True)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise EvidenceError(f"{folder} cannot be made: {error.strerror}.") from error
-    run_id = _start(history, ["check", "--contract", contract], folder / LOG, say)
+        raise EvidenceError(f"{path} cannot be written: {error.strerror}.") from error
+    command = ["check", "--contract", str(path), "--keep", name]
+    run_id = _start(history, command, folder / LOG, say)
     home = settings.runs / run_id
     home.mkdir(parents=True, exist_ok=True)
     (folder / LOG).rename(home / LOG)
+    # The process has read it, and wrote it into the check's folder.
+    path.unlink()
     folder.rmdir()
     return run_id
 

@@ -159,6 +159,25 @@ def test_a_contract_is_read_as_it_is(open_page: OpenPage) -> None:
 
 
 @pytest.mark.usefixtures("two_topics")
+def test_a_stopped_check_is_repeated_by_its_own_terms(open_page: OpenPage) -> None:
+    """Story: somebody changes a kept contract, checks, and stops the check. The change is no
+    version of the contract, and checking again begins with the changed terms."""
+    history = access.open_history(read_settings())
+    text = "source: {topic: orders}\nsink: {topic: invoices}\nidentity: key\n"
+    keep(history, "invoices", text)
+    run = history.create("check", "check", {"source": "orders", "contract": "invoices"})
+    history.end(run.id, State.STOPPED, None, None)
+    folder = run.folder(history.settings)
+    folder.mkdir(parents=True)
+    (folder / "contract.yaml").write_text(f"{text}expect: zero_or_one # as agreed\n\n")
+    app = open_page("check", run=run.id)
+    (box,) = [each for each in boxes(app) if "identity" in each]
+    assert not app.exception and "expect: zero_or_one # as agreed" in box
+    assert app.text_input(key="check_name").value == "invoices"
+    assert app.button[0].label == "Check again" and not app.button[0].disabled
+
+
+@pytest.mark.usefixtures("two_topics")
 def test_a_viewer_starts_no_spark(
     open_page: OpenPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
@@ -15,16 +18,18 @@ from topicproof.app.session import run_reads
 from topicproof.app.verdict import signoff_form
 from topicproof.app.wording import KIND_TITLES
 from topicproof.backend.address import Address
-from topicproof.backend.errors import EvidenceError
-from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.errors import CheckStopped, EvidenceError, TopicError
+from topicproof.backend.evidence.folder import CONTRACT, REPORT, evidence_in
 from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.history.kept_contracts import versions
 from topicproof.backend.history.run_state import Facts, RunResults, StageVerdict
-from topicproof.backend.history.store import History, State
+from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.runs.check import check
+from topicproof.backend.runs.check import CheckOptions, check
 from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
+from topicproof.backend.verifying.derived import PLAN
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Example, Outcome
 from topicproof.validators.lineage.identity import Identity
@@ -56,6 +61,15 @@ def test_a_run_that_holds(open_page: OpenPage, at_home: Settings, finished: Fini
     assert app.download_button[0].label == "report.json"
 
 
+class StoppedAtOnce(History):
+    """A history in which somebody stops each check as soon as it is there."""
+
+    def create(self, kind: str, name: str, plan: Mapping[str, Any]) -> Run:
+        run = super().create(kind, name, plan)
+        self.request_stop(run.id)
+        return run
+
+
 def test_a_check_that_is_violated_leads_to_where_it_shows(
     open_page: OpenPage, at_home: Settings, cluster: Services, finished: Finished
 ) -> None:
@@ -65,8 +79,28 @@ def test_a_check_that_is_violated_leads_to_where_it_shows(
     bounds = Cluster(Address(cluster.bootstrap)).bounds(finished.source)
     two = Expected(Expect.ONE_TO_MANY, "2")
     question = Question(source=bounds, sink=finished.source, identity=Identity.KEY, expected=two)
-    report = check(at_home, cluster, history, question)
+    text = f"source: {{topic: {finished.source}}}\nsink: {{topic: others}}\nidentity: key\n"
+    kept_after = CheckOptions("two-each", None, {CONTRACT: text}, keeps_contract=True)
+    # A check that somebody stops, or that fails, makes no version of its contract.
+    stopped = StoppedAtOnce(at_home)
+    missing = replace(question, sink=f"{finished.source}-gone")
+    for asked, through, error in (
+        (question, stopped, CheckStopped),
+        (missing, history, TopicError),
+    ):
+        with pytest.raises(error):
+            check(at_home, cluster, through, asked, kept_after)
+        assert versions(history, "two-each") == []
+    stopped.engine.dispose()
+    for unjudged in history.list(2):
+        assert (unjudged.folder(at_home) / CONTRACT).read_text() == f"{text}\n"
+        history.forget(unjudged.id)
+    report = check(at_home, cluster, history, question, kept_after)
     assert report.run is not None
+    (kept,) = versions(history, "two-each")
+    plan = json.loads((evidence_in(history.get(report.run).folder(at_home))[0] / PLAN).read_text())
+    assert kept.text == text and plan["contract_version"] == kept.version
+    assert history.get(report.run).plan == plan
     app = open_page("verdict", run=report.run)
     assert not app.exception
     assert history.get(report.run).verdict == "VIOLATED" and app.error[0].value

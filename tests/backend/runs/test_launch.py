@@ -76,7 +76,7 @@ def test_who_may_not_launch_starts_no_process(tmp_path: Path) -> None:
         history = everybody.acted_on_by(ADA)
         asks: list[Callable[[], object]] = [
             lambda: start_run(history, make_plan({})),
-            lambda: start_check(history, "orders@1"),
+            lambda: start_check(history, "orders", "guarantee: exactly_once"),
             lambda: start_resume(history, "squares-a"),
             lambda: start_matrix(history),
             lambda: stop(history, "squares-a"),
