@@ -75,7 +75,12 @@ class Comparison:
             for change in self.changed
             if not change.word.startswith("only")
         ]
-        return f"{verdicts}; " + (", ".join(words) if words else "no kind of finding differs") + "."
+        identities = (self.before.identity, self.after.identity)
+        matched = ""
+        if None not in identities and len(set(identities)) == 2:
+            matched = "Records were matched by {} before, and by {} after. ".format(*identities)
+        changes = ", ".join(words) if words else "no kind of finding differs"
+        return f"{matched}{verdicts}; {changes}."
 
 
 def compare(before: Report, after: Report) -> Comparison:

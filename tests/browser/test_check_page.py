@@ -69,6 +69,7 @@ def test_a_newcomer_checks_signs_and_downloads_in_ten_clicks(
     expect(verdict).to_be_visible(timeout=RUN_MS)
     click(verdict, "the verdict")
     expect(window.get_by_text(f"contract {foreign[1]}")).to_be_visible()
+    expect(window.get_by_text("records matched by json $.id = json $.order.id")).to_be_visible()
     name = window.get_by_role("textbox", name="Your name")
     click(name, "the name")
     name.fill("Grace Hopper")
