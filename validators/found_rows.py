@@ -301,7 +301,9 @@ def _keep_identities(rows: DataFrame, counts: Sequence[Row], ledger: Ledger, url
         rows = rows.join(keys.select(*place, identity), list(place), "left")
     identity = F.when(F.col("kind").isin(*OF_IDENTITIES), F.coalesce(SINK, SOURCE))
     offsets = ledger.sink_bounds.offsets + ledger.question.source.offsets
-    keep(rows.withColumn("identity", identity).drop(SINK, SOURCE), f"{url}{IDENTIFIED}", offsets)
+    columns = f"kind string, {COLUMNS}, {WRITER_COLUMNS}, identity string"
+    rows = rows.withColumn("identity", identity).drop(SINK, SOURCE)
+    keep(rows, f"{url}{IDENTIFIED}", offsets, columns)
 
 
 def _keys_of(
