@@ -20,7 +20,8 @@ HEAD = """# Reports from the field
 
 Search this page for what you see. Each row is a report in a public tracker: what its users saw, the
 command that shows it, the kind of finding, and the sentence that Topicproof prints. `…` stands for
-names, ids and times of your topics. [KINDS.md](KINDS.md) has every kind, and
+names, ids and times of your topics; where records are matched by what they hold, that is printed in
+place of `this input`. [KINDS.md](KINDS.md) has every kind, and
 [OTHERS.md](OTHERS.md) shows how to check topics of other programs:
 
 ```sh
