@@ -379,8 +379,8 @@ REPORTS = {
             command="`check` with `range: retained`",
             verdict="VIOLATED",
             kind="gap",
-            sentence="This input has no committed output, although later inputs of its partition"
-            " have one.",
+            sentence='"…" has no committed output, although later inputs of its partition have'
+            " one.",
             test="tests/field/test_contracts.py::test_a_contract_finds_what_was_reported",
         ),
         PublicReport(
