@@ -15,7 +15,7 @@ from pathlib import Path
 
 from topicproof.validators.finding import Outcome
 from topicproof.validators.next_steps import next_step
-from topicproof.validators.report import Report, identified_place
+from topicproof.validators.report import Report, identified_place, identified_sentence
 from topicproof.validators.who import who_sentence
 
 FOLDER = Path(__file__).parent / "golden"
@@ -69,6 +69,7 @@ def _sentences(report: Report) -> Iterator[str]:
             yield f"             What happened: {finding.story}"
         for example in finding.examples[:3]:
             place = identified_place(report, example)
-            yield f"             {f'{place}: ' if place else ''}{example.why}"
+            sentence = identified_sentence(example)
+            yield f"             {f'{place}: ' if place else ''}{sentence}"
         if step := next_step(finding):
             yield f"             Next: {step}"
