@@ -8,7 +8,7 @@ through `plain`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -16,19 +16,19 @@ from topicproof.backend.characters import visible
 from topicproof.backend.history.run_state import Progress
 from topicproof.backend.history.signoff import Standing
 from topicproof.backend.history.store import ENDED, Run, State
+from topicproof.backend.kafka.browse.causes import Cause
 from topicproof.backend.kafka.browse.records import Record
 from topicproof.backend.kafka.browse.search import Search, Stop
 from topicproof.backend.kafka.coordination.lag import GroupLag
 from topicproof.backend.kafka.coordination.reasons import DECLARED, FENCED, OPERATOR, TIMEOUT
 from topicproof.backend.kafka.log.fates import FATES
 from topicproof.backend.kafka.log.over_partitions import SPLIT
-from topicproof.validators.coordinator import PREPARED, OpenTransaction
+from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Bounds, Check, Fate, Finding, Outcome, Witness
 from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.report import Report
-from topicproof.validators.sentences import brief, in_words
-from topicproof.validators.shell_words import command_line
+from topicproof.validators.sentences import brief, first_of
 
 
 @dataclass(frozen=True)
@@ -419,17 +419,20 @@ def data_size(size: int) -> str:
     return f"{size:,} B"
 
 
+CONDITION_WORDS: Mapping[str, Word] = {
+    "hanging": Word("hanging", "hanging", ":material/lock_clock:", "red"),
+    "not known": Word("not known", "not known", ":material/visibility_off:", "orange"),
+    "stuck": Word("stuck", "stuck", ":material/lock_clock:", "orange"),
+    "overdue": Word("overdue", "overdue", ":material/timer_off:", "orange"),
+    "open": Word("open", "open", ":material/hourglass_top:", "yellow"),
+    "behind": Word("behind", "behind", ":material/hourglass_bottom:", "yellow"),
+}
+"""The condition of an open transaction, or of a group."""
+
+
 def open_word(transaction: OpenTransaction) -> Word:
-    """Describes the state of an open transaction."""
-    if transaction.hanging:
-        return Word("hanging", "hanging", ":material/lock_clock:", "red")
-    if transaction.unseen:
-        return Word("not known", "not known", ":material/visibility_off:", "orange")
-    if transaction.stuck:
-        return Word("stuck", "stuck", ":material/lock_clock:", "orange")
-    if transaction.overdue:
-        return Word("overdue", "overdue", ":material/timer_off:", "orange")
-    return Word("open", "open", ":material/hourglass_top:", "yellow")
+    """Describes the condition of an open transaction."""
+    return CONDITION_WORDS[transaction.condition]
 
 
 def without_badge(sentence: str, word: Word) -> str:
@@ -442,15 +445,11 @@ def without_badge(sentence: str, word: Word) -> str:
 HELD_BACK_SHOWN = 3
 
 
-def held_back(groups: Sequence[str]) -> str:
-    """Formats ` Group **billing** has read all it can, and waits for it.`, in Markdown; empty
-    without a group."""
-    if not groups:
-        return ""
-    names = first_of([f"**{plain(group)}**" for group in groups], HELD_BACK_SHOWN)
-    if len(groups) == 1:
-        return f" Group {names} has read all it can, and waits for it."
-    return f" Groups {names} have read all they can, and wait for it."
+def cause_sentence(cause: Cause) -> str:
+    """Formats `**Open: fraud-check-7** holds back **50,003 records** on 3 partitions of
+    **payments**, and group **billing**.`, in Markdown."""
+    holder = plain(f"{cause.condition.capitalize()}: {cause.holder}")
+    return f"**{holder}** {cause.effect_with(lambda text: f'**{plain(text)}**')}."
 
 
 def stuck_sentence(lag: GroupLag) -> str:
@@ -464,60 +463,6 @@ def stuck_sentence(lag: GroupLag) -> str:
         f"{lag.group} has read all it can. {who} {verb} back"
         f" {count(sum(p.withheld for p in stuck), 'record')} on"
         f" partition{'' if len(stuck) == 1 else 's'} {partitions}."
-    )
-
-
-def first_of(names: Sequence[str], limit: int) -> str:
-    """Formats `a`, `a and b`, `a, b and 7 more`: at most this many of the names."""
-    further = len(names) - limit
-    parts = [*names[:limit], f"{further:,} more"] if further > 0 else [*names]
-    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
-
-
-def abort_command(transaction: OpenTransaction, topic: str, at: str) -> str:
-    """Returns the command that shows what aborting a hanging transaction would lose. `at`: the
-    options that name the cluster."""
-    place = (str(transaction.partition), str(transaction.start_offset))
-    return command_line("topicproof abort", topic, *place, options=at)
-
-
-def open_advice(transaction: OpenTransaction) -> str:
-    """Advises what to do about an open transaction."""
-    if transaction.hanging:
-        return (
-            "No client and no coordinator will end it; an operator can. The command shows what"
-            " would be lost, and with --yes aborts it."
-        )
-    if transaction.unseen:
-        return (
-            "To find out whether it hangs, this client needs Describe on all transactional ids;"
-            " `topicproof rights --for inspect` prints the commands that grant it."
-        )
-    if transaction.stuck:
-        return (
-            "A broker that leads one of its partitions, or its coordinator, does not answer: look"
-            " at the brokers' logs."
-        )
-    if transaction.state in PREPARED:
-        return (
-            "Its outcome is decided and the markers are being written, which takes milliseconds."
-            " Refresh."
-        )
-    if transaction.two_phase:
-        return (
-            "It takes part in a two-phase commit: the system that coordinates it ends it. Kafka"
-            " never does, and an abort by hand can lose what that system counts as committed."
-        )
-    left_ms = (transaction.timeout_ms or 0) - transaction.age_ms
-    if left_ms < 0:
-        return (
-            "It has timed out: its coordinator aborts it at its next check, every 10 s unless"
-            " configured otherwise."
-        )
-    return (
-        "Its producer may still end it. If the producer is dead, the coordinator aborts it in"
-        f" {in_words(left_ms)}, and a new producer with the same transactional id aborts it at"
-        " once."
     )
 
 

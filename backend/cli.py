@@ -1,8 +1,8 @@
 """The command line. Every command has `--help` with an example and `--json [FILE]` for machines.
 
 Exit codes: 0 holds; 1 violated; 2 holds, but a contract warns; 3 not judged, or failed; 4 evidence
-could not be written; 64 wrong usage. Only a verdict ends with 1: whatever else goes wrong, foreseen
-or not, is caught in `main`.
+could not be written; 64 wrong usage. Only a verdict, and what `status` lists, end with 1: whatever
+else goes wrong, foreseen or not, is caught in `main`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, str] = {
     "process": "run",
     "check": "check",
     "contract": "contract",
+    "status": "inspect",
     "inspect": "inspect",
     "transactions": "inspect",
     "watch": "watch",

@@ -177,7 +177,7 @@ def visits(runs: Sequence[str]) -> list[Visit]:
         return clicked
 
     return [
-        Visit("Home", "", [text("Worst lag"), text("not signed")], title="Topicproof"),
+        Visit("Home", "", [text("asked at"), text("not signed")], title="Topicproof"),
         Visit("Run", f"run?run={newest}", [text("Recent runs")], second_row(35), heading(older)),
         Visit(
             "Demos",

@@ -22,6 +22,7 @@ COMMANDS = (
     "process",
     "check",
     "contract",
+    "status",
     "inspect",
     "transactions",
     "watch",

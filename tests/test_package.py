@@ -152,6 +152,7 @@ ALL = SPARK | HISTORY | KAFKA | PAGES | {"pandas"}
     [
         (("--version",), ALL | {"typer", "pydantic", "rich", "numpy"}),
         (("inspect", "--help"), SPARK | HISTORY | PAGES | {"pyspark"}),
+        (("status", "--help"), SPARK | HISTORY | PAGES | {"pyspark"}),
         (("transactions", "--help"), SPARK | HISTORY | PAGES | {"pyspark"}),
         (("rights", "--help"), ALL | {"pyspark", "pyarrow", "numpy"}),
         (("keys", "show"), ALL | {"pyspark", "pyarrow", "numpy"}),

@@ -19,6 +19,8 @@ CLEANUP_MS = 10_000
 timeout by this much."""
 STUCK_MS = 10_000
 """A marker that takes longer than this is stuck, not slow: brokers retry every few ms."""
+ONGOING = "Ongoing"
+"""A transaction that nobody has decided yet."""
 PREPARED = ("PrepareCommit", "PrepareAbort")
 """The outcome is decided, and markers are on their way to the partitions. This should take
 milliseconds."""
@@ -106,7 +108,18 @@ class OpenTransaction:
         return not self.hanging and self.state in PREPARED and late
 
     @property
-    def _marker_lost(self) -> str:
+    def condition(self) -> str:
+        """What it is in a word or two: hanging, not known, stuck, overdue or open."""
+        if self.hanging:
+            return "hanging"
+        if self.unseen:
+            return "not known"
+        if self.stuck:
+            return "stuck"
+        return "overdue" if self.overdue else "open"
+
+    @property
+    def marker_lost(self) -> str:
         """A warning if the records may belong to a transaction that its coordinator committed."""
         if self.state != COMMITTED:
             return ""
@@ -132,7 +145,7 @@ class OpenTransaction:
             return (
                 f"Hanging: producer {self.producer_id}{name} last wrote {age} ago, no coordinator"
                 f" knows of its transaction here, and it {effect} until an operator aborts it."
-                f"{self._marker_lost}"
+                f"{self.marker_lost}"
             )
         if self.unseen:
             return (
@@ -142,8 +155,8 @@ class OpenTransaction:
             )
         if self.two_phase and self.state not in PREPARED:
             return (
-                f"{self.transactional_id} ({self.state}) takes part in a two-phase commit and is"
-                f" open for {age}. Only its owner ends it; until then it {effect}."
+                f"{self.transactional_id} ({self.state}) takes part in a two-phase commit and has"
+                f" been open for {age}. Only its owner ends it; until then it {effect}."
             )
         limit = in_words(self.timeout_ms or 0)
         if self.stuck:
@@ -154,11 +167,9 @@ class OpenTransaction:
                 f" its coordinator decided to {end} it{when}, but the marker is not here, and it"
                 f" {effect}."
             )
-        late = ", which is over" if self.overdue else ""
-        return (
-            f"{self.transactional_id} ({self.state}) is open for {age} of at most {limit}{late} and"
-            f" {effect}."
-        )
+        end = f"its timeout of {limit} is over" if self.overdue else f"aborted after {limit}"
+        state = "" if self.state == ONGOING else f" ({self.state})"
+        return f"{self.transactional_id}{state} has been open for {age} ({end}) and {effect}."
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ verbs."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 _OF_HEADER = re.compile(r"(.+)/(\d+)/(\d+)", re.DOTALL)
@@ -77,6 +77,13 @@ def counted(count: int, noun: str, nouns: str | None = None) -> str:
 def plural(count: int, noun: str) -> str:
     """Returns the noun, with an s unless there is one."""
     return noun if count == 1 else f"{noun}s"
+
+
+def first_of(names: Sequence[str], limit: int) -> str:
+    """`a`, `a and b`, `a, b and 7 more`: at most this many of the names."""
+    further = len(names) - limit
+    parts = [*names[:limit], f"{further:,} more"] if further > 0 else [*names]
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
 def transaction_text(transaction: str) -> str:

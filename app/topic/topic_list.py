@@ -120,7 +120,7 @@ def listing(
             else f" Newest records: {read_count:,} of {len(topics):,} topics read."
         )
     )
-    for why in (*cluster.not_heard, *list(refused.values())[:1]):
+    for why in (*cluster.not_heard, *cluster.not_sized, *list(refused.values())[:1]):
         st.warning(wording.plain(why), title="Some figures are missing")
     if matches:
         table(matches, newest)

@@ -1,4 +1,5 @@
-"""Home: what this is, how the cluster does at this moment, the last verdicts, and three doors."""
+"""Home: what is wrong with the cluster at this moment, three doors, the newest run, and the last
+verdicts."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from topicproof.app.session.access import open_history, show_error, show_errors
 from topicproof.app.session.cluster_reads import cluster_overview
 from topicproof.app.session.connection import page_settings, running_kafka
 from topicproof.app.session.run_reads import newest_runs
-from topicproof.app.topic.topic_list import ONLY, WITHHELD
+from topicproof.app.shell.url_state import GROUPS, TransactionsState, write_transactions
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.evidence.folder import evidence_hash
 from topicproof.backend.history import trend
@@ -27,30 +28,34 @@ from topicproof.backend.history.signoff import (
     standing_text,
 )
 from topicproof.backend.history.store import Run
+from topicproof.backend.kafka.browse.causes import Cause, Kind, Severity, causes
 from topicproof.backend.kafka.browse.overview import Overview
-from topicproof.validators.sentences import brief
+from topicproof.validators.facts.log_facts import OPEN
 
 POLL_S = 5.0
 VERDICTS_SHOWN = 5
-OPEN_SHOWN = 3
+CAUSES_SHOWN, CAUSES_DRAWN = 4, 50
+"""Causes that are shown at once, and on demand."""
+COMMANDS_SHOWN = 3
+"""Each partition of a hanging transaction has a command of its own."""
 
 settings = page_settings()
 
 
 def page() -> None:
     st.title("Topicproof", anchor=False)
+    causes_slot = st.container()
     st.markdown(
         "See, and prove, what Kafka transactions did to your topics: what was committed, what was"
         " aborted, what is withheld, and whether each input was delivered exactly once."
     )
     doors()
-    picture_slot, health_slot = st.container(), st.container()
+    picture_slot = st.container()
     with show_errors():
         runs = newest_runs(settings)
         verdicts(runs)
     # Last: an embedded Kafka may have to start first.
-    with health_slot:
-        st.header("The cluster now", anchor=False)
+    with causes_slot:
         st.fragment(health, run_every=POLL_S)()
     with picture_slot:
         newest_run(runs)
@@ -109,128 +114,106 @@ def pictured(run_id: str) -> None:
 
 
 def health() -> None:
-    """Shows the cluster at a glance, again and again."""
+    """Shows what is wrong with the cluster, again and again."""
     try:
         kafka = running_kafka(settings)
         cluster = cluster_overview(kafka.bootstrap, settings.client)
     except TopicproofError as error:
         show_error(error)
-        st.caption(f"The figures come when Kafka answers: tried every {POLL_S:.0f} s.")
+        st.caption(f"The list comes when Kafka answers: tried every {POLL_S:.0f} s.")
         return
-    st.caption(
-        f"{wording.plain(kafka.bootstrap)} · {wording.count(cluster.brokers, 'broker')} ·"
-        f" {wording.count(len(cluster.topics), 'topic')} ·"
-        f" asked at {cluster.taken_at:%H:%M:%S} UTC, again every {POLL_S:.0f} s"
-    )
+    listed = causes(cluster, settings.cluster_options)
+    trouble = [cause for cause in listed if cause.severity is not Severity.NOTE]
     for why in cluster.not_heard:
-        st.warning(wording.plain(why), title="Some figures are missing")
+        st.warning(wording.plain(why), title="Not everything was answered")
+    if not trouble:
+        nothing_wrong(cluster)
+    for cause in trouble[:CAUSES_SHOWN]:
+        show_cause(cause)
+    further = len(trouble) - CAUSES_SHOWN
+    if further > 0:
+        with st.expander(f"{wording.count(further, 'further cause')}"):
+            for cause in trouble[CAUSES_SHOWN:CAUSES_DRAWN]:
+                show_cause(cause)
+            if trouble[CAUSES_DRAWN:]:
+                st.caption(f"{len(trouble) - CAUSES_DRAWN:,} more: `topicproof status` has all.")
+    st.caption(glance(kafka.bootstrap, cluster))
+
+
+def nothing_wrong(cluster: Overview) -> None:
+    """Says that nothing is wrong, as far as it was answered."""
     if not cluster.topics:
         st.info(
             "This cluster has no topics yet. Watch a demo: it makes its own.",
             icon=":material/info:",
         )
-        return
-    figures(cluster)
-    slowest(cluster)
-    open_ones(cluster)
-
-
-def figures(cluster: Overview) -> None:
-    """Shows the four figures that an operator looks at first."""
-    hanging = [transaction for transaction in cluster.opened if transaction.hanging]
-    pending = [transaction for transaction in cluster.opened if not transaction.hanging]
-    oldest = max((transaction.age_ms for transaction in pending), default=None)
-    silent = max((transaction.age_ms for transaction in hanging), default=None)
-    lag = cluster.worst
-    metrics = (
-        (
-            "Open transactions",
-            f"{len(pending):,}",
-            "none" if oldest is None else f"oldest: {brief(oldest)}",
-            "One that is open on several topics counts once. Their coordinators abort them after"
-            " their timeouts.",
-        ),
-        (
-            "Hanging transactions",
-            f"{len(hanging):,}",
-            "none" if silent is None else f"last write {brief(silent)} ago",
-            "No coordinator knows of them, so only an operator ends them.",
-        ),
-        (
-            "Records withheld",
-            f"{cluster.withheld_records:,}",
-            f"in {wording.count(cluster.withheld, 'offset')}",
-            "They lie at or above the last stable offset (LSO): read_committed consumers do not see"
-            " them before the open transactions end.",
-        ),
-        (
-            "Worst lag",
-            "–" if lag is None else f"{'' if lag.exact else '≤ '}{lag.records:,}",
-            "no group yet" if lag is None else "at read_committed",
-            "Records that the group can read now, without markers, aborted and withheld ones.",
-        ),
-    )
-    columns = st.columns(4)
-    for column, (name, value, under, meaning) in zip(columns, metrics, strict=True):
-        column.metric(
-            name,
-            value,
-            under,
-            delta_color="off",
-            delta_arrow="off",
-            border=True,
-            height="stretch",
-            help=meaning,
+    elif not cluster.not_heard:
+        st.success(
+            "Nothing is wrong now: no transaction hangs or is open for long, and no group is stuck"
+            " or far behind.",
+            icon=":material/check_circle:",
         )
 
 
-def slowest(cluster: Overview) -> None:
-    """Names the group that is most behind, and groups that wait for something else than the open
-    transactions that are named below."""
-    named = {group for transaction in cluster.opened for group in cluster.held_back(transaction)}
-    for stuck in cluster.stuck:
-        if stuck.group not in named:
-            st.markdown(
-                f"Group **{wording.plain(stuck.group)}** has read all it can of"
-                f" **{wording.plain(stuck.topic)}**: an open transaction withholds the rest."
-            )
-            named.add(stuck.group)
-    lag = cluster.worst
-    if lag is not None and lag.records:
-        most = "" if lag.exact else "at most "
-        st.markdown(
-            f"Group **{wording.plain(lag.group)}** is most behind: it has {most}"
-            f"{wording.count(lag.records, 'record')} of **{wording.plain(lag.topic)}** to read."
+def show_cause(cause: Cause) -> None:
+    """Shows one cause: who holds what back from whom, since when, and what to do."""
+    is_error = cause.severity is Severity.ERROR
+    box = st.error if is_error else st.warning
+    since = "" if cause.since is None else f" Since {cause.since:%Y-%m-%d %H:%M:%S} UTC."
+    with st.container(gap="xxsmall"):
+        box(
+            f"{wording.cause_sentence(cause)}  \n"
+            f":small[It {wording.plain(cause.status)}.{since} {wording.plain(cause.advice)}]",
+            icon=wording.CONDITION_WORDS[cause.condition].symbol,
         )
+        with st.container(horizontal=True, vertical_alignment="center"):
+            if cause.kind is Kind.HANGING_TRANSACTION:
+                st.code("\n".join(cause.commands[:COMMANDS_SHOWN]), language=None)
+            cause_link(cause)
 
 
-def open_ones(cluster: Overview) -> None:
-    """Names the open transactions, hanging ones first."""
-    for transaction in cluster.opened[:OPEN_SHOWN]:
-        topic, worst = transaction.worst
-        left, right = st.columns([1, 3.4], vertical_alignment="center")
-        further_topics = len(transaction.topics) - 1
-        left.page_link(
-            "views/transactions.py",
-            label=wording.plain(topic)
-            + (f" and {further_topics:,} more" if further_topics else ""),
-            icon=":material/timeline:",
-            query_params={"topic": topic, "outcome": "open"},
-        )
-        right.markdown(
-            f"{wording.badge(wording.open_word(worst))}"
-            f" {wording.plain(wording.without_badge(transaction.why, wording.open_word(worst)))}"
-            f"{wording.held_back(cluster.held_back(transaction))}"
-        )
-    further = len(cluster.opened) - OPEN_SHOWN
-    if further > 0:
+def cause_link(cause: Cause) -> None:
+    """Leads to the transaction or the group."""
+    if cause.producer_id is not None:
+        selection = TransactionsState(cause.topics[0], producer=cause.producer_id, outcomes=(OPEN,))
         st.page_link(
-            "views/topics.py",
-            label=f"{wording.count(further, 'more open transaction')}: all topics that withhold"
-            " records",
-            icon=":material/topic:",
-            query_params={"view": "cluster", "only": ONLY[WITHHELD]},
+            "views/transactions.py",
+            label="Show the transaction",
+            icon=":material/timeline:",
+            query_params=write_transactions(selection),
         )
+        return
+    st.page_link(
+        "views/topics.py",
+        label="Show the group",
+        icon=":material/groups:",
+        query_params={"topic": cause.topics[0], "view": GROUPS},
+    )
+
+
+def glance(bootstrap: str, cluster: Overview) -> str:
+    """Returns the figures of the cluster in a line."""
+    opened = len(cluster.opened)
+    lag = cluster.worst
+    if lag is None or not lag.records:
+        behind = "no group has a lag"
+    else:
+        most = "" if lag.exact else "at most "
+        behind = (
+            f"worst lag {most}{wording.count(lag.records, 'record')}"
+            f" ({wording.plain(lag.group)} of {wording.plain(lag.topic)})"
+        )
+    return " · ".join(
+        (
+            wording.plain(bootstrap),
+            wording.count(cluster.brokers, "broker"),
+            wording.count(len(cluster.topics), "topic"),
+            wording.count(opened, "open transaction"),
+            f"{wording.count(cluster.withheld, 'offset')} withheld",
+            behind,
+            f"asked at {cluster.taken_at:%H:%M:%S} UTC, again every {POLL_S:.0f} s",
+        )
+    )
 
 
 def verdicts(runs: Sequence[Run]) -> None:

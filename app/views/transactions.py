@@ -24,6 +24,7 @@ from topicproof.app.shell.downloads import clickable
 from topicproof.app.shell.url_state import TransactionsState, read_transactions, write_transactions
 from topicproof.app.topic import topic_header, transaction_rows
 from topicproof.app.topic.snapshot import Snapshot
+from topicproof.backend.kafka.browse.causes import abort_command, advice
 from topicproof.backend.kafka.log.over_partitions import SPLIT
 from topicproof.backend.services.keeper import Services
 from topicproof.validators.coordinator import OpenTransaction, WholeTransaction, whole_transactions
@@ -205,11 +206,11 @@ def open_one(snapshot: Snapshot, transaction: WholeTransaction) -> None:
         with right:
             compare_link(snapshot, (worst.partition, worst.start_offset))
         age(worst)
-        st.caption(wording.plain(wording.open_advice(worst)))
+        st.caption(wording.plain(advice(worst)))
         if transaction.hanging:
             # Each partition has its own marker to get.
             commands = (
-                wording.abort_command(part, topic, settings.cluster_options)
+                abort_command(part, topic, settings.cluster_options)
                 for topic, part in transaction.parts
             )
             st.code("\n".join(commands), language=None, wrap_lines=True)

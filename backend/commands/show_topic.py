@@ -1,17 +1,19 @@
-"""Topics in a terminal: balance, transactions, blockers, producers and consumer groups."""
+"""What is wrong with a cluster, and its topics, in a terminal: balance, transactions, blockers,
+producers and consumer groups."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from topicproof.backend.commands.terminal import Piece, Styled, Table, Terminal
+from topicproof.backend.commands.terminal import Piece, Style, Styled, Table, Terminal
+from topicproof.backend.kafka.browse.causes import Cause, Severity, abort_command
 from topicproof.backend.kafka.browse.inspect import ProducerView, TopicView
+from topicproof.backend.kafka.browse.overview import Overview
 from topicproof.backend.kafka.coordination.transactions import TransactionsOfCluster
 from topicproof.validators.coordinator import TWO_PHASE_TIMEOUT_MS, OpenTransaction, short_name
 from topicproof.validators.finding import Fate
 from topicproof.validators.sentences import brief
-from topicproof.validators.shell_words import command_line
 
 ALWAYS = {Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER}
 """Fates that are always shown, even without offsets."""
@@ -27,6 +29,13 @@ EXPOSED = (
     "A commit that arrives late can end their next transaction, unless they take new epochs"
     " themselves, as this project's sink does."
 )
+CAUSES_MAX = 50
+"""Causes shown, worst first; `--json` has all."""
+SEVERITY_STYLES: dict[Severity, Style] = {
+    Severity.ERROR: "bold red",
+    Severity.WARNING: "bold yellow",
+    Severity.NOTE: "dim",
+}
 TEXTS = {"group", "state", "outcome", "producer", "transactional id", "note", "who", "protocol"}
 TEXTS |= {"share group", "isolation", "client id", "host", "partitions here"}
 """Left-aligned text columns. Text may wrap, numbers never do."""
@@ -47,6 +56,35 @@ def print_topic(out: Terminal, view: TopicView, at: str = "") -> None:
     _groups(out, view)
     for question in view.not_heard:
         out.line(Styled("no answer", "yellow"), f" {question}")
+
+
+def print_causes(out: Terminal, cluster: Overview, listed: Sequence[Cause]) -> None:
+    """Print what is wrong with a cluster for `topicproof status`."""
+    out.line(
+        Styled(f"Cluster {cluster.cluster}", "bold"),
+        f" at {cluster.taken_at:%Y-%m-%d %H:%M:%S} UTC: {_count(cluster.brokers, 'broker')},"
+        f" {_count(len(cluster.topics), 'topic')}",
+    )
+    for question in cluster.not_heard:
+        out.line(Styled("no answer", "yellow"), f" {question}")
+    if all(cause.severity is Severity.NOTE for cause in listed):
+        if cluster.not_heard:
+            out.line(Styled("Nothing of what was answered is wrong.", "yellow"))
+        else:
+            out.line(Styled("Nothing is wrong.", "green"))
+    for cause in listed[:CAUSES_MAX]:
+        since = "" if cause.since is None else f" Since {cause.since:%Y-%m-%d %H:%M:%S} UTC."
+        out.blank()
+        out.line(
+            Styled(cause.condition, SEVERITY_STYLES[cause.severity]),
+            f" {cause.holder} {cause.effect}.",
+        )
+        out.line(f"  It {cause.status}.{since}")
+        out.line(f"  {cause.advice}")
+        for command in cause.commands:
+            out.line(f"  {command}")
+    if len(listed) > CAUSES_MAX:
+        out.line(f"and {len(listed) - CAUSES_MAX:,} more; --json has all")
 
 
 def print_transactions(out: Terminal, view: TransactionsOfCluster, at: str) -> None:
@@ -156,8 +194,7 @@ def _open(
         elif transaction.two_phase:
             out.line(Styled(transaction.why, "yellow"))
         if transaction.hanging:
-            place = (str(transaction.partition), str(transaction.start_offset))
-            command = command_line("topicproof abort", topic, *place, options=at)
+            command = abort_command(transaction, topic, at)
             out.line(f"  Dry run of the abort: {command}")
 
 

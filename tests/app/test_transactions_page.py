@@ -14,14 +14,8 @@ from tests.backend.kafka.topics import Writer
 from tests.runs import Finished
 from topicproof.app.shell.url_state import TransactionsState, read_transactions, write_transactions
 from topicproof.app.topic import transaction_rows
-from topicproof.app.wording import (
-    TRANSACTION_WORDS,
-    abort_command,
-    all_listed,
-    open_advice,
-    open_word,
-    transactions_balance,
-)
+from topicproof.app.wording import TRANSACTION_WORDS, all_listed, open_word, transactions_balance
+from topicproof.backend.kafka.browse.causes import abort_command, advice as advice_to
 from topicproof.backend.kafka.log.over_partitions import over_partitions
 from topicproof.backend.settings import Settings
 from topicproof.validators.coordinator import OpenTransaction
@@ -202,7 +196,7 @@ def test_each_open_transaction_has_its_word_and_its_advice(
         1, 8, 2, -1, 8, "squares-1", state, age_ms, timeout_ms, 4, 4, hanging, decided_ms
     )
     assert open_word(one).word == word
-    assert advice in open_advice(one)
+    assert advice in advice_to(one)
     command = abort_command(one, "squares", " --bootstrap broker:9092")
     assert command == "topicproof abort squares 1 8 --bootstrap broker:9092"
 
@@ -253,7 +247,7 @@ def test_open_transactions_are_on_top_and_one_is_shown_in_detail(
         and "◔ **1** open, on 2 partitions" in said.replace("]", "")
     )
     assert (
-        f"{topic}-C (Ongoing) is open for" in said
+        f"{topic}-C has been open for" in said
         and "withholds 6 records of partition 1 from offset 0" in said
     )
     assert "Its producer may still end it" in said

@@ -4,11 +4,14 @@ aborted records."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.backend.kafka.hanging import hang
+from tests.backend.kafka.test_lag import commit
 from tests.browser.conftest import HEIGHT, settled
 from tests.runs import Finished
 
@@ -136,6 +139,36 @@ def test_from_a_transaction_and_a_record_to_compare(
     expect(
         window.get_by_text("Not delivered: its transaction was aborted (marker at 501)")
     ).to_be_visible()
+
+
+def test_what_is_wrong_is_seen_without_a_click(
+    address: str,
+    window: Page,
+    bootstrap: str,
+    written: str,
+    new_topic: Callable[..., str],
+    artifacts: Path,
+) -> None:
+    """Story: an operator opens the dashboard. Without a click, and without scrolling, they see what
+    is wrong, who holds it, whom it holds back, and the command; the open transaction is there as
+    soon as it has been open for long."""
+    hung = new_topic()
+    producer_id = hang(bootstrap, hung)
+    for partition in range(3):
+        commit(bootstrap, written, f"{written}-billing", 602, partition)
+    window.set_viewport_size({"width": 1440, "height": 900})
+    window.goto(address)
+    for text in (
+        f"Hanging: producer {producer_id} holds back 1 record on partition 0 of {hung}",
+        f"topicproof abort {hung} 0 0",
+        f"Open: {written}-C holds back 150 records on 3 partitions of {written}, and group"
+        f" {written}-billing",
+    ):
+        expect(window.get_by_text(text)).to_be_in_viewport()
+    window.screenshot(path=artifacts / "home-wrong.png")
+    window.get_by_role("link", name="Show the transaction").first.click()
+    window.wait_for_url(f"**/transactions?topic={hung}&producer={producer_id}&outcome=open*")
+    expect(window.get_by_text(f"producer {producer_id} last wrote", exact=False)).to_be_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from topicproof.app.wording import abort_command
 from topicproof.backend.characters import has_control, visible
 from topicproof.backend.kafka.acls import Resource, Right
+from topicproof.backend.kafka.browse.causes import abort_command
 from topicproof.backend.settings import read_settings
 from topicproof.validators.finding import Bounds, PartitionBounds
 from topicproof.validators.incidents.group_offsets import incident_of_ahead

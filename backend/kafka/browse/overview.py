@@ -8,7 +8,7 @@ a topic's newest offsets hold (`newest_records`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -27,6 +27,7 @@ from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.coordination.transactions import topics_with_open
 from topicproof.backend.kafka.coordination.worst_lag import (
     COUNTED_OFFSETS_MAX,
+    READ_OFFSETS_MAX,
     Behind,
     Lag,
     StuckGroup,
@@ -48,10 +49,13 @@ from topicproof.backend.kafka.log.rawlog import (
 from topicproof.backend.kafka.look import LookBudget, LookLimits
 from topicproof.validators.coordinator import OpenTransaction, WholeTransaction, whole_transactions
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
+from topicproof.validators.sentences import first_of
 
 NEWEST_OFFSETS = 2_000
 """How many of a topic's newest offsets `newest_records` looks at, spread over its partitions."""
 PARTITION_OFFSETS_MIN = 100
+NAMED_MAX = 3
+"""Names of topics in a sentence."""
 OVERVIEW_LIMITS = LookLimits(entries=20_000)
 """Pages look at a whole cluster again every few seconds."""
 
@@ -71,6 +75,8 @@ class TopicOverview:
     committed offset."""
     stuck: tuple[StuckGroup, ...] = ()
     """Groups that have read all they can, and wait for open transactions."""
+    lags: tuple[Lag, ...] = ()
+    """The groups with more than `READ_OFFSETS_MAX` offsets below the LSO to read."""
 
     @property
     def topic(self) -> str:
@@ -80,6 +86,11 @@ class TopicOverview:
     def withheld(self) -> int:
         """Offsets at or above the last stable offset."""
         return sum(p.hw - p.lso for p in self.bounds.partitions)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the records that its open transactions withhold were counted one by one."""
+        return self.withheld <= COUNTED_OFFSETS_MAX
 
     @property
     def transactions(self) -> int:
@@ -111,6 +122,8 @@ class Overview:
     """The largest lag of any group on any topic."""
     not_heard: tuple[str, ...]
     """What could not be asked, and why. The figures that need it are missing above."""
+    not_sized: tuple[str, ...] = ()
+    """Why sizes are missing: they need a right of their own, and no cause of trouble needs them."""
 
     @property
     def opened(self) -> tuple[WholeTransaction, ...]:
@@ -124,42 +137,10 @@ class Overview:
         """Groups that have read all they can of a topic, and wait for open transactions."""
         return tuple(group for topic in self.topics for group in topic.stuck)
 
-    def held_back(self, transaction: WholeTransaction) -> tuple[str, ...]:
-        """Return the groups that wait for this transaction: where it holds the LSO, they have read
-        all below."""
-        stable = {
-            (topic.topic, p.partition): p.lso
-            for topic in self.topics
-            for p in topic.bounds.partitions
-        }
-        held = {
-            (topic, part.partition)
-            for topic, part in transaction.parts
-            if stable.get((topic, part.partition)) == part.start_offset
-        }
-        return tuple(
-            dict.fromkeys(
-                group.group
-                for group in self.stuck
-                if any((group.topic, partition) in held for partition in group.partitions)
-            )
-        )
-
     @property
     def withheld(self) -> int:
         """Offsets that read_committed consumers do not get yet."""
         return sum(topic.withheld for topic in self.topics)
-
-    @property
-    def withheld_records(self) -> int:
-        """Records among them, as far as their open transactions are known. The transaction that
-        begins first on a partition withholds all the others there."""
-        most: Counter[tuple[str, int]] = Counter()
-        for topic in self.topics:
-            for each in topic.opened:
-                place = topic.topic, each.partition
-                most[place] = max(most[place], each.withheld)
-        return most.total()
 
 
 def overview(address: Address) -> Overview:
@@ -169,26 +150,30 @@ def overview(address: Address) -> Overview:
     if the topics themselves cannot be listed.
     """
     not_heard: list[str] = []
+    not_sized: list[str] = []
     with connect(address) as kafka:
 
-        def ask(question: Callable[[LookBudget], Answer], instead: Answer) -> Answer:
+        def ask(
+            question: Callable[[LookBudget], Answer], instead: Answer, notes: list[str] = not_heard
+        ) -> Answer:
             """Ask; on refusal, note why, and note what was left out."""
             budget = LookBudget(OVERVIEW_LIMITS)
             try:
                 answer = question(budget)
             except KafkaError as error:
-                not_heard.append(str(cluster_error(address, error)))
+                notes.append(str(cluster_error(address, error)))
             except ClusterError as error:
-                not_heard.append(str(error))
+                notes.append(str(error))
             else:
-                not_heard.extend(filter(None, [budget.note]))
+                notes.extend(filter(None, [budget.note]))
                 return answer
             return instead
 
         taken_at = datetime.now(UTC)
         answer = kafka.with_retries(kafka.metadata_of_all)
         bounds = _all_bounds(kafka, answer)
-        sizes: dict[str, int] = ask(lambda _: _sizes(kafka), {})
+        not_heard.extend(without_leader(answer, bounds))
+        sizes: dict[str, int] = ask(lambda _: _sizes(kafka), {}, not_sized)
         waiting = {topic for topic in bounds if any(p.lso < p.hw for p in bounds[topic].partitions)}
         opened: dict[str, tuple[OpenTransaction, ...]] = ask(
             lambda budget: _opened(kafka, bounds, waiting, budget), {}
@@ -211,11 +196,15 @@ def overview(address: Address) -> Overview:
                     default=None,
                 ),
                 tuple(group for group in stuck if group.topic == topic),
+                tuple(
+                    each for each, _part in behind.get(topic, ()) if each.records > READ_OFFSETS_MAX
+                ),
             )
             for topic in sorted(bounds)
         ),
         worst,
         tuple(not_heard),
+        tuple(not_sized),
     )
 
 
@@ -260,6 +249,14 @@ def _all_bounds(kafka: Connection, answer: Any) -> dict[str, Bounds]:
     return {
         topic: Bounds(topic, tuple(partitions)) for topic, partitions in partitions_by_topic.items()
     }
+
+
+def without_leader(answer: Any, bounds: Collection[str]) -> Iterator[str]:
+    """Name the topics that have no bounds, because a partition has no leader now."""
+    names = sorted(topic.name for topic in answer.topics)
+    left_out = [name for name in names if name not in bounds and name not in INTERNAL_TOPICS]
+    if left_out:
+        yield f"Left out, because a partition has no leader now: {first_of(left_out, NAMED_MAX)}."
 
 
 def _sizes(kafka: Connection) -> dict[str, int]:

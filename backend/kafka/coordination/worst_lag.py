@@ -8,11 +8,11 @@ aborted records and holes are among them, so the number of offsets is an upper b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from topicproof.backend.kafka.cluster import COUNTER
-from topicproof.backend.kafka.coordination.groups import list_groups, members_first
+from topicproof.backend.kafka.coordination.groups import EMPTY, list_groups, members_first
 from topicproof.backend.kafka.log.fates import fate_ranges, records_between
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.backend.kafka.look import GROUPS, LookBudget
@@ -38,6 +38,9 @@ class Lag:
     records: int
     exact: bool
     """False: `records` is the number of offsets, so at most that many records."""
+    has_members: bool = True
+    """Whether a client reads for the group. A program that assigns itself partitions is no
+    member."""
 
 
 Behind = Mapping[str, Sequence[tuple[Lag, Bounds]]]
@@ -59,18 +62,23 @@ def offsets_behind(
     """Return how many offsets each group has left. Only partitions on which the group has committed
     an offset are counted. Groups with members come first if the budget does not allow for all."""
     listed = [each for each in list_groups(kafka) if not each.share]
+    empty = {each.group for each in listed if each.state == EMPTY}
     groups = [each.group for each in sorted(listed, key=members_first)]
     lags: dict[str, list[tuple[Lag, Bounds]]] = {}
     for batch in budget.batches(groups, GROUPS_ASKED, GROUPS):
-        for topic, lag, part in _behind(kafka, bounds, batch):
+        for group, topic, part in _unread(kafka, bounds, batch):
             budget.entries += len(part.partitions)
+            left = sum(max(0, p.lso - p.start) for p in part.partitions)
+            lag = Lag(short_name(group), topic, left, left == 0, group not in empty)
             lags.setdefault(topic, []).append((lag, part))
     return lags
 
 
-def _behind(
+def _unread(
     kafka: Connection, bounds: Mapping[str, Bounds], groups: Sequence[str]
-) -> Iterator[tuple[str, Lag, Bounds]]:
+) -> Iterator[tuple[str, str, Bounds]]:
+    """Yield each group with each topic of which it has committed offsets, and the bounds from
+    there on."""
     answers = kafka.with_retries(
         lambda: kafka.admin.list_group_offsets(dict.fromkeys(groups, None))
     )
@@ -82,9 +90,7 @@ def _behind(
             if at.topic in bounds and each.offset >= 0 and not counts:
                 committed.setdefault(at.topic, {})[at.partition] = each.offset
         for topic, offsets in committed.items():
-            part = bounds_from(bounds[topic], offsets)
-            left = sum(max(0, p.lso - p.start) for p in part.partitions)
-            yield topic, Lag(short_name(group), topic, left, left == 0), part
+            yield group, topic, bounds_from(bounds[topic], offsets)
 
 
 def worst_lag(kafka: Connection, behind: Behind) -> Lag | None:
@@ -103,7 +109,7 @@ def worst_lag(kafka: Connection, behind: Behind) -> Lag | None:
             return lag
         records = _readable(kafka, part)
         if worst is None or records > worst.records:
-            worst = Lag(lag.group, lag.topic, records, True)
+            worst = replace(lag, records=records, exact=True)
     return worst
 
 

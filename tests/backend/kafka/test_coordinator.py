@@ -45,7 +45,7 @@ def test_an_open_transaction_is_named_with_what_it_withholds(
     assert found.timeout_ms == TRANSACTION_TIMEOUT_MS
     assert 0 <= found.age_ms < TRANSACTION_TIMEOUT_MS
     assert (
-        "is open for" in found.why
+        "has been open for" in found.why
         and "withholds 6 records of partition 0 from offset 2 on" in found.why
     )
     bounds = fetch_bounds(Address(bootstrap), topic)
@@ -201,9 +201,9 @@ OVERDUE = TRANSACTION_TIMEOUT_MS + CLEANUP_MS + 1
 @pytest.mark.parametrize(
     ("state", "age_ms", "says"),
     [
-        ("Ongoing", 5_000, "is open for 5.0 s of at most 1 minute and withholds"),
-        ("Ongoing", OVERDUE, "1 minute 10 seconds of at most 1 minute, which is over and"),
-        ("PrepareCommit", 5_000, "(PrepareCommit) is open for 5.0 s"),
+        ("Ongoing", 5_000, "has been open for 5.0 s (aborted after 1 minute) and withholds"),
+        ("Ongoing", OVERDUE, "1 minute 10 seconds (its timeout of 1 minute is over) and"),
+        ("PrepareCommit", 5_000, "(PrepareCommit) has been open for 5.0 s"),
         (
             "PrepareCommit",
             OVERDUE,

@@ -81,7 +81,7 @@ def test_a_topic_is_shown_with_all_that_stands_in_its_way(
         {"partition": 0, "start": 0, "lso": 8, "hw": 8},
         {"partition": 1, "start": 0, "lso": 2, "hw": 4},
     ]
-    assert "is open for" in told["open"][0]["why"]
+    assert "has been open for" in told["open"][0]["why"]
     assert (told["open"][0]["overdue"], told["open"][0]["stuck"], told["unstable"]) == (
         False,
         False,

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,17 +15,33 @@ from tests.backend.kafka.hanging import hang
 from tests.backend.kafka.members import member
 from tests.backend.kafka.test_lag import commit, lags
 from tests.backend.kafka.topics import Writer, ask, look
+from tests.test_cli import call
 from topicproof.app.topic.snapshot import take
 from topicproof.backend.address import Address
-from topicproof.backend.kafka.browse import inspect
+from topicproof.backend.kafka.browse import causes as causes_of, inspect
+from topicproof.backend.kafka.browse.causes import Kind, Severity, causes, exit_code
 from topicproof.backend.kafka.browse.inspect import inspect_topic
-from topicproof.backend.kafka.browse.overview import newest_records, overview
+from topicproof.backend.kafka.browse.overview import (
+    Overview,
+    TopicOverview,
+    newest_records,
+    overview,
+    without_leader,
+)
 from topicproof.backend.kafka.cluster import COUNTER, Cluster
 from topicproof.backend.kafka.coordination import lag, worst_lag as worst_lag_of
-from topicproof.backend.kafka.coordination.worst_lag import bounds_from, offsets_behind, worst_lag
+from topicproof.backend.kafka.coordination.worst_lag import (
+    Lag,
+    StuckGroup,
+    bounds_from,
+    offsets_behind,
+    worst_lag,
+)
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.kafka.look import GROUPS, LookBudget, LookLimits
-from topicproof.validators.finding import Fate
+from topicproof.backend.settings import ROOT
+from topicproof.validators.coordinator import OpenTransaction
+from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 NewTopic = Callable[..., str]
 
@@ -54,8 +75,104 @@ def test_every_topic_at_a_glance(bootstrap: str, new_topic: NewTopic) -> None:
     assert [(each.group, each.topic, each.partitions) for each in found.stuck] == [
         (f"{opened}-group", opened, (0,))
     ]
-    assert seen.held_back(mine[1]) == (f"{opened}-group",) and seen.held_back(mine[0]) == ()
-    assert seen.withheld >= 8 and seen.withheld_records >= 7
+    listed = [each for each in causes(seen) if {*each.topics} & {opened, hung}]
+    assert [(each.kind, each.severity, each.groups) for each in listed] == [
+        (Kind.HANGING_TRANSACTION, Severity.ERROR, ()),
+        (Kind.OPEN_TRANSACTION, Severity.NOTE, (f"{opened}-group",)),
+    ]
+    assert listed[1].sentence.startswith(
+        f"{opened}-A holds back 6 records on 2 partitions of {opened}, and group {opened}-group."
+        " It has been open for "
+    )
+    assert seen.withheld >= 8
+
+
+def test_the_terminal_lists_the_same_causes(
+    bootstrap: str,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Story: an operator asks what is wrong, and a script asks the same. One transaction hangs,
+    one has been open for long on three partitions, and a group waits for that one."""
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(causes_of, "LONG_OPEN_MS", 0)
+    topic, hung = new_topic(partitions=3), new_topic()
+    writer = Writer(bootstrap, topic)
+    for partition in range(3):
+        writer.write("n1 A4", partition)
+        commit(bootstrap, topic, f"{topic}-billing", 1, partition)
+    hang(bootstrap, hung)
+    file = tmp_path / "status.json"
+    assert call("status", "--bootstrap", bootstrap, "--json", str(file)) == 1
+    status = json.loads(file.read_text())
+    assert status["exit_code"] == 1 and status["not_heard"] == []
+    (hanging,) = (cause for cause in status["causes"] if cause["topics"] == [hung])
+    (opened,) = (cause for cause in status["causes"] if cause["topics"] == [topic])
+    assert (hanging["kind"], hanging["severity"]) == ("hanging_transaction", "error")
+    command = f"topicproof abort {hung} 0 0 --bootstrap {bootstrap}"
+    assert hanging["commands"] == [command] and hanging["timeout_ms"] is None
+    assert (opened["kind"], opened["severity"]) == ("open_transaction", "warning")
+    assert opened["holder"] == f"{topic}-A" and opened["timeout_ms"] == 60_000
+    assert opened["partitions"] == [{"topic": topic, "partitions": [0, 1, 2]}]
+    assert (opened["records"], opened["groups"]) == (12, [f"{topic}-billing"])
+    began = datetime.fromisoformat(status["taken_at"]) - timedelta(milliseconds=opened["age_ms"])
+    assert datetime.fromisoformat(opened["since"]) == began
+    documented = (ROOT / "docs" / "COMMANDS.md").read_text(encoding="utf-8")
+    fields = {*status, *opened}
+    assert [field for field in sorted(fields) if f"`{field}`" not in documented] == []
+
+    assert call("status", "--bootstrap", bootstrap) == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"open {opened['holder']} {opened['sentence'].partition(' ')[2][:40]}" in text
+    assert f"on 3 partitions of {topic}, and group {topic}-billing. It has been open for" in text
+    assert "no coordinator knows of it. Since 20" in text and command in text
+    writer.write("A+")
+
+
+def cluster_with(*topics: TopicOverview, not_heard: tuple[str, ...] = ()) -> Overview:
+    return Overview(datetime.now(UTC), "c", 1, topics, None, not_heard)
+
+
+def test_only_what_does_not_end_by_itself_is_wrong() -> None:
+    """Story: a script watches a cluster by the exit code. Programs with young transactions and
+    groups without members are no trouble. A transaction in time may end by itself, one that hangs
+    may not, and silence is no health."""
+    bounds = Bounds("payments", (PartitionBounds(0, 0, 5, 600_005),))
+    young = OpenTransaction(0, 7, 0, -1, 5, "svc", "Ongoing", 90, 900_000, 2, 0, False)
+    group = Lag("old", "payments", 185_000, False, has_members=False)
+    usual = TopicOverview(bounds, 1, (young,), group, lags=(group,))
+    old = replace(usual, opened=(replace(young, age_ms=39_000),))
+    waits = replace(old, stuck=(StuckGroup("billing", "payments", (0,)),), lags=())
+    hangs = replace(usual, opened=(replace(young, hanging=True, timeout_ms=None),))
+    late = replace(usual, opened=(replace(young, age_ms=911_000),))
+    busy = replace(usual, opened=(), lags=(replace(group, has_members=True),))
+    for cluster, code in (
+        (cluster_with(), 0),
+        (cluster_with(usual), 0),
+        (cluster_with(old), 2),
+        (cluster_with(busy), 2),
+        (cluster_with(old, not_heard=("no rights",)), 3),
+        (cluster_with(not_heard=("no rights",)), 3),
+        (cluster_with(hangs, not_heard=("no rights",)), 1),
+        (cluster_with(late), 1),
+    ):
+        assert exit_code(causes(cluster), cluster.not_heard) == code
+    (cause,) = causes(cluster_with(waits))
+    # So many are not counted one by one.
+    assert cause.effect == "holds back at most 600,000 records on partition 0 of payments, and" + (
+        " group billing"
+    )
+    # Silence about a topic is no health either.
+    metadata = SimpleNamespace(topics=[SimpleNamespace(name=name) for name in ("lost", "payments")])
+    (note,) = without_leader(metadata, {"payments"})
+    assert note == "Left out, because a partition has no leader now: lost."
+    # A transaction that ended during the look left a group behind; but who knows without rights.
+    alone = replace(waits, opened=())
+    (seen,) = causes(cluster_with(alone))
+    (unknown,) = causes(cluster_with(alone, not_heard=("no rights",)))
+    assert (seen.severity, unknown.severity) == (Severity.NOTE, Severity.WARNING)
 
 
 def test_what_the_newest_offsets_hold(bootstrap: str, new_topic: NewTopic) -> None:

@@ -132,7 +132,7 @@ def test_an_advertised_address_that_cannot_be_reached_is_named(
         with pytest.raises(ClusterError, match=re.escape(says)) as error:
             asking(address, TOPIC)
         assert "advertised.listeners" in str(error.value)
-    for command in (("inspect", TOPIC), ("transactions",), ("doctor",)):
+    for command in (("inspect", TOPIC), ("status",), ("transactions",), ("doctor",)):
         assert call(*command, "--bootstrap", address.bootstrap) == 3
         text = "".join(capsys.readouterr())
         assert says in " ".join(text.split())
@@ -235,6 +235,7 @@ def test_a_run_and_its_verdict_on_a_secured_cluster(
         report = Report.from_json(told.read_text())
         assert call("inspect", report.sink.topic, *there) == 0
         assert call("transactions", *there) == 0
+        assert call("status", *there) == 0
         assert call("inspect", "no-such-topic", *there) == 3
     assert report.verdict is Outcome.HOLDS, report.why
     heard = {witness for check in report.checked for witness in check.witnesses}
@@ -274,6 +275,7 @@ def test_the_key_of_a_client_certificate_is_nowhere_else(
         report = Report.from_json(told.read_text())
         assert call("inspect", report.sink.topic, *there) == 0
         assert call("transactions", *there) == 0
+        assert call("status", *there) == 0
     assert report.verdict is Outcome.HOLDS, report.why
     assert shown == set()
     assert kept_in(settings, secrets, capfd) == []
