@@ -132,11 +132,20 @@ def _transactions(out: Terminal, view: TopicView) -> None:
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in moved.aborted_by.items())
     aborted = f"{_count(moved.records_aborted, 'record')}" + (f"; {reasons}" if reasons else "")
     ends = (
-        f": {moved.committed:,} committed ({_count(moved.records_committed, 'record')}),"
-        f" {moved.aborted:,} aborted{f' ({aborted})' if moved.aborted else ''},"
-        f" {moved.open:,} open"
+        f": {_count(moved.total, 'transaction')} ="
+        f" {moved.committed:,} committed ({_count(moved.records_committed, 'record')})"
+        f" + {moved.aborted:,} aborted{f' ({aborted})' if moved.aborted else ''}"
+        f" + {moved.open:,} open"
     )
-    lost = Styled(f"{moved.unexplained:,} without a marker", "red")
+    on = f", on {_count(moved.partitions, 'partition')}" if moved.total else ""
+    damage = [
+        Styled(f" + {count:,} {word}", "red")
+        for count, word in (
+            (moved.split, "split: committed on one partition, aborted on another"),
+            (moved.unexplained, "without a marker"),
+        )
+        if count
+    ]
     table = _table(
         "p", "first", "last", "records", "outcome", "marker", "producer", "transactional id"
     )
@@ -152,10 +161,7 @@ def _transactions(out: Terminal, view: TopicView) -> None:
             f"{transaction.producer_id}:{transaction.producer_epoch}",
             transaction.transactional_id or "",
         )
-    # One on several partitions counts in each of them.
-    partitions = len(view.partitions)
-    title = "Transactions" if partitions == 1 else f"Transactions in {partitions:,} partitions"
-    _section(out, title, table, ends, *((", ", lost) if moved.unexplained else ()))
+    _section(out, "Transactions", table, ends, *damage, on)
 
 
 def _in_the_way(out: Terminal, view: TopicView, at: str) -> None:

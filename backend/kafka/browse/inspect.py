@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ from topicproof.backend.kafka.coordination.share import ShareGroup, share_groups
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 from topicproof.backend.kafka.log.client import cluster_error
 from topicproof.backend.kafka.log.fates import balance, fate_ranges, total, transactions
+from topicproof.backend.kafka.log.over_partitions import SPLIT, over_partitions
 from topicproof.backend.kafka.log.rawlog import connect
 from topicproof.backend.kafka.look import LookBudget
 from topicproof.backend.kafka.mirror_offsets import Checkpoint, checkpoints
@@ -79,19 +81,27 @@ class TransactionView:
 
 @dataclass(frozen=True)
 class TransactionsView:
-    """The transactions with data in the bounds, counted once per partition."""
+    """The transactions with data in the bounds. One on several partitions counts once."""
 
+    partitions: int
+    """On how many partitions there are any."""
     committed: int
     aborted: int
     open: int
     unexplained: int
+    split: int
+    """Committed on one partition and aborted on another."""
     records_committed: int
     """Records in committed transactions, without records outside transactions."""
     records_aborted: int
     aborted_by: Mapping[str, int]
     """Aborted transactions by known reason."""
     last: tuple[TransactionView, ...]
-    """The last few that began, latest first."""
+    """The last few that began, latest first, with an entry for each of their partitions."""
+
+    @property
+    def total(self) -> int:
+        return self.committed + self.aborted + self.open + self.unexplained + self.split
 
 
 @dataclass(frozen=True)
@@ -281,25 +291,44 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
 
 
 def summary(rows: pd.DataFrame, last: int = LAST_TRANSACTIONS) -> TransactionsView:
-    """Count the rows of `fates.transactions`, extended by `transactional_id` and `reason`, and keep
-    the last few that began."""
-    number = rows["outcome"].value_counts()
+    """Count the transactions of `fates.transactions`, whose rows have `transactional_id` and
+    `reason` as well, and keep the last few parts that began."""
+    whole = over_partitions(rows)
+    number = whole["outcome"].value_counts()
     records = rows.groupby("outcome")["records"].sum()
     latest = rows.sort_values(
         ["first_timestamp", "first_offset"], ascending=False, kind="stable"
     ).head(last)
     return TransactionsView(
+        partitions=int(rows["partition"].nunique()),
         committed=int(number.get(COMMITTED, 0)),
         aborted=int(number.get(ABORTED, 0)),
         open=int(number.get(OPEN, 0)),
         unexplained=int(number.get(UNEXPLAINED, 0)),
+        split=int(number.get(SPLIT, 0)),
         records_committed=int(records.get(COMMITTED, 0)),
         records_aborted=int(records.get(ABORTED, 0)),
-        aborted_by={
-            str(reason): int(count) for reason, count in rows["reason"].value_counts().items()
-        },
+        aborted_by=_reasons(rows, whole[whole["outcome"] == ABORTED]),
         last=tuple(TransactionView(**row) for row in _rows(latest)),
     )
+
+
+def _reasons(rows: pd.DataFrame, aborted: pd.DataFrame) -> dict[str, int]:
+    """Count the whole transactions of each reason, which each of their parts has."""
+    explained = rows[rows["reason"].notna()]
+    reasons = dict(
+        zip(
+            zip(explained["partition"], explained["first_offset"], strict=True),
+            explained["reason"],
+            strict=True,
+        )
+    )
+    parts = zip(aborted["partitions"], aborted["first_offset_by_partition"], strict=True)
+    counts = Counter(
+        next((reasons[place] for place in zip(*part, strict=True) if place in reasons), None)
+        for part in parts
+    )
+    return {str(reason): count for reason, count in counts.most_common() if reason is not None}
 
 
 def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

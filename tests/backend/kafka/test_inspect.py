@@ -93,10 +93,11 @@ def test_a_topic_is_shown_with_all_that_stands_in_its_way(
 def test_everything_fits_on_a_terminal(bootstrap: str, new_topic: NewTopic, width: int) -> None:
     """Committed, aborted, open, hanging, and a group that is stuck: nothing is cut off, and the way
     out is named."""
-    topic = new_topic(partitions=2)
+    topic = new_topic(partitions=3)
     writer = Writer(bootstrap, topic)
     writer.write("A3 A+ B2 B- n1")
     writer.write("A1 A+ C2", partition=1)
+    writer.write("C1", partition=2)
     producer_id = hang(bootstrap, topic)
     consumer = Consumer(consumer_config(Address(bootstrap), f"{topic}-group", READ_COMMITTED))
     consumer.commit(offsets=[TopicPartition(topic, 0, 8)], asynchronous=False)
@@ -106,7 +107,11 @@ def test_everything_fits_on_a_terminal(bootstrap: str, new_topic: NewTopic, widt
     print_topic(Terminal(file=said, width=width), view, " --cluster west")
     text = " ".join(said.getvalue().split())
     assert max(map(len, said.getvalue().splitlines())) <= width
-    assert "1 aborted (2 records; 1 declared), 2 open" in text
+    # One is open on two partitions, and one hangs.
+    assert (
+        "Transactions: 5 transactions = 2 committed (4 records)"
+        " + 1 aborted (2 records; 1 declared) + 2 open, on 3 partitions" in text
+    )
     assert f"Hanging: producer {producer_id} last wrote" in text
     assert f"Dry run of the abort: topicproof abort {topic} 0 8 --cluster west" in text
     assert (
