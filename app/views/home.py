@@ -149,8 +149,8 @@ def nothing_wrong(cluster: Overview) -> None:
         )
     elif not cluster.not_heard:
         st.success(
-            "Nothing is wrong now: no transaction hangs or is open for long, and no group is stuck"
-            " or far behind.",
+            "Nothing is wrong now: no transaction hangs or has been open for long, and no group"
+            " with members is far behind.",
             icon=":material/check_circle:",
         )
 

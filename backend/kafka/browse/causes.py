@@ -72,7 +72,7 @@ class Cause:
     timeout_ms: int | None
     """Its coordinator aborts it after this time; None if nothing does."""
     since: datetime | None
-    """UTC; None for a group."""
+    """UTC; None for a group, and for a time that is no date."""
     places: tuple[Place, ...]
     """The partitions on which it holds records back, sorted. Empty for a group that is behind."""
     topics: tuple[str, ...]
@@ -132,11 +132,11 @@ def causes(cluster: Overview, at: str = "") -> tuple[Cause, ...]:
     waiting: dict[int, list[str]] = {}
     alone: list[StuckGroup] = []
     for group in cluster.stuck:
-        numbers = {holders.get((group.topic, partition)) for partition in group.partitions}
-        for number in numbers - {None}:
-            assert number is not None
+        places = ((group.topic, partition) for partition in group.partitions)
+        numbers = {holders[place] for place in places if place in holders}
+        for number in numbers:
             waiting.setdefault(number, []).append(group.group)
-        if numbers == {None}:
+        if not numbers:
             alone.append(group)
     unsorted = [
         *(
@@ -266,7 +266,7 @@ def _of_transaction(
         status=_status(part, transaction.age_ms),
         age_ms=transaction.age_ms,
         timeout_ms=None if part.two_phase else part.timeout_ms,
-        since=cluster.taken_at - timedelta(milliseconds=transaction.age_ms),
+        since=_since(cluster.taken_at, transaction.age_ms),
         places=tuple((topic, each.partition) for topic, each in transaction.parts),
         topics=transaction.topics,
         records=records,
@@ -281,6 +281,14 @@ def _severity(part: OpenTransaction, age_ms: int) -> Severity:
     if not part.ends_by_itself or part.stuck:
         return Severity.ERROR
     return Severity.WARNING if age_ms >= LONG_OPEN_MS else Severity.NOTE
+
+
+def _since(taken_at: datetime, age_ms: int) -> datetime | None:
+    """Return when a transaction began. A producer may give its last write any time."""
+    try:
+        return taken_at - timedelta(milliseconds=age_ms)
+    except OverflowError:
+        return None
 
 
 def _status(part: OpenTransaction, age_ms: int) -> str:

@@ -145,7 +145,9 @@ def test_only_what_does_not_end_by_itself_is_wrong() -> None:
     usual = TopicOverview(bounds, 1, (young,), group, lags=(group,))
     old = replace(usual, opened=(replace(young, age_ms=39_000),))
     waits = replace(old, stuck=(StuckGroup("billing", "payments", (0,)),), lags=())
-    hangs = replace(usual, opened=(replace(young, hanging=True, timeout_ms=None),))
+    # Its producer gave its last write a time before all dates.
+    ghost = replace(young, hanging=True, timeout_ms=None, age_ms=2**62)
+    hangs = replace(usual, opened=(ghost,))
     late = replace(usual, opened=(replace(young, age_ms=911_000),))
     busy = replace(usual, opened=(), lags=(replace(group, has_members=True),))
     for cluster, code in (
