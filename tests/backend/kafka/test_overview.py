@@ -128,7 +128,6 @@ def test_the_terminal_lists_the_same_causes(
     assert f"open {opened['holder']} {opened['sentence'].partition(' ')[2][:40]}" in text
     assert f"on 3 partitions of {topic}, and group {topic}-billing. It has been open for" in text
     assert "no coordinator knows of it. Since 20" in text and command in text
-    writer.write("A+")
 
 
 def cluster_with(*topics: TopicOverview, not_heard: tuple[str, ...] = ()) -> Overview:
