@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from topicproof.backend.characters import has_control, joined
 from topicproof.backend.errors import UsageError
+from topicproof.validators.lineage.headers import LONG_MAX
 
 Place = tuple[str | int, ...]
 """The path of a field in a plan, such as ("source", "topic")."""
@@ -41,7 +42,10 @@ def _topic(name: str | None) -> str | None:
 TopicName = Annotated[str | None, AfterValidator(_topic)]
 
 
-_NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
+_INTEGER = "tag:yaml.org,2002:int"
+_NUMBERS = frozenset({_INTEGER, "tag:yaml.org,2002:float"})
+_INTEGER_CHARACTERS_MAX = 200
+"""64 bits in base 2, each behind an underscore."""
 
 
 class YamlFields(dict[str, Any]):
@@ -116,6 +120,7 @@ def parse_yaml(text: str, path: Path, what: Subject) -> YamlFields:
             _join(path, root)
             _require_no_controls(path, root, what)
             _keep_base_60_as_text(root)
+            _require_64_bits(path, root)
         document = yaml.SafeLoader("").construct_document(root) if root is not None else None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -139,6 +144,21 @@ def _keep_base_60_as_text(root: yaml.Node) -> None:
     for node in _nodes(root):
         if isinstance(node, yaml.ScalarNode) and ":" in node.value and node.tag in _NUMBERS:
             node.tag = "tag:yaml.org,2002:str"
+
+
+def _require_64_bits(path: Path, root: yaml.Node) -> None:
+    """Raises UsageError for an integer that is longer than those of Kafka and Spark: Python reads
+    any number of digits in base 2, 8 and 16, and cannot print them. ValueError for no integer."""
+    numbers = yaml.SafeLoader("")
+    for node in _nodes(root):
+        if not isinstance(node, yaml.ScalarNode) or node.tag != _INTEGER:
+            continue
+        if (
+            len(node.value) > _INTEGER_CHARACTERS_MAX
+            or not -LONG_MAX - 1 <= numbers.construct_yaml_int(node) <= LONG_MAX
+        ):
+            line = node.start_mark.line + 1
+            raise UsageError(f"{path}, line {line}: an integer has more than 64 bits.", line)
 
 
 def _nodes(root: yaml.Node) -> Iterator[yaml.Node]:

@@ -24,7 +24,12 @@ LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: &a {x: 1}\nb: &b\n  <<: [*a, *a]\n" + LAUGHS, "more than 50,000 values"),
         ("a: &a [*a]", "more than 50,000 values|nested too deeply"),
         ("a: " + "[" * 5_000, "nested too deeply"),
-        ("a: " + "9" * 5_000, "not YAML"),
+        ("a: 1\nb: " + "9" * 5_000, "line 2: an integer has more than 64 bits"),
+        ("a: 1\nb: [0x" + "f" * 6_000 + "]", "line 2: an integer has more than 64 bits"),
+        ("a: 1\n? -0b1" + "0" * 6_000 + "\n: 1", "line 2: an integer has more than 64 bits"),
+        ("a: 01" + "0_" * 50_000, "line 1: an integer has more than 64 bits"),
+        ("a: !!int '0x8000000000000000'", "line 1: an integer has more than 64 bits"),
+        ("a: -0x8000000000000001", "line 1: an integer has more than 64 bits"),
         ("a: 2026-02-31", "not YAML"),
         ("a: !!python/object/apply:os.system [id]", "not YAML"),
         ("a: " + "x" * 200_001, "more than 200,000 bytes"),
@@ -35,7 +40,7 @@ LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ('"a\\0": 1', "line 1: a control character is in a text. Remove it"),
         ("a: !!binary eAB5", "line 1: write the text itself, not !!binary"),
     ],
-    ids=range(14),
+    ids=range(19),
 )
 def test_hostile_yaml_is_refused_in_a_sentence(text: str | bytes, why: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
@@ -65,3 +70,10 @@ def test_a_number_in_base_60_is_the_text_that_people_mean(tmp_path: Path) -> Non
     fields = read_yaml(path, PLAN_FIELDS)
     assert (fields["at"], fields["b"], fields["d"]) == ("12:30", "1:30.5", 1000)
     assert fields["c"] == ["1:30.5", "1:" * 80_000 + "1"]
+
+
+def test_an_integer_may_have_64_bits(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    bits = "_".join("1" * 63)
+    path.write_text(f"a: [0x7fff_ffff_ffff_ffff, -0x8000000000000000, 0b{bits}, 0777]\n")
+    assert read_yaml(path, PLAN_FIELDS)["a"] == [2**63 - 1, -(2**63), 2**63 - 1, 0o777]
