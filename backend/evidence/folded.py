@@ -36,7 +36,9 @@ def keep_folded(folded: Folded, evidence: Path) -> None:
 def read_folded(evidence: Path) -> Folded:
     """Read the files. Raises OSError, and ValueError or KeyError for files of another kind;
     PackedLineage."""
-    words, pieces, inputs = (read_table(evidence / name) for name in (SEEN, PIECES_SEEN, INPUTS))
+    in_words, in_pieces = {*WORDS.names} - {CONTENT}, {*PIECES.names, PACKED} - {CONTENT}
+    columns = {SEEN: in_words, PIECES_SEEN: in_pieces, INPUTS: in_words}
+    words, pieces, inputs = (read_table(evidence / name, columns[name]) for name in columns)
     if PACKED in pieces.column_names and pieces[PACKED].null_count < pieces.num_rows:
         raise PackedLineage(evidence)
     return Folded(

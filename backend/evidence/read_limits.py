@@ -2,8 +2,9 @@
 
 All reading of a received folder goes through this module. `require_readable` looks at every file
 once, before anything is decoded: only files that Topicproof writes may be there, with footers as
-Topicproof writes them (footers.py), and together they may take only so many bytes as decoded. The
-other functions read one file each, within its limit.
+Topicproof writes them (footers.py) and pages as these footers say (page_headers.py), and together
+they may take only so many bytes as decoded. The other functions read one file each, within its
+limit.
 
 A limit is far above what Topicproof writes. Each has a name here, and its message tells the figure.
 """
@@ -14,7 +15,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ import pyarrow.parquet as pq
 
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.footers import SPARK_SCHEMA, require_plain_footer
+from topicproof.backend.evidence.page_headers import read_pages
 
 FILES_MAX = 100_000
 """Files of a folder or a zip file."""
@@ -256,20 +258,22 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def read_table(path: Path) -> pa.Table:
-    """Read a table into memory. Raises EvidenceError if it would take too much; OSError,
-    ArrowException."""
+def read_table(path: Path, columns: Collection[str]) -> pa.Table:
+    """Read those of these columns that a table has into memory. Raises EvidenceError if the file
+    would take too much; OSError, ArrowException."""
     size = decoded_bytes(path)
     if size > TABLE_BYTES_MAX:
         raise EvidenceError(
             f"{path} takes {size:,} bytes in memory; {TABLE_BYTES_MAX:,} are allowed."
         )
-    return pq.read_table(path)
+    names = [name for name in pq.read_schema(path).names if name in columns]
+    return pq.read_table(path, columns=names)
 
 
 def decoded_bytes(path: Path) -> int:
     """Return how many bytes the rows of a Parquet file take as decoded, reading no value more than
-    once. The sizes in its footer are those before dictionaries: 400 bytes may be gigabytes.
+    once. The sizes in its footer are what its author wrote there, and those of its pages are before
+    dictionaries: 400 bytes may be gigabytes.
 
     Raises EvidenceError if they are out of proportion or it is no Parquet file of ours; OSError.
     """
@@ -278,7 +282,7 @@ def decoded_bytes(path: Path) -> int:
     try:
         footer = pq.read_metadata(path)
         _require_plain_footer(path, footer)
-        size, dictionaries = _size_in_footer(path, footer)
+        size, dictionaries = _size_of_pages(path, footer)
         _require_proportion(path, size, allowed)
         for column in dictionaries:
             size += _size_of_texts(path, column, allowed - size)
@@ -307,21 +311,41 @@ def _require_proportion(path: Path, size: int, allowed: int) -> None:
         )
 
 
-def _size_in_footer(path: Path, footer: pq.FileMetaData) -> tuple[int, set[str]]:
+def _size_of_pages(path: Path, footer: pq.FileMetaData) -> tuple[int, set[str]]:
     """Return the bytes of all values but those of texts in dictionaries, and the columns with
-    such."""
-    size, dictionaries = 0, set()
-    for group in (footer.row_group(at) for at in range(footer.num_row_groups)):
-        for column in (group.column(at) for at in range(group.num_columns)):
-            encodings = set(column.encodings)
-            texts = column.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
-            if texts and not encodings <= ENCODINGS:
-                names = ", ".join(sorted(encodings - ENCODINGS))
-                raise EvidenceError(f"{path} has the encoding {names}, which evidence never has.")
-            size += max(VALUE_BYTES * column.num_values, column.total_uncompressed_size, 0)
-            if texts and any("DICTIONARY" in name for name in encodings):
-                dictionaries.add(column.path_in_schema)
-    return max(size, VALUE_BYTES * footer.num_rows), dictionaries
+    such. Raises ValueError if the pages are not what the footer says, by which Spark plans its
+    reading: how many rows there are, and how large they become."""
+    size, dictionaries, rows = 0, set(), _rows_of(footer)
+    with path.open("rb") as file:
+        end = os.fstat(file.fileno()).st_size
+        for group in (footer.row_group(at) for at in range(footer.num_row_groups)):
+            inflated = 0
+            for column in (group.column(at) for at in range(group.num_columns)):
+                pages = read_pages(file, column, end)
+                inflated += pages.size
+                if pages.size != column.total_uncompressed_size or pages.values < group.num_rows:
+                    raise ValueError("its footer has other sizes than its pages")
+                encodings = pages.encodings | set(column.encodings)
+                texts = column.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+                if texts and not encodings <= ENCODINGS:
+                    names = ", ".join(sorted(encodings - ENCODINGS))
+                    raise EvidenceError(
+                        f"{path} has the encoding {names}, which evidence never has."
+                    )
+                size += max(VALUE_BYTES * pages.values, pages.size, column.total_compressed_size)
+                if texts and any("DICTIONARY" in name for name in encodings):
+                    dictionaries.add(column.path_in_schema)
+            if group.total_byte_size < inflated:
+                raise ValueError("its footer has other sizes than its pages")
+    return max(size, VALUE_BYTES * rows), dictionaries
+
+
+def _rows_of(footer: pq.FileMetaData) -> int:
+    """Return the number of rows. Raises ValueError if readers may count another one."""
+    rows: list[int] = [footer.row_group(at).num_rows for at in range(footer.num_row_groups)]
+    if sum(rows) != footer.num_rows or min(rows, default=0) < 0:
+        raise ValueError("its footer has two numbers of rows")
+    return sum(rows)
 
 
 def _size_of_texts(path: Path, column: str, allowed: int) -> int:
@@ -350,11 +374,11 @@ def _size_of_leaves(values: pa.Array) -> int:
 def require_rows(reading: Path, offsets: int) -> None:
     """Check that a reading has only files of Spark, and no more rows than its range has offsets: a
     few bytes of Parquet can hold billions of equal rows. Spark reads every file whose name begins
-    with neither `_` nor `.`. Raises EvidenceError, OSError, ArrowException."""
+    with neither `_` nor `.`. Raises EvidenceError, OSError, ValueError, ArrowException."""
     rows = 0
     for path in _everything(reading):
         if path.is_dir() or _PART.fullmatch(path.name):
-            rows += 0 if path.is_dir() else pq.read_metadata(path).num_rows
+            rows += 0 if path.is_dir() else _rows_of(pq.read_metadata(path))
         elif not path.name.startswith(("_", ".")):
             raise EvidenceError(
                 f"{reading} holds {plain_name(path.name)}, which is no file of evidence."

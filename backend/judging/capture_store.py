@@ -41,10 +41,12 @@ from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.coordinator import NO_ATTRIBUTION, Attribution, Coordinator
 from topicproof.validators.decoded import KEY_FIELD, VALUE_FIELD, parse_field
 from topicproof.validators.expected import Expect, Expected
+from topicproof.validators.facts.log_facts import BATCH_COLUMNS
 from topicproof.validators.finding import Bounds, Origin
 from topicproof.validators.folded.fold import Folded
 from topicproof.validators.json_path import parse_path
 from topicproof.validators.lineage.headers import INT_MAX, LONG_MAX
+from topicproof.validators.polled import POLLED_COLUMNS
 from topicproof.validators.question import Question
 from topicproof.validators.readings import COLUMNS, Readings, gathered
 from topicproof.validators.spark_errors import first_line
@@ -64,6 +66,10 @@ PACKS = "sink-packs", "source-packs"
 """Folders of earlier versions, written if the lineage was packed."""
 SOURCE_BATCHES, ABORTED, POLLED = "source-raw_log.parquet", "source-aborted", "sink-polled.parquet"
 PENDING = "source-pending"
+POLLED_NAMES, BATCH_NAMES = (
+    frozenset(column.split()[0] for column in columns.split(", "))
+    for columns in (POLLED_COLUMNS, BATCH_COLUMNS)
+)
 COUNT_COLUMNS = "partition int, offset long, count long"
 SCHEMAS = "schemas.json"
 TABLE_NAME_MAX = 249
@@ -219,7 +225,7 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
         journal, polled = evidence / JOURNAL, evidence / POLLED
         run_accounts = RunAccounts(
             journal=[decode(line) for line in read_lines(journal)] if journal.exists() else None,
-            polled=read_table(polled) if polled.exists() else None,
+            polled=read_table(polled, POLLED_NAMES) if polled.exists() else None,
         )
         count = document["count"]
         if (evidence / COUNTS).exists():
@@ -250,10 +256,10 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
                     reading(INPUTS, question.source),
                 )
             ),
-            read_table(evidence / BATCHES) if document.get("raw_log", True) else None,
+            read_table(evidence / BATCHES, BATCH_NAMES) if document.get("raw_log", True) else None,
             TypeAdapter(Coordinator | None).validate_python(document["coordinator"]),
             (
-                read_table(evidence / SOURCE_BATCHES)
+                read_table(evidence / SOURCE_BATCHES, BATCH_NAMES)
                 if (evidence / SOURCE_BATCHES).exists()
                 else None
             ),

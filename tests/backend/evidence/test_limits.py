@@ -46,7 +46,9 @@ def _rows(path: Path, rows: int = 100) -> None:
     pq.write_table(pa.table({"partition": [0] * rows, "offset": list(range(rows))}), path)
 
 
-def _texts(path: Path, mb: int = 4, rows: int = 300, compression: str = "zstd") -> None:
+def _texts(
+    path: Path, mb: int = 4, rows: int = 300, compression: str = "zstd", **more: Any
+) -> None:
     """A few hundred bytes that are more than a gigabyte as decoded."""
     path.parent.mkdir(exist_ok=True)
     table = pa.table(
@@ -64,6 +66,7 @@ def _texts(path: Path, mb: int = 4, rows: int = 300, compression: str = "zstd") 
         store_schema=False,
         dictionary_pagesize_limit=size,
         data_page_size=size,
+        **more,
     )
 
 
@@ -89,6 +92,79 @@ def _shared_beginnings(path: Path) -> None:
         use_dictionary=False,
         column_encoding={"value": "DELTA_BYTE_ARRAY"},
     )
+
+
+def _varint(number: int, width: int = 1) -> bytes:
+    """A number as Thrift writes it, with as many bytes as an honest one had."""
+    number *= 2
+    digits: list[int] = []
+    while number or len(digits) < width:
+        digits.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*digits[:-1], digits[-1] & 127])
+
+
+def _claim(path: Path, before: int, after: int, at_least: int = 1) -> None:
+    """Put another number into the footer."""
+    data = path.read_bytes()
+    begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    old = _varint(before)
+    assert data[begin:].count(old) >= at_least, f"{before} is not in the footer"
+    path.write_bytes(data[:begin] + data[begin:].replace(old, _varint(after, len(old))))
+
+
+def _modest(path: Path, mb: int = 4, pages: int = 3, **more: Any) -> None:
+    """Long texts, each in a page of its own, of which the footer says 100 bytes. Hundreds of them
+    would be gigabytes, and a hundred kilobytes as stored."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table({"value": pa.array(["x" * (mb << 20)])})
+    options: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, **more}
+    with pq.ParquetWriter(path, table.schema, write_statistics=False, **options) as writer:
+        for _ in range(pages):
+            writer.write_table(table)
+    group = pq.read_metadata(path).row_group(0)
+    for size in {group.total_byte_size, group.column(0).total_uncompressed_size}:
+        _claim(path, size, 100, pages)
+
+
+def _modest_dictionary(path: Path, page: str) -> None:
+    """A dictionary of which neither the sizes nor the encodings of the footer speak."""
+    _texts(path, data_page_version=page)
+    column = pq.read_metadata(path).row_group(0).column(0)
+    assert set(column.encodings) == {"PLAIN", "RLE", "RLE_DICTIONARY"}
+    data = path.read_bytes()
+    begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    # A list of three: PLAIN, RLE and RLE_DICTIONARY. The last one goes, and the length stays.
+    encodings = b"\x35" + _varint(0) + _varint(3) + _varint(8)
+    assert data[begin:].count(encodings) == 1
+    plain = data[begin:].replace(encodings, b"\x35" + _varint(0) * 2 + _varint(3))
+    path.write_bytes(data[:begin] + plain)
+    assert set(pq.read_metadata(path).row_group(0).column(0).encodings) == {"PLAIN", "RLE"}
+
+
+def _two_numbers_of_rows(path: Path) -> None:
+    """A row group that has another number of rows than the file: readers go by either."""
+    _rows(path, 100)
+    data = path.read_bytes()
+    begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    group = data.rindex(_varint(100), begin)
+    path.write_bytes(data[:group] + _varint(64) + data[group + 2 :])
+
+
+def _in_page(path: Path, before: bytes, after: bytes) -> None:
+    """An edit of the beginning of the first page, which is a dictionary's."""
+    _rows(path, 100)
+    data = path.read_bytes()
+    end = len(b"PAR1") + len(before)
+    assert data[:end] == b"PAR1" + before and len(before) == len(after)
+    path.write_bytes(b"PAR1" + after + data[end:])
+
+
+def _many_pages(path: Path) -> None:
+    """A page for each value."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    options: dict[str, Any] = {"write_batch_size": 1, "data_page_size": 1, "use_dictionary": False}
+    pq.write_table(pa.table({"offset": list(range(1_000))}), path, **options)
 
 
 def _sparse(path: Path) -> None:
@@ -157,6 +233,38 @@ HARM: Mapping[str, tuple[Callable[[Path], object], str]] = {
         "the encoding DELTA_BYTE_ARRAY, which evidence never has",
     ),
     "a table that is none": (lambda at: _text(at / READING / PART, "PAR1" * 9), "cannot be read"),
+    "pages of which the footer says less": (
+        lambda at: _modest(at / "sink-polled.parquet"),
+        "its footer has other sizes than its pages",
+    ),
+    "pages of version 2 of which the footer says less": (
+        lambda at: _modest(at / READING / PART, data_page_version="2.0"),
+        "its footer has other sizes than its pages",
+    ),
+    "a dictionary of which the footer says nothing": (
+        lambda at: _modest_dictionary(at / "sink-raw_log.parquet", "1.0"),
+        DENSE,
+    ),
+    "a dictionary beside pages of version 2": (
+        lambda at: _modest_dictionary(at / "source-read_committed-words.parquet", "2.0"),
+        DENSE,
+    ),
+    "rows of which the footer says less": (
+        lambda at: _two_numbers_of_rows(at / READING / PART),
+        "its footer has two numbers of rows",
+    ),
+    "many small pages": (
+        lambda at: _many_pages(at / COUNTS),
+        "a column has more pages than evidence ever has",
+    ),
+    "a page of another kind": (
+        lambda at: _in_page(at / COUNTS, b"\x15\x04", b"\x15\x02"),
+        "a page is of no known kind",
+    ),
+    "a page whose kind is a list": (
+        lambda at: _in_page(at / COUNTS, b"\x15\x04", b"\x19\x04"),
+        "the header of a page is not plain",
+    ),
     "many columns": (
         lambda at: pq.write_table(
             pa.table({str(number): [1] for number in range(101)}), at / "sink-raw_log.parquet"
@@ -262,7 +370,8 @@ def test_the_size_as_decoded_is_that_in_memory(rows: int, tmp_path: Path) -> Non
     counted = decoded_bytes(tmp_path / "a.parquet")
     texts_bytes = sum(len(text or "") for text in texts) * 2
     assert texts_bytes <= counted <= 2 * texts_bytes + 40 * rows + 1_000
-    assert read_table(tmp_path / "a.parquet").num_rows == rows
+    assert read_table(tmp_path / "a.parquet", "ab").num_rows == rows
+    assert read_table(tmp_path / "a.parquet", "bc").column_names == ["b"]
 
 
 def test_rows_are_counted_in_every_file_that_spark_reads(tmp_path: Path) -> None:
