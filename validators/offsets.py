@@ -8,7 +8,7 @@ with more records than bits has a repeated one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pyspark.sql import Column, DataFrame, functions as F
 
@@ -19,6 +19,9 @@ WORD = 64
 BROADCAST_OFFSETS_MAX = 64_000_000
 """A set over up to this many offsets (a million words) is broadcast to every task, which avoids
 shuffling the records."""
+
+PARTITIONS_FREE = 200_000
+"""Up to this number a partition may always be numbered: as many as a topic has at most."""
 
 
 def bound(partition: str, bounds: Bounds, name: str) -> Column:
@@ -35,13 +38,25 @@ def bound(partition: str, bounds: Bounds, name: str) -> Column:
 
 def by_partition(partition: str, values: Mapping[int, int]) -> Column:
     """Looks up a number by the row's partition in an array, without a join; null if none is
-    known."""
+    known. Raises ValueError as `require_dense`."""
+    require_dense(values)
     # One literal text instead of one per partition keeps plans small on wide topics. Offsets are
     # never negative.
     numbers = ",".join(str(values.get(number, -1)) for number in range(max(values, default=0) + 1))
     return F.nullif(
         F.get(F.split(F.lit(numbers), ",").cast("array<bigint>"), F.col(partition)), F.lit(-1)
     )
+
+
+def require_dense(partitions: Collection[int]) -> None:
+    """Checks that numbers of partitions are those of whole topics, which Kafka numbers one after
+    the other: an array has a place for each number up to the largest. Raises ValueError."""
+    largest = max(partitions, default=0)
+    if largest > 2 * len(partitions) + PARTITIONS_FREE:
+        raise ValueError(
+            f"a partition has the number {largest:,}, and there are {len(partitions):,}. Kafka"
+            " numbers them one after the other"
+        )
 
 
 def between(partition: str, offset: str, bounds: Bounds, end: str) -> Column:

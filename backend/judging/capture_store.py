@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +47,7 @@ from topicproof.validators.finding import Bounds, Origin
 from topicproof.validators.folded.fold import Folded
 from topicproof.validators.json_path import parse_path
 from topicproof.validators.lineage.headers import INT_MAX, LONG_MAX
+from topicproof.validators.offsets import PARTITIONS_FREE, require_dense
 from topicproof.validators.polled import POLLED_COLUMNS
 from topicproof.validators.question import Question
 from topicproof.validators.readings import COLUMNS, Readings, gathered
@@ -70,6 +72,8 @@ POLLED_NAMES, BATCH_NAMES = (
     frozenset(column.split()[0] for column in columns.split(", "))
     for columns in (POLLED_COLUMNS, BATCH_COLUMNS)
 )
+BATCH_OFFSETS_MAX = 20_000_000
+"""A record takes 7 bytes at least, and a batch at most 128 MB (backend/kafka/log/batches.py)."""
 COUNT_COLUMNS = "partition int, offset long, count long"
 SCHEMAS = "schemas.json"
 TABLE_NAME_MAX = 249
@@ -243,6 +247,12 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             for name in ("origin", "source_origin")
         ]
         _require_names(evidence, question, sink, origins, is_topic=document.get("raw_log", True))
+        circumstances = TypeAdapter(Circumstances).validate_python(
+            document.get("circumstances", {})
+        )
+        coordinator = TypeAdapter(Coordinator | None).validate_python(document["coordinator"])
+        attribution = TypeAdapter(Attribution).validate_python(document.get("attribution", {}))
+        _require_partitions(question, sink, circumstances, coordinator, attribution)
         offsets = sink.offsets + question.source.offsets
         return Capture(
             question,
@@ -256,16 +266,12 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
                     reading(INPUTS, question.source),
                 )
             ),
-            read_table(evidence / BATCHES, BATCH_NAMES) if document.get("raw_log", True) else None,
-            TypeAdapter(Coordinator | None).validate_python(document["coordinator"]),
-            (
-                read_table(evidence / SOURCE_BATCHES, BATCH_NAMES)
-                if (evidence / SOURCE_BATCHES).exists()
-                else None
-            ),
+            _batches(evidence / BATCHES) if document.get("raw_log", True) else None,
+            coordinator,
+            _batches(evidence / SOURCE_BATCHES) if (evidence / SOURCE_BATCHES).exists() else None,
             reading(ABORTED, question.source) if (evidence / ABORTED).exists() else None,
             tuple(document.get("doubts", ())),
-            TypeAdapter(Circumstances).validate_python(document.get("circumstances", {})),
+            circumstances,
             reading(PENDING, question.source) if (evidence / PENDING).exists() else None,
             # Evidence of earlier versions has none of these.
             origin=origins[0],
@@ -273,7 +279,7 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             schemas=schemas,
             source_origin=origins[1],
             run_accounts=run_accounts,
-            attribution=TypeAdapter(Attribution).validate_python(document.get("attribution", {})),
+            attribution=attribution,
         )
     except (
         *(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError),
@@ -342,6 +348,53 @@ def _judgeable(spark: SparkSession, evidence: Path, question: Question, sink: Bo
                 f"{evidence / TAKEN}: {name} is not evaluated: Spark's plan of it has {fault}."
             )
     return question
+
+
+def _require_partitions(
+    question: Question,
+    sink: Bounds,
+    circumstances: Circumstances,
+    coordinator: Coordinator | None,
+    attribution: Attribution,
+) -> None:
+    """Refuse partitions that are not those of the bounds, and numbers that no whole topic has: one
+    number decides how much memory a column of partitions takes. Raises ValueError with what is
+    wrong, as a clause."""
+    of_source, of_sink = ({p.partition for p in b.partitions} for b in (question.source, sink))
+    # A group has offsets of partitions that were added after the bounds were taken, and the whole
+    # of several stages has the terms of its last one.
+    terms = (question.sink_from, question.due, question.agreed.offsets, circumstances.offsets_after)
+    for partitions in (of_source, of_sink, *terms):
+        require_dense(partitions or ())
+    incarnations = circumstances.incarnations
+    # Each of them is a column of its own.
+    places = sum(max(incarnation.ends, default=0) + 1 for incarnation in incarnations)
+    if places > 2 * sum(len(incarnation.ends) for incarnation in incarnations) + PARTITIONS_FREE:
+        raise ValueError(f"it has {len(incarnations):,} earlier topics, each of many partitions")
+    opened = coordinator.open if coordinator else ()
+    partitions_by_name: dict[str, tuple[Iterable[int], set[int]]] = {
+        "the source's removed records": (circumstances.source_removed, of_source),
+        "the source's last stable offsets": (circumstances.source_lso, of_source),
+        "the sink's removed records": (circumstances.sink_removed, of_sink),
+        "earlier topics": ([p for each in incarnations for p in each.ends], of_sink),
+        "open transactions": ([each.partition for each in opened], of_sink),
+        "aborted transactions": ([each.partition for each in attribution.reasons], of_sink),
+    }
+    for name, (numbers, of_topic) in partitions_by_name.items():
+        if strange := set(numbers) - of_topic:
+            raise ValueError(f"{name} are of partition {min(strange)}, which has no bounds")
+
+
+def _batches(path: Path) -> pa.Table:
+    """Read a raw log. Raises as `read_table`, and ValueError for a batch that no broker takes:
+    Spark makes an array of its offsets."""
+    table = read_table(path, BATCH_NAMES)
+    if {"base_offset", "last_offset"} <= set(table.column_names):
+        spans = pc.subtract_checked(table["last_offset"], table["base_offset"])
+        least, most = pc.min_max(spans).as_py().values()
+        if least is not None and not -1 <= least <= most < BATCH_OFFSETS_MAX:
+            raise ValueError(f"a batch of {path.name} has more offsets than a broker takes")
+    return table
 
 
 def _require_names(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from topicproof.validators.finding import Bounds, Part, PartitionBounds
 from topicproof.validators.lineage.headers import LINEAGE_HEADER
 from topicproof.validators.lineage.identity import through
 from topicproof.validators.merged_topics import join, split
-from topicproof.validators.offsets import with_numbered_input
+from topicproof.validators.offsets import PARTITIONS_FREE, by_partition, with_numbered_input
 from topicproof.validators.readings import COLUMNS
 
 INVOICES = Bounds("invoices", (PartitionBounds(0, 0, 5, 5), PartitionBounds(1, 2, 7, 9)))
@@ -45,6 +46,19 @@ def test_inputs_are_named_by_the_joined_source(spark: SparkSession) -> None:
         ("letters", 0),
         (None, None),
     ]
+
+
+def test_one_number_decides_no_memory(spark: SparkSession) -> None:
+    """Story: a number of a partition comes from a stranger. A column has a place for each number up
+    to it, so it is refused beyond what a topic has; a topic that is asked for one of its many
+    partitions is not."""
+    for largest in (2 + PARTITIONS_FREE + 1, 2**31 - 1, 10**30):
+        with pytest.raises(ValueError, match=f"{largest:,}, and there are 1"):
+            by_partition("partition", {largest: 7})
+    numbers = {3: 4, 1_000: 5}
+    frame = spark.createDataFrame([(3,), (4,), (1_000,), (1_001,)], "partition int")
+    rows = frame.select(by_partition("partition", numbers)).collect()
+    assert [row[0] for row in rows] == [4, None, 5, None]
 
 
 def reading(spark: SparkSession, *lineages: str | None) -> DataFrame:

@@ -272,6 +272,31 @@ def _identity(place: str) -> Callable[[Path], object]:
     )
 
 
+def _partition(number: int) -> dict[str, int]:
+    return {"partition": number, "start": 0, "lso": 0, "hw": 0}
+
+
+@_ask
+def _many_incarnations(said: dict[str, Any]) -> None:
+    """Each names one partition of a sink that has 100,000."""
+    said["sink"]["partitions"] += [_partition(number) for number in range(2, 100_000)]
+    earlier = {"topic": "numbers", "began_ms": 0, "ends": {"99999": 1}}
+    said["circumstances"]["incarnations"] = [earlier] * 9
+
+
+def _raw_log(**numbers: int) -> Callable[[Path], object]:
+    """An edit of the first batch in the sink's raw log."""
+
+    def edit(folder: Path) -> None:
+        path = folder / "sink-raw_log.parquet"
+        table = pq.read_table(path)
+        rows = table.to_pylist()
+        rows[0] |= numbers
+        pq.write_table(pa.Table.from_pylist(rows, table.schema), path)
+
+    return edit
+
+
 def _many_rows(folder: Path) -> None:
     """Equal rows take next to nothing, however many they are."""
     (part,) = (folder / "sink-read_committed").glob("*.parquet")
@@ -308,6 +333,51 @@ HOSTILE: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "offset that Kafka does not have": (
         _ask(lambda said: said["sink"]["partitions"][0].update(hw=2**70)),
         "an offset that Kafka does not have",
+    ),
+    "partition of a sink that no topic has": (
+        _ask(lambda said: said["sink"]["partitions"].append(_partition(50_000_000))),
+        "a partition has the number 50,000,000, and there are 3",
+    ),
+    "partition of a source that no topic has": (
+        _ask(lambda said: said["question"]["source"]["partitions"].append(_partition(2**31 - 1))),
+        "a partition has the number 2,147,483,647, and there are 3",
+    ),
+    "first offset of such a partition": (
+        _ask(lambda said: said["question"].update(sink_from={str(10**18): 0})),
+        "a partition has the number 1,000,000,000,000,000,000, and there are 1",
+    ),
+    "due offset of such a partition": (
+        _ask(lambda said: said["question"].update(due={"50000000": 0})),
+        "a partition has the number 50,000,000",
+    ),
+    "agreed offset of such a partition": (
+        _ask(lambda said: said["question"]["agreed"].update(offsets={"50000000": 0})),
+        "a partition has the number 50,000,000",
+    ),
+    "later offset of such a partition": (
+        _ask(lambda said: said["circumstances"].update(offsets_after={"50000000": 0})),
+        "a partition has the number 50,000,000",
+    ),
+    "stable offset of a partition without bounds": (
+        _ask(lambda said: said["circumstances"].update(source_lso={str(10**18): 0})),
+        "last stable offsets are of partition 1000000000000000000, which has no bounds",
+    ),
+    "removed records of a partition without bounds": (
+        _ask(lambda said: said["circumstances"].update(sink_removed={"2": {"below": 1}})),
+        "the sink's removed records are of partition 2, which has no bounds",
+    ),
+    "earlier topic with a partition without bounds": (
+        _ask(
+            lambda said: said["circumstances"].update(
+                incarnations=[{"topic": "numbers", "began_ms": 0, "ends": {"50000000": 1}}]
+            )
+        ),
+        "it has 1 earlier topics, each of many partitions",
+    ),
+    "many earlier topics of many partitions": (_many_incarnations, "it has 9 earlier topics"),
+    "abort in a partition without bounds": (
+        _ask(lambda said: said["attribution"].update(reasons=[[2, 0, "timeout"]])),
+        "aborted transactions are of partition 2, which has no bounds",
     ),
     "endless range": (
         _ask(lambda said: said["sink"]["partitions"][0].update(hw=2**62)),
@@ -366,6 +436,15 @@ HOSTILE: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "raw log of other columns": (
         lambda folder: pq.write_table(pa.table({"x": [1]}), folder / "sink-raw_log.parquet"),
         "cannot be judged: its files do not fit together",
+    ),
+    "batch without end": (
+        _raw_log(last_offset=2**40),
+        "a batch of sink-raw_log.parquet has more offsets than a broker takes",
+    ),
+    "batch that ends before it begins": (_raw_log(base_offset=2**40), "more offsets than a broker"),
+    "batch beyond all offsets": (
+        _raw_log(base_offset=-(2**62), last_offset=2**62),
+        "cannot be read: ArrowInvalid: overflow",
     ),
     "journal": (
         lambda folder: (folder / "journal.jsonl").write_text('{"kind": []}'),
@@ -815,8 +894,11 @@ def test_whatever_strangers_name_the_evidence_is_read_again(
     )
     most, topic = LIMITS.transactions, "t" * 249
     unstable = UnstableOffset(name, topic, 9_999, (opened,) * HOLDERS_MAX, most)
+    before = read_capture(spark, folder)
+    partitions = (*before.sink.partitions, PartitionBounds(9_999, start=0, lso=0, hw=0))
     capture = replace(
-        read_capture(spark, folder),
+        before,
+        sink=replace(before.sink, partitions=partitions),
         attribution=Attribution(kept_ids(ids, ids), reasons),
         coordinator=Coordinator(9_999, (opened,) * most, 10**9, (unstable,) * most),
     )
