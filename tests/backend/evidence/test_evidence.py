@@ -50,7 +50,8 @@ from topicproof.backend.kafka.coordination.unstable import HOLDERS_MAX
 from topicproof.backend.kafka.look import LIMITS
 from topicproof.backend.sink.entries import Declared, FaultFired, TaskStarted, TransactionEnded
 from topicproof.backend.verifying.derived import report_contradictions
-from topicproof.backend.verifying.verify import verify
+from topicproof.backend.verifying.unchanged import unchanged
+from topicproof.backend.verifying.verify import SecondJudgement, compare, judge_again, verify
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.coordinator import (
     NAME_KEPT_MAX,
@@ -100,6 +101,16 @@ def broken(
         run="squares-1",
         agreed=WARNS,
     )
+
+
+@pytest.fixture(scope="module")
+def second(
+    broken: tuple[Path, Report],
+    spark_sessions: Callable[[], SparkSession],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> SecondJudgement:
+    """The readings of the violated check, judged again: the first half of `verify`."""
+    return judge_again(spark_sessions(), broken[0], tmp_path_factory.mktemp("rejudged"))
 
 
 @pytest.fixture
@@ -607,24 +618,48 @@ FORGED: Mapping[str, tuple[Callable[[Path], object], str]] = {
     ),
 }
 """One forgery a row, and how `verify` names it."""
+VERIFIED_WHOLE = ("verdict", "rows", "question")
+"""Forgeries of the report, of a file beside it, and of the question. No other forgery touches a
+file that the judge reads, so it is asked once for all of them."""
+DERIVED = (
+    *("report.json", "report.html", "junit.xml", "findings.csv", "findings.parquet"),
+    *("contract.yaml", "plan.json"),
+)
+"""Files that the judge does not read."""
+
+
+def _judged_files(folder: Path) -> dict[str, object]:
+    """The files that the judge reads, with their hashes."""
+    files = read_manifest(folder).files
+    return {name: entry for name, entry in files.items() if name not in DERIVED}
 
 
 @pytest.mark.parametrize("what", FORGED)
 def test_a_forgery_is_contradicted_although_the_manifest_is_mended(
-    what: str, copied: Path, spark: SparkSession
+    what: str,
+    copied: Path,
+    broken: tuple[Path, Report],
+    second: SecondJudgement,
+    spark: SparkSession,
 ) -> None:
     """Story: somebody edits the evidence, hashes everything again, and hands it on. Every file that
     follows from the readings is derived again, and the forged one is named."""
     forge, names = FORGED[what]
     forge(copied)
     mend(copied)
-    found = verify(spark, copied)
+    if what in VERIFIED_WHOLE:
+        found = verify(spark, copied)
+    else:
+        assert _judged_files(copied) == _judged_files(broken[0])
+        found = compare(spark, unchanged(copied), read_report(copied), second)
     said = (*found.contradictions, *found.forged)
     assert found.differences == () and found.exit_code == 4
     assert any(one.startswith(names) for one in said), said
 
 
-def test_other_versions_are_a_note(copied: Path, spark: SparkSession) -> None:
+def test_other_versions_are_a_note(
+    copied: Path, second: SecondJudgement, spark: SparkSession
+) -> None:
     """Story: evidence was written by an earlier version, whose page names it and whose catalogue
     lacked a kind. That is a note. A page that differs then may be another version's, and is never a
     pass."""
@@ -636,7 +671,7 @@ def test_other_versions_are_a_note(copied: Path, spark: SparkSession) -> None:
     earlier = replace(earlier, findings=kept, not_checked=uncounted, checked=checked)
     (copied / "report.json").write_text(f"{earlier.to_json()}\n")
     mend(copied)
-    found = verify(spark, copied)
+    found = compare(spark, unchanged(copied), read_report(copied), second)
     assert found.contradictions == () and found.forged == ()
     assert "topicproof 0.0.1 (now" in found.notes[0]
     assert [one.split(":")[0] for one in found.unsettled] == ["junit.xml", "report.html"]
