@@ -244,6 +244,9 @@ class EmbeddedSpark:
             "spark.ui.enabled": "false",
             # The default describes each plan at length, for the page that is off.
             "spark.sql.ui.explainMode": "simple",
+            # The default sends with each expression the line of our program that made it: more than
+            # half of a plan.
+            "spark.python.sql.dataFrameDebugging.enabled": "false",
             # Spark's Python processes are met at a file of this folder. At a port of loopback, the
             # one that Spark remembers may belong to another server's processes by now.
             "spark.python.unix.domain.socket.enabled": "true",
