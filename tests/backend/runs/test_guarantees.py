@@ -4,20 +4,24 @@ each may break."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tests.runs import Finished, read_all, run_to_end
+from topicproof.backend.address import Address
 from topicproof.backend.history.store import State
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
+from topicproof.backend.sink.entries import FaultFired
 from topicproof.backend.sink.hooks import Step
+from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.finding import Outcome
 
 RECORDS, PARTITIONS, PER_TRANSACTION = 3_000, 2, 500
-CHUNK = PER_TRANSACTION * PARTITIONS
-"""What one lost or repeated transaction of every partition comes to."""
+CHUNK = 250
+"""Records of a transaction in a run with crashes. The last one of a partition has fewer."""
 
 
 def run(settings: Settings, cluster: Services, guarantee: str, **plan: Any) -> Finished:
@@ -42,42 +46,56 @@ def found(done: Finished, kind: str) -> int:
     return next(finding.primary for finding in done.report.findings if finding.kind == kind)
 
 
-@pytest.mark.parametrize("step", [*Step])
+def crashes(steps: Sequence[Step]) -> list[str]:
+    """Kills the worker of each partition at each of these steps, each in another transaction."""
+    return [f"crash@transaction={n},step={step}" for n, step in enumerate(steps, start=2)]
+
+
+def struck(cluster: Services, done: Finished) -> Counter[str]:
+    """How many partitions each fault struck."""
+    journal = read_journal(Address(cluster.bootstrap), done.run.facts.journal)
+    return Counter(entry.fault for entry in journal if isinstance(entry, FaultFired))
+
+
+@pytest.mark.parametrize("steps", [[*Step][:4], [*Step][4:]], ids=["until_commit", "from_commit"])
 def test_exactly_once_is_exact_wherever_its_worker_dies(
-    settings: Settings, cluster: Services, step: Step
+    settings: Settings, cluster: Services, steps: list[Step]
 ) -> None:
-    """Story: the worker is killed at each step of its second transaction. The sink is exact all the
-    same."""
-    done = run(settings, cluster, "exactly_once", faults=[f"crash@transaction=2,step={step}"])
+    """Story: the worker is killed at each step of a transaction, each time in the next one. The
+    sink is exact all the same."""
+    faults = crashes(steps)
+    done = run(settings, cluster, "exactly_once", per_transaction=CHUNK, faults=faults)
     assert done.report.verdict is Outcome.HOLDS, done.report.why
     assert copies(cluster, done) == (0, 0)
-    assert done.run.progress.faults == PARTITIONS
+    assert [*struck(cluster, done).values()] == [PARTITIONS] * len(faults)
+    assert done.run.progress.faults == len(faults) * PARTITIONS
 
 
-@pytest.mark.parametrize(
-    ("step", "repeated"),
-    [(Step.PRODUCING, CHUNK // 2), (Step.PRODUCED, CHUNK)],
-)
 def test_at_least_once_repeats_what_died_before_its_offset(
-    settings: Settings, cluster: Services, step: Step, repeated: int
+    settings: Settings, cluster: Services
 ) -> None:
-    """Story: the worker dies with its records in the log and their offset not committed. They come
-    again, which at_least_once allows: the verdict counts them and holds."""
-    done = run(settings, cluster, "at_least_once", faults=[f"crash@transaction=2,step={step}"])
+    """Story: the worker dies with half of its records in the log, and with all of them in the next
+    transaction, and their offset not committed. They come again, which at_least_once allows: the
+    verdict counts them and holds."""
+    faults = crashes([Step.PRODUCING, Step.PRODUCED])
+    done = run(settings, cluster, "at_least_once", per_transaction=CHUNK, faults=faults)
+    repeated = PARTITIONS * (CHUNK // 2 + CHUNK)
+    assert [*struck(cluster, done).values()] == [PARTITIONS] * len(faults)
     assert copies(cluster, done) == (repeated, 0)
     assert found(done, "duplicate") == repeated
     assert done.report.verdict is Outcome.HOLDS, done.report.why
 
 
-@pytest.mark.parametrize(
-    ("step", "lost"), [(Step.OFFSET_SENT, CHUNK), (Step.PRODUCING, CHUNK // 2)]
-)
 def test_at_most_once_loses_what_died_after_its_offset(
-    settings: Settings, cluster: Services, step: Step, lost: int
+    settings: Settings, cluster: Services
 ) -> None:
-    """Story: the worker dies with the offset committed and its records not produced. They never
-    come, which at_most_once allows: the verdict counts them and holds."""
-    done = run(settings, cluster, "at_most_once", faults=[f"crash@transaction=2,step={step}"])
+    """Story: the worker dies with the offset committed and its records not produced, and with half
+    of them produced in the next transaction. They never come, which at_most_once allows: the
+    verdict counts them and holds."""
+    faults = crashes([Step.OFFSET_SENT, Step.PRODUCING])
+    done = run(settings, cluster, "at_most_once", per_transaction=CHUNK, faults=faults)
+    lost = PARTITIONS * (CHUNK + CHUNK // 2)
+    assert [*struck(cluster, done).values()] == [PARTITIONS] * len(faults)
     assert copies(cluster, done) == (0, lost)
     assert found(done, "gap") == lost
     assert done.report.verdict is Outcome.HOLDS, done.report.why
