@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -67,8 +68,9 @@ def test_a_proxy_of_the_surroundings_is_not_asked_for_this_machine(
 def test_a_plan_names_no_line_of_the_program(spark: SparkSession) -> None:
     """Story: a verdict on few records sends 20 plans. With the line of each expression they were
     three times as long, and took Spark a twentieth more processor time."""
-    plan = spark.range(1).select(F.col("id") + 1)._plan.to_proto(spark.client)
-    assert Path(__file__).name.encode() not in plan.SerializeToString()
+    plan: Any = spark.range(1).select(F.col("id") + 1)._plan
+    sent = plan.to_proto(spark.client).SerializeToString()
+    assert Path(__file__).name.encode() not in sent
 
 
 def test_a_session_that_waits_is_asked_for_until_it_ends(spark: SparkSession) -> None:
