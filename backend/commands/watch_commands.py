@@ -114,7 +114,7 @@ def _print_notice(notice: Notice, _cluster: str) -> None:
         f" {condition.sentence}",
     )
     if condition.next_step and notice.change is not Change.ENDED:
-        out.line(f"  Next: {condition.next_step}.")
+        out.line(f"  Next: {condition.next_step}")
 
 
 def _write_line(json_: str, notice: Notice, cluster: str) -> None:

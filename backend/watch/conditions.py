@@ -7,15 +7,14 @@ looks: a group's offset moved backwards or vanished, a topic was deleted and mad
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from topicproof.backend.kafka.browse.causes import Cause, Kind as CauseKind, Severity, causes
 from topicproof.backend.kafka.browse.overview import Overview
 from topicproof.backend.watch.group_offsets import GroupOffsets, Place, by_topic
-from topicproof.validators.coordinator import WholeTransaction
 from topicproof.validators.sentences import counted
-from topicproof.validators.shell_words import command_line
 
 TOPICS_MAX = 100_000
 """Topics whose ids are remembered."""
@@ -62,7 +61,7 @@ class Condition:
     groups: tuple[str, ...] = ()
     """Groups that it holds back; at most `NAMES_MAX`."""
     next_step: str = ""
-    """What an operator does about it."""
+    """What an operator does about it, in sentences."""
     offsets: tuple[tuple[str, int, int], ...] = ()
     """Topic, partition and offset where it is seen; at most `NAMES_MAX`."""
 
@@ -133,10 +132,16 @@ def conditions(
     `patience_s`: from which age on an open transaction is wrong that a group waits for. `options`:
     those that name the cluster on a command line, each after a space.
     """
-    current = [
-        condition
+    listed = causes(now.overview, options)
+    starts = {
+        (part.producer_id, topic, part.partition): part.start_offset
         for transaction in now.overview.opened
-        if (condition := _of_transaction(now.overview, transaction, patience_s, options))
+        for topic, part in transaction.parts
+    }
+    current = [
+        _of_cause(cause, kind, starts)
+        for cause in listed
+        if (kind := _kind_of(cause, patience_s)) is not None
     ]
     current += _outside_of_log(before, now)
     current += _replaced(before, now)
@@ -144,45 +149,36 @@ def conditions(
     return tuple(current)
 
 
-def _of_transaction(
-    overview: Overview, transaction: WholeTransaction, patience_s: float, options: str
-) -> Condition | None:
-    groups = overview.held_back(transaction)
-    topic, worst = transaction.worst
-    if worst.unseen:
-        # It may be under way: a client without the right to see it cannot tell.
+def _kind_of(cause: Cause, patience_s: float) -> Kind | None:
+    """Return as what a cause of trouble is alarmed of; None if it may end by itself soon."""
+    if cause.kind is CauseKind.HANGING_TRANSACTION:
+        return Kind.HANGING
+    if cause.kind is not CauseKind.OPEN_TRANSACTION:
         return None
-    if worst.hanging:
-        kind = Kind.HANGING
-        place = str(worst.partition), str(worst.start_offset)
-        command = command_line("topicproof abort", topic, *place, options=options)
-        step = f"dry run of its abort: {command}"
-    elif worst.overdue or worst.stuck:
-        kind, step = Kind.OVERDUE, "look into the log of its transaction coordinator"
-    elif groups and transaction.age_ms > patience_s * 1_000:
-        kind, step = Kind.WAITING, "end the transaction's producer, or wait for its time-out"
-    else:
-        return None
+    if cause.severity is Severity.ERROR:
+        return Kind.OVERDUE
+    # One that this client may not see is under way, or hangs: nobody can tell.
+    is_old = cause.timeout_ms is not None and (cause.age_ms or 0) > patience_s * 1_000
+    return Kind.WAITING if cause.groups and is_old else None
+
+
+def _of_cause(cause: Cause, kind: Kind, starts: Mapping[tuple[int, str, int], int]) -> Condition:
+    """`starts`: the first offset of each transaction by producer, topic and partition."""
+    producer = cause.producer_id
+    assert producer is not None, "a transaction has a producer"
+    steps = [cause.advice, *(f"Dry run: {command}" for command in cause.commands[:1])]
     return Condition(
         kind=kind,
-        holder=f"producer {worst.producer_id}",
-        sentence=transaction.why + _waiting(groups),
-        topics=transaction.topics[:NAMES_MAX],
-        groups=groups[:NAMES_MAX],
-        next_step=step,
+        holder=f"producer {producer}",
+        sentence=cause.sentence,
+        topics=cause.topics[:NAMES_MAX],
+        groups=cause.groups[:NAMES_MAX],
+        next_step=" ".join(steps),
         offsets=tuple(
-            (topic, part.partition, part.start_offset)
-            for topic, part in transaction.parts[:NAMES_MAX]
+            (topic, partition, starts[producer, topic, partition])
+            for topic, partition in cause.places[:NAMES_MAX]
         ),
     )
-
-
-def _waiting(groups: Collection[str]) -> str:
-    if not groups:
-        return ""
-    names = ", ".join(list(groups)[:NAMES_MAX])
-    further = len(groups) - NAMES_MAX
-    return f" It holds back {names}" + (f" and {further:,} more groups." if further > 0 else ".")
 
 
 def _outside_of_log(before: Baseline, now: ClusterLook) -> Iterator[Condition]:
@@ -207,7 +203,7 @@ def _outside_of_log(before: Baseline, now: ClusterLook) -> Iterator[Condition]:
                 low,
                 f"Group {group} has not read {counted(lost, 'offset')} of {topic} that retention"
                 f" has deleted, on {counted(len(low), 'partition')}.",
-                "its consumers jump by auto.offset.reset: compare what they missed with the source",
+                "Its consumers jump by auto.offset.reset. Look in the source for what they missed.",
             )
         high = {
             p: offset
@@ -222,7 +218,7 @@ def _outside_of_log(before: Baseline, now: ClusterLook) -> Iterator[Condition]:
                 f"The offset of group {group} lies beyond the end of {topic}, on"
                 f" {counted(len(high), 'partition')}: its log was truncated, or the offset is not"
                 " of this topic.",
-                "reset the group's offset; what it read may not be what is there now",
+                "Reset the group's offset; what it read may not be what is there now.",
             )
 
 
@@ -236,7 +232,7 @@ def _replaced(before: Baseline, now: ClusterLook) -> Iterator[Condition]:
                 sentence=f"Topic {topic} was deleted and made again: its id was {earlier} and is"
                 f" {topic_id}. Offsets of the old one say nothing about the new one.",
                 topics=(topic,),
-                next_step="watch on from its beginning; earlier verdicts are about the old topic",
+                next_step="Watch on from its beginning; earlier verdicts are about the old topic.",
             )
 
 
@@ -264,7 +260,7 @@ def _moved(before: Baseline, now: ClusterLook) -> Iterator[Condition]:
                 back,
                 f"The offset of group {group} went back by {counted(again, 'offset')} of {topic},"
                 f" on {counted(len(back), 'partition')}: it reads them again.",
-                "if nobody reset it, look for two programs that use the same group",
+                "If nobody reset it, look for two programs that use the same group.",
             )
         gone = {p: offset for p, offset in offsets.items() if Place(group, topic, p) not in later}
         if gone and now.group_offsets.is_whole:
@@ -274,7 +270,7 @@ def _moved(before: Baseline, now: ClusterLook) -> Iterator[Condition]:
                 gone,
                 f"Group {group} has no offset any more for {counted(len(gone), 'partition')} of"
                 f" {topic}: deleted, or expired (offsets.retention.minutes).",
-                "its consumers begin by auto.offset.reset: again from the start, or at the end",
+                "Its consumers begin by auto.offset.reset: again from the start, or at the end.",
             )
 
 

@@ -89,6 +89,6 @@ def _text(notice: Notice, cluster: str) -> str:
     condition = notice.alarm.condition
     sentences = [f"{_HEADS[notice.change]}: {condition.sentence}"]
     if notice.change is not Change.ENDED and condition.next_step:
-        sentences.append(f"Next: {condition.next_step}.")
+        sentences.append(f"Next: {condition.next_step}")
     sentences.append(f"Cluster {cluster}, alarm {notice.alarm.number}.")
     return " ".join(map(visible, sentences))[:TEXT_MAX]

@@ -95,8 +95,9 @@ def test_the_alarm_names_who_waits_and_the_command() -> None:
         look(opened=(opened,), waiting="billing"),
         options=" --bootstrap b:9092",
     )
-    assert condition.sentence.endswith("It holds back billing.")
+    assert "holds back 5 records on partition 0 of orders, and group billing." in condition.sentence
     assert condition.next_step.endswith("topicproof abort orders 0 10 --bootstrap b:9092")
+    assert condition.offsets == (("orders", 0, 10),)
 
 
 P0 = Place("billing", "orders", 0)

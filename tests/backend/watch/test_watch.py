@@ -127,7 +127,7 @@ def test_what_happens_is_told_once(quiet: str, file: StateFile, tmp_path: Path) 
         watcher.look()
         assert notes.new == [] and watcher.state.alarms.waiting == ()
         began, *happened, ended = hook.documents
-    assert f"producer {producer_id}" in began["what"]
+    assert began["what"].startswith(f"producer {producer_id} holds back 1 record")
     assert began["next_step"].endswith(f"topicproof abort hung 0 0 --bootstrap {quiet}")
     assert (began["change"], ended["change"]) == ("began", "ended")
     assert began["alarm"] == ended["alarm"]
@@ -249,5 +249,5 @@ def test_the_command_tells_and_ends(quiet: str, home: Settings) -> None:
         line, next_step = process.stdout.readline(), process.stdout.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait() == 0
-    assert "began Hanging: producer" in line and "withholds 1 record" in line
+    assert "began producer" in line and "holds back 1 record" in line
     assert f"topicproof abort by-command 0 0 --bootstrap {quiet}" in next_step
