@@ -25,8 +25,8 @@ def tune(spark: SparkSession, offsets: int, folding: bool = False) -> None:
         spark.conf.set(ARROW_ROWS, ROWS_FOLDED_AT_ONCE)
     else:
         spark.conf.unset(ARROW_ROWS)
-    # Our files have no partitions to prune. To look for some, Spark writes out what a join's keys are
-    # made of, which doubled with each step: 45 s for a run without lineage.
+    # Our files have no partitions to prune. To look for some, Spark writes out what a join's keys
+    # are made of, which doubled with each step: 45 s for a run without lineage.
     spark.conf.set("spark.sql.optimizer.dynamicPartitionPruning.enabled", "false")
     small = offsets <= FEW_OFFSETS_MAX
     spark.conf.set("spark.sql.codegen.wholeStage", str(not small).lower())
