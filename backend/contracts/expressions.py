@@ -442,11 +442,16 @@ class _Checker:
         kind = _KINDS_OF_COLUMNS[column]
         if column == "topic":
             size = limits.constant(TOPIC_MAX)
-            return TypedPart(kind, size, limits.constant(0), True, node, TOPIC_MAX)
+            return TypedPart(kind, size, self._copied(size), True, node, TOPIC_MAX)
         if kind in (NUMBER, TIMESTAMP):
             return replace(_leaf(kind, node), is_open=True)
-        factor = 1 + limits.ELEMENT if column == "headers" else 1
-        return TypedPart(kind, limits.times_of(RECORD, factor), limits.constant(0), True, node)
+        size = limits.times_of(RECORD, 1 + limits.ELEMENT if column == "headers" else 1)
+        return TypedPart(kind, size, self._copied(size), True, node)
+
+    def _copied(self, size: Size) -> Size:
+        """Return the work of a column. In a lambda, Spark copies its bytes for each element: it
+        moves the cast of `record` (validators/expected.py) there."""
+        return size if self.variables else limits.constant(0)
 
     def _member(self, node: Member, base: Node, name: str) -> TypedPart:
         if isinstance(base, Name) and base.name.lower() == DECODED and DECODED in self.columns:

@@ -327,9 +327,14 @@ HOURS = (
     + ")",
     f"{'nullif(' * 9}upper(value){', key)' * 9} = key",
     "(" * 6 + "upper(value)" + " like 'a%b')::string" * 6 + " = key",
+    "exists(sequence(1, 10000), i -> value is null)",
+    "exists(sequence(1, 10000), i -> headers[0].value is null)",
+    "exists(sequence(1, 10000), i -> exists(sequence(1, 10), j -> value = 'x'))",
+    "exists(headers, h -> h.key = key)",
+    "forall(split(value, ','), x -> x = value)",
 )
 """Calls that take up to hundreds of times as long as a copy of the record, or that Spark writes
-several times."""
+several times; columns that Spark copies for each element."""
 
 
 REFUSALS = (
@@ -395,6 +400,8 @@ ORDINARY = (
     "transform(headers, (h, i) -> h.key || i)[0]",
     "headers[0].key || headers.key[0] || cast(headers[0]['value'] as string)",
     "zip_with(array(1, 2), array(3), (a, b) -> coalesce(a, 0) + coalesce(b, 0))[0]",
+    "exists(array('a', 'b'), x -> value = x and exists(headers, h -> h.key = x))",
+    "exists(split(field('tags'), ','), x -> x = field('main') or x = topic)",
     r"'it''s' \"a\" '\t\\d\%\101\u00e9' || r'\d'".replace('\\"', '"'),
     "regexp_replace(value, r'[aeiou]', '<$0>')",
     r"regexp_extract(value, '^(\\w)\\w*', 1)",
