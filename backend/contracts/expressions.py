@@ -128,6 +128,8 @@ BOOLEAN_TEXT_MAX = 20
 quadratic time on many capital sigmas."""
 _TWICE = frozenset({"right", "nullif", "regexp_substr"})
 """Functions whose arguments Spark writes twice."""
+_CHOICES = frozenset({"coalesce", "ifnull", "nvl", "nanvl"})
+"""Functions whose first argument Spark looks at twice."""
 _AGGREGATES = frozenset(
     [
         "count",
@@ -243,13 +245,26 @@ def _require_few_copies(tree: Node, text: str) -> None:
     if count > WRITTEN_MAX:
         raise ValueError(
             f"Spark would make {count:,.0f} parts of {text[:40]!r}; {WRITTEN_MAX:,} are allowed."
-            " Put less into case, right, nullif, between and like"
+            " Put less into case, coalesce, right, nullif, between and like"
         )
 
 
 def _written(node: Node) -> float:
-    """Return how many parts Spark makes of an expression."""
-    return 1 + sum(_written(child) * _times(node, child) for child in node.children())
+    """Return how many parts Spark makes of an expression, or looks at."""
+    return 1 + sum(
+        _written(child) * _times(node, child) * _visits(node, child) for child in node.children()
+    )
+
+
+def _visits(node: Node, child: Node) -> int:
+    """Return how often Spark looks at a child for parts that it need not compute again: what comes
+    first in a choice is among what is always computed, and among the choices."""
+    match node:
+        case Case(operand, ((first, _), _, *_), _) if child is operand or child is first:
+            return 2
+        case Call(function, (first, *_)) if function.lower() in _CHOICES and child is first:
+            return 2
+    return 1
 
 
 def _times(node: Node, child: Node) -> int:

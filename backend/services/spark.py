@@ -48,9 +48,11 @@ MEANING = {
     "spark.sql.legacy.sizeOfNull": "true",
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
+    # Java's own upper and lower case take the square of a long text's length.
+    "spark.sql.icu.caseMappings.enabled": "true",
 }
-"""Settings that decide what an expression gives: Spark's defaults, and UTC. A contract must mean
-the same on every server."""
+"""Settings that decide what an expression gives, or how long it takes: Spark's defaults, and UTC. A
+contract must mean the same on every server."""
 DEFAULT_PORT = 15002
 """Where Spark Connect listens if its address has no port."""
 TOKEN_BYTES = 32

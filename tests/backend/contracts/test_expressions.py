@@ -332,9 +332,13 @@ HOURS = (
     "exists(sequence(1, 10000), i -> exists(sequence(1, 10), j -> value = 'x'))",
     "exists(headers, h -> h.key = key)",
     "forall(split(value, ','), x -> x = value)",
+    *(f"{name}(" * 14 + "value" + ", key)" * 14 + " = key" for name in ("coalesce", "nvl")),
+    "ifnull(" * 14 + "value" + ", key)" * 14 + " = key",
+    "nanvl(" * 14 + "offset" + ", 1)" * 14 + " = 1",
+    "(case when " * 13 + "value" + " = 'a' then 'b' when key = 'c' then 'd' end)" * 13 + " = key",
 )
 """Calls that take up to hundreds of times as long as a copy of the record, or that Spark writes
-several times; columns that Spark copies for each element."""
+several times; columns that Spark copies for each element; choices within choices."""
 
 
 REFUSALS = (
@@ -400,8 +404,6 @@ ORDINARY = (
     "transform(headers, (h, i) -> h.key || i)[0]",
     "headers[0].key || headers.key[0] || cast(headers[0]['value'] as string)",
     "zip_with(array(1, 2), array(3), (a, b) -> coalesce(a, 0) + coalesce(b, 0))[0]",
-    "exists(array('a', 'b'), x -> value = x and exists(headers, h -> h.key = x))",
-    "exists(split(field('tags'), ','), x -> x = field('main') or x = topic)",
     r"'it''s' \"a\" '\t\\d\%\101\u00e9' || r'\d'".replace('\\"', '"'),
     "regexp_replace(value, r'[aeiou]', '<$0>')",
     r"regexp_extract(value, '^(\\w)\\w*', 1)",
@@ -442,6 +444,10 @@ SEARCHES = (
         "cast(substr(value, 1, 20) as boolean)",
         "(value = 'true') = true",
     ),
+    "exists(split(field('tags'), ','), x -> x = field('main'))",
+    "coalesce(nvl(ifnull(coalesce(key, value), topic), 'a'), nvl(value, 'c'), '')",
+    "exists(array('a', 'b'), x -> value = x and exists(headers, h -> h.key = x))",
+    "exists(split(value, ','), x -> x = topic or x = '7')",
     *("map('a', 1)[value]", "map(1, 'a')[cast(value as int)]", "from_json(value, 'a int')['a']"),
 )
 

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.errors import PySparkException
@@ -18,7 +18,13 @@ from tests.conftest import wait_until
 from topicproof.backend.errors import SparkError
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.processes import free_ports
-from topicproof.backend.services.spark_session import ANY_SETTING, kept_alive, spark_session
+from topicproof.backend.services.spark import MEANING
+from topicproof.backend.services.spark_session import (
+    ANY_SETTING,
+    _mean_the_same,
+    kept_alive,
+    spark_session,
+)
 from topicproof.backend.settings import Settings
 
 ENDLESS_TASK = """
@@ -90,6 +96,14 @@ def test_a_session_that_waits_is_asked_for_until_it_ends(spark: SparkSession) ->
 
     with kept_alive(refuse, every_s=0.001):
         wait_until(lambda: not asked, 60, "a question that fails")
+
+
+def test_expressions_mean_the_same_on_any_server(spark: SparkSession) -> None:
+    """Story: a given Spark has other settings, with which a long text in lower case takes hours."""
+    mapping = "spark.sql.icu.caseMappings.enabled"
+    spark.conf.set(mapping, "false")
+    _mean_the_same(cast("Any", spark), "")
+    assert {name: spark.conf.get(name) for name in MEANING} == {**MEANING, mapping: "true"}
 
 
 def test_an_error_in_an_expression_shows_no_record_in_a_log(
