@@ -49,6 +49,8 @@ DUPLICATE = "duplicate"
 PLACEHOLDER = "FILL_IN"
 CONTRACT_FIELDS = Subject("contract", "fields, for example `source: {topic: orders}`")
 """Written by `contract init` for values that only a person knows. Invalid in a contract."""
+EXPRESSIONS_LENGTH_MAX = 100_000
+"""Maximum characters of all expressions together. Checking them takes some seconds at most."""
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 OF_SINK_ALONE = ("unique", "sink", "sinks", "warn", "range")
 """What a contract without a source may say."""
@@ -403,12 +405,40 @@ def _translated(read: Callable[[], Content]) -> Content:
 def make_contract(fields: Mapping[str, Any], across: bool = False) -> Contract:
     """Make a contract from plain fields or a file's, `across` as in `read_contract`. Raises
     ContractError naming each line and field."""
+    _require_few_characters(fields)
     try:
         contract = Contract.model_validate(dict(fields), context=across)
     except ValidationError as error:
         raise ContractError(*in_order(_mistakes(fields, error, across))) from error
     contract._fields = fields
     return contract
+
+
+def _require_few_characters(fields: Mapping[str, Any]) -> None:
+    """Raises ContractError at the expression with which all together are too long."""
+    length = 0
+    for place, text in _texts(fields):
+        length += len(text)
+        if length > EXPRESSIONS_LENGTH_MAX:
+            why = (
+                f"all expressions of a contract together have more than {EXPRESSIONS_LENGTH_MAX:,}"
+                " characters. Divide it into several contracts"
+            )
+            raise ContractError(mistake(fields, place, why))
+
+
+def _texts(fields: Mapping[str, Any], at: Place = ()) -> Iterator[tuple[Place, str]]:
+    """Yield each unchecked expression with its place."""
+    for name in ("count", "value"):
+        term = fields.get(name)
+        texts = term if isinstance(term, Mapping) else {None: term}
+        for path, text in texts.items():
+            if isinstance(text, str):
+                yield (*at, name) if path is None else (*at, name, str(path)), text
+    sinks = fields.get("sinks") if not at else None
+    for number, sink in enumerate(sinks if isinstance(sinks, list | tuple) else ()):
+        if isinstance(sink, Mapping):
+            yield from _texts(sink, ("sinks", number))
 
 
 def in_order(mistakes: Iterable[Mistake]) -> list[Mistake]:

@@ -8,7 +8,7 @@ refused, because a record of 1 MB would make 1 TB of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 SIZE_MAX = 10_000
@@ -68,27 +68,29 @@ def of_record(size: Size) -> Size:
     """Return a size in terms of the record alone: fields of which none is within another are
     together no larger than it."""
     fields = {name: part for name, part in size.items() if name.startswith(_FIELD)}
-    around = (
-        sum(
-            part
-            for name, part in fields.items()
-            if inner == name or (inner.startswith(name) and inner[len(name)] in ".[")
-        )
-        for inner in fields
-    )
     others = {name: part for name, part in size.items() if name not in fields}
+    around = (
+        part + sum(fields.get(path[:at], 0) for at, sign in enumerate(path) if sign in ".[")
+        for path, part in fields.items()
+    )
     return added(others, {RECORD: max(around)}) if fields else others
 
 
 def added(*sizes: Size) -> Size:
-    names = {name for size in sizes for name in size}
-    return {name: sum(size.get(name, 0) for size in sizes) for name in names}
+    together: dict[str, float] = {}
+    for size in sizes:
+        for name, part in size.items():
+            together[name] = together.get(name, 0) + part
+    return together
 
 
 def largest(*sizes: Size) -> Size:
     """Return a size that none of these exceeds."""
-    names = {name for size in sizes for name in size}
-    return {name: max(size.get(name, 0) for size in sizes) for name in names}
+    most: dict[str, float] = {}
+    for size in sizes:
+        for name, part in size.items():
+            most[name] = max(most.get(name, 0), part)
+    return most
 
 
 def scaled(size: Size, factor: float) -> Size:
@@ -133,16 +135,16 @@ def of_elements(body: Size, variables: Mapping[str, Size], subject: str) -> Size
     return added(*whole, multiplied(counts, added(rest, constant(ELEMENT)), subject))
 
 
-def require_small(size: Size, subject: str) -> None:
-    """Raises ValueError if a result may be too large."""
+def require_small(size: Size, quote: Callable[[], str]) -> None:
+    """Raises ValueError if a result may be too large. `quote`: names it, which takes long."""
     growth, beside = of_record(size).get(RECORD, 0), size.get(_CONSTANT, 0)
     if growth > GROWTH_MAX:
         raise ValueError(
-            f"{subject} may become {growth:,.0f} times as large as its record; {GROWTH_MAX} times"
+            f"{quote()} may become {growth:,.0f} times as large as its record; {GROWTH_MAX} times"
             " are allowed. Shorten what it repeats, as in substr(value, 1, 100)"
         )
     if beside > CONSTANT_MAX:
-        raise ValueError(f"{subject} may take {beside:,.0f} bytes; {CONSTANT_MAX:,} are allowed")
+        raise ValueError(f"{quote()} may take {beside:,.0f} bytes; {CONSTANT_MAX:,} are allowed")
 
 
 def require_little_work(effort: Effort, times: int = 1) -> None:

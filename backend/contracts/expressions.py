@@ -391,7 +391,7 @@ class _Checker:
 
     def part(self, node: Node) -> TypedPart:
         part = self._part(node)
-        limits.require_small(part.size, self._quote(node))
+        limits.require_small(part.size, lambda: self._quote(node))
         return part
 
     def _quote(self, node: Node) -> str:

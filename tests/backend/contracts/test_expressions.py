@@ -378,6 +378,30 @@ def test_all_fields_of_an_output_have_one_limit_of_steps() -> None:
     assert stored_sql(each_in_sql(plain)) == each_in_sql(plain)
 
 
+def test_all_expressions_of_a_contract_have_one_limit_of_characters() -> None:
+    """Story: a contract of a megabyte holds a hundred expressions, each within its own limit. It is
+    refused before they are checked, and a count of a sink is among them."""
+    text = " || ".join(["topic"] * 1_000)
+    terms = {"source": {"topic": "a"}, "sink": {"topic": "b"}, "identity": "key"}
+    with pytest.raises(ContractError, match=r"value.f11: all expressions .* more than 100,000"):
+        make_contract({**terms, "value": {f"f{number}": text for number in range(100)}})
+    sinks = [{"topic": f"b{number}", "count": f"length({text})"} for number in range(50)]
+    del terms["sink"]
+    with pytest.raises(ContractError, match=r"sinks.11.count: all expressions of a contract"):
+        make_contract({**terms, "sinks": sinks, "expect": "one_to_many"})
+
+
+def test_what_is_accepted_is_not_written_again_for_each_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Story: a long expression within many functions was written for each of them, for a refusal
+    that did not come. Checking it took half a second."""
+    quoted: list[object] = []
+    monkeypatch.setattr(expressions._Checker, "_quote", lambda _, node: quoted.append(node))
+    check_expression("trim(" * 20 + " || ".join(["topic"] * 50) + ")" * 20)
+    assert quoted == []
+
+
 def test_fields_that_are_apart_are_no_more_than_their_record() -> None:
     """Story: hundreds of fields of a record share its bytes. A field within a field counts twice,
     and so does one that is named in other letters."""
