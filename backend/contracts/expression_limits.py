@@ -108,15 +108,20 @@ def smallest(*sizes: Size) -> Size:
     return min(sizes, key=lambda size: (constant_of(size) is None, of_record(size).get(RECORD, 0)))
 
 
-def multiplied(left: Size, right: Size, subject: str) -> Size:
-    """Raises ValueError if both grow with the record."""
+_SHORTEN = "Shorten one part to a literal size, as in substr(value, 1, 100)"
+_SHORTEN_ARRAY = (
+    "A lambda takes a column of the record for each element. Use it outside, as in"
+    " array_contains(headers.key, key), or shorten the array, as in"
+    " split(substr(value, 1, 100), ',')"
+)
+
+
+def multiplied(left: Size, right: Size, subject: str, remedy: str = _SHORTEN) -> Size:
+    """Raises ValueError, with what to write, if both grow with the record."""
     for size, factor in ((left, constant_of(right)), (right, constant_of(left))):
         if factor is not None:
             return scaled(size, factor)
-    raise ValueError(
-        f"{subject} grows with the square of a record. Shorten one part to a literal size, as in"
-        " substr(value, 1, 100)"
-    )
+    raise ValueError(f"{subject} grows with the square of a record. {remedy}")
 
 
 def of_elements(body: Size, variables: Mapping[str, Size], subject: str) -> Size:
@@ -132,7 +137,9 @@ def of_elements(body: Size, variables: Mapping[str, Size], subject: str) -> Size
         )
     counts = scaled(added(*variables.values()), 1 / ELEMENT)
     whole = [scaled(array, body.get(name, 0)) for name, array in variables.items()]
-    return added(*whole, multiplied(counts, added(rest, constant(ELEMENT)), subject))
+    return added(
+        *whole, multiplied(counts, added(rest, constant(ELEMENT)), subject, _SHORTEN_ARRAY)
+    )
 
 
 def require_small(size: Size, quote: Callable[[], str]) -> None:
