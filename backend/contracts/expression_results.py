@@ -42,6 +42,9 @@ TIMES = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz")
 TEXTS = ("string", "varchar", "char")
 FIXED = "to_timestamp(value, 'yyyy-MM-dd HH:mm:ss')"
 _WIDTH = re.compile(r"%[^a-zA-Z%]*?([0-9]{5,})")
+_CONVERSION = re.compile(r"%(?:[0-9]+\$)?[-#+ 0,(<]*[0-9]*(?:\.[0-9]+)?[sdxXofeEgGbc%]")
+"""Conversions of `format_string` that print a value alone. %h and %t print Java's identity of an
+object and times of the server's zone, %n depends on its system."""
 JSON_OPTIONS = Call("map", (Text("ignoreNullFields"), Text("false")))
 FIRST_ASIDE = frozenset({"if", "nvl2", "elt"})
 """Functions that choose by their first argument among the others."""
@@ -233,6 +236,16 @@ def _format(_: str, parts: Sequence[TypedPart]) -> _Result:
     if re.search("%[^a-zA-Z%]*S", text):
         # Java copies the whole text for each character that becomes two.
         raise ValueError("%S takes quadratic time on a long text. Write %s, and upper(...)")
+    if "%" in _CONVERSION.sub("", text):
+        raise ValueError(
+            f"the format {text[:40]!r} has a conversion that is not allowed. Write %s, %d, %x, %X,"
+            " %o, %f, %e, %g, %b, %c or %%"
+        )
+    if any(part.type not in (TEXT, NUMBER, BOOLEAN) for part in parts[1:]):
+        raise ValueError(
+            "format_string takes texts, numbers and booleans: of anything else Java prints where it"
+            " is in memory. Make a text of it, as in string(headers[0].value)"
+        )
     size = limits.scaled(largest, 2 * text.count("%"))
     return TEXT, limits.added(size, limits.constant(4 * len(text) + widths)), None
 
