@@ -212,6 +212,13 @@ LITERALS: dict[str, tuple[tuple[int, str], ...]] = {
     "conv": (),
 }
 """Arguments that must be a literal text, by position."""
+TIME_FORMATS = frozenset(
+    (
+        *("date_format", "to_timestamp", "try_to_timestamp", "to_date", "unix_timestamp"),
+        *("to_unix_timestamp", "from_unixtime"),
+    )
+)
+"""Functions whose literal is the format of a time."""
 
 NO_LONGER = {
     **dict.fromkeys(("string", "split_part", "substring_index", "translate", "url_decode"), 1),

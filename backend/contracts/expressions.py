@@ -32,6 +32,7 @@ from topicproof.backend.contracts.expression_functions import (
     OF_TIMES,
     PATTERNS,
     TEXT,
+    TIME_FORMATS,
     TIMESTAMP,
     weight_of,
 )
@@ -126,6 +127,11 @@ _COMPARED = frozenset(
 BOOLEAN_TEXT_MAX = 20
 """Characters of a text that becomes a boolean. Spark makes it lower case as Java does, which takes
 quadratic time on many capital sigmas."""
+FORMAT_MAX = 100
+"""Characters of a time's format."""
+BRACKETS_MAX = 5
+"""Optional parts of a time's format within each other."""
+_QUOTED = re.compile("'[^']*'")
 _TWICE = frozenset({"right", "nullif", "regexp_substr"})
 """Functions whose arguments Spark writes twice."""
 _CHOICES = frozenset({"coalesce", "ifnull", "nvl", "nanvl"})
@@ -773,6 +779,9 @@ class _Checker:
                 raise ValueError(
                     f"the digits that {name} is given must be a literal number up to {SCALE_MAX}"
                 )
+        for at, _ in LITERALS.get(name, ()) if name in TIME_FORMATS else ():
+            if at < len(parts):
+                _require_flat_format(text_of(parts[at]))
         if name == "parse_url" and len(parts) == 3:
             _require_parameter(parts[2].node)
         if name == "map":
@@ -913,6 +922,20 @@ def _work_of(node: Node, parts: Iterable[TypedPart]) -> Size:
 
 def _leaf(kind: Type, node: Node) -> TypedPart:
     return TypedPart(kind, limits.constant(NUMBER_BYTES), limits.constant(0), False, node)
+
+
+def _require_flat_format(text: str) -> None:
+    """Raises ValueError for the format of a time that Java parses by a recursion for each of its
+    brackets, thousands of which end in a StackOverflowError."""
+    depth = deepest = 0
+    for sign in _QUOTED.sub("", text):
+        depth += (sign == "[") - (sign == "]")
+        deepest = max(deepest, depth)
+    if len(text) > FORMAT_MAX or deepest > BRACKETS_MAX:
+        raise ValueError(
+            f"the format {text[:40]!r} of a time is too large: {FORMAT_MAX} characters, and"
+            f" {BRACKETS_MAX} brackets within each other, are allowed"
+        )
 
 
 def _require_parameter(node: Node) -> None:
