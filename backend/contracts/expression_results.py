@@ -33,6 +33,7 @@ from topicproof.backend.contracts.expression_tree import (
     Text,
     Type,
     parse_schema,
+    require_plain_name,
 )
 
 NUMBER_BYTES = 40
@@ -108,15 +109,19 @@ def may_be_text(kind: Type) -> bool:
     return kind in (TEXT, BINARY, ANY) or any(map(may_be_text, kind.parts))
 
 
-def member_kind(kind: Type, name: str) -> Type | None:
-    """Return the type of a field; None if there is none of this name."""
-    if kind.name == "array":
-        inner = member_kind(kind.parts[0], name)
-        return None if inner is None else Type("array", (inner,))
+def member_of(kind: Type, name: str) -> tuple[str, Type] | None:
+    """Return the type of a field with the field's own spelling of its name; None if there is none
+    of this name. Raises ValueError for letters that Spark may compare otherwise."""
     if kind.name == "map":
-        return kind.parts[1]
-    names = [member.lower() for member in kind.names]
-    return kind.parts[names.index(name.lower())] if name.lower() in names else None
+        return name, kind.parts[1]
+    if kind.name == "array":
+        inner = member_of(kind.parts[0], name)
+        return None if inner is None else (inner[0], Type("array", (inner[1],)))
+    wanted = require_plain_name(name).lower()
+    for own, part in zip(kind.names, kind.parts, strict=False):
+        if own.lower() == wanted:
+            return own, part
+    return None
 
 
 def common_kind(types: Sequence[Type]) -> Type:
@@ -340,7 +345,7 @@ def _struct(name: str, parts: Sequence[TypedPart]) -> _Result:
     for part in parts[::2]:
         if not isinstance(part.node, Text):
             raise ValueError("a name in named_struct must be a literal text")
-        named.append(part.node.value)
+        named.append(require_plain_name(part.node.value))
     return Type("struct", tuple(part.type for part in parts[1::2]), tuple(named)), size, None
 
 

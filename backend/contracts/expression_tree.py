@@ -687,7 +687,7 @@ class _Parser:
     def _struct_fields(self) -> Type:
         names, parts = [], []
         while True:
-            names.append(self._identifier())
+            names.append(require_plain_name(self._identifier()))
             self.accept(":")
             parts.append(self.type())
             if not self.accept(","):
@@ -724,6 +724,18 @@ def _unescaped(token: str) -> str:
         return text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError as error:
         raise ValueError("a text has half a character (a lone surrogate)") from error
+
+
+def require_plain_name(name: str) -> str:
+    """Return the name of a struct's field. Raises ValueError unless it is of ASCII: Spark takes
+    two names for one by the small and the capital form of each character, Python by those of the
+    whole text."""
+    if not re.fullmatch("[ -~]+", name):
+        raise ValueError(
+            f"the name {name!r} of a struct's field has characters beyond printable ASCII. Take"
+            " the field with field('...') or get_json_object"
+        )
+    return name
 
 
 def quoted(name: str) -> str:

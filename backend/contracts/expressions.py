@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from topicproof.backend.contracts import expression_limits as limits
@@ -51,7 +51,7 @@ from topicproof.backend.contracts.expression_results import (
     has_time,
     kind_of_cast,
     may_be_text,
-    member_kind,
+    member_of,
     most_characters,
     result_of,
     size_beside,
@@ -124,6 +124,10 @@ _COMPARED = frozenset(
     )
 )
 """Functions that take the time of their first two texts' product."""
+NUMBER_TEXT = r"^[\x00-\x20\x7f]*+[!-~]{0,300}+[\x00-\x20\x7f]*+(?![\s\S])"
+"""Texts of other numbers that take little time: what Java cannot read, Spark makes lower case as
+Java does, which takes quadratic time on many capital sigmas. No number has a letter beyond ASCII.
+"""
 BOOLEAN_TEXT_MAX = 20
 """Characters of a text that becomes a boolean. Spark makes it lower case as Java does, which takes
 quadratic time on many capital sigmas."""
@@ -180,14 +184,14 @@ def stored_sql(sql: str) -> str:
             f"the expression has {len(sql):,} characters; {SQL_LENGTH_MAX:,} are allowed"
         )
     tree = parse(sql)
-    decimals: set[int] = set()
+    changes = Changes()
     efforts: list[limits.Effort] = []
     for part in texts_of_fields(tree) or (tree,):
         of_part, effort = _check(part, sql, (*COLUMNS, DECODED))
-        decimals |= of_part
+        changes.add(of_part)
         efforts.append(effort)
     limits.require_little_together(efforts)
-    return to_sql(with_columns(_with_short_decimals(tree, decimals)))
+    return to_sql(with_columns(_rewritten(tree, changes)))
 
 
 def require_little_together(texts: Iterable[str]) -> None:
@@ -216,20 +220,37 @@ def parse_expression(text: str, columns: Collection[str] = COLUMNS) -> Node:
     if len(text) > LENGTH_MAX:
         raise ValueError(f"the expression has {len(text):,} characters; {LENGTH_MAX:,} are allowed")
     tree = parse(text)
-    return _with_short_decimals(tree, _check(tree, text, columns)[0])
+    return _rewritten(tree, _check(tree, text, columns)[0])
 
 
-def _check(tree: Node, text: str, columns: Collection[str]) -> tuple[set[int], limits.Effort]:
-    """Return which nodes make a decimal of a text, by their `id`, and what Spark does for a record.
-    Raises ValueError."""
+@dataclass(frozen=True)
+class Changes:
+    """What Spark gets otherwise than it was written, by the `id` of nodes."""
+
+    decimals: set[int] = field(default_factory=set)
+    """Casts and calls that make a decimal of their first text: 12 bytes such as 1e-600000000 are a
+    number of 600 million digits, which Spark writes out."""
+    numbers: set[int] = field(default_factory=set)
+    """Texts of which Spark may make a double or a float."""
+    spellings: dict[int, str] = field(default_factory=dict)
+    """The own name of a field that was taken by a name in other letters."""
+
+    def add(self, others: Changes) -> None:
+        self.decimals.update(others.decimals)
+        self.numbers.update(others.numbers)
+        self.spellings.update(others.spellings)
+
+
+def _check(tree: Node, text: str, columns: Collection[str]) -> tuple[Changes, limits.Effort]:
+    """Return what to change in the tree, and what Spark does for a record. Raises ValueError."""
     checker = _Checker(text, columns)
     try:
         _require_few_copies(tree, text)
         work = checker.part(tree).work
         effort = limits.Effort(work, checker.steps)
         limits.require_little_work(effort)
-        sql = to_sql(with_columns(_with_short_decimals(tree, checker.decimals)))
-        if checker.decimals:
+        sql = to_sql(with_columns(_rewritten(tree, checker.changes)))
+        if checker.changes.decimals or checker.changes.numbers:
             # Evidence keeps it, and `verify` parses it. The patterns make the tree deeper.
             parse(sql)
         length = len(sql)
@@ -241,7 +262,7 @@ def _check(tree: Node, text: str, columns: Collection[str]) -> tuple[set[int], l
         raise ValueError(
             f"the expression becomes {length:,} characters of SQL; {SQL_LENGTH_MAX:,} are allowed"
         )
-    return checker.decimals, effort
+    return checker.changes, effort
 
 
 def _require_few_copies(tree: Node, text: str) -> None:
@@ -301,52 +322,69 @@ def with_columns(tree: Node) -> Node:
     def column(node: Node) -> Node | None:
         if isinstance(node, Call) and node.function in PATHS:
             return Member(Name(DECODED), field_of(node))
-        if isinstance(node, Call) and node.function.lower() == "struct":
-            named = (
-                part
-                for name, argument in zip(field_names(node.arguments), node.arguments, strict=True)
-                for part in (Text(name), _changed(argument, column))
-            )
-            return Call("named_struct", tuple(named))
-        return None
+        return _with_names(node, column)
 
     return _changed(tree, column)
 
 
-def _with_short_decimals(tree: Node, decimals: Collection[int]) -> Node:
-    """Return the tree with what makes a decimal of a text only where the text is short: 12 bytes
-    such as 1e-600000000 are a number of 600 million digits, which Spark writes out. Any other text
-    becomes an empty one, which is no number. `decimals`: the nodes to change, by their `id`."""
+def _with_names(node: Node, change: Callable[[Node], Node | None]) -> Node | None:
+    """Return a struct with the names of its fields and changed values; None for any other node."""
+    if not isinstance(node, Call) or node.function.lower() != "struct":
+        return None
+    named = (
+        part
+        for name, argument in zip(field_names(node.arguments), node.arguments, strict=True)
+        for part in (Text(name), _changed(argument, change))
+    )
+    return Call("named_struct", tuple(named))
 
-    def shortened(node: Node) -> Node | None:
-        if id(node) not in decimals:
-            return None
+
+def _rewritten(tree: Node, changes: Changes) -> Node:
+    """Return the tree with its changes: what makes a number of a text, only where the text is
+    short; each field of a struct in its own spelling."""
+
+    def shorter(node: Node) -> Node | None:
+        if id(node) in changes.numbers:
+            return _short(_with_changed_parts(node, shorter), NUMBER_TEXT)
+        if id(node) in changes.spellings:
+            name = changes.spellings[id(node)]
+            if isinstance(node, Member):
+                return Member(_changed(node.base, shorter), name)
+            assert isinstance(node, Item)
+            return Item(_changed(node.base, shorter), Text(name))
+        if id(node) not in changes.decimals:
+            return _with_names(node, shorter)
         if isinstance(node, Cast):
-            return replace(node, operand=short(node.operand))
+            return replace(node, operand=_short(_changed(node.operand, shorter), DECIMAL_TEXT))
         assert isinstance(node, Call)
-        first, *following = node.arguments
-        rest = [_changed(argument, shortened) for argument in following]
-        return replace(node, arguments=(short(first), *rest))
+        first, *rest = (_changed(argument, shorter) for argument in node.arguments)
+        return replace(node, arguments=(_short(first, DECIMAL_TEXT), *rest))
 
-    def short(text: Node) -> Node:
-        return Call("regexp_extract", (_changed(text, shortened), Text(DECIMAL_TEXT), Number("0")))
-
-    return _changed(tree, shortened) if decimals else tree
+    return _changed(tree, shorter)
 
 
-def _is_short_decimal(node: Node) -> bool:
-    """Whether `_with_short_decimals` has written it."""
+def _short(text: Node, pattern: str) -> Node:
+    """Return what makes an empty text, which is no number, of any text that the pattern does not
+    match."""
+    return Call("regexp_extract", (text, Text(pattern), Number("0")))
+
+
+def _is_short(node: Node) -> bool:
+    """Whether `_short` has written it."""
     match node:
         case Call("regexp_extract", (_, Text(pattern), Number("0"))):
-            return pattern == DECIMAL_TEXT
+            return pattern in (DECIMAL_TEXT, NUMBER_TEXT)
     return False
 
 
 def _changed(node: Node, change: Callable[[Node], Node | None]) -> Node:
     """Return a tree with other nodes. `change` returns None for a node that stays."""
     new = change(node)
-    if new is not None:
-        return new
+    return _with_changed_parts(node, change) if new is None else new
+
+
+def _with_changed_parts(node: Node, change: Callable[[Node], Node | None]) -> Node:
+    """Return a node with other nodes below it."""
     values: dict[str, Any] = {}
     for name, value in vars(node).items():
         if isinstance(value, Node):
@@ -390,8 +428,7 @@ class _Checker:
         self.variables: dict[str, tuple[str, Type]] = {}
         """By name in lower case: what stands for its size, and its type."""
         self.lambdas = 0
-        self.decimals: set[int] = set()
-        """What makes a decimal of a text, by its `id`."""
+        self.changes = Changes()
         self.steps = 0.0
         """Steps of all patterns whose texts have a limited length."""
 
@@ -451,7 +488,7 @@ class _Checker:
         )
 
     def _named(self, node: Name, name: str) -> TypedPart:
-        column = name.lower()
+        column = name.lower() if name.isascii() else ""
         if column in self.variables:
             symbol, kind = self.variables[column]
             return TypedPart(kind, limits.times_of(symbol), limits.constant(0), True, node)
@@ -481,13 +518,20 @@ class _Checker:
                 raise ValueError(f"{self.text!r} names {DECODED}.{name}, which is no field")
             return self._of_path(node, function, path)
         part = self.part(base)
-        kind = member_kind(part.type, name)
-        if kind is None:
-            raise ValueError(f"{self._quote(base)} has no field {name} in {self.text!r}")
+        kind = self._kind_of_field(node, part, name)
         # The field of an array is a new array.
         searched = part.size if part.type.name in ("array", "map", "any") else limits.constant(0)
         work = limits.added(part.work, searched)
         return replace(part, type=kind, node=node, characters=None, work=work)
+
+    def _kind_of_field(self, node: Member | Item, base: TypedPart, name: str) -> Type:
+        """Note the own name of a field, and return its type. Raises ValueError if there is none."""
+        member = member_of(base.type, name)
+        if member is None:
+            raise ValueError(f"{self._quote(base.node)} has no field {name} in {self.text!r}")
+        if member[0] != name:
+            self.changes.spellings[id(node)] = member[0]
+        return member[1]
 
     def _item(self, node: Item, base: TypedPart, index: TypedPart) -> TypedPart:
         kind = ANY
@@ -500,7 +544,7 @@ class _Checker:
             self._require_alike("map", (replace(base, type=base.type.parts[0]), index))
             self._require_key(base.type.parts[0], index)
         elif isinstance(index.node, Text):
-            kind = member_kind(base.type, index.node.value) or ANY
+            kind = self._kind_of_field(node, base, index.node.value)
         if base.type == ANY:
             self._require_key(ANY, index)
         searched = base.size if base.type.name in ("map", "any") else limits.constant(0)
@@ -547,14 +591,14 @@ class _Checker:
     def _require_short_decimal(self, node: Node, part: TypedPart, *, is_within: bool) -> None:
         """Note that a node makes a decimal of a text. Raises ValueError if it may make several, or
         if nobody knows."""
-        if not may_be_text(part.type) or _is_short_decimal(part.node):
+        if not may_be_text(part.type) or _is_short(part.node):
             return
         if is_within or part.type != TEXT:
             raise ValueError(
                 f"{self._quote(part.node)} is cast to a decimal in {self.text!r}, and may hold"
                 " texts of any length. Cast each alone, as in cast(string(x) as decimal(19, 2))"
             )
-        self.decimals.add(id(node))
+        self.changes.decimals.add(id(node))
 
     def _require_short_boolean(self, part: TypedPart) -> None:
         """Raises ValueError if a boolean may be made of a long text."""
@@ -792,7 +836,7 @@ class _Checker:
         elif name not in OF_BOTH:
             self._require_alike(name, parts[1:] if name in FIRST_ASIDE else parts)
         steps: Size = {}
-        if name in PATTERNS and not _is_short_decimal(node):
+        if name in PATTERNS and not _is_short(node):
             steps = self._matched(parts[0], self._pattern(parts[1]), parts[1])
         kind, size, characters = result_of(name, parts)
         sizes = [part.size for part in parts]
@@ -860,6 +904,7 @@ class _Checker:
                 variable in reserved
                 or variable.startswith("_")
                 or not re.fullmatch("[a-z0-9_]+", variable)
+                or not all(map(str.isascii, body_of.parameters))
             ):
                 raise ValueError(
                     f"a lambda's variable cannot be called {variable} in {self.text!r}: it is the"

@@ -352,6 +352,18 @@ UNSTABLE = (
     ),
 )
 """Formats of what Java prints otherwise each time, or on another server."""
+TWO_NAMES = (
+    *(f"{call}(named_struct('i\u0307', 1, 'i', value).`\u0130`)" for call in ("length", "decimal")),
+    *("named_struct('i\u0307', 1, 'i', value)['\u0130']", "named_struct('s', value).`\u017f`"),
+    "cast(from_json(value, '`i\u0307` int, i string').`\u0130` as decimal(38, 0))",
+    "cast(named_struct('a', 1, 'b', value) as struct<`i\u0307`: int, i: string>).`\u0130`",
+    *("from_json(value, 'i string').`\u0130`", "from_json(value, 'i string')['\u0131']"),
+    *("from_json(value, 'array<struct<`\u0130`: int>>')", "named_struct('\u00e4', 1)"),
+    *("headers[0].`\u212aey`", "headers.`\u212aey`", "`\u212aey`", "struct(headers[0].`\u212aey`)"),
+    *("transform(headers, `\u212a` -> k)", "transform(headers, k -> `\u212a`)"),
+    *("named_struct('', 1)", "named_struct('a\\n', 1)", "named_struct('a', 1)['b']"),
+)
+"""Names of which Python and Spark take two for one otherwise."""
 NESTED = tuple(
     f"{call} = timestamp" if "to_t" in call else call
     for form in ("[" * 4_900 + "yyyy" + "]" * 4_900, "[" * 6 + "yyyy", "']'[" * 6, "y" * 101)
@@ -377,11 +389,12 @@ REFUSALS = (
     "|looks behind|name of a parameter|compares each pair|ns for each byte"
     "|whose keys are no texts|patterns together|has no field|ranges, escapes or|Spark would make"
     "|a conversion that is not|format_string takes texts|of a time is too large"
+    "|beyond printable ASCII"
 )
 
 
 @pytest.mark.parametrize(
-    "text", [*NOW, *FOREIGN, *LARGE, *SLOW, *TOGETHER, *HOURS, *UNSTABLE, *NESTED]
+    "text", [*NOW, *FOREIGN, *LARGE, *SLOW, *TOGETHER, *HOURS, *UNSTABLE, *TWO_NAMES, *NESTED]
 )
 def test_attacks_are_refused(text: str) -> None:
     """Story: a foreign contract asks for the time, another file, a query, gigabytes, or years.
@@ -469,6 +482,7 @@ ORDINARY = (
     r"try_to_timestamp(value, 'yyyy[-MM[-dd[ HH[:mm[:ss]]]]][\'[[[\'XXX]') > timestamp",
     "-9223372036854775808 || 1.50 || 2L || 1e3 || 1.5BD",
     "map('a', 1)['a'] || element_at(array(1, 2), -1)",
+    "headers[0].KEY || struct(headers[0].KEY).Key || from_json(value, 'Id int')['iD']",
     "cast(null as decimal(9, 2)) is not true",
     "format_string('%s-%05d', key, offset) || printf('%s', value)",
     "printf('%-8X %o%% %.2f %e %g %b %c %s %<s %1$,d', 10, 8, 1.5D, 2D, 3D, true, 65, key)",
@@ -484,6 +498,19 @@ def test_ordinary_expressions_pass_and_stay(text: str) -> None:
     """Story: what a contract needs. What Spark gets of it is accepted again, as it is."""
     sql = spark_sql(text)
     assert stored_sql(sql) == sql and "${" not in sql
+
+
+def test_spark_gets_the_own_name_of_each_field() -> None:
+    """Story: a contract takes the fields of structs by names in other letters. A key of a map is no
+    name, and stays."""
+    assert spark_sql("headers[0].KEY || headers.Value[0]") == (
+        "(`headers`[0].`key` || `headers`.`value`[0])"
+    )
+    assert (
+        spark_sql("struct(headers[0].KEY).key") == "named_struct('KEY', `headers`[0].`key`).`KEY`"
+    )
+    assert spark_sql("from_json(value, 'Id int')['iD']") == "from_json(`value`, 'Id int')['Id']"
+    assert spark_sql("map('\u00c4', 1)['\u00e4']") == "map('\u00c4', 1)['\u00e4']"
 
 
 SEARCHES = (
