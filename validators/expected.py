@@ -25,8 +25,9 @@ from topicproof.validators.offsets import between, own_place
 
 COUNT_MAX = 1_000_000
 """Maximum outputs of an input; a higher count is a mistake in the expression."""
-
-
+NUMBER_TEXT = r"^[\x00-\x20\x7f]*+[!-~]{0,300}+[\x00-\x20\x7f]*+(?![\s\S])"
+"""Texts of doubles and floats that take little time. What Java cannot read, Spark makes lower case
+as Java does, in quadratic time on many capital sigmas. No number has a letter beyond ASCII."""
 NUMBERED = "numbered_partition"
 
 
@@ -73,8 +74,11 @@ class Expected:
             counted = inputs.select("partition", "offset").join(
                 self.count, ["partition", "offset"], "left"
             )
-        # A fraction is no count; a cast alone would round it.
-        whole = F.col("count").try_cast("double") == F.col("count").try_cast("long")
+        # A fraction is no count; a cast alone would round it. Spark casts within `when` only if its
+        # condition holds.
+        is_short = F.col("count").cast("string").rlike(NUMBER_TEXT)
+        number = F.when(is_short, F.col("count").try_cast("double"))
+        whole = number == F.col("count").try_cast("long")
         count = F.when(whole, F.col("count").try_cast("long"))
         return counted.select(
             F.col("partition").alias("source_partition"),

@@ -212,6 +212,59 @@ LITERALS: dict[str, tuple[tuple[int, str], ...]] = {
     "conv": (),
 }
 """Arguments that must be a literal text, by position."""
+OF_NUMBERS = frozenset(
+    [
+        "abs",
+        "bround",
+        "ceil",
+        "ceiling",
+        "double",
+        "exp",
+        "float",
+        "floor",
+        "isnan",
+        "ln",
+        "log",
+        "log10",
+        "log2",
+        "mod",
+        "nanvl",
+        "negative",
+        "pmod",
+        "positive",
+        "pow",
+        "power",
+        "rint",
+        "round",
+        "sign",
+        "signum",
+        "sqrt",
+        "try_add",
+        "try_divide",
+        "try_multiply",
+        "try_subtract",
+        "format_number",
+        "timestamp_seconds",
+    ]
+)
+"""Functions of a double or a float. Spark makes one of a text."""
+OF_ONE_TYPE = frozenset(
+    [
+        "array",
+        "array_contains",
+        "array_position",
+        "coalesce",
+        "greatest",
+        "if",
+        "ifnull",
+        "least",
+        "map_contains_key",
+        "nullif",
+        "nvl",
+        "nvl2",
+    ]
+)
+"""Functions whose arguments Spark gives one type: a number, if a text is beside one."""
 TIME_FORMATS = frozenset(
     (
         *("date_format", "to_timestamp", "try_to_timestamp", "to_date", "unix_timestamp"),

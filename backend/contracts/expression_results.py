@@ -50,6 +50,7 @@ JSON_OPTIONS = Call("map", (Text("ignoreNullFields"), Text("false")))
 FIRST_ASIDE = frozenset({"if", "nvl2", "elt"})
 """Functions that choose by their first argument among the others."""
 DECIMALS = ("decimal", "dec", "numeric")
+FLOATS = ("double", "float", "real")
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,16 @@ def has_boolean(kind: Type) -> bool:
 def has_decimal(kind: Type) -> bool:
     """Return whether a decimal is in a type."""
     return kind.name in DECIMALS or any(map(has_decimal, kind.parts))
+
+
+def has_float(kind: Type) -> bool:
+    """Return whether a double or a float is in a type."""
+    return kind.name in FLOATS or any(map(has_float, kind.parts))
+
+
+def has_number(kind: Type) -> bool:
+    """Return whether a number may be in a type."""
+    return kind in (NUMBER, ANY) or any(map(has_number, kind.parts))
 
 
 def element_kind(kind: Type) -> Type:

@@ -29,6 +29,8 @@ from topicproof.backend.contracts.expression_functions import (
     NUMBER,
     OF_BOTH,
     OF_DATES,
+    OF_NUMBERS,
+    OF_ONE_TYPE,
     OF_TIMES,
     PATTERNS,
     TEXT,
@@ -48,6 +50,8 @@ from topicproof.backend.contracts.expression_results import (
     field_names,
     has_boolean,
     has_decimal,
+    has_float,
+    has_number,
     has_time,
     kind_of_cast,
     may_be_text,
@@ -79,6 +83,7 @@ from topicproof.backend.contracts.expression_tree import (
     to_sql,
 )
 from topicproof.validators.decoded import DECODED, KEY_FIELD, VALUE_FIELD, parse_field, spell_field
+from topicproof.validators.expected import NUMBER_TEXT
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 """The columns of a source record; key and value are text (validators/expected.py, `record`)."""
@@ -124,10 +129,8 @@ _COMPARED = frozenset(
     )
 )
 """Functions that take the time of their first two texts' product."""
-NUMBER_TEXT = r"^[\x00-\x20\x7f]*+[!-~]{0,300}+[\x00-\x20\x7f]*+(?![\s\S])"
-"""Texts of other numbers that take little time: what Java cannot read, Spark makes lower case as
-Java does, which takes quadratic time on many capital sigmas. No number has a letter beyond ASCII.
-"""
+NUMBER_TEXT_MAX = 20
+"""Characters of a text of which Spark makes such a number as it is."""
 BOOLEAN_TEXT_MAX = 20
 """Characters of a text that becomes a boolean. Spark makes it lower case as Java does, which takes
 quadratic time on many capital sigmas."""
@@ -470,6 +473,9 @@ class _Checker:
                 part = self.part(operand)
                 if has_decimal(type_):
                     self._require_short_decimal(node, part, is_within=bool(type_.parts))
+                if has_float(type_):
+                    looked = self._require_short_numbers([part], is_within=bool(type_.parts))
+                    part = replace(part, work=limits.added(part.work, looked))
                 return self._cast(node, part, kind_of_cast(type_))
             case Case(operand, branches, default):
                 return self._case(node, operand, branches, default)
@@ -600,6 +606,36 @@ class _Checker:
             )
         self.changes.decimals.add(id(node))
 
+    def _require_short_numbers(
+        self, parts: Sequence[TypedPart], *, is_within: bool = False
+    ) -> Size:
+        """Note the texts of which Spark may make a double or a float; return the work to look at
+        their length. Raises ValueError if they are within something, or if nobody knows."""
+        weight, work = weight_of("regexp_extract"), limits.constant(0)
+        for part in parts:
+            if not may_be_text(part.type) or _is_short(part.node):
+                continue
+            if is_within or part.type != TEXT:
+                raise ValueError(
+                    f"{self._quote(part.node)} becomes a number in {self.text!r}, and may hold"
+                    " texts of any length. Cast each alone, as in"
+                    " transform(split(value, ','), x -> cast(x as double))"
+                )
+            if part.characters is None or part.characters > NUMBER_TEXT_MAX:
+                self.changes.numbers.add(id(part.node))
+                read = limits.scaled(part.size, weight.byte)
+                work = limits.added(work, read, limits.constant(weight.call))
+        return work
+
+    def _require_short_beside_number(self, parts: Sequence[TypedPart]) -> Size:
+        """Note the texts of which Spark may make a double beside a number, and no bigint. Return
+        and raises as `_require_short_numbers`."""
+        others = [part for part in parts if part.type not in (TEXT, NULL)]
+        kinds = {part.type for part in parts} - {NULL}
+        if len(kinds) < 2 or not any(map(has_number, kinds)) or all(map(_is_whole, others)):
+            return {}
+        return self._require_short_numbers([part for part in parts if not has_time(part.type)])
+
     def _require_short_boolean(self, part: TypedPart) -> None:
         """Raises ValueError if a boolean may be made of a long text."""
         if not may_be_text(part.type) or (
@@ -673,11 +709,15 @@ class _Checker:
             self._require_alike("case", conditions)
         self._require_alike("case", results)
         parts = (*conditions, *results)
+        looked = [self._require_short_beside_number(results)]
+        if operand is not None:
+            looked += [self._require_short_beside_number(conditions)] * len(branches)
         return TypedPart(
             common_kind([part.type for part in results]),
             limits.largest(*(part.size for part in results)),
             limits.added(
                 _work_of(node, parts),
+                *looked,
                 *(part.size for part in parts),
                 limits.constant(weight_of("case").call * len(parts)),
             ),
@@ -694,7 +734,7 @@ class _Checker:
         small = limits.constant(NUMBER_BYTES)
         self._require_interval_beside_time(symbol, [part.type for part in parts])
         if symbol == "||":
-            self._require_joinable(parts)
+            work = limits.added(work, self._require_joinable(parts))
             size = limits.added(*sizes)
             kind = common_kind([part.type for part in parts])
             kind = kind if parts[0].type.name in ("array", "binary") else TEXT
@@ -725,14 +765,19 @@ class _Checker:
             return TypedPart(BOOLEAN, small, work, is_open, node)
         if symbol in _COMPARISONS:
             self._require_alike(symbol, parts)
+            work = limits.added(work, self._require_short_beside_number(parts))
             compared_size = limits.added(limits.smallest(*sizes[:2]), *map(size_beside, sizes[2:]))
             return TypedPart(BOOLEAN, small, limits.added(work, compared_size), is_open, node)
         self._require_alike(symbol, parts)
         if symbol.startswith("is ") and symbol.endswith(("true", "false")):
             self._require_short_boolean(replace(parts[0], characters=None))
+        if symbol == "not":
+            self._require_short_boolean(parts[0])
         if symbol in ("and", "or", "not") or symbol.startswith("is "):
             return TypedPart(BOOLEAN, small, work, is_open, node)
         times = [part.type for part in parts if part.type in (DATE, TIMESTAMP)]
+        if not times and not (len(parts) > 1 and all(map(_is_whole, parts[1:]))):
+            work = limits.added(work, self._require_short_numbers(parts))
         # The difference of two times is an interval; a day later is a time.
         kind = NUMBER if not times else TIMESTAMP if len(times) == 1 else INTERVAL
         read = limits.scaled(limits.added(*sizes), weight.byte)
@@ -750,9 +795,11 @@ class _Checker:
                 " timestamp - interval 1 day"
             )
 
-    def _require_joinable(self, parts: Sequence[TypedPart]) -> None:
+    def _require_joinable(self, parts: Sequence[TypedPart]) -> Size:
         if any(part.type.name in ("array", "any") for part in parts):
             self._require_alike("||", parts)
+        is_array = any(part.type.name == "array" for part in parts)
+        return self._require_short_beside_number(parts) if is_array else {}
 
     def _pattern(self, part: TypedPart) -> Cost:
         if not isinstance(part.node, Text):
@@ -815,8 +862,11 @@ class _Checker:
             self._require_short_boolean(parts[0])
         if any(part.type == INTERVAL for part in parts) and name not in ("isnull", "isnotnull"):
             raise ValueError(f"{name} takes no interval in {self.text!r}")
+        looked: Size = {}
         if name in ("decimal", "to_char") or (name in _TO_DECIMALS and len(parts) == 2):
             self._require_short_decimal(node, parts[0], is_within=False)
+        elif name in OF_NUMBERS:
+            looked = self._require_short_numbers(parts)
         if name in _SCALED and len(parts) == 2:
             scale = whole_number(parts[1].node)
             if scale is None or abs(scale) > SCALE_MAX:
@@ -829,12 +879,16 @@ class _Checker:
         if name == "parse_url" and len(parts) == 3:
             _require_parameter(parts[2].node)
         if name == "map":
-            self._require_alike(name, parts[::2])
-            self._require_alike(name, parts[1::2])
+            for side in (parts[::2], parts[1::2]):
+                self._require_alike(name, side)
+                looked = limits.added(looked, self._require_short_beside_number(side))
         elif name == "concat":
-            self._require_joinable(parts)
+            looked = self._require_joinable(parts)
         elif name not in OF_BOTH:
-            self._require_alike(name, parts[1:] if name in FIRST_ASIDE else parts)
+            alike = parts[1:] if name in FIRST_ASIDE else parts
+            self._require_alike(name, alike)
+            if name in OF_ONE_TYPE:
+                looked = self._require_short_beside_number(alike)
         steps: Size = {}
         if name in PATTERNS and not _is_short(node):
             steps = self._matched(parts[0], self._pattern(parts[1]), parts[1])
@@ -846,6 +900,7 @@ class _Checker:
             limits.scaled(limits.added(*sizes), weight.byte),
             size,
             steps,
+            looked,
             limits.constant(weight.call),
         )
         if name in _COMPARED and len(parts) > 1:
@@ -963,6 +1018,14 @@ class _Checker:
 def _work_of(node: Node, parts: Iterable[TypedPart]) -> Size:
     """Return the work of the parts of a node, as often as Spark computes each."""
     return limits.added(*(limits.scaled(part.work, _times(node, part.node)) for part in parts))
+
+
+def _is_whole(part: TypedPart) -> bool:
+    """Whether Spark makes a bigint of a text beside it."""
+    if part.type == NUMBER and isinstance(part.node, Name):
+        return part.node.name.lower() in ("partition", "offset")
+    number = whole_number(part.node)
+    return number is not None and abs(number) < 2**63
 
 
 def _leaf(kind: Type, node: Node) -> TypedPart:

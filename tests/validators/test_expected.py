@@ -77,6 +77,22 @@ def test_a_fraction_is_no_count(spark: SparkSession, tmp_path: Path) -> None:
         assert made.ledger(spark, tmp_path / str(place), expected=expected).doubts == doubts
 
 
+def test_a_text_is_a_count_if_it_is_short(spark: SparkSession) -> None:
+    """Story: the count is a field that a producer writes: whole numbers, a fraction, and a megabyte
+    of capital sigmas, which Spark would make lower case for an hour. A condition is a count."""
+    texts = ("3", " 0\n", "1.5", "1.0", "9" * 301, "x", "\u03a3" * 500_000)
+    rows = [
+        (0, offset, datetime(2026, 1, 1), b"k", text.encode(), None)
+        for offset, text in enumerate(texts)
+    ]
+    bounds = Bounds("a", (PartitionBounds(0, 0, len(texts), len(texts)),))
+    for count, expected in (("value", [3, 0, *[None] * 5]), ("value = '3'", [1, *[0] * 6])):
+        frame = spark.createDataFrame(rows, COLUMNS)
+        counts = Expected(Expect.ONE_TO_MANY, count).counts(frame, bounds)
+        assert counts is not None
+        assert [row.expected for row in counts.orderBy("source_offset").collect()] == expected
+
+
 def test_an_expression_sees_a_records_own_topic_and_partition(spark: SparkSession) -> None:
     """Story: two topics are one source. What the contract says of one of them is true of its
     records alone, in its own numbers of partitions."""
