@@ -128,10 +128,10 @@ def member_of(kind: Type, name: str) -> tuple[str, Type] | None:
     if kind.name == "array":
         inner = member_of(kind.parts[0], name)
         return None if inner is None else (inner[0], Type("array", (inner[1],)))
-    wanted = require_plain_name(name).lower()
-    for own, part in zip(kind.names, kind.parts, strict=False):
-        if own.lower() == wanted:
-            return own, part
+    folded = require_plain_name(name).lower()
+    for member, part in zip(kind.names, kind.parts, strict=False):
+        if member.lower() == folded:
+            return member, part
     return None
 
 
