@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.backend.kafka.hanging import hang
+from tests.backend.kafka.hanging import end_what_hangs, hang
 from tests.backend.kafka.test_lag import commit
 from tests.browser.conftest import HEIGHT, settled
 from tests.runs import Finished
@@ -152,6 +152,7 @@ def test_what_is_wrong_is_seen_without_a_click(
     """Story: an operator opens the dashboard. Without a click, and without scrolling, they see what
     is wrong, who holds it, whom it holds back, and the command; the open transaction is there as
     soon as it has been open for long."""
+    end_what_hangs(bootstrap)
     hung = new_topic()
     producer_id = hang(bootstrap, hung)
     for partition in range(3):

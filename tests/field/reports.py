@@ -336,7 +336,7 @@ REPORTS = {
             command="`check` with `unique: value`",
             verdict="VIOLATED",
             kind="duplicate",
-            sentence="This identity is committed 2 times; the first is at …",
+            sentence='"…" is committed 2 times; the first is at …',
             test="tests/field/test_contracts.py::test_a_contract_finds_what_was_reported",
         ),
         PublicReport(

@@ -71,7 +71,8 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
 ASKING = {"floor", "process", "check", "contract", "inspect", "abort"}
 """Commands that need the topic. Each says that there is none."""
 NO_NAMES = {"up", "fill", "run", "matrix", "torture", "keys", "login", "logout", "whoami", "audit"}
-"""Commands that create their own topics, or that ask no broker."""
+NO_NAMES |= {"watch"}
+"""Commands that create their own topics, that ask no broker, or that take no name."""
 CONTRACTS = {
     "pair.yaml": f"source: {{topic: {MISSING}}}\nsink: {{topic: {OTHER}}}\nidentity: key\n",
     "sink.yaml": f"sink: {{topic: {MISSING}}}\nunique: key\n",

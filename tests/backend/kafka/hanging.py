@@ -12,6 +12,8 @@ from kafka.record import MemoryRecordsBuilder
 from tests.backend.kafka.topics import broker_setting
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
+from topicproof.backend.kafka.browse.overview import overview
+from topicproof.backend.kafka.coordination.abort import abort, plan_abort
 from topicproof.backend.kafka.log.rawlog import connect
 
 NOT_VERIFIED = 49
@@ -39,6 +41,15 @@ def hang(
             "a broker without verification",
         )
     return writer_id
+
+
+def end_what_hangs(bootstrap: str) -> None:
+    """Abort what earlier tests have left hanging in this broker."""
+    address = Address(bootstrap)
+    for transaction in overview(address).opened:
+        for topic, part in transaction.parts:
+            if part.hanging:
+                abort(address, plan_abort(address, topic, part.partition, part.start_offset))
 
 
 def append_late(
