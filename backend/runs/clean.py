@@ -89,9 +89,13 @@ def stop_orphan(services: Services, run: Run) -> None:
         return
     try:
         spark = connect(with_session(services.spark_remote, left))
-        for query in spark.streams.active:
-            query.stop()
-        spark.stop()
+        try:
+            for query in spark.streams.active:
+                query.stop()
+        finally:
+            # Its keeper may end it meanwhile. What is not stopped stays the active session here,
+            # and the run that goes on would ask it.
+            spark.stop()
     except (SparkError, PySparkException) as error:
         # The server has restarted or has ended the session, so the query is gone.
         if "INVALID_HANDLE" not in f"{error} {error.__cause__}":

@@ -84,7 +84,11 @@ def connect(remote: str) -> SparkSession:
         raise SparkError(
             f"Spark does not answer at {without_token(remote)}. Check SPARK_REMOTE. ({why})"
         ) from error
-    _mean_the_same(session, remote)
+    try:
+        _mean_the_same(session, remote)
+    except SparkError:
+        session.stop()
+        raise
     return cast("SparkSession", session)
 
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,13 +17,18 @@ from pyspark.sql import SparkSession, functions as F
 
 from tests.conftest import wait_until
 from topicproof.backend.errors import SparkError
+from topicproof.backend.history.run_state import Facts
+from topicproof.backend.history.store import Run
+from topicproof.backend.runs import clean
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.processes import free_ports
 from topicproof.backend.services.spark import MEANING
 from topicproof.backend.services.spark_session import (
     ANY_SETTING,
     _mean_the_same,
+    connect,
     kept_alive,
+    session_id,
     spark_session,
 )
 from topicproof.backend.settings import Settings
@@ -147,3 +153,23 @@ def test_tasks_of_a_killed_process_end(
         wait_until(is_held, 60, "the task")
         process.kill()
     wait_until(lambda: not is_held(), 10, "the end of the task")
+
+
+def test_a_session_that_ends_while_its_query_is_stopped_is_left_behind(
+    cluster: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a killed run is resumed while the keeper releases its session. The resumed run must
+    not keep the dead session as its active one: its query would ask it, and fail."""
+    killed = connect(cluster.spark_remote)
+    run = cast(Run, SimpleNamespace(facts=Facts(session=session_id(killed))))
+    orphans: list[SparkSession] = []
+
+    def connect_as_it_ends(remote: str) -> SparkSession:
+        orphans.append(connect(remote))
+        killed.stop()
+        return orphans[0]
+
+    monkeypatch.setattr(clean, "connect", connect_as_it_ends)
+    clean.stop_orphan(cluster, run)
+    (orphan,) = orphans
+    assert orphan.is_stopped  # type: ignore[attr-defined]
