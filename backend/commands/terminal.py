@@ -312,9 +312,10 @@ def changed_entry(number: int) -> str:
 
 
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
+def stopping(unit: str = "transaction") -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C and SIGTERM set for a clean end. A second Ctrl-C ends the work at
-    once: the process ends after `UNWINDING_S`, even if a call does not return."""
+    once: the process ends after `UNWINDING_S`, even if a call does not return. `unit`: what is done
+    to its end before."""
     stop, over = threading.Event(), threading.Event()
     interrupts = 0
 
@@ -331,7 +332,7 @@ def stopping() -> Iterator[threading.Event]:
             if not arriving.recv(1):
                 return
             stop.set()
-            say("stopping; the current transaction ends first (Ctrl-C again ends at once)")
+            say(f"stopping; the current {unit} ends first (Ctrl-C again ends at once)")
             if arriving.recv(1) and not over.wait(UNWINDING_S):
                 err.line("interrupted")
                 end_at_once(130)

@@ -92,7 +92,7 @@ def watch(
     )
     tell = _print_notice if json_ is None else partial(_write_line, json_)
     with (
-        stopping() as stop,
+        stopping("look") as stop,
         services(settings, spark=False, say=say) as running,
         state_file(settings, cluster_id(running.address)) as file,
     ):
