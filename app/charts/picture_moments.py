@@ -89,6 +89,11 @@ class Scene:
     def rising(self) -> list[Part]:
         return sorted(self.parts, key=lambda part: (part.written, part.partition, part.first))
 
+    @property
+    def by_end(self) -> list[Part]:
+        """Those that have not ended come first."""
+        return sorted(self.parts, key=lambda part: (part.ended or 0, part.partition))
+
     def delivered(self, part: Part) -> int | None:
         return self.histories[part.partition].delivered.get(part)
 
@@ -194,17 +199,10 @@ def _behind(scene: Scene, blocker: Part) -> list[Part]:
 
 
 def _aborted(scene: Scene) -> Iterator[Moment]:
-    crosses = sorted(
-        (
-            part
-            for part in scene.parts
-            if part.outcome == ABORTED and not scene.is_foreign(part) and part.ended is not None
-        ),
-        key=lambda part: (part.ended or 0, part.partition),
-    )
-    if crosses:
-        part = crosses[0]
-        yield Moment(part.ended or 0, _CROSSES[scene.causes.get(part, LOST)], part)
+    for part in scene.by_end:
+        if part.outcome == ABORTED and not scene.is_foreign(part) and part.ended is not None:
+            yield Moment(part.ended, _CROSSES[scene.causes.get(part, LOST)], part)
+            return
 
 
 def _repeated(scene: Scene) -> Iterator[Moment]:
@@ -222,7 +220,7 @@ def _again(scene: Scene) -> Iterator[Moment]:
         if part.outcome == ABORTED and part.ended is not None and not scene.is_foreign(part):
             place = scene.writers.get(part.producer)
             aborted[place] = min(part.ended, aborted.get(place, part.ended))
-    for part in sorted(scene.parts, key=lambda part: (part.ended or 0, part.partition)):
+    for part in scene.by_end:
         place = scene.writers.get(part.producer)
         if part.outcome == COMMITTED and part.begins >= aborted.get(place, float("inf")):
             says = "The same inputs again, in a new transaction: now they are committed."
@@ -231,7 +229,7 @@ def _again(scene: Scene) -> Iterator[Moment]:
 
 
 def _committed(scene: Scene) -> Iterator[Moment]:
-    for part in sorted(scene.parts, key=lambda part: (part.ended or 0, part.partition)):
+    for part in scene.by_end:
         if part.outcome == COMMITTED and scene.delivered(part) == part.ended:
             says = "A COMMIT marker lands: read_committed gets the whole transaction at once."
             yield Moment(part.ended or 0, says, part)
@@ -251,7 +249,7 @@ def _opened(scene: Scene) -> Iterator[Moment]:
 
 
 def _waits(scene: Scene) -> Iterator[Moment]:
-    for part in sorted(scene.parts, key=lambda part: (part.ended or 0, part.partition)):
+    for part in scene.by_end:
         if part.outcome == COMMITTED and scene.delivered(part) != part.ended:
             says = (
                 "Committed, but behind an older open transaction: these records wait at the gate."
