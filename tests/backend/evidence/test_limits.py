@@ -104,10 +104,15 @@ def _varint(number: int, width: int = 1) -> bytes:
     return bytes([*digits[:-1], digits[-1] & 127])
 
 
+def _footer_begin(data: bytes) -> int:
+    """Where the footer of a Parquet file begins."""
+    return len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+
+
 def _claim(path: Path, before: int, after: int, at_least: int = 1) -> None:
     """Put another number into the footer."""
     data = path.read_bytes()
-    begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    begin = _footer_begin(data)
     old = _varint(before)
     assert data[begin:].count(old) >= at_least, f"{before} is not in the footer"
     path.write_bytes(data[:begin] + data[begin:].replace(old, _varint(after, len(old))))
@@ -133,7 +138,7 @@ def _modest_dictionary(path: Path, page: str) -> None:
     column = pq.read_metadata(path).row_group(0).column(0)
     assert set(column.encodings) == {"PLAIN", "RLE", "RLE_DICTIONARY"}
     data = path.read_bytes()
-    begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    begin = _footer_begin(data)
     # A list of three: PLAIN, RLE and RLE_DICTIONARY. The last one goes, and the length stays.
     encodings = b"\x35" + _varint(0) + _varint(3) + _varint(8)
     assert data[begin:].count(encodings) == 1
@@ -146,7 +151,7 @@ def _two_numbers_of_rows(path: Path) -> None:
     """A row group that has another number of rows than the file: readers go by either."""
     _rows(path, 100)
     data = path.read_bytes()
-    begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    begin = _footer_begin(data)
     group = data.rindex(_varint(100), begin)
     path.write_bytes(data[:group] + _varint(64) + data[group + 2 :])
 
