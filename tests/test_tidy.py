@@ -18,7 +18,9 @@ import pytest
 from topicproof.backend import errors
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.faults.kinds import KINDS
+from topicproof.backend.kafka.browse import causes
 from topicproof.backend.settings import ROOT
+from topicproof.backend.watch import conditions
 from topicproof.validators.finding import Fate
 from topicproof.validators.kinds.catalogue import VALIDATORS
 
@@ -587,7 +589,8 @@ def test_the_documents_name_every_fate_kind_fault_and_command() -> None:
             *(validator.NAME for validator in VALIDATORS),
         ],
         "RUNS.md": [f"{kind.name}@" for kind in KINDS],
-        "COMMANDS.md": list(COMMANDS),
+        "COMMANDS.md": [*COMMANDS, *causes.Kind, *causes.Severity],
+        "CLUSTERS.md": list(conditions.Kind),
     }
     for name, wanted in words.items():
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
