@@ -61,6 +61,13 @@ def by_keyboard(picture: Locator) -> None:
     moment.press("End")
     expect(play).to_be_visible()
     expect(said).to_contain_text("are committed.")
+    # On a phone its sentence is smaller.
+    expect(said).to_have_css("font-size", "20.8px")
+    size = picture.page.viewport_size
+    assert size is not None
+    picture.page.set_viewport_size({"width": 390, "height": 800})
+    expect(said).to_have_css("font-size", "17.6px")
+    picture.page.set_viewport_size(size)
     picture.get_by_text("The picture in words").press("Enter")
     expect(
         picture.get_by_role("listitem").filter(has_text="COMMIT markers land").first
@@ -97,7 +104,7 @@ def by_hand(window: Page) -> None:
     picture.get_by_role("button", name="Exit full screen").click()
     taken_over = events.filter(has_text="A worker takes over p0")
     expect(taken_over.nth(1)).to_be_visible(timeout=STORY_MS)
-    assert kill.bounding_box() == before
+    assert before is not None and kill.bounding_box() == before
     window.get_by_role("button", name="Finish and judge").click()
     expect(window.get_by_text("The run processes what is there")).to_be_visible()
 
