@@ -43,12 +43,21 @@ def registry(schema_registry: str) -> Iterator[Door]:
 
 
 def produce(bootstrap: str, topic: str, written: Iterable[Written]) -> None:
+    """In one transaction, without headers."""
+    produce_with_headers(bootstrap, topic, ((key, value, []) for key, value in written))
+
+
+def produce_with_headers(
+    bootstrap: str,
+    topic: str,
+    written: Iterable[tuple[bytes | None, bytes | None, records.Headers]],
+) -> None:
     """In one transaction."""
     producer = Producer(transactional_producer_config(Address(bootstrap), f"{topic}-writer"))
     producer.init_transactions(30)
     producer.begin_transaction()
-    for key, value in written:
-        producer.produce(topic, value, key, partition=0)
+    for key, value, headers in written:
+        producer.produce(topic, value, key, partition=0, headers=headers)
     producer.commit_transaction(30)
 
 
@@ -65,37 +74,23 @@ def every_format(registry: str, topic: str) -> list[Written]:
     return [(b"k", value) for value in values]
 
 
-def guid_orders(registry: str, topic: str, city: str) -> list[tuple[bytes, records.Headers]]:
+def guid_orders(registry: str, topic: str, city: str) -> list[tuple[None, bytes, records.Headers]]:
     """Orders 0 to 5 whose schemas are named by headers: Avro, Protobuf and JSON Schema in turn."""
-    orders: list[tuple[bytes, records.Headers]] = []
+    orders: list[tuple[None, bytes, records.Headers]] = []
     for number in range(0, 6, 3):
         of_avro: records.Headers = []
         of_protobuf: records.Headers = []
         of_json: records.Headers = []
         order = {"id": number, "to": {"city": city}}
+        avro = records.avro(registry, topic, records.ORDER, order, headers=of_avro)
+        protobuf = records.protobuf(registry, f"{topic}-p", of_protobuf, id=number + 1, note=city)
+        document = records.json_schema(registry, f"{topic}-j", order | {"id": number + 2}, of_json)
         orders += [
-            (records.avro(registry, topic, records.ORDER, order, headers=of_avro), of_avro),
-            (
-                records.protobuf(registry, f"{topic}-p", of_protobuf, id=number + 1, note=city),
-                of_protobuf,
-            ),
-            (
-                records.json_schema(registry, f"{topic}-j", order | {"id": number + 2}, of_json),
-                of_json,
-            ),
+            (None, avro, of_avro),
+            (None, protobuf, of_protobuf),
+            (None, document, of_json),
         ]
     return orders
-
-
-def produce_with_headers(
-    bootstrap: str, topic: str, written: Iterable[tuple[bytes, records.Headers]]
-) -> None:
-    producer = Producer(transactional_producer_config(Address(bootstrap), f"{topic}-writer"))
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    for value, headers in written:
-        producer.produce(topic, value, partition=0, headers=headers)
-    producer.commit_transaction(30)
 
 
 def judged(
@@ -222,7 +217,8 @@ def test_records_whose_headers_name_their_schemas_are_judged(
         return
     # A GUID of another registry, and bytes that are none.
     strange = (b"\1" + b"\7" * 16, b"\1x")
-    unknown = [(orders[0][0], [("__value_schema_id", header)]) for header in strange]
+    value = orders[0][1]
+    unknown = [(None, value, [("__value_schema_id", header)]) for header in strange]
     produce_with_headers(bootstrap, sink, unknown)
     report = judged(spark, bootstrap, registry, tmp_path / "unknown", contract)
     (finding,) = [one for one in report.findings if one.kind == "undecodable"]
