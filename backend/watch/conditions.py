@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from topicproof.backend.kafka.browse.causes import Cause, Kind as CauseKind, Severity, causes
 from topicproof.backend.kafka.browse.overview import Overview
-from topicproof.backend.watch.group_offsets import GroupOffsets, Place, by_topic
+from topicproof.backend.watch.group_offsets import Place, by_topic
 from topicproof.validators.sentences import counted
 
 TOPICS_MAX = 100_000
@@ -76,8 +76,9 @@ class ClusterLook:
     """A cluster at one moment."""
 
     overview: Overview
-    group_offsets: GroupOffsets
-    """Read before the overview, so that no committed offset is newer than its log's end there."""
+    group_offsets: Mapping[Place, int]
+    """Committed offsets, read before the overview, so that none is newer than its log's end
+    there."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """By topic, as Kafka's tools print them. Brokers before 2.8 have none (KIP-516)."""
     notes: tuple[str, ...] = ()
@@ -118,7 +119,11 @@ class Baseline:
         """Return what the look behind this one is compared with."""
         topic_ids = {**self.topic_ids, **look.topic_ids}
         newest = list(topic_ids.items())[-TOPICS_MAX:]
-        return Baseline(look.group_offsets.offsets, dict(newest), look.log_starts)
+        offsets = look.group_offsets
+        if look.notes and not offsets:
+            # They could not be read. What moves meanwhile is seen at the next look that can.
+            offsets = self.offsets
+        return Baseline(offsets, dict(newest), look.log_starts)
 
 
 NOTHING_BEFORE = Baseline()
@@ -193,7 +198,7 @@ def _outside_of_log(before: Baseline, now: ClusterLook) -> Iterator[Condition]:
         for topic in now.overview.topics
         for p in topic.bounds.partitions
     }
-    for group, topic, offsets in by_topic(now.group_offsets.offsets):
+    for group, topic, offsets in by_topic(now.group_offsets):
         low = {p: offset for p, offset in offsets.items() if offset < starts.get((topic, p), 0)}
         if low:
             lost = sum(starts[topic, p] - offset for p, offset in low.items())
@@ -238,7 +243,7 @@ def _replaced(before: Baseline, now: ClusterLook) -> Iterator[Condition]:
 
 def _moved(before: Baseline, now: ClusterLook) -> Iterator[Condition]:
     """Yield an event for each group and topic whose offsets went back or are gone."""
-    later = now.group_offsets.offsets
+    later = now.group_offsets
     is_same = {
         topic.topic
         for topic in now.overview.topics
@@ -263,7 +268,7 @@ def _moved(before: Baseline, now: ClusterLook) -> Iterator[Condition]:
                 "If nobody reset it, look for two programs that use the same group.",
             )
         gone = {p: offset for p, offset in offsets.items() if Place(group, topic, p) not in later}
-        if gone and now.group_offsets.is_whole:
+        if gone and not now.notes:
             yield _of_group(
                 Kind.VANISHED,
                 (group, topic),

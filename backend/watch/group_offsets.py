@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -25,19 +24,6 @@ class Place(NamedTuple):
     partition: int
 
 
-@dataclass(frozen=True)
-class GroupOffsets:
-    """Committed offsets by group, topic and partition."""
-
-    offsets: Mapping[Place, int] = field(default_factory=dict)
-    note: str = ""
-    """What was left out, because one look is limited; empty if nothing."""
-
-    @property
-    def is_whole(self) -> bool:
-        return not self.note
-
-
 def by_topic(offsets: Mapping[Place, int]) -> Iterator[tuple[str, str, Mapping[int, int]]]:
     """Yield the offsets of each group on each topic, by partition."""
     parts: dict[tuple[str, str], dict[int, int]] = {}
@@ -47,9 +33,9 @@ def by_topic(offsets: Mapping[Place, int]) -> Iterator[tuple[str, str, Mapping[i
         yield group, topic, partitions
 
 
-def group_offsets(kafka: Connection, budget: LookBudget) -> GroupOffsets:
+def group_offsets(kafka: Connection, budget: LookBudget) -> Mapping[Place, int]:
     """Return the offsets of all groups; those with members first if the budget does not allow for
-    all. Raises KafkaError, ClusterError."""
+    all, which it notes. Raises KafkaError, ClusterError."""
     listed = [group for group in list_groups(kafka) if not group.share]
     names = [group.group for group in sorted(listed, key=members_first)]
     offsets: dict[Place, int] = {}
@@ -64,4 +50,4 @@ def group_offsets(kafka: Connection, budget: LookBudget) -> GroupOffsets:
                     place = Place(short_name(group), at.topic, at.partition)
                     offsets[place] = committed.offset
                     budget.entries += 1
-    return GroupOffsets(offsets, budget.note)
+    return offsets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from topicproof.backend.kafka.look import LookBudget
 from topicproof.backend.kafka.origin import spelled
 from topicproof.backend.watch.alarms import Notice, after_look, delivered
 from topicproof.backend.watch.conditions import PATIENCE_S, ClusterLook, conditions
-from topicproof.backend.watch.group_offsets import GroupOffsets, group_offsets
+from topicproof.backend.watch.group_offsets import Place, group_offsets
 from topicproof.backend.watch.metrics import WatchFigures, metrics_server
 from topicproof.backend.watch.state_file import StateFile, WatchState
 from topicproof.backend.watch.webhook import Webhook
@@ -166,7 +166,8 @@ def cluster_id(address: Address) -> str:
 def look_at(address: Address) -> ClusterLook:
     """Look at a cluster once. Raises ClusterError if its topics cannot be listed."""
     budget, notes = LookBudget(), []
-    offsets, topic_ids = GroupOffsets(), {}
+    offsets: Mapping[Place, int] = {}
+    topic_ids = {}
     try:
         with connect(address) as kafka:
             answer = kafka.with_retries(kafka.metadata_of_all)

@@ -19,7 +19,7 @@ from topicproof.backend.watch.conditions import (
     Kind,
     conditions,
 )
-from topicproof.backend.watch.group_offsets import GroupOffsets, Place
+from topicproof.backend.watch.group_offsets import Place
 from topicproof.backend.watch.webhook import Style, document
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.finding import Bounds, PartitionBounds
@@ -61,7 +61,8 @@ def look(
     stuck = () if waiting is None else (StuckGroup(waiting, "orders", (0,)),)
     topic = TopicOverview(Bounds("orders", (PartitionBounds(0, *bounds),)), 0, opened, None, stuck)
     overview = Overview(NOW, "cluster", 1, (topic,), None, ())
-    return ClusterLook(overview, GroupOffsets(offsets or {}, note), {"orders": topic_id})
+    notes = (note,) if note else ()
+    return ClusterLook(overview, offsets or {}, {"orders": topic_id}, notes)
 
 
 def kinds(before: Baseline, now: ClusterLook) -> list[Kind]:
@@ -132,6 +133,15 @@ def test_what_groups_offsets_tell(
     before: ClusterLook, now: ClusterLook, expected: list[Kind]
 ) -> None:
     assert kinds(NOTHING_BEFORE.after(before), now) == expected
+
+
+def test_offsets_that_could_not_be_read_are_not_gone() -> None:
+    """No group is said to have lost its offset, and what moved meanwhile is told afterwards."""
+    failed = look(note="Kafka does not answer")
+    before = NOTHING_BEFORE.after(look(offsets={P0: 9}))
+    assert kinds(before, failed) == []
+    assert kinds(before.after(failed), look(offsets={P0: 4})) == [Kind.BACKWARDS]
+    assert kinds(before.after(failed), look()) == [Kind.VANISHED]
 
 
 def test_a_topic_that_was_gone_at_a_look_and_came_back_is_another_one() -> None:
