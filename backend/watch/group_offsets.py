@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import NamedTuple
 
-from topicproof.backend.kafka.cluster import COUNTER, INTERNAL_TOPICS
-from topicproof.backend.kafka.coordination.groups import list_groups, members_first
+from topicproof.backend.kafka.cluster import INTERNAL_TOPICS
+from topicproof.backend.kafka.coordination.groups import committed_offsets
 from topicproof.backend.kafka.log.rawlog import Connection
-from topicproof.backend.kafka.look import GROUPS, LookBudget
+from topicproof.backend.kafka.look import LookBudget
 from topicproof.validators.coordinator import short_name
-
-GROUPS_ASKED = 100
-"""Groups in one request."""
 
 
 class Place(NamedTuple):
@@ -36,18 +32,14 @@ def by_topic(offsets: Mapping[Place, int]) -> Iterator[tuple[str, str, Mapping[i
 def group_offsets(kafka: Connection, budget: LookBudget) -> Mapping[Place, int]:
     """Return the offsets of all groups; those with members first if the budget does not allow for
     all, which it notes. Raises KafkaError, ClusterError."""
-    listed = [group for group in list_groups(kafka) if not group.share]
-    names = [group.group for group in sorted(listed, key=members_first)]
     offsets: dict[Place, int] = {}
-    for batch in budget.batches(names, GROUPS_ASKED, GROUPS):
-        answers = kafka.with_retries(partial(kafka.admin.list_group_offsets, dict.fromkeys(batch)))
-        for group in batch:
-            for at, committed in answers[group].items():
-                # A run counts its starts by an offset that nobody reads from. confluent-kafka sends
-                # the zero at the end of C's strings along.
-                counts = (committed.metadata or "").rstrip("\0") == COUNTER
-                if committed.offset >= 0 and not counts and at.topic not in INTERNAL_TOPICS:
-                    place = Place(short_name(group), at.topic, at.partition)
-                    offsets[place] = committed.offset
-                    budget.entries += 1
+    for group, committed in committed_offsets(kafka, budget):
+        name = short_name(group.group)
+        of_group = {
+            Place(name, topic, partition): offset
+            for (topic, partition), offset in committed.items()
+            if topic not in INTERNAL_TOPICS
+        }
+        budget.entries += len(of_group)
+        offsets |= of_group
     return offsets

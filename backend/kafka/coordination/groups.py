@@ -18,12 +18,13 @@ import numpy as np
 from kafka.errors import GroupAuthorizationFailedError, GroupIdNotFoundError, for_code
 from kafka.protocol.admin import DescribeGroupsRequest
 
+from topicproof.backend.kafka.cluster import COUNTER
 from topicproof.backend.kafka.log.messages import (
     ConsumerGroupDescribeRequest,
     ShareGroupDescribeRequest,
 )
 from topicproof.backend.kafka.log.rawlog import Connection
-from topicproof.backend.kafka.look import MEMBERS, LookBudget
+from topicproof.backend.kafka.look import GROUPS, MEMBERS, LookBudget
 from topicproof.validators.coordinator import short_name
 
 MEMBER_BYTES, NAME_BYTES, PARTITION_BYTES, PLACE_BYTES = 1_000, 100, 4, 300
@@ -33,6 +34,8 @@ group made up, a megabyte a group."""
 GROUPS_ASKED, EMPTY_GROUPS_ASKED = 20, 1_000
 """Groups in one request. An answer comes whole, whatever it takes; a group without members takes
 nothing."""
+GROUPS_ASKED_FOR_OFFSETS = 100
+"""Groups in one request for their offsets."""
 CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
 EMPTY = "Empty"
 CONSUMERS = "consumer"
@@ -128,6 +131,28 @@ def list_groups(kafka: Connection) -> tuple[Group, ...]:
 def members_first(group: Group) -> tuple[bool, str]:
     """Key for sorting: a group without members costs whoever makes it nothing."""
     return group.state == EMPTY, group.group
+
+
+def committed_offsets(
+    kafka: Connection, budget: LookBudget
+) -> Iterator[tuple[Group, Mapping[tuple[str, int], int]]]:
+    """Yield each group with its committed offsets by topic and partition; groups with members come
+    first if the budget does not allow for all. Raises kafka-python's errors."""
+    listed = sorted((group for group in list_groups(kafka) if not group.share), key=members_first)
+    for batch in budget.batches(listed, GROUPS_ASKED_FOR_OFFSETS, GROUPS):
+        names: dict[str, None] = dict.fromkeys(group.group for group in batch)
+        answers = kafka.with_retries(partial(kafka.admin.list_group_offsets, names))
+        for group in batch:
+            # A run counts its starts by an offset that nobody reads from. confluent-kafka sends the
+            # zero at the end of C's strings along.
+            yield (
+                group,
+                {
+                    (at.topic, at.partition): committed.offset
+                    for at, committed in answers[group.group].items()
+                    if committed.offset >= 0 and (committed.metadata or "").rstrip("\0") != COUNTER
+                },
+            )
 
 
 def group_members(

@@ -7,15 +7,14 @@ aborted records and holes are among them, so the number of offsets is an upper b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from topicproof.backend.kafka.cluster import COUNTER
-from topicproof.backend.kafka.coordination.groups import EMPTY, list_groups, members_first
+from topicproof.backend.kafka.coordination.groups import EMPTY, committed_offsets
 from topicproof.backend.kafka.log.fates import fate_ranges, records_between
 from topicproof.backend.kafka.log.rawlog import Connection
-from topicproof.backend.kafka.look import GROUPS, LookBudget
+from topicproof.backend.kafka.look import LookBudget
 from topicproof.validators.coordinator import short_name
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
@@ -25,8 +24,6 @@ COUNTED_GROUPS_MAX = 20
 """At most so many groups are counted record by record: many may have the same offsets behind."""
 READ_OFFSETS_MAX = 10_000
 """A group with more offsets left than this is behind, whatever it waits for."""
-GROUPS_ASKED = 100
-"""Groups in one request."""
 
 
 @dataclass(frozen=True)
@@ -61,36 +58,20 @@ def offsets_behind(
 ) -> Behind:
     """Return how many offsets each group has left. Only partitions on which the group has committed
     an offset are counted. Groups with members come first if the budget does not allow for all."""
-    listed = [each for each in list_groups(kafka) if not each.share]
-    empty = {each.group for each in listed if each.state == EMPTY}
-    groups = [each.group for each in sorted(listed, key=members_first)]
     lags: dict[str, list[tuple[Lag, Bounds]]] = {}
-    for batch in budget.batches(groups, GROUPS_ASKED, GROUPS):
-        for group, topic, part in _unread(kafka, bounds, batch):
+    for group, committed in committed_offsets(kafka, budget):
+        by_topic: dict[str, dict[int, int]] = {}
+        for (topic, partition), offset in committed.items():
+            if topic in bounds:
+                by_topic.setdefault(topic, {})[partition] = offset
+        for topic, offsets in by_topic.items():
+            part = bounds_from(bounds[topic], offsets)
             budget.entries += len(part.partitions)
             left = sum(max(0, p.lso - p.start) for p in part.partitions)
-            lag = Lag(short_name(group), topic, left, left == 0, group not in empty)
+            has_members = group.state != EMPTY
+            lag = Lag(short_name(group.group), topic, left, left == 0, has_members)
             lags.setdefault(topic, []).append((lag, part))
     return lags
-
-
-def _unread(
-    kafka: Connection, bounds: Mapping[str, Bounds], groups: Sequence[str]
-) -> Iterator[tuple[str, str, Bounds]]:
-    """Yield each group with each topic of which it has committed offsets, and the bounds from
-    there on."""
-    answers = kafka.with_retries(
-        lambda: kafka.admin.list_group_offsets(dict.fromkeys(groups, None))
-    )
-    for group in groups:
-        committed: dict[str, dict[int, int]] = {}
-        for at, each in answers[group].items():
-            # confluent-kafka sends the zero at the end of C's strings along.
-            counts = (each.metadata or "").rstrip("\0") == COUNTER
-            if at.topic in bounds and each.offset >= 0 and not counts:
-                committed.setdefault(at.topic, {})[at.partition] = each.offset
-        for topic, offsets in committed.items():
-            yield group, topic, bounds_from(bounds[topic], offsets)
 
 
 def worst_lag(kafka: Connection, behind: Behind) -> Lag | None:

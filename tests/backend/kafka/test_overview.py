@@ -30,7 +30,7 @@ from topicproof.backend.kafka.browse.overview import (
     without_leader,
 )
 from topicproof.backend.kafka.cluster import COUNTER, Cluster
-from topicproof.backend.kafka.coordination import lag, worst_lag as worst_lag_of
+from topicproof.backend.kafka.coordination import groups, lag
 from topicproof.backend.kafka.coordination.worst_lag import (
     Lag,
     StuckGroup,
@@ -234,7 +234,7 @@ def test_of_many_groups_only_so_many_are_looked_at(
     Writer(bootstrap, topic).write("n3")
     for number in range(3):
         commit(bootstrap, topic, f"a-{topic}-{number}", 0)
-    monkeypatch.setattr(worst_lag_of, "GROUPS_ASKED", 1)
+    monkeypatch.setattr(groups, "GROUPS_ASKED_FOR_OFFSETS", 1)
     monkeypatch.setattr(lag, "PLACES_ASKED", 2)
     monkeypatch.setattr(inspect, "LookBudget", lambda: LookBudget(LookLimits(entries=2)))
     budget = LookBudget(LookLimits(entries=1))
