@@ -79,8 +79,8 @@ def read_properties(path: Path) -> Properties:
     return Properties(values, raw.places)
 
 
-def read_text(path: Path, place: str) -> str:
-    """Return the text of a file that a property names. Raises UsageError."""
+def read_bytes(path: Path, place: str) -> bytes:
+    """Return the content of a file that a property names. Raises UsageError."""
     try:
         with path.expanduser().open("rb") as file:
             data = file.read(BYTES_MAX + 1)
@@ -88,6 +88,12 @@ def read_text(path: Path, place: str) -> str:
         raise UsageError(f"{place}: {path} cannot be read ({error.strerror}).") from error
     if len(data) > BYTES_MAX:
         raise UsageError(f"{place}: {path} has more than {BYTES_MAX:,} bytes.")
+    return data
+
+
+def read_text(path: Path, place: str) -> str:
+    """Return the text of a file that a property names. Raises UsageError."""
+    data = read_bytes(path, place)
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UsageError(f"{place}: {path} is UTF-16 text. Save it as UTF-8.")
     try:

@@ -17,7 +17,7 @@ from typing import Any
 
 from topicproof.backend.errors import UsageError
 from topicproof.backend.properties import jks
-from topicproof.backend.properties.properties_file import BYTES_MAX
+from topicproof.backend.properties.properties_file import read_bytes
 
 _BODY = r"(?:(?!-----).)*+"
 """Up to the next dashes, so that a beginning without an end is not looked for to the end of all."""
@@ -42,24 +42,13 @@ class Identity:
     """Where its password is given, or the key."""
 
 
-def read_bytes(path: str, place: str) -> bytes:
-    try:
-        with Path(path).expanduser().open("rb") as file:
-            data = file.read(BYTES_MAX + 1)
-    except OSError as error:
-        raise UsageError(f"{place}: {path} cannot be read ({error.strerror}).") from error
-    if len(data) > BYTES_MAX:
-        raise UsageError(f"{place}: {path} has more than {BYTES_MAX:,} bytes.")
-    return data
-
-
 def authorities(path: str, password: str | None, place: str) -> str:
     """Return the certificates of a trust store, or of a PEM file or folder of them, as PEM."""
     if Path(path).expanduser().is_dir():
         files = sorted(file for file in Path(path).expanduser().iterdir() if file.is_file())
-        data = b"\n".join(read_bytes(str(file), place) for file in files)
+        data = b"\n".join(read_bytes(file, place) for file in files)
         return pem_certificates(data.decode("utf-8", "replace"), place, path)
-    data = read_bytes(path, place)
+    data = read_bytes(Path(path), place)
     if data.startswith(jks.MAGIC):
         ders = jks.read(data, password, None, place).certificates
         return _joined([_pem("CERTIFICATE", der) for der in ders], place, path)
@@ -76,7 +65,7 @@ def pem_certificates(text: str, place: str, path: str = "it") -> str:
 
 def identity(path: str, password: str | None, key_password: str | None, place: str) -> Identity:
     """Return the key of a key store, or of a PEM file with both, and its certificates."""
-    data = read_bytes(path, place)
+    data = read_bytes(Path(path), place)
     if data.startswith(jks.MAGIC):
         store = jks.read(data, password, key_password or password, place)
         if store.key is None:

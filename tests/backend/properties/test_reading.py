@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from topicproof.backend.errors import UsageError
 from topicproof.backend.properties.jaas import PLAIN, login_line, parse_login
 from topicproof.backend.properties.properties_file import read_properties
-from topicproof.backend.properties.stores import pem_certificates, pem_key, read_bytes
+from topicproof.backend.properties.stores import authorities, pem_certificates, pem_key
 
 
 def _file(folder: Path, text: str) -> Path:
@@ -134,7 +134,7 @@ def test_a_file_is_read_in_time_that_grows_with_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has more than 1,000,000 bytes"):
         read_properties(path)
     with pytest.raises(UsageError, match="has more than 1,000,000 bytes"):
-        read_bytes(str(path), "line 1")
+        authorities(str(path), None, "line 1")
 
 
 def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
