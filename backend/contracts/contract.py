@@ -47,8 +47,8 @@ from topicproof.validators.thresholds import NO_THRESHOLDS, Thresholds
 LINEAGE = "lineage"
 DUPLICATE = "duplicate"
 PLACEHOLDER = "FILL_IN"
-CONTRACT_FIELDS = Subject("contract", "fields, for example `source: {topic: orders}`")
 """Written by `contract init` for values that only a person knows. Invalid in a contract."""
+CONTRACT_FIELDS = Subject("contract", "fields, for example `source: {topic: orders}`")
 EXPRESSIONS_LENGTH_MAX = 100_000
 """Maximum characters of all expressions together. Checking them takes some seconds at most."""
 _STRICT = ConfigDict(frozen=True, extra="forbid")

@@ -104,11 +104,6 @@ def has_number(kind: Type) -> bool:
     return kind in (NUMBER, ANY) or any(map(has_number, kind.parts))
 
 
-def element_kind(kind: Type) -> Type:
-    """Return the type of an array's elements; ANY if it is none."""
-    return kind.parts[0] if kind.name == "array" else ANY
-
-
 def text_of(part: TypedPart) -> str:
     """Return a literal text."""
     assert isinstance(part.node, Text)

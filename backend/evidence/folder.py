@@ -40,8 +40,9 @@ from topicproof.validators.report import Report
 REPORT = "report.json"
 _CHECKED = TypeAdapter(Report)
 EVIDENCE = "evidence"
-CONTRACT = "contract.yaml"
 """Name of the folder in that of a run or of one of its stages."""
+CONTRACT = "contract.yaml"
+"""The contract, in evidence and in the folder of a check."""
 
 
 def complete(
