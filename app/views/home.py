@@ -28,7 +28,7 @@ from topicproof.backend.history.signoff import (
     standing_text,
 )
 from topicproof.backend.history.store import Run
-from topicproof.backend.kafka.browse.causes import Cause, Kind, Severity, causes
+from topicproof.backend.kafka.browse.causes import Cause, CauseKind, Severity, causes
 from topicproof.backend.kafka.browse.overview import Overview
 from topicproof.validators.facts.log_facts import OPEN
 
@@ -167,7 +167,7 @@ def show_cause(cause: Cause) -> None:
             icon=wording.CONDITION_WORDS[cause.condition].symbol,
         )
         with st.container(horizontal=True, vertical_alignment="center"):
-            if cause.kind is Kind.HANGING_TRANSACTION:
+            if cause.kind is CauseKind.HANGING_TRANSACTION:
                 st.code("\n".join(cause.commands[:COMMANDS_SHOWN]), language=None)
             cause_link(cause)
 

@@ -25,7 +25,7 @@ from topicproof.backend.watch.watcher import (
     cluster_id,
     served_metrics,
 )
-from topicproof.backend.watch.webhook import Style as WebhookStyle, read_webhook
+from topicproof.backend.watch.webhook import WebhookStyle, read_webhook
 
 EVERY_S_MIN = 1.0
 STYLES: dict[Change, Style] = {

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from topicproof.backend.kafka.browse.causes import Cause, Kind as CauseKind, Severity, causes
+from topicproof.backend.kafka.browse.causes import Cause, CauseKind, Severity, causes
 from topicproof.backend.kafka.browse.overview import Overview
 from topicproof.backend.watch.group_offsets import Place, by_topic
 from topicproof.validators.sentences import counted

@@ -16,12 +16,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from topicproof.backend.kafka.browse.causes import Kind as CauseKind, causes
+from topicproof.backend.kafka.browse.causes import CauseKind, causes
 from topicproof.backend.services.local_servers import LoopbackHandler, LoopbackServer
 from topicproof.backend.watch.alarms import NO_ALARMS, AlarmState, Change
 from topicproof.backend.watch.conditions import ClusterLook, Kind
 
-OF_TRANSACTIONS = (CauseKind.HANGING_TRANSACTION, CauseKind.OPEN_TRANSACTION)
+TRANSACTION_CAUSES = (CauseKind.HANGING_TRANSACTION, CauseKind.OPEN_TRANSACTION)
 PLAIN = "text/plain; charset=utf-8"
 METRICS, HEALTH, READINESS = "/metrics", "/healthz", "/readyz"
 
@@ -92,7 +92,7 @@ def _of_look(look: ClusterLook) -> Iterator[Metric]:
     yield _gauge(
         "withheld_records",
         "Records among them, at most: what was not counted one by one counts as its offsets.",
-        sum(cause.records for cause in causes(overview) if cause.kind in OF_TRANSACTIONS),
+        sum(cause.records for cause in causes(overview) if cause.kind in TRANSACTION_CAUSES),
     )
     yield _gauge(
         "stuck_groups",

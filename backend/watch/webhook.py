@@ -28,7 +28,7 @@ _HEADS = {Change.BEGAN: "Alarm", Change.ENDED: "All clear", Change.HAPPENED: "Ha
 _SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
-class Style(StrEnum):
+class WebhookStyle(StrEnum):
     """What a webhook understands."""
 
     JSON = "json"
@@ -41,7 +41,7 @@ class Webhook:
     """Where notices go. The address is a secret: whoever knows it can write there."""
 
     address: str
-    style: Style = Style.JSON
+    style: WebhookStyle = WebhookStyle.JSON
 
     def send(self, notice: Notice, cluster: str) -> str:
         """Send a notice. Returns why it was not delivered, without the address; empty if it
@@ -61,7 +61,7 @@ class Webhook:
             return type(error).__name__
 
 
-def read_webhook(file: Path, style: Style) -> Webhook:
+def read_webhook(file: Path, style: WebhookStyle) -> Webhook:
     """Read the address of a webhook from a file of its own. Raises UsageError if it holds none, or
     if other users can read it."""
     address = read_secret(file)
@@ -71,12 +71,12 @@ def read_webhook(file: Path, style: Style) -> Webhook:
     return Webhook(address, style)
 
 
-def document(notice: Notice, cluster: str, style: Style) -> Mapping[str, Any]:
+def document(notice: Notice, cluster: str, style: WebhookStyle) -> Mapping[str, Any]:
     """Return what is sent. `cluster`: its id."""
-    if style is Style.JSON:
+    if style is WebhookStyle.JSON:
         return notice.to_json(cluster)
     text = _text(notice, cluster)
-    if style is Style.SLACK:
+    if style is WebhookStyle.SLACK:
         return {"text": text.translate(_SLACK), "mrkdwn": False}
     # A TextRun has no Markdown, as a TextBlock has.
     body = {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text}]}

@@ -32,7 +32,7 @@ Place = tuple[str, int]
 """Topic and partition."""
 
 
-class Kind(StrEnum):
+class CauseKind(StrEnum):
     """What holds something back. Within a severity, the first kind is the worst."""
 
     HANGING_TRANSACTION = "hanging_transaction"
@@ -56,7 +56,7 @@ class Severity(StrEnum):
 class Cause:
     """One reason why consumers do not get records."""
 
-    kind: Kind
+    kind: CauseKind
     severity: Severity
     condition: str
     """In a word or two: hanging, not known, stuck, overdue, open; of a group stuck or behind."""
@@ -97,9 +97,9 @@ class Cause:
         most = "" if self.exact else "at most "
         records = most + emphasis(counted(self.records, "record"))
         topics = first_of(list(map(emphasis, self.topics)), NAMED_MAX)
-        if self.kind is Kind.GROUP_LAG:
+        if self.kind is CauseKind.GROUP_LAG:
             return f"has {records} of {topics} to read"
-        if self.kind is Kind.STUCK_GROUP:
+        if self.kind is CauseKind.STUCK_GROUP:
             return f"waits for {records} of {topics}"
         if len(self.places) == 1:
             where = f"partition {self.places[0][1]}"
@@ -224,7 +224,7 @@ def _rank(cause: Cause) -> tuple[int, int, int, int, int]:
     """Key for sorting, worst first."""
     return (
         list(Severity).index(cause.severity),
-        list(Kind).index(cause.kind),
+        list(CauseKind).index(cause.kind),
         -len(cause.groups),
         -cause.records,
         -(cause.age_ms or 0),
@@ -258,7 +258,7 @@ def _of_transaction(
         ]
     records, exact = _withheld(cluster, transaction)
     return Cause(
-        kind=Kind.HANGING_TRANSACTION if part.hanging else Kind.OPEN_TRANSACTION,
+        kind=CauseKind.HANGING_TRANSACTION if part.hanging else CauseKind.OPEN_TRANSACTION,
         severity=_severity(part, transaction.age_ms),
         condition=part.condition,
         holder=part.name,
@@ -337,7 +337,7 @@ def _of_stuck_groups(cluster: Overview, stuck: Iterable[StuckGroup], at: str) ->
     for group, places in by_group.items():
         topics = tuple(dict.fromkeys(topic for topic, _partition in places))
         yield _of_group(
-            Kind.STUCK_GROUP,
+            CauseKind.STUCK_GROUP,
             # A transaction that ended during the look leaves such a group behind.
             Severity.WARNING if cluster.not_heard else Severity.NOTE,
             Lag(group, topics[0], sum(withheld[place] for place in places), False),
@@ -362,7 +362,7 @@ def _of_lags(cluster: Overview, at: str) -> Iterator[Cause]:
             continue  # The other offsets were markers and aborted records.
         has_members = lags[0].has_members
         yield _of_group(
-            Kind.GROUP_LAG,
+            CauseKind.GROUP_LAG,
             Severity.WARNING if has_members else Severity.NOTE,
             Lag(group, lags[0].topic, records, all(lag.exact for lag in lags)),
             tuple(lag.topic for lag in lags),
@@ -386,7 +386,7 @@ def _counted(lag: Lag, worst_lag: Lag | None) -> Lag:
 
 
 def _of_group(
-    kind: Kind,
+    kind: CauseKind,
     severity: Severity,
     lag: Lag,
     topics: tuple[str, ...],
@@ -399,7 +399,7 @@ def _of_group(
     return Cause(
         kind=kind,
         severity=severity,
-        condition="stuck" if kind is Kind.STUCK_GROUP else "behind",
+        condition="stuck" if kind is CauseKind.STUCK_GROUP else "behind",
         holder=lag.group,
         producer_id=None,
         status=status,
@@ -410,7 +410,7 @@ def _of_group(
         topics=topics,
         records=lag.records,
         exact=lag.exact,
-        groups=(lag.group,) if kind is Kind.STUCK_GROUP else (),
+        groups=(lag.group,) if kind is CauseKind.STUCK_GROUP else (),
         advice=advice,
         commands=tuple(
             command_line("topicproof inspect", topic, options=at) for topic in topics[:COMMANDS_MAX]

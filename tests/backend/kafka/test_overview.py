@@ -20,7 +20,7 @@ from tests.test_cli import call
 from topicproof.app.topic.snapshot import take
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.browse import causes as causes_of, inspect
-from topicproof.backend.kafka.browse.causes import Kind, Severity, causes, exit_code
+from topicproof.backend.kafka.browse.causes import CauseKind, Severity, causes, exit_code
 from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.browse.overview import (
     Overview,
@@ -78,8 +78,8 @@ def test_every_topic_at_a_glance(bootstrap: str, new_topic: NewTopic) -> None:
     ]
     listed = [each for each in causes(seen) if {*each.topics} & {opened, hung}]
     assert [(each.kind, each.severity, each.groups) for each in listed] == [
-        (Kind.HANGING_TRANSACTION, Severity.ERROR, ()),
-        (Kind.OPEN_TRANSACTION, Severity.NOTE, (f"{opened}-group",)),
+        (CauseKind.HANGING_TRANSACTION, Severity.ERROR, ()),
+        (CauseKind.OPEN_TRANSACTION, Severity.NOTE, (f"{opened}-group",)),
     ]
     assert listed[1].sentence.startswith(
         f"{opened}-A holds back 6 records on 2 partitions of {opened}, and group {opened}-group."

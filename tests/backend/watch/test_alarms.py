@@ -20,7 +20,7 @@ from topicproof.backend.watch.conditions import (
     conditions,
 )
 from topicproof.backend.watch.group_offsets import Place
-from topicproof.backend.watch.webhook import Style, document
+from topicproof.backend.watch.webhook import WebhookStyle, document
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.finding import Bounds, PartitionBounds
 
@@ -186,13 +186,13 @@ def test_no_name_is_markup_in_a_chat() -> None:
     its own. The chat shows the letters."""
     hostile = replace(LASTING, sentence="Group <!channel> <http://x|click>\n*x* \x1b[31m hangs.")
     state, (notice,) = after_look(AlarmState({}), [hostile], NOW, clear_kinds=frozenset(Kind))
-    slack = document(notice, "cluster", Style.SLACK)
+    slack = document(notice, "cluster", WebhookStyle.SLACK)
     assert slack["mrkdwn"] is False and "&lt;!channel&gt; &lt;http://x|click&gt;" in slack["text"]
     assert "\x1b" not in slack["text"] and "\n" not in slack["text"]
-    (attachment,) = document(notice, "cluster", Style.TEAMS)["attachments"]
+    (attachment,) = document(notice, "cluster", WebhookStyle.TEAMS)["attachments"]
     (block,) = attachment["content"]["body"]
     assert block["type"] == "RichTextBlock" and "\x1b" not in block["inlines"][0]["text"]
-    plain = document(notice, "cluster", Style.JSON)
+    plain = document(notice, "cluster", WebhookStyle.JSON)
     assert plain["what"] == hostile.sentence and plain["change"] == "began"
     assert plain["kind"] == "hanging_transaction" and plain["cluster"] == "cluster"
     assert state.waiting == (notice,)

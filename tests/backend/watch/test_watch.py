@@ -28,7 +28,7 @@ from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.watch.alarms import Notice
 from topicproof.backend.watch.state_file import FOLDER, StateFile, state_file
 from topicproof.backend.watch.watcher import Watcher, WatchOptions, cluster_id, served_metrics
-from topicproof.backend.watch.webhook import Style, read_webhook
+from topicproof.backend.watch.webhook import WebhookStyle, read_webhook
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_what_happens_is_told_once(quiet: str, file: StateFile, tmp_path: Path) 
     notes = Notes()
     with listener([503]) as hook:
         options = WatchOptions(
-            webhook=read_webhook(address_file(tmp_path, hook), Style.JSON),
+            webhook=read_webhook(address_file(tmp_path, hook), WebhookStyle.JSON),
             cluster_options=f" --bootstrap {quiet}",
         )
         watcher = notes.watcher(quiet, file, options)
@@ -224,13 +224,13 @@ def test_a_webhook_is_a_secret_of_its_own_file(tmp_path: Path) -> None:
     path.write_text("https://hooks.example/t0ken")
     path.chmod(0o644)
     with pytest.raises(UsageError, match="Other users can read"):
-        read_webhook(path, Style.JSON)
+        read_webhook(path, WebhookStyle.JSON)
     path.chmod(0o600)
-    assert read_webhook(path, Style.SLACK).address == "https://hooks.example/t0ken"
+    assert read_webhook(path, WebhookStyle.SLACK).address == "https://hooks.example/t0ken"
     for text in ("ftp://hooks.example/t0ken", "https:///t0ken", "https://a b/t0ken"):
         path.write_text(text)
         with pytest.raises(UsageError, match="does not hold one http") as refused:
-            read_webhook(path, Style.JSON)
+            read_webhook(path, WebhookStyle.JSON)
         assert "t0ken" not in str(refused.value)
 
 
