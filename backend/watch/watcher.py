@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka.errors import KafkaError
 
@@ -110,8 +110,9 @@ class Watcher:
             self.state.alarms, current, look.overview.taken_at, clear_kinds=look.clear_kinds
         )
         if self.options.webhook is None:
-            for notice in notices:
-                alarms = delivered(alarms, notice)
+            # Nobody will take them. What waits since an earlier start stays.
+            before = self.state.alarms
+            alarms = replace(alarms, waiting=before.waiting, dropped=before.dropped)
         # Before anybody is told: after a kill, a notice is told again rather than never.
         self._keep(WatchState(alarms, self.state.baseline.after(look)))
         for notice in notices:
