@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any
 
 from topicproof.backend.exit_codes import UNJUDGED, WARNED, worst
-from topicproof.backend.kafka.browse.overview import Overview
+from topicproof.backend.kafka.browse.overview import NAMED_MAX, Overview
 from topicproof.backend.kafka.coordination.worst_lag import READ_OFFSETS_MAX, Lag, StuckGroup
 from topicproof.validators.coordinator import PREPARED, OpenTransaction, WholeTransaction
 from topicproof.validators.sentences import counted, first_of, in_words, plural
@@ -23,8 +23,6 @@ from topicproof.validators.shell_words import command_line
 LONG_OPEN_MS = 10_000
 """A transaction in time is a cause from this age on. Programs that commit several times a second
 always have a younger one open."""
-NAMED_MAX = 3
-"""Topics, groups and partitions that a sentence names; it counts the others."""
 COMMANDS_MAX = 20
 """Commands of one cause. A transaction may hang on thousands of partitions."""
 
@@ -128,7 +126,14 @@ class Cause:
 
 def causes(cluster: Overview, at: str = "") -> tuple[Cause, ...]:
     """Return what is wrong, worst first. `at`: the options that name the cluster in a command."""
-    holders = _holders(cluster)
+    opened = cluster.opened
+    holders = _holders(opened)
+    uncounted = {
+        (topic.topic, p.partition): p.hw
+        for topic in cluster.topics
+        if not topic.is_counted
+        for p in topic.bounds.partitions
+    }
     waiting: dict[int, list[str]] = {}
     alone: list[StuckGroup] = []
     for group in cluster.stuck:
@@ -140,8 +145,14 @@ def causes(cluster: Overview, at: str = "") -> tuple[Cause, ...]:
             alone.append(group)
     unsorted = [
         *(
-            _of_transaction(cluster, transaction, tuple(dict.fromkeys(waiting.get(number, ()))), at)
-            for number, transaction in enumerate(cluster.opened)
+            _of_transaction(
+                transaction,
+                cluster.taken_at,
+                withheld=_withheld(transaction, uncounted),
+                groups=tuple(dict.fromkeys(waiting.get(number, ()))),
+                at=at,
+            )
+            for number, transaction in enumerate(opened)
         ),
         *_of_stuck_groups(cluster, alone, at),
         *_of_lags(cluster, at),
@@ -231,11 +242,11 @@ def _rank(cause: Cause) -> tuple[int, int, int, int, int]:
     )
 
 
-def _holders(cluster: Overview) -> Mapping[Place, int]:
-    """Return the number of the transaction (in `cluster.opened`) that holds the LSO of a partition:
-    the one that began first there."""
+def _holders(opened: Sequence[WholeTransaction]) -> Mapping[Place, int]:
+    """Return the number of the transaction that holds the LSO of a partition: the one that began
+    first there."""
     first: dict[Place, tuple[int, int]] = {}
-    for number, transaction in enumerate(cluster.opened):
+    for number, transaction in enumerate(opened):
         for topic, part in transaction.parts:
             place = topic, part.partition
             begin = part.start_offset, number
@@ -244,9 +255,15 @@ def _holders(cluster: Overview) -> Mapping[Place, int]:
 
 
 def _of_transaction(
-    cluster: Overview, transaction: WholeTransaction, groups: tuple[str, ...], at: str
+    transaction: WholeTransaction,
+    taken_at: datetime,
+    *,
+    withheld: tuple[int, bool],
+    groups: tuple[str, ...],
+    at: str,
 ) -> Cause:
-    """Describe a transaction by its worst part; the counts are over all parts."""
+    """Describe a transaction by its worst part; the counts are over all parts. `withheld`: as
+    `_withheld` returns it."""
     _topic, part = max(
         transaction.parts, key=lambda part: (not part[1].ends_by_itself, part[1].withheld)
     )
@@ -256,7 +273,7 @@ def _of_transaction(
         commands = [
             command_line("topicproof inspect", topic, options=at) for topic in transaction.topics
         ]
-    records, exact = _withheld(cluster, transaction)
+    records, exact = withheld
     return Cause(
         kind=CauseKind.HANGING_TRANSACTION if part.hanging else CauseKind.OPEN_TRANSACTION,
         severity=_severity(part, transaction.age_ms),
@@ -266,7 +283,7 @@ def _of_transaction(
         status=_status(part, transaction.age_ms),
         age_ms=transaction.age_ms,
         timeout_ms=None if part.two_phase else part.timeout_ms,
-        since=_since(cluster.taken_at, transaction.age_ms),
+        since=_since(taken_at, transaction.age_ms),
         places=tuple((topic, each.partition) for topic, each in transaction.parts),
         topics=transaction.topics,
         records=records,
@@ -308,19 +325,18 @@ def _status(part: OpenTransaction, age_ms: int) -> str:
     return f"has been open for {age}, and is aborted after {limit}"
 
 
-def _withheld(cluster: Overview, transaction: WholeTransaction) -> tuple[int, bool]:
-    """Return how many records a transaction withholds, and whether they were counted. Where so much
-    is withheld that it was not, the number of offsets is the most there can be."""
-    topics = {topic.topic: topic for topic in cluster.topics}
+def _withheld(transaction: WholeTransaction, uncounted: Mapping[Place, int]) -> tuple[int, bool]:
+    """Return how many records a transaction withholds, and whether they were counted. `uncounted`:
+    the log ends where so much is withheld that they were not; the number of offsets is the most
+    there can be."""
     records, exact = 0, True
-    for name, part in transaction.parts:
-        topic = topics[name]
-        if topic.is_counted:
+    for topic, part in transaction.parts:
+        end = uncounted.get((topic, part.partition))
+        if end is None:
             records += part.withheld
-            continue
-        exact = False
-        ends = {p.partition: p.hw for p in topic.bounds.partitions}
-        records += ends[part.partition] - part.start_offset
+        else:
+            exact = False
+            records += end - part.start_offset
     return records, exact
 
 

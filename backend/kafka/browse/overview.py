@@ -55,7 +55,7 @@ NEWEST_OFFSETS = 2_000
 """How many of a topic's newest offsets `newest_records` looks at, spread over its partitions."""
 PARTITION_OFFSETS_MIN = 100
 NAMED_MAX = 3
-"""Names of topics in a sentence."""
+"""Topics and groups that a sentence names; it counts the others."""
 OVERVIEW_LIMITS = LookLimits(entries=20_000)
 """Pages look at a whole cluster again every few seconds."""
 
