@@ -268,10 +268,13 @@ def _of_transaction(
         transaction.parts, key=lambda part: (not part[1].ends_by_itself, part[1].withheld)
     )
     if transaction.hanging:
-        commands = [abort_command(each, topic, at) for topic, each in transaction.parts]
+        commands = [
+            abort_command(each, topic, at) for topic, each in transaction.parts[:COMMANDS_MAX]
+        ]
     else:
         commands = [
-            command_line("topicproof inspect", topic, options=at) for topic in transaction.topics
+            command_line("topicproof inspect", topic, options=at)
+            for topic in transaction.topics[:COMMANDS_MAX]
         ]
     records, exact = withheld
     return Cause(
@@ -290,7 +293,7 @@ def _of_transaction(
         exact=exact,
         groups=groups,
         advice=advice(part),
-        commands=tuple(commands[:COMMANDS_MAX]),
+        commands=tuple(commands),
     )
 
 
