@@ -4,7 +4,7 @@ it."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -96,12 +96,13 @@ def after_look(
     at: datetime,
     *,
     clear_kinds: Collection[Kind],
+    left_out: Set[str] = frozenset(),
 ) -> tuple[AlarmState, tuple[Notice, ...]]:
     """Return the state after a look, and the new notices: one when a condition begins, one when it
     ends, one for each event.
 
-    `clear_kinds`: kinds that were looked at in full. Of others nothing ends: what was not looked at
-    is no all-clear.
+    `clear_kinds`: kinds that were looked at in full. `left_out`: topics that were not looked at. Of
+    other kinds and of these topics nothing ends: what was not looked at is no all-clear.
     """
     current = {condition.key: condition for condition in conditions}
     events = {key for key, condition in current.items() if condition.kind in EVENTS}
@@ -113,7 +114,7 @@ def after_look(
     for key, alarm in state.alarms.items():
         if key in current:
             alarms[key] = replace(alarm, condition=current[key])
-        elif alarm.condition.kind in clear_kinds:
+        elif alarm.condition.kind in clear_kinds and left_out.isdisjoint(alarm.condition.topics):
             notices.append(Notice(Change.ENDED, alarm, at))
         else:
             alarms[key] = alarm

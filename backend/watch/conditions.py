@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 from topicproof.backend.kafka.browse.causes import Cause, CauseKind, Severity, causes
 from topicproof.backend.kafka.browse.overview import Overview
@@ -94,6 +95,12 @@ class ClusterLook:
         of_transactions = frozenset() if self.overview.not_heard else OF_TRANSACTIONS
         return of_transactions | (frozenset() if self.notes else frozenset(Kind) - OF_TRANSACTIONS)
 
+    @cached_property
+    def left_out(self) -> frozenset[str]:
+        """Topics that exist and were not looked at: those with a partition without a leader, and
+        Kafka's own."""
+        return frozenset(self.topic_ids.keys() - {topic.topic for topic in self.overview.topics})
+
     @property
     def log_starts(self) -> dict[tuple[str, int], int]:
         """The first offset of each partition, by topic and partition."""
@@ -123,7 +130,8 @@ class Baseline:
         if look.notes and not offsets:
             # They could not be read. What moves meanwhile is seen at the next look that can.
             offsets = self.offsets
-        return Baseline(offsets, dict(newest), look.log_starts)
+        starts = {place: at for place, at in self.log_starts.items() if place[0] in look.left_out}
+        return Baseline(offsets, dict(newest), {**starts, **look.log_starts})
 
 
 NOTHING_BEFORE = Baseline()

@@ -107,7 +107,11 @@ class Watcher:
             options=self.options.cluster_options,
         )
         alarms, notices = after_look(
-            self.state.alarms, current, look.overview.taken_at, clear_kinds=look.clear_kinds
+            self.state.alarms,
+            current,
+            look.overview.taken_at,
+            clear_kinds=look.clear_kinds,
+            left_out=look.left_out,
         )
         if self.options.webhook is None:
             # Nobody will take them. What waits since an earlier start stays.

@@ -144,6 +144,29 @@ def test_offsets_that_could_not_be_read_are_not_gone() -> None:
     assert kinds(before.after(failed), look()) == [Kind.VANISHED]
 
 
+@pytest.mark.parametrize(
+    ("bounds", "kind"), [((10, 10, 15), Kind.BELOW_START), ((0, 5, 5), Kind.BEYOND_END)]
+)
+def test_a_topic_without_a_leader_is_no_all_clear(bounds: tuple[int, int, int], kind: Kind) -> None:
+    """Story: a group's offset is outside of its log, and a partition of the topic has no leader for
+    one look. The alarm lasts."""
+    first = look(bounds=bounds, offsets={P0: 9})
+    overview = replace(first.overview, topics=(), not_heard=("no leader",))
+    looks = (first, first, replace(first, overview=overview), first)
+    before, state, told = NOTHING_BEFORE, NO_ALARMS, []
+    for now in looks:
+        state, notices = after_look(
+            state,
+            conditions(before, now, options=""),
+            NOW,
+            clear_kinds=now.clear_kinds,
+            left_out=now.left_out,
+        )
+        before = before.after(now)
+        told += [(notice.change, notice.alarm.condition.kind) for notice in notices]
+    assert told == [(Change.BEGAN, kind)]
+
+
 def test_a_topic_that_was_gone_at_a_look_and_came_back_is_another_one() -> None:
     without = look()
     without = replace(without, overview=replace(without.overview, topics=()), topic_ids={})
