@@ -589,7 +589,7 @@ def test_the_documents_name_every_fate_kind_fault_and_command() -> None:
             *(validator.NAME for validator in VALIDATORS),
         ],
         "RUNS.md": [f"{kind.name}@" for kind in KINDS],
-        "COMMANDS.md": [*COMMANDS, *causes.Kind, *causes.Severity],
+        "COMMANDS.md": [*COMMANDS, *causes.CauseKind, *causes.Severity],
         "CLUSTERS.md": list(conditions.Kind),
     }
     for name, wanted in words.items():
