@@ -5,9 +5,9 @@ demo:
 	@scripts/setup
 	@.venv/bin/topicproof up
 
-# Each of JOBS has a Kafka, a Spark and a browser of its own, some 6 GB: two where there is that much. A test waits for
-# half of its time, so two at once take three quarters of the time that they take one after the other.
-JOBS ?= $(or $(shell awk '/^MemTotal/ { print ($$2 > 16000000 ? 2 : 1) }' /proc/meminfo 2>/dev/null),1)
+# Each of JOBS has a Kafka, a Spark and a browser of its own, some 6 GB. A test often waits: on two cores, two at once leave
+# a fifth of the processor time unused, and three use all of it.
+JOBS ?= $(or $(shell awk '/^MemTotal/ { print ($$2 > 22000000 ? 3 : $$2 > 16000000 ? 2 : 1) }' /proc/meminfo 2>/dev/null),1)
 test:
 	@scripts/setup --dev
 	@.venv/bin/python -P -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
