@@ -58,17 +58,22 @@ def test_a_release_has_the_version_of_its_tag(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_command_without_its_packages_says_what_to_install(wheel: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def core(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the wheel, what it requires, and pytest."""
+    return fresh_python(wheel, tmp_path_factory.mktemp("core") / "fresh", (*CORE, "pytest"))
+
+
+def test_a_command_without_its_packages_says_what_to_install(core: Path, tmp_path: Path) -> None:
     """Story: somebody installs the core, which is for Spark's workers, and calls the command line.
     Their own tests load the plugin, and do not fail for what they do not use."""
-    fresh = fresh_python(wheel, tmp_path / "fresh", (*CORE, "pytest"))
     (tmp_path / "test_mine.py").write_text(
         "def test_mine(): pass\ndef test_theirs(topicproof_broker): pass\n"
     )
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [str(fresh), "-W", "error", "-m", *arguments],
+            [str(core), "-W", "error", "-m", *arguments],
             cwd=tmp_path,
             env={"PATH": os.environ["PATH"], "TOPICPROOF_HOME": str(tmp_path / "home")},
             capture_output=True,
@@ -83,10 +88,9 @@ def test_a_command_without_its_packages_says_what_to_install(wheel: Path, tmp_pa
     assert "Run: pip install 'topicproof[test]'" in answer.stdout
 
 
-def test_the_sink_needs_the_core_dependencies_only(wheel: Path, tmp_path: Path) -> None:
+def test_the_sink_needs_the_core_dependencies_only(core: Path, tmp_path: Path) -> None:
     """Story: Spark's workers have the wheel and what it requires. The sink is imported there,
     without kafka-python, Streamlit or a fault."""
-    fresh = fresh_python(wheel, tmp_path / "fresh", CORE)
     asked = (
         "import sys, topicproof.sink\nfrom topicproof import"
         " KafkaTransactionalSink\nprint(*sorted({one.split('.')[0] for one in sys.modules} &"
@@ -95,7 +99,7 @@ def test_the_sink_needs_the_core_dependencies_only(wheel: Path, tmp_path: Path) 
         "print(topicproof.sink.__file__)\n"
     )
     answer = subprocess.run(
-        [fresh, "-c", asked],
+        [core, "-c", asked],
         cwd=tmp_path,
         env={"PATH": os.environ["PATH"]},
         capture_output=True,
@@ -104,15 +108,14 @@ def test_the_sink_needs_the_core_dependencies_only(wheel: Path, tmp_path: Path) 
     )
     assert answer.returncode == 0, answer.stderr
     others, faults, file = answer.stdout.split("\n")[:3]
-    assert (others, faults) == ("", "") and Path(file).is_relative_to(tmp_path / "fresh")
+    assert (others, faults) == ("", "") and Path(file).is_relative_to(core.parent.parent)
 
 
 def test_a_worker_needs_cryptography_only_for_other_forms_of_keys(
-    wheel: Path, tmp_path: Path
+    core: Path, tmp_path: Path
 ) -> None:
     """Story: the driver hands on keys in the form that each client reads. A worker without the
     package `cryptography` uses them, and says what is missing for another form."""
-    fresh = fresh_python(wheel, tmp_path / "fresh", CORE)
     asked = (
         "from topicproof.backend.address import Address\n"
         "from topicproof.backend.kafka.client_configs import admin_config, java_client\n"
@@ -125,7 +128,7 @@ def test_a_worker_needs_cryptography_only_for_other_forms_of_keys(
         "java_client(client('RSA PRIVATE KEY'))\n"
     )
     answer = subprocess.run(
-        [fresh, "-c", asked],
+        [core, "-c", asked],
         cwd=tmp_path,
         env={"PATH": os.environ["PATH"]},
         capture_output=True,
