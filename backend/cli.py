@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, str] = {
     "inspect": "inspect",
     "transactions": "inspect",
     "watch": "watch",
+    "mcp": "mcp",
     "abort": "abort",
     "rights": "rights",
     "stop": "run",

@@ -73,6 +73,14 @@ class Keycloak:
             "roles": {"claim": "realm_access.roles", "operator": ["kafka-operators"]},
         }
 
+    def id_token(self, name: str, client: str) -> str:
+        """Return an ID token of a person for a client."""
+        form = {"grant_type": "password", "username": name, "password": PASSWORD}
+        form |= {"client_id": client, "scope": "openid"}
+        form |= {"client_secret": CLIENT_SECRET} if client == CLIENT else {}
+        answer = httpx.post(f"{self.issuer}/protocol/openid-connect/token", data=form)
+        return str(answer.json()["id_token"])
+
 
 def keycloak_home(settings: Settings) -> Path:
     """Return the folder of a Keycloak that is built for start-dev. It is fetched, unpacked and
@@ -167,6 +175,7 @@ def _realm(dashboard_port: int) -> dict[str, Any]:
             {
                 "clientId": CLIENT,
                 "secret": CLIENT_SECRET,
+                "directAccessGrantsEnabled": True,
                 "redirectUris": [f"{own}/oauth2callback"],
                 "attributes": {"post.logout.redirect.uris": f"{own}/oauth2callback"},
                 "protocolMappers": [roles],
@@ -174,6 +183,7 @@ def _realm(dashboard_port: int) -> dict[str, Any]:
             {
                 "clientId": DEVICE_CLIENT,
                 "publicClient": True,
+                "directAccessGrantsEnabled": True,
                 "standardFlowEnabled": False,
                 "attributes": {"oauth2.device.authorization.grant.enabled": "true"},
                 "protocolMappers": [roles],

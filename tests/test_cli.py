@@ -26,6 +26,7 @@ COMMANDS = (
     "inspect",
     "transactions",
     "watch",
+    "mcp",
     "abort",
     "rights",
     "stop",

@@ -119,6 +119,7 @@ ROOMS = (
         "backend.matrix",
         "backend.torture",
         "backend.verifying",
+        "backend.mcp_server",
         "backend.commands",
         "backend.harness",
         "backend.cli",

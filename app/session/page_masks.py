@@ -15,14 +15,7 @@ from topicproof.backend.kafka.browse.records import Record
 from topicproof.backend.kafka.browse.search import Row
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.login import configured_login
-from topicproof.backend.trust.masking import (
-    MASKED,
-    Field,
-    masked_anywhere,
-    masked_fields,
-    masked_headers,
-    masked_part,
-)
+from topicproof.backend.trust.masking import MASKED, Field, masked_headers, masked_part
 
 
 def hidden_fields(settings: Settings, *topics: str | None) -> tuple[Field, ...]:
@@ -31,12 +24,7 @@ def hidden_fields(settings: Settings, *topics: str | None) -> tuple[Field, ...]:
     login = configured_login(settings)
     if login is None or not login.masks:
         return ()
-    by = page_identity(settings)
-    if not any(topics):
-        return masked_anywhere(login.masks, by)
-    return tuple(
-        field for topic in topics if topic for field in masked_fields(login.masks, topic, by)
-    )
+    return login.hidden(page_identity(settings), *topics)
 
 
 Shown = TypeVar("Shown", Record, Row)

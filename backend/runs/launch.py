@@ -21,7 +21,7 @@ import yaml
 from topicproof.backend.errors import EvidenceError, SetupError
 from topicproof.backend.evidence.folder import CONTRACT
 from topicproof.backend.history.audit import require_noted
-from topicproof.backend.history.kept_contracts import require_keepable
+from topicproof.backend.history.kept_contracts import KeptContract, require_keepable
 from topicproof.backend.history.store import History
 from topicproof.backend.interpreter import ROOT, python_environment
 from topicproof.backend.log_file import end_of
@@ -99,6 +99,28 @@ def start_check(
     (folder / LOG).rename(home / LOG)
     # The process has read it, and wrote it into the check's folder.
     path.unlink()
+    folder.rmdir()
+    return run_id
+
+
+def start_kept_check(
+    history: History, contract: KeptContract, say: Callable[[str], None] = lambda _text: None
+) -> str:
+    """Start a check by a kept contract in its own process. Returns its id once it is in the
+    history: of several sinks, the first. Raises as `start_run`."""
+    require_noted(history, Action.CHECK, contract.label)
+    settings = history.settings
+    folder = settings.home / "launches" / secrets.token_hex(6)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise EvidenceError(f"{folder} cannot be made: {error.strerror}.") from error
+    # With its version, the label is the name of no file.
+    command = ["check", "--contract", contract.label]
+    run_id = _start(history, command, folder / LOG, say)
+    home = settings.runs / run_id
+    home.mkdir(parents=True, exist_ok=True)
+    (folder / LOG).rename(home / LOG)
     folder.rmdir()
     return run_id
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 TIMEOUT_S = 10.0
 INTERVAL_S = 5.0
 """How often to ask, unless the provider says otherwise."""
+KEYS_KEPT_S = 300.0
 SLOWER_S = 5.0
 """How much longer to wait after each "slow_down" (RFC 8628, 3.5)."""
 
@@ -128,6 +130,37 @@ def sign_out(settings: Settings, say: Callable[[str], None]) -> bool:
     except OSError as error:
         raise EvidenceError(f"{path} cannot be deleted: {error.strerror}.") from error
     return True
+
+
+class TokenKeys:
+    """Checks the ID tokens that requests bear, with the provider's keys. Those are asked for again
+    after `KEYS_KEPT_S`: a provider that changes them goes on signing with the old ones for
+    longer."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises UsageError if no OpenID Connect login is configured."""
+        self._login, self._provider = _configured(settings)
+        self._turn = threading.Lock()
+        self._keys: Mapping[str, Any] = {}
+        self._until = 0.0
+
+    @property
+    def issuer(self) -> str:
+        return self._provider.issuer
+
+    def identity_of(self, token: str) -> Identity:
+        """Return whom an ID token for the command line's client names. Raises NotPermitted,
+        SetupError if the provider cannot be asked."""
+        with self._turn:
+            if time.monotonic() > self._until or not self._keys:
+                about = _metadata(self._provider)
+                self._keys = _get(self._provider, str(about.get("jwks_uri")))
+                self._until = time.monotonic() + KEYS_KEPT_S
+            keys = self._keys
+        now = time.time()
+        client = self._provider.device_client_id
+        claims = verified_claims(token, keys, self._provider.issuer, client, now)
+        return identity_of_claims(self._login, claims, How.OPENID, now)
 
 
 def verified_claims(

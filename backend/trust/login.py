@@ -36,7 +36,13 @@ from topicproof.backend.errors import NotPermitted, UsageError
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import PROXY_ISSUER, How, Identity, Role, cleaned
 from topicproof.backend.trust.keys import read_secret, require_own
-from topicproof.backend.trust.masking import Field, Mask, parse_field
+from topicproof.backend.trust.masking import (
+    Field,
+    Mask,
+    masked_anywhere,
+    masked_fields,
+    parse_field,
+)
 from topicproof.backend.yaml_fields import Subject, YamlFields, read_yaml, why_refused
 
 HOURS = 12.0
@@ -167,6 +173,15 @@ class Login:
     def roles(self, groups: Sequence[str]) -> frozenset[Role]:
         return frozenset(
             role for role, role_groups in self.groups.items() if role_groups & set(groups)
+        )
+
+    def hidden(self, by: Identity, *topics: str | None) -> tuple[Field, ...]:
+        """Return what a person does not see of these topics; of unknown topics, what any rule
+        masks."""
+        if not any(topics):
+            return masked_anywhere(self.masks, by)
+        return tuple(
+            each for topic in topics if topic for each in masked_fields(self.masks, topic, by)
         )
 
 

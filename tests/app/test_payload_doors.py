@@ -39,6 +39,9 @@ from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.mcp_server.cluster_tools import ClusterTools
+from topicproof.backend.mcp_server.desk import Desk
+from topicproof.backend.mcp_server.history_tools import HistoryTools
 from topicproof.backend.runs.launch import LOG
 from topicproof.backend.runs.totals import total_text
 from topicproof.backend.settings import ROOT, Settings, read_settings
@@ -200,6 +203,20 @@ def exported_folder(house: House, by: Identity, _open_page: OpenPage) -> bytes:
         return b"\n".join(unpacked(path.read_bytes()) for path in files)
 
 
+def asked(tool: str, *names: Callable[[House], str], **options: Any) -> Door:
+    """What an agent gets of a tool, by a server that was started with --payloads."""
+
+    def opened(house: House, by: Identity, _open_page: OpenPage) -> bytes:
+        desk = Desk(house.settings, house.settings.address, house.as_(by), lambda: by, True)
+        tools = (ClusterTools(desk), HistoryTools(desk))
+        (answer,) = (getattr(each, tool) for each in tools if hasattr(each, tool))
+        return json.dumps(
+            answer(*(name(house) for name in names), **options), default=vars
+        ).encode()
+
+    return opened
+
+
 def content(data: Any) -> bytes:
     """The file that a button saves, which is made at once or when it is pressed."""
     made = data() if callable(data) else data
@@ -254,6 +271,12 @@ DOORS: Mapping[str, Door] = {
     "evidence as a zip file, digests": exported_zip(Payloads.MASKED),
     "evidence as a zip file, no payloads": exported_zip(Payloads.NONE),
     "evidence as a folder": exported_folder,
+    "agent: newest records": asked("records", topic),
+    "agent: records from an offset on": asked("records", topic, partition=0, offset=0),
+    "agent: draft of a contract": asked("draft_contract", topic, lambda house: house.other),
+    "agent: topic, offset": asked("explain_offset", topic, partition=0, offset=0),
+    "agent: verdict": asked("verdict", lambda house: house.judged.id),
+    "agent: error of a check": asked("verdict", lambda house: house.failed.id),
 }
 
 
@@ -328,6 +351,7 @@ READERS = {
         "copy_evidence",
         "zip_evidence",
     ),
+    *("draft", "explain_offset"),
     *("export_zip", "export_folder", "said", "unmasked_records", "search_results"),
     *("records_in_window", "parsed_report", "zipped_evidence", "current_totals"),
 }
@@ -335,11 +359,12 @@ READERS = {
 
 
 def test_every_reader_of_payloads_is_behind_a_door() -> None:
-    """Story: somebody reads payloads at another place of the dashboard. This list shows it, and
-    they add a door above."""
+    """Story: somebody reads payloads at another place of the dashboard or for agents. This list
+    shows it, and they add a door above."""
     readers = {
         (str(path.relative_to(ROOT)), alias.name)
-        for path in (ROOT / "app").rglob("*.py")
+        for room in ("app", "backend/mcp_server")
+        for path in (ROOT / room).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
@@ -363,4 +388,9 @@ def test_every_reader_of_payloads_is_behind_a_door() -> None:
         ("app/views/run.py", "said"),
         ("app/views/verdict.py", "parsed_report"),
         ("app/views/verdict.py", "report_text"),
+        ("backend/mcp_server/cluster_tools.py", "draft"),
+        ("backend/mcp_server/cluster_tools.py", "explain_offset"),
+        ("backend/mcp_server/cluster_tools.py", "latest"),
+        ("backend/mcp_server/cluster_tools.py", "search"),
+        ("backend/mcp_server/history_tools.py", "read_run_report"),
     }

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from queue import Queue
 
 import httpx
@@ -16,10 +21,19 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 from tests.backend.kafka.test_secured import showing
+from tests.backend.mcp_server.agent import COMMAND, over_http
 from tests.browser.conftest import PAGE_MS, settled
 from tests.conftest import wait_until
 from tests.files import files_with
-from tests.keycloak import CLIENT_SECRET, PASSWORD, Keycloak, keycloak, subject
+from tests.keycloak import (
+    CLIENT,
+    CLIENT_SECRET,
+    DEVICE_CLIENT,
+    PASSWORD,
+    Keycloak,
+    keycloak,
+    subject,
+)
 from tests.test_cli import call
 from topicproof.app.shell.entrance import COOKIE
 from topicproof.backend.errors import NotPermitted
@@ -236,3 +250,42 @@ def test_a_login_that_the_provider_no_longer_knows(team: Team) -> None:
     with pytest.raises(NotPermitted, match=r"does not confirm your login.*topicproof login"):
         acting(team.settings)
     assert device.sign_out(team.settings, pytest.fail) and not path.exists()
+
+
+def test_an_agent_can_do_no_more_than_the_person_whose_token_it_bears(
+    team: Team, tmp_path: Path
+) -> None:
+    """Story: a team serves agents over HTTP. An agent with a viewer's token sees what is wrong, and
+    is refused a check in the viewer's name, which the audit log has. A token for the dashboard, or
+    of nobody, opens nothing."""
+    report = tmp_path / "mcp.json"
+    with subprocess.Popen(
+        [sys.executable, *COMMAND, "--http", "0", "--json", str(report)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **team.settings.environment()},
+    ) as process:
+        assert process.stdout is not None and "Agents may ask at" in process.stdout.readline()
+        address = json.loads(report.read_text())["address"]
+        with over_http(address, team.provider.id_token("ada", DEVICE_CLIENT)) as agent:
+            assert agent.ask("status")["total"] >= 0
+            sentence = agent.refused("run_check", contract="orders")
+            drafts = agent.refused("draft_contract", source="nowhere", sink="nothing")
+        assert "Ada Lovelace has the role viewer and may not check topics" in sentence
+        assert "no topic nowhere" in drafts
+        history = History(team.settings)
+        entries = [
+            (entry.by.subject, entry.action, entry.what, entry.allowed)
+            for entry in audit_entries(history)
+        ]
+        assert (subject("ada"), Action.CHECK, "orders", False) in entries
+        history.engine.dispose()
+        for token in (
+            team.provider.id_token("grace", CLIENT),
+            team.provider.id_token("alan", DEVICE_CLIENT),
+            "none",
+        ):
+            answer = httpx.post(address, json={}, headers={"Authorization": f"Bearer {token}"})
+            assert answer.status_code == 401
+        process.terminate()
+        assert process.wait(60) == 0

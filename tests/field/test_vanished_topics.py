@@ -71,7 +71,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
 ASKING = {"floor", "process", "check", "contract", "inspect", "abort"}
 """Commands that need the topic. Each says that there is none."""
 NO_NAMES = {"up", "fill", "run", "matrix", "torture", "keys", "login", "logout", "whoami", "audit"}
-NO_NAMES |= {"watch"}
+NO_NAMES |= {"watch", "mcp"}
 """Commands that create their own topics, that ask no broker, or that take no name."""
 CONTRACTS = {
     "pair.yaml": f"source: {{topic: {MISSING}}}\nsink: {{topic: {OTHER}}}\nidentity: key\n",

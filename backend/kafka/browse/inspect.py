@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from topicproof.backend.kafka.coordination.groups import Member
 from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
 from topicproof.backend.kafka.coordination.share import ShareGroup, share_groups, share_json
+from topicproof.backend.kafka.coordination.transaction_state import StateEntry
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 from topicproof.backend.kafka.log.client import cluster_error
 from topicproof.backend.kafka.log.fates import balance, fate_ranges, total, transactions
@@ -197,18 +198,7 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
         not_heard: list[str] = []
 
         def hear(subject: str, ask: Callable[[LookBudget], Answer]) -> Answer | None:
-            budget = LookBudget()
-            try:
-                answer = ask(budget)
-            except KafkaError as error:
-                not_heard.append(f"{subject}: {cluster_error(address, error)}")
-            except ClusterError as error:
-                not_heard.append(f"{subject}: {error}")
-            else:
-                if budget.note:
-                    not_heard.append(f"{subject}: {budget.note}")
-                return answer
-            return None
+            return ask_or_note(address, not_heard, subject, ask)
 
         opened = hear(
             "open transactions",
@@ -264,15 +254,7 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
             PartitionView(p.partition, p.start, p.lso, p.hw, total(counts.loc[[p.partition]]))
             for p in bounds.partitions
         ),
-        transactions=summary(
-            ended.assign(
-                transactional_id=ended["producer_id"]
-                .map(transactional_ids(states) | without_unknown(names))
-                .map(short_name, na_action="ignore")
-                .astype(object),
-                reason=pd.Series(abort_reasons(topic, ended, states), ended.index, dtype=object),
-            )
-        ),
+        transactions=summary(named_transactions(topic, ended, names, states)),
         open=opened or (),
         producers=tuple(
             ProducerView(**row)
@@ -288,6 +270,49 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
         mirrored=tuple(mirrored or ()),
         not_heard=tuple(not_heard),
     )
+
+
+def ask_or_note(
+    address: Address, not_heard: list[str], subject: str, ask: Callable[[LookBudget], Answer]
+) -> Answer | None:
+    """Ask a question with a budget of its own. If it is refused or cut short, a sentence in
+    `not_heard` says so; None: it was refused."""
+    budget = LookBudget()
+    try:
+        answer = ask(budget)
+    except KafkaError as error:
+        not_heard.append(f"{subject}: {cluster_error(address, error)}")
+    except ClusterError as error:
+        not_heard.append(f"{subject}: {error}")
+    else:
+        if budget.note:
+            not_heard.append(f"{subject}: {budget.note}")
+        return answer
+    return None
+
+
+def named_transactions(
+    topic: str,
+    ended: pd.DataFrame,
+    names: Mapping[int, str | None],
+    states: Sequence[StateEntry],
+) -> pd.DataFrame:
+    """Return rows of `fates.transactions` with `transactional_id` and `reason` (of an abort), null
+    where they are not known. `names`: those that coordinators know, by producer id; `states`: the
+    entries of their log."""
+    ids = transactional_ids(states) | without_unknown(names)
+    return ended.assign(
+        transactional_id=ended["producer_id"]
+        .map(ids)
+        .map(short_name, na_action="ignore")
+        .astype(object),
+        reason=pd.Series(abort_reasons(topic, ended, states), ended.index, dtype=object),
+    )
+
+
+def transaction_views(rows: pd.DataFrame) -> tuple[TransactionView, ...]:
+    """Return rows of `named_transactions` as values."""
+    return tuple(TransactionView(**row) for row in _rows(rows))
 
 
 def summary(rows: pd.DataFrame, last: int = LAST_TRANSACTIONS) -> TransactionsView:
@@ -309,7 +334,7 @@ def summary(rows: pd.DataFrame, last: int = LAST_TRANSACTIONS) -> TransactionsVi
         records_committed=int(records.get(COMMITTED, 0)),
         records_aborted=int(records.get(ABORTED, 0)),
         aborted_by=_reasons(rows, whole[whole["outcome"] == ABORTED]),
-        last=tuple(TransactionView(**row) for row in _rows(latest)),
+        last=transaction_views(latest),
     )
 
 

@@ -1,0 +1,1 @@
+"""Topicproof for agents, over the Model Context Protocol."""

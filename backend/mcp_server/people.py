@@ -1,0 +1,155 @@
+"""Who asks: over stdio the person of the command line, over HTTP the one whom a bearer token names.
+
+With a login, a token is an ID token of its provider for the client of the command line, so its
+bearer has the roles that the provider gives this person. Without one, it is a secret that a file of
+the home keeps, and its bearer is this machine's user.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio.to_thread
+from mcp.server.auth.provider import AccessToken
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from pydantic import ConfigDict
+
+from topicproof.backend.errors import EvidenceError, NotPermitted, TopicproofError, UsageError
+from topicproof.backend.settings import Settings
+from topicproof.backend.trust.acting import acting
+from topicproof.backend.trust.device import TokenKeys
+from topicproof.backend.trust.identity import Identity
+from topicproof.backend.trust.keys import read_secret, trust_folder
+from topicproof.backend.trust.login import configured_login
+
+TOKEN_FILE = "mcp-token.txt"
+"""In the home's folder `trust`: what a bearer shows where no login is configured."""
+TOKEN_BYTES = 32
+ASKED_EVERY_S = 60.0
+"""How long the person of the command line stays who they are without another question to the
+provider."""
+
+_BEARER: ContextVar[Identity | None] = ContextVar("_BEARER", default=None)
+
+
+class CommandLinePerson:
+    """Who acts through the command line, asked again every minute: a server may run for weeks."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._turn = threading.Lock()
+        self._identity: Identity | None = None
+        self._until = 0.0
+
+    def __call__(self) -> Identity:
+        """Return who acts. Raises as `acting`."""
+        with self._turn:
+            if self._identity is None or time.monotonic() > self._until:
+                self._identity = acting(self.settings)
+                self._until = time.monotonic() + ASKED_EVERY_S
+            return self._identity
+
+
+class BearerToken(AccessToken):
+    """A token that was checked, with the person whom it names."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    identity: Identity
+
+
+class Bearers:
+    """Checks bearer tokens. Raises UsageError for a login by a proxy, SetupError for a provider
+    that cannot be asked."""
+
+    def __init__(
+        self, settings: Settings, secret: str | None, refused: Callable[[str], None]
+    ) -> None:
+        """`secret`: that of the home, where no login is configured. `refused` is told
+        why a token does not count."""
+        self.settings = settings
+        self._secret = secret
+        self._keys = None if secret is not None else TokenKeys(settings)
+        self._refused = refused
+
+    @property
+    def issuer(self) -> str | None:
+        """The provider of the login; None without one."""
+        return None if self._keys is None else self._keys.issuer
+
+    async def verify_token(self, token: str) -> BearerToken | None:
+        """Return the token if it counts (`mcp.server.auth.provider.TokenVerifier`)."""
+        try:
+            by = await anyio.to_thread.run_sync(self._identity, token)
+        except TopicproofError as error:
+            self._refused(f"A request is refused: {error}")
+            return None
+        return BearerToken(token="", client_id=by.issuer or "this machine", scopes=[], identity=by)
+
+    def _identity(self, token: str) -> Identity:
+        if self._keys is not None:
+            return self._keys.identity_of(token)
+        assert self._secret is not None
+        if not hmac.compare_digest(token.encode(), self._secret.encode()):
+            raise NotPermitted("its token is not the one of this server.")
+        return acting(self.settings)
+
+
+async def note_bearer(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    """Remember whose request is being answered (`mcp.server.context.ServerMiddleware`)."""
+    user = None if ctx.request is None else ctx.request.scope.get("user")
+    token = getattr(user, "access_token", None)
+    reset = _BEARER.set(token.identity if isinstance(token, BearerToken) else None)
+    try:
+        return await call_next(ctx)
+    finally:
+        _BEARER.reset(reset)
+
+
+def bearer() -> Identity:
+    """Return whose request is being answered. Raises NotPermitted without a token."""
+    identity = _BEARER.get()
+    if identity is None:
+        raise NotPermitted("This request names nobody.")
+    return identity
+
+
+class LocalToken(NamedTuple):
+    """The secret of a server without a login."""
+
+    token: str
+    path: Path
+    is_new: bool
+
+
+def local_token(settings: Settings) -> LocalToken | None:
+    """Return the token of a server without a login, which is made once; None with a login that has
+    tokens. Raises UsageError for a login by a proxy, and for a file that others
+    can read; EvidenceError."""
+    login = configured_login(settings)
+    if login is not None:
+        if login.provider is None:
+            raise UsageError(
+                "The login trusts the headers of a proxy, and an agent sends none. Leave --http"
+                " out, or configure openid."
+            )
+        return None
+    path = trust_folder(settings) / TOKEN_FILE
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with os.fdopen(os.open(path, flags, 0o600), "w", encoding="ascii") as file:
+            token = secrets.token_urlsafe(TOKEN_BYTES)
+            file.write(f"{token}\n")
+    except FileExistsError:
+        return LocalToken(read_secret(path), path, False)
+    except OSError as error:
+        raise EvidenceError(f"{path} cannot be written: {error.strerror}.") from error
+    return LocalToken(token, path, True)
