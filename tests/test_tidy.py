@@ -79,6 +79,7 @@ ROOMS = (
         "validators.found_rows",
         "validators.verdict_sentence",
         "validators.judge",
+        "validators.increments",
         "validators.who",
         "validators.selftest",
     ),

@@ -1,0 +1,181 @@
+"""What a watch finds increment by increment is what a check of the same ranges finds."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.validators.hostile_pairs import draw, simulate, told
+from tests.validators.pair_oracle import (
+    ABORTED,
+    AT_LEAST,
+    COMMITTED,
+    EXACTLY,
+    HOLDS,
+    LINEAGE,
+    NO_ORDER,
+    ONE_TO_ONE,
+    PER_PARTITION,
+    UNKNOWN,
+    UNSURE,
+    Judgement,
+    Pair,
+    Policy,
+    Range,
+    judge,
+)
+from topicproof.validators.expectation import REQUIRED
+from topicproof.validators.finding import Guarantee
+from topicproof.validators.increments import watched_pair
+from topicproof.validators.increments.watch_verdict import (
+    WATCHED,
+    WatchTerms,
+    WatchVerdict,
+    verdict_of,
+)
+from topicproof.validators.increments.watched_pair import (
+    NO_PARTITION,
+    SinkRows,
+    SourceSpan,
+    WatchedPair,
+)
+
+PAIRS, SEED = 300, 7
+FOR_EVER = 10**15
+
+
+def offsets(values: list[int]) -> np.ndarray:
+    return np.array(sorted(values), np.int64)
+
+
+def rows_of(records: list[tuple[int, ...]]) -> SinkRows:
+    table = np.array(records, np.int64).reshape(-1, 6)
+    return SinkRows(*table.T)
+
+
+def watched(pair: Pair, chance: random.Random, apart: int) -> WatchVerdict:
+    """Fold a pair in slices of random lengths. The source is not always ahead of the sink. `apart`:
+    how far two neighbours of the source are apart."""
+    state = WatchedPair("letters", "sink", outputs=1, within_ms=chance.choice((0, 10)))
+    pair = replace(
+        pair,
+        source=tuple(replace(one, offset=one.offset * apart) for one in pair.source),
+        sink=tuple(
+            one
+            if one.lineage is None
+            else replace(one, lineage=(one.lineage[0], one.lineage[1] * apart, one.lineage[2]))
+            for one in pair.sink
+        ),
+        source_ranges=tuple(Range(*(end * apart for end in each)) for each in pair.source_ranges),
+    )
+    for number, bounds in enumerate(pair.source_ranges):
+        state.source_lost[number] += bounds.start
+    for number, bounds in enumerate(pair.sink_ranges):
+        state.sink_lost[number] += bounds.start
+    source_at = [bounds.start for bounds in pair.source_ranges]
+    sink_at = [bounds.start for bounds in pair.sink_ranges]
+    everything = False
+    while not everything:
+        everything = chance.random() < 0.2
+        for number, bounds in enumerate(pair.source_ranges):
+            end = bounds.lso if everything else chance.randint(source_at[number], bounds.lso)
+            new = [
+                one
+                for one in pair.source
+                if one.partition == number and source_at[number] <= one.offset < end
+            ]
+            span = SourceSpan(
+                number,
+                source_at[number],
+                end,
+                bounds.hw,
+                offsets([one.offset for one in new if one.fate == COMMITTED and not one.removed]),
+                offsets([one.offset for one in new if one.fate == ABORTED and not one.removed]),
+                offsets([one.offset for one in new if one.removed]),
+            )
+            state.add_source(span, now_ms=0)
+            source_at[number] = end
+        records = []
+        for number, bounds in enumerate(pair.sink_ranges):
+            end = bounds.lso if everything else chance.randint(sink_at[number], bounds.lso)
+            for one in pair.sink:
+                if one.partition != number or not sink_at[number] <= one.offset < end:
+                    continue
+                state.sink_lost[number] += one.removed
+                if one.fate == COMMITTED and not one.removed:
+                    place = one.lineage if one.lineage and one.topic else (NO_PARTITION, 0, 0)
+                    records.append((number, one.offset, one.written, *place))
+            sink_at[number] = end
+        state.add_sink(rows_of(records))
+        state.settle(5, is_sink_read=True)
+    state.settle(FOR_EVER, is_sink_read=True)
+    pending = [
+        (one.partition, one.offset, one.written, *one.lineage)
+        for one in pair.sink
+        if pair.pending(one) and one.fate != ABORTED and one.lineage and one.topic
+    ]
+    return verdict_of(state, terms_of(pair), pending=state.missing_among(rows_of(pending)))
+
+
+def terms_of(pair: Pair) -> WatchTerms:
+    at_least = pair.policy.guarantee == AT_LEAST
+    guarantee = Guarantee.AT_LEAST_ONCE if at_least else Guarantee.EXACTLY_ONCE
+    kinds = [kind for kind in REQUIRED[guarantee] if kind != "aborted_read"]
+    if pair.policy.order == NO_ORDER:
+        kinds.remove("order")
+    return WatchTerms(guarantee, tuple(kinds), retained=pair.policy.retained)
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "order", "kept"),
+    [
+        pytest.param(EXACTLY, PER_PARTITION, watched_pair.KEPT_OFFSETS, id="exactly-once"),
+        pytest.param(AT_LEAST, PER_PARTITION, 64, id="at-least-once-little-is-kept"),
+        pytest.param(EXACTLY, NO_ORDER, 64, id="no-order-little-is-kept"),
+    ],
+)
+def test_increments_find_what_a_slow_judge_finds(
+    guarantee: str, order: str, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: hostile pairs are folded in slices of random lengths. Each kind that a watch judges
+    has the rows of the slow judge, and so has the verdict."""
+    monkeypatch.setattr(watched_pair, "KEPT_OFFSETS", kept)
+    chance, wrong, kinds = random.Random(SEED), [], Counter[str]()
+    for story in draw(PAIRS, SEED, Policy(LINEAGE, ONE_TO_ONE, order, guarantee)):
+        pair = simulate(story)
+        if any(pair.unsettled(one) for one in pair.source):
+            continue
+        verdict, slow = watched(pair, chance, 1 if kept > 64 else 40), judge(pair)
+        found = primary_rows(verdict, order)
+        expected = Counter(
+            {kind: n for (kind, cause), n in slow.rows.items() if cause is None and kind in WATCHED}
+        )
+        if found != expected or verdict.verdict != outcome_of(pair, slow, verdict):
+            wrong.append(f"{told(story)}\n{verdict.verdict} {found}\n{slow}")
+        kinds.update(expected)
+    assert wrong == [], "\n\n".join([str(len(wrong)), *wrong[:4]])
+    assert all(kinds[kind] for kind in terms_of(pair).kinds), kinds
+
+
+def primary_rows(verdict: WatchVerdict, order: str) -> Counter[str]:
+    rows = Counter({one.kind: one.primary for one in verdict.findings if one.kind in WATCHED})
+    if order == NO_ORDER:
+        del rows["order"]
+    return +rows
+
+
+def outcome_of(pair: Pair, slow: Judgement, verdict: WatchVerdict) -> str:
+    """The slow judge's outcome. What differs on purpose: a watch judges up to the last stable
+    offset, and says that a kind without anything to look at is unknown."""
+    is_empty = any(
+        one.kind in terms_of(pair).kinds and one.why.startswith("Nothing to look at")
+        for one in verdict.findings
+    )
+    is_open = any(one.hw > one.lso for one in pair.sink_ranges)
+    unsure = slow.premises or any(cause in UNSURE for _, cause in slow.rows)
+    outcome = HOLDS if slow.outcome == UNKNOWN and is_open and not unsure else slow.outcome
+    return UNKNOWN if outcome == HOLDS and is_empty else outcome

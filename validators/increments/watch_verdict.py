@@ -1,0 +1,199 @@
+"""From what a watch has folded to findings and a verdict, in the words of a check.
+
+A watch judges the kinds of `WATCHED`. A kind that a contract requires and that is not among them is
+unknown, never held.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from topicproof.validators.expectation import PENDING, PREMISES, PROMISES, RANGE, judge_rows, merge
+from topicproof.validators.finding import Example, Finding, Guarantee, Outcome
+from topicproof.validators.increments.watched_pair import WatchedPair
+from topicproof.validators.kinds import (
+    aborted_read,
+    duplicate,
+    gap,
+    identity_disjoint,
+    order,
+    phantom,
+    sink_removed,
+    source_removed,
+)
+from topicproof.validators.kinds.catalogue import VALIDATORS
+from topicproof.validators.sentences import counted
+from topicproof.validators.verdict_sentence import finding_sentence
+
+WATCHED = (duplicate.NAME, gap.NAME, order.NAME, phantom.NAME, aborted_read.NAME)
+"""Kinds that can be judged increment by increment."""
+_VALIDATORS = {validator.NAME: validator for validator in VALIDATORS}
+
+
+@dataclass(frozen=True)
+class WatchTerms:
+    """What a contract says that decides a watch's verdict."""
+
+    guarantee: Guarantee
+    kinds: tuple[str, ...]
+    """Those that make the verdict."""
+    retained: bool = False
+    """Whether only what the topics still hold is judged."""
+
+
+@dataclass(frozen=True)
+class WatchVerdict:
+    """What a watch says of a contract at one moment."""
+
+    verdict: Outcome
+    why: str
+    """One sentence."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def by_kind(self) -> Mapping[str, Finding]:
+        return {finding.kind: finding for finding in self.findings}
+
+
+def verdict_of(
+    pair: WatchedPair, terms: WatchTerms, *, pending: int = 0, doubts: Sequence[str] = ()
+) -> WatchVerdict:
+    """Judge what was folded so far. `pending`: late outputs that are in open transactions of the
+    sink. `doubts`: reasons, as sentences, why nothing more can be judged."""
+    findings = [
+        _finding(kind, _causes(kind, pair, terms, pending), pair, terms) for kind in WATCHED
+    ]
+    findings += _premises(pair, terms)
+    findings += [
+        Finding(
+            kind, Outcome.UNKNOWN, 0, 0, None, (), f"A watch does not judge {kind}: a check does."
+        )
+        for kind in terms.kinds
+        if kind not in WATCHED
+    ]
+    counting = [f for f in findings if f.kind in terms.kinds or f.kind in PREMISES]
+    verdict = merge([f.outcome for f in counting] + [Outcome.UNKNOWN] * bool(doubts))
+    why = _sentence(verdict, counting, pair, terms, doubts)
+    return WatchVerdict(verdict, why, tuple(findings))
+
+
+def _causes(
+    kind: str, pair: WatchedPair, terms: WatchTerms, pending: int
+) -> Mapping[str | None, int]:
+    """Return the rows of a kind by what explains them."""
+    causes = Counter(pair.causes.get(kind, {}))
+    primary = causes.pop(None, 0)
+    reason: str | None = None
+    if kind == gap.NAME:
+        causes[PENDING] = pending
+        primary = pair.missing_count() - pending
+        reason = sink_removed.NAME if pair.sink_lost.total() else None
+    elif kind == phantom.NAME:
+        causes[PENDING] = pair.waiting()
+        if terms.retained:
+            causes[RANGE] += causes.pop(source_removed.NAME, 0)
+    elif kind == order.NAME and terms.guarantee is Guarantee.AT_LEAST_ONCE:
+        # The first copy may be among what the sink has lost.
+        reason = sink_removed.NAME if pair.sink_lost.total() else None
+    if reason is None and kind in (gap.NAME, phantom.NAME) and _is_disjoint(pair):
+        reason = identity_disjoint.NAME
+    causes[reason] += primary
+    return {cause: count for cause, count in causes.items() if count}
+
+
+def _is_disjoint(pair: WatchedPair) -> bool:
+    has_inputs = pair.inputs > 0 or pair.source_lost.total() > 0
+    return pair.committed > 0 and has_inputs and not pair.named
+
+
+def _finding(
+    kind: str, causes: Mapping[str | None, int], pair: WatchedPair, terms: WatchTerms
+) -> Finding:
+    validator = _VALIDATORS[kind]
+    covered = _covered(kind, pair)
+    count, primary = sum(causes.values()), causes.get(None, 0)
+    others = {cause: number for cause, number in causes.items() if cause is not None}
+    outcome = judge_rows(kind, causes, terms.guarantee)
+    why = finding_sentence(kind, validator.WORDS, causes, covered)
+    if outcome is Outcome.HOLDS and not covered and not (kind == order.NAME and pair.matched):
+        outcome, why = Outcome.UNKNOWN, f"Nothing to look at yet: there are no {validator.UNIT}."
+    examples = tuple(pair.examples.get(kind, ()))
+    if kind == gap.NAME:
+        examples = _missing(pair) if count else ()
+    return Finding(
+        kind=kind,
+        outcome=outcome,
+        count=count,
+        primary=primary,
+        explained_by=max(others, key=lambda cause: others[cause]) if others else None,
+        examples=examples,
+        why=why,
+    )
+
+
+def _missing(pair: WatchedPair) -> tuple[Example, ...]:
+    why = "This input has no committed output in its time."
+    return tuple(
+        Example(None, None, "/".join((pair.source_topic, *map(str, place))), None, why)
+        for place in pair.missing_places(20)
+    )
+
+
+def _covered(kind: str, pair: WatchedPair) -> int:
+    """Return how much a kind looked at."""
+    match kind:
+        case gap.NAME:
+            return pair.due_total * pair.outputs
+        case duplicate.NAME:
+            return pair.matched
+        case order.NAME:
+            return pair.matched - len(pair.lines)
+        case _:
+            return pair.committed
+
+
+def _premises(pair: WatchedPair, terms: WatchTerms) -> list[Finding]:
+    findings = []
+    for validator, lost in ((source_removed, pair.source_lost), (sink_removed, pair.sink_lost)):
+        if lost.total():
+            outcome = Outcome.HOLDS if terms.retained else Outcome.UNKNOWN
+            partitions = sum(count > 0 for count in lost.values())
+            why = (
+                f"{counted(lost.total(), 'offset')} in {counted(partitions, 'partition')} were"
+                " removed by retention or compaction before they were read."
+            )
+            findings.append(Finding(validator.NAME, outcome, partitions, partitions, None, (), why))
+    if _is_disjoint(pair):
+        why = PREMISES[identity_disjoint.NAME].remedy
+        findings.append(
+            Finding(
+                identity_disjoint.NAME,
+                Outcome.UNKNOWN,
+                pair.committed,
+                pair.committed,
+                None,
+                (),
+                f"No committed record names an input of {pair.source_topic}. {why}",
+            )
+        )
+    return findings
+
+
+def _sentence(
+    verdict: Outcome,
+    counting: Sequence[Finding],
+    pair: WatchedPair,
+    terms: WatchTerms,
+    doubts: Sequence[str],
+) -> str:
+    if verdict is Outcome.HOLDS:
+        due = f"; {counted(pair.due, 'input')} not due yet" if pair.due else ""
+        return (
+            f"{counted(pair.due_total, 'input')} committed {PROMISES[terms.guarantee]} so far{due}."
+        )
+    bad = [finding for finding in counting if finding.outcome is verdict]
+    reasons = [*doubts, *(f"{finding.kind}: {finding.why}" for finding in bad)]
+    head = "Violated" if verdict is Outcome.VIOLATED else "Not known"
+    return f"{head}: {' '.join(reasons if verdict is Outcome.UNKNOWN else reasons[len(doubts) :])}"

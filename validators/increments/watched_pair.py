@@ -1,0 +1,477 @@
+"""A source and a sink that are judged increment by increment: what was read so far, folded.
+
+Each offset is read once. What is left of it is a bit for each input and for each expected output,
+the last place of each line, and counts. So the state grows with the distance between the two
+topics, not with their length.
+
+An increment ends below the last stable offsets and behind whole transactions, so that every fate in
+it is final. The source is folded before the sink, and reaches further: each output finds its input.
+An output whose input is still pending holds back the rest of its sink partition. So what is found
+is what a check of the same ranges finds, whatever the increments are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from topicproof.validators.expectation import RANGE
+from topicproof.validators.finding import EXAMPLES_MAX, Example
+from topicproof.validators.increments.offset_bits import Bits, OffsetBits, offsets_of, size_of
+from topicproof.validators.kinds import (
+    aborted_input,
+    aborted_read,
+    duplicate,
+    order,
+    phantom,
+    source_removed,
+)
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+KEPT_OFFSETS = 4_194_304
+"""Offsets of each source partition, up to its end, of which is known what each of them is. Of
+earlier ones it is known which outputs are missing; all others count as inputs with theirs. A
+compacted partition forgets none."""
+OPEN_BELOW_MAX = 100_000
+"""Missing outputs of earlier inputs that are told one by one, over all partitions. Beyond that no
+partition forgets what its offsets are."""
+HELD_MAX = 1_000_000
+"""Outputs that wait for a pending input, over all partitions. Then the sink is not read further."""
+BEFORE_MAX = 1_000_000
+"""Outputs of inputs before the judged range that are told apart."""
+NO_PARTITION = -1
+
+
+class SinkRows(NamedTuple):
+    """Records of the sink that read_committed received, by partition and offset."""
+
+    partition: Ints
+    offset: Ints
+    timestamp_ms: Ints
+    source_partition: Ints
+    """`NO_PARTITION`: it names no input of the source."""
+    source_offset: Ints
+    output_index: Ints
+
+    def take(self, rows: Ints | Flags) -> SinkRows:
+        return SinkRows(*(column[rows] for column in self))
+
+    @property
+    def size(self) -> int:
+        return int(self.offset.size)
+
+
+NO_ROWS = SinkRows(*(np.zeros(0, np.int64) for _ in SinkRows._fields))
+
+
+def rows_together(parts: Iterable[SinkRows]) -> SinkRows:
+    """Return several sets of rows as one, by partition and offset."""
+    rows = SinkRows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    return rows.take(np.lexsort((rows.offset, rows.partition)))
+
+
+class SourceSpan(NamedTuple):
+    """What the new offsets of one source partition are. The rest of them are markers."""
+
+    partition: int
+    begin: int
+    """The first of them."""
+    end: int
+    """Behind the last of them."""
+    hw: int
+    """The partition's high watermark: no output names an input at or above it."""
+    inputs: Ints
+    """Committed records."""
+    aborted: Ints
+    gone: Ints
+    """Offsets that compaction has emptied."""
+
+
+class LineEnd(NamedTuple):
+    """The end of a line: the outputs of one source partition in one sink partition. A place is the
+    input's offset times the outputs of an input, and the output's index."""
+
+    last: int
+    """The place of its last record."""
+    last_first: int
+    """The place of its last record that repeats no output; -1 without one."""
+    records: int
+
+
+@dataclass
+class SourcePart:
+    """One partition of the source, as far as it was read."""
+
+    begin: int
+    """Where judging begins."""
+    outputs: int
+    """Expected of each input."""
+    end: int = 0
+    hw: int = 0
+    late_end: int = 0
+    """Inputs below have had their time."""
+    seen: list[tuple[int, int]] = field(default_factory=list)
+    """When the end of what was read was first read, in ms since 1970, and that end."""
+    inputs: OffsetBits = field(default_factory=OffsetBits)
+    aborted: OffsetBits = field(default_factory=OffsetBits)
+    gone: OffsetBits = field(default_factory=OffsetBits)
+    matched: list[OffsetBits] = field(default_factory=list)
+    """The inputs with a committed output of each index."""
+    open_below: set[int] = field(default_factory=set)
+    """Places of missing outputs of inputs below the floor."""
+    before: set[int] = field(default_factory=set)
+    """Places of outputs whose inputs lie before the judged range."""
+
+    def __post_init__(self) -> None:
+        if not self.matched:
+            self.end = self.hw = self.late_end = self.begin
+            sets = [OffsetBits(self.begin) for _ in range(3 + self.outputs)]
+            self.inputs, self.aborted, self.gone, *self.matched = sets
+
+    @property
+    def floor(self) -> int:
+        return max(self.begin, self.inputs.floor)
+
+    def missing(self, end: int) -> list[Bits]:
+        """Return the inputs below `end` without an output of each index, as words from the floor
+        on."""
+        return [self.inputs.minus(matched, end) for matched in self.matched]
+
+    def missing_count(self, end: int) -> int:
+        return sum(map(size_of, self.missing(end))) + len(self.open_below)
+
+
+@dataclass
+class WatchedPair:
+    """A source and a sink, folded as far as they were read."""
+
+    source_topic: str
+    sink_topic: str
+    outputs: int
+    """Expected of each input: one, or a fixed number."""
+    within_ms: int
+    sources: dict[int, SourcePart] = field(default_factory=dict)
+    sink_ends: dict[int, int] = field(default_factory=dict)
+    """Behind the last offset that was read, by partition."""
+    lines: dict[tuple[int, int], LineEnd] = field(default_factory=dict)
+    """By source and sink partition."""
+    held: SinkRows = NO_ROWS
+    """Outputs behind one whose input is pending."""
+    through_ms: int = 0
+    """When the bounds were taken up to which the sink was read last."""
+    inputs: int = 0
+    committed: int = 0
+    matched: int = 0
+    """Committed records with an input."""
+    named: int = 0
+    """Committed records that name an input of the source, whether or not it exists."""
+    aborted: int = 0
+    """Aborted records of the sink."""
+    transactions: Counter[str] = field(default_factory=Counter)
+    """Of the sink, by outcome, each once for each of its partitions."""
+    due_total: int = 0
+    """Inputs whose time for an output is over."""
+    late_total: int = 0
+    """Those of them that had no output then."""
+    causes: dict[str, Counter[str | None]] = field(default_factory=dict)
+    """Rows of each kind by what explains them; None: nothing."""
+    examples: dict[str, list[Example]] = field(default_factory=dict)
+    """The first of each kind."""
+    source_lost: Counter[int] = field(default_factory=Counter)
+    """Offsets that Kafka removed before they were read, by partition."""
+    sink_lost: Counter[int] = field(default_factory=Counter)
+
+    def add_source(self, span: SourceSpan, now_ms: int) -> None:
+        """Fold new offsets of a source partition."""
+        part = self.sources.setdefault(span.partition, SourcePart(span.begin, self.outputs))
+        part.inputs.add(span.inputs)
+        part.aborted.add(span.aborted)
+        part.gone.add(span.gone)
+        self.inputs += int(span.inputs.size)
+        self.source_lost[span.partition] += int(span.gone.size)
+        part.end, part.hw = max(part.end, span.end), span.hw
+        if not part.seen or part.seen[-1][1] < part.end:
+            part.seen.append((now_ms, part.end))
+
+    def add_sink(self, rows: SinkRows) -> None:
+        """Fold committed records of the sink, the new ones of each partition in their order."""
+        rows = rows_together((self.held, rows))
+        source = self._sources_of(rows)
+        is_held = _behind_first(rows, source.waits)
+        self.held = rows.take(is_held)
+        rows, source = rows.take(~is_held), source.take(~is_held)
+        self.committed += rows.size
+        self.named += int((rows.source_partition != NO_PARTITION).sum())
+        self._count_phantoms(rows, source)
+        real = rows.take(source.is_real)
+        self.matched += real.size
+        if real.size:
+            repeats = self._repeats(real)
+            self._count_order(real, repeats)
+
+    def add_revoked(self, partition: int, offsets: Ints) -> None:
+        """Count records that read_committed received although their transaction was aborted."""
+        why = "Visible to read_committed, but its transaction ends with an ABORT marker."
+        self._count(aborted_read.NAME, None, int(offsets.size))
+        for offset in offsets[:EXAMPLES_MAX].tolist():
+            self._show(aborted_read.NAME, Example(partition, offset, None, None, why))
+
+    def settle(self, now_ms: int, *, is_sink_read: bool) -> None:
+        """Move on what is late, once an increment is folded. `is_sink_read`: all that was committed
+        at `now_ms` is folded."""
+        if is_sink_read and not self.held.size:
+            self.through_ms = max(self.through_ms, now_ms)
+        for part in self.sources.values():
+            late_end = part.late_end
+            while part.seen and part.seen[0][0] + self.within_ms <= self.through_ms:
+                late_end = max(late_end, part.seen.pop(0)[1])
+            if late_end > part.late_end:
+                self.due_total += _between(part, part.late_end, late_end)
+                before = sum(map(size_of, part.missing(part.late_end)))
+                self.late_total += sum(map(size_of, part.missing(late_end))) - before
+                part.late_end = late_end
+        self._forget()
+
+    def missing_count(self) -> int:
+        """Count the outputs that are late."""
+        return sum(part.missing_count(part.late_end) for part in self.sources.values())
+
+    def missing_places(self, most: int) -> list[tuple[int, int, int]]:
+        """Return the first late outputs: source partition, offset, index."""
+        places: list[tuple[int, int, int]] = []
+        for number, part in sorted(self.sources.items()):
+            places += [
+                (number, *divmod(place, part.outputs)) for place in sorted(part.open_below)[:most]
+            ]
+            for index, words in enumerate(part.missing(part.late_end)):
+                offsets = offsets_of(words, part.inputs.floor, most)
+                places += [(number, offset, index) for offset in offsets.tolist()]
+        return sorted(places)[:most]
+
+    @property
+    def due(self) -> int:
+        """How many inputs wait for an output and are not late."""
+        every = sum(part.missing_count(part.end) for part in self.sources.values())
+        return every - self.missing_count()
+
+    def waiting(self) -> int:
+        """Count the outputs of pending inputs."""
+        return int(self._sources_of(self.held).waits.sum())
+
+    def missing_among(self, rows: SinkRows) -> int:
+        """Count the late outputs that are among these records."""
+        places = {
+            (int(number), int(place))
+            for number, place in zip(rows.source_partition, self._places(rows), strict=True)
+        }
+        count = 0
+        for number, place in places:
+            part = self.sources.get(number)
+            if part is None:
+                continue
+            offset, index = divmod(place, part.outputs)
+            if place in part.open_below:
+                count += 1
+            elif part.floor <= offset < part.late_end:
+                at = np.array([offset])
+                is_open = part.inputs.holds(at) & ~part.matched[index].holds(at)
+                count += int(is_open[0])
+        return count
+
+    def _sources_of(self, rows: SinkRows) -> _Sources:
+        size = rows.size
+        flags = {name: np.zeros(size, bool) for name in _Sources._fields}
+        beyond = rows.output_index >= self.outputs
+        for number in np.unique(rows.source_partition).tolist():
+            part = self.sources.get(number)
+            if part is None:
+                continue
+            of_part = np.flatnonzero(rows.source_partition == number)
+            offset = rows.source_offset[of_part]
+            exists = offset < part.hw
+            aborted = part.aborted.holds(offset)
+            counted = exists & ~aborted & ~beyond[of_part]
+            before = counted & (offset < part.begin)
+            waits = counted & (offset >= part.end)
+            inside = counted & ~before & ~waits
+            known = offset >= part.floor
+            flags["is_aborted"][of_part] = exists & aborted
+            flags["is_beyond"][of_part] = exists & ~aborted & beyond[of_part]
+            flags["is_before"][of_part] = before
+            flags["waits"][of_part] = waits
+            gone = inside & known & part.gone.holds(offset)
+            flags["is_gone"][of_part] = gone
+            flags["is_input"][of_part] = inside & (~known | part.inputs.holds(offset))
+        return _Sources(**flags)
+
+    def _count_phantoms(self, rows: SinkRows, source: _Sources) -> None:
+        for name, flags in (
+            (aborted_input.NAME, source.is_aborted),
+            (RANGE, source.is_before),
+            (source_removed.NAME, source.is_gone),
+            (None, ~source.is_real & ~source.is_aborted),
+        ):
+            self._count(phantom.NAME, name, int(flags.sum()))
+            for row in np.flatnonzero(flags)[:EXAMPLES_MAX].tolist():
+                why = (
+                    "Its input was aborted in the source."
+                    if name == aborted_input.NAME
+                    else "Its lineage points to no judged input of the source."
+                    if name is not None or rows.source_partition[row] != NO_PARTITION
+                    else f"It names no input of {self.source_topic}."
+                )
+                self._show(phantom.NAME, self._example(rows, row, why))
+
+    def _repeats(self, rows: SinkRows) -> Flags:
+        """Mark the records that repeat an output, and note the others as its first ones."""
+        place = self._places(rows)
+        in_time = np.lexsort(
+            (rows.offset, rows.partition, rows.timestamp_ms, place, rows.source_partition)
+        )
+        source, at = rows.source_partition[in_time], place[in_time]
+        again = np.zeros(rows.size, bool)
+        again[1:] = (source[1:] == source[:-1]) & (at[1:] == at[:-1])
+        repeats = np.zeros(rows.size, bool)
+        repeats[in_time] = again
+        for number in np.unique(rows.source_partition).tolist():
+            part = self.sources[number]
+            of_part = np.flatnonzero(rows.source_partition == number)
+            offset, index = rows.source_offset[of_part], rows.output_index[of_part]
+            for each in range(part.outputs):
+                of_index = of_part[(index == each) & (offset >= part.floor)]
+                repeats[of_index] |= part.matched[each].holds(rows.source_offset[of_index])
+                part.matched[each].add(rows.source_offset[of_index])
+            for row in of_part[offset < part.floor].tolist():
+                repeats[row] |= self._repeats_old(
+                    part, int(rows.source_offset[row]), int(place[row])
+                )
+        self._count(duplicate.NAME, None, int(repeats.sum()))
+        for row in np.flatnonzero(repeats)[:EXAMPLES_MAX].tolist():
+            why = "The output of this input is committed already."
+            self._show(duplicate.NAME, self._example(rows, row, why))
+        return repeats
+
+    def _repeats_old(self, part: SourcePart, offset: int, place: int) -> bool:
+        """Return whether an output of an input below the floor was there before, and note it."""
+        if offset >= part.begin:
+            is_open = place in part.open_below
+            part.open_below.discard(place)
+            return not is_open
+        is_repeat = place in part.before
+        if len(part.before) < BEFORE_MAX:
+            part.before.add(place)
+        return is_repeat
+
+    def _count_order(self, rows: SinkRows, repeats: Flags) -> None:
+        place = self._places(rows)
+        by_line = np.lexsort((rows.offset, rows.partition, rows.source_partition))
+        source, sink = rows.source_partition[by_line], rows.partition[by_line]
+        begins = np.ones(rows.size, bool)
+        begins[1:] = (source[1:] != source[:-1]) | (sink[1:] != sink[:-1])
+        starts = np.flatnonzero(begins)
+        ends = np.append(starts[1:], rows.size)
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            line = (int(source[start]), int(sink[start]))
+            of_line = by_line[start:end]
+            self._fold_line(line, rows, of_line, place[of_line], repeats[of_line])
+
+    def _fold_line(
+        self, line: tuple[int, int], rows: SinkRows, of_line: Ints, place: Ints, repeats: Flags
+    ) -> None:
+        before = self.lines.get(line, LineEnd(-1, -1, 0))
+        previous = np.concatenate(([before.last], place[:-1]))
+        # The last place before each record that repeats no output.
+        firsts = np.concatenate(([before.last_first], np.where(repeats, -1, place)))
+        newest = np.maximum.accumulate(np.where(firsts >= 0, np.arange(firsts.size), 0))
+        first_before = firsts[newest]
+        certain = ~repeats & (first_before[:-1] >= place)
+        by_copy = ~certain & (previous >= place)
+        self._count(order.NAME, None, int(certain.sum()))
+        self._count(order.NAME, duplicate.NAME, int(by_copy.sum()))
+        for row in of_line[certain | by_copy][:EXAMPLES_MAX].tolist():
+            why = "It comes after the output of the same or a later input of its source partition."
+            self._show(order.NAME, self._example(rows, row, why))
+        self.lines[line] = LineEnd(
+            int(place[-1]), int(first_before[-1]), before.records + int(place.size)
+        )
+
+    def _places(self, rows: SinkRows) -> Ints:
+        return rows.source_offset * self.outputs + rows.output_index
+
+    def _example(self, rows: SinkRows, row: int, why: str) -> Example:
+        lineage = None
+        if rows.source_partition[row] != NO_PARTITION:
+            place = (rows.source_partition[row], rows.source_offset[row], rows.output_index[row])
+            lineage = "/".join((self.source_topic, *map(str, place)))
+        return Example(int(rows.partition[row]), int(rows.offset[row]), lineage, None, why)
+
+    def _count(self, kind: str, cause: str | None, count: int) -> None:
+        if count:
+            self.causes.setdefault(kind, Counter())[cause] += count
+
+    def _show(self, kind: str, example: Example) -> None:
+        examples = self.examples.setdefault(kind, [])
+        if len(examples) < EXAMPLES_MAX:
+            examples.append(example)
+
+    def _forget(self) -> None:
+        """Forget what the offsets of a long partition are, up to the last `KEPT_OFFSETS` that are
+        late."""
+        for part in self.sources.values():
+            floor = min(part.late_end, part.end - KEPT_OFFSETS) // 64 * 64
+            # Half of what is kept at a time: each time copies the rest.
+            if floor - part.inputs.floor < KEPT_OFFSETS // 2:
+                continue
+            if size_of(part.gone.words):
+                # An output of a removed input is no copy.
+                continue
+            missing = part.missing(floor)
+            if len(part.open_below) + sum(map(size_of, missing)) > OPEN_BELOW_MAX:
+                continue
+            for index, words in enumerate(missing):
+                offsets = offsets_of(words, part.inputs.floor)
+                part.open_below.update((offsets * part.outputs + index).tolist())
+            for each in (part.inputs, part.aborted, part.gone, *part.matched):
+                each.raise_floor(floor)
+
+
+class _Sources(NamedTuple):
+    """What the place is that each record names; none of them: nothing of the source."""
+
+    is_input: Flags
+    is_before: Flags
+    is_gone: Flags
+    is_aborted: Flags
+    is_beyond: Flags
+    waits: Flags
+    """It is not read yet, or pending."""
+
+    @property
+    def is_real(self) -> Flags:
+        """Whether it has or had an input: only such records repeat one another or have an order."""
+        return self.is_input | self.is_before | self.is_gone
+
+    def take(self, rows: Flags) -> _Sources:
+        return _Sources(*(column[rows] for column in self))
+
+
+def _behind_first(rows: SinkRows, marked: Flags) -> Flags:
+    """Mark the first marked row of each partition, and all behind it."""
+    behind = np.zeros(rows.size, bool)
+    for number in np.unique(rows.partition[marked]).tolist():
+        of_partition = np.flatnonzero(rows.partition == number)
+        behind[of_partition] = np.logical_or.accumulate(marked[of_partition])
+    return behind
+
+
+def _between(part: SourcePart, first: int, end: int) -> int:
+    """Count the inputs of [first, end)."""
+    below = OffsetBits(part.inputs.floor)
+    return size_of(part.inputs.minus(below, end)) - size_of(part.inputs.minus(below, first))
