@@ -12,12 +12,18 @@ import typer
 from topicproof.backend.characters import visible_json
 from topicproof.backend.commands.shared_options import EMBEDDED, Json, Target, kafka_settings
 from topicproof.backend.commands.terminal import Style, Styled, out, say, stopping
+from topicproof.backend.contracts.contract import make_contract, parse_fields, read_fields
 from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.history.kept_contracts import find
+from topicproof.backend.history.store import History
 from topicproof.backend.log_file import append
 from topicproof.backend.services.keeper import require_topics, services
+from topicproof.backend.settings import Settings
 from topicproof.backend.watch.alarms import Change, Notice
 from topicproof.backend.watch.conditions import PATIENCE_S
+from topicproof.backend.watch.pair_store import pair_store
 from topicproof.backend.watch.state_file import state_file
+from topicproof.backend.watch.watchable import WatchedContract, watched_contracts
 from topicproof.backend.watch.watcher import (
     EVERY_S,
     Watcher,
@@ -36,6 +42,15 @@ STYLES: dict[Change, Style] = {
 
 
 def watch(
+    contracts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Contracts that are judged as their topics grow: YAML files, or names of kept"
+            " ones.",
+            metavar="[CONTRACT]...",
+            show_default=False,
+        ),
+    ] = None,
     every: Annotated[
         float, typer.Option(help="Seconds from one look to the next.", metavar="S")
     ] = EVERY_S,
@@ -65,30 +80,46 @@ def watch(
             metavar="PORT",
         ),
     ] = None,
+    offsets_per_second: Annotated[
+        int | None,
+        typer.Option(
+            "--max-offsets-per-second",
+            help="Read at most so many offsets of the contracts' topics, on average.",
+            metavar="N",
+            min=1,
+        ),
+    ] = None,
     anew: Annotated[
         bool, typer.Option("--anew", help="Forget what an earlier watch of this cluster saw.")
     ] = False,
     target: Target = EMBEDDED,
     json_: Json = None,
 ) -> None:
-    """Tell what begins to be wrong with transactions and groups, and when it ends, until Ctrl-C.
+    """Tell what begins to be wrong with transactions, groups and contracts, and when it ends, until
+    Ctrl-C.
 
-    Reads no record's content and changes nothing. A restart continues: what was told is not told
-    again. `--json` writes each notice as one line.
+    Changes nothing, and reads each record of a contract's topics once. A restart continues: what
+    was told is not told again. `--json` writes each notice as one line.
 
-    Example: `topicproof watch --bootstrap broker:9092 --every 10 --metrics 9464`
+    Example: `topicproof watch contract.yaml --bootstrap broker:9092 --every 10 --metrics 9464`
     """
     if every < EVERY_S_MIN or patience < 0:
         raise UsageError(
             f"--every is at least {EVERY_S_MIN:.0f} second, and --patience is not negative."
         )
     settings = kafka_settings(target)
+    watched = tuple(each for name in contracts or () for each in _watched(settings, name))
+    names = [each.name for each in watched]
+    if len(set(names)) < len(names):
+        raise UsageError("Two contracts have the same name. Rename one of the files.")
     require_topics(settings)
     options = WatchOptions(
         every_s=every,
         patience_s=patience,
         webhook=None if webhook is None else read_webhook(webhook, webhook_style),
         cluster_options=settings.cluster_options,
+        contracts=watched,
+        offsets_per_second=offsets_per_second,
     )
     tell = _print_notice if json_ is None else partial(_write_line, json_)
     with (
@@ -98,12 +129,34 @@ def watch(
     ):
         if anew:
             file.forget()
-        watcher = Watcher(running.address, file, options, on_notice=tell, on_trouble=say)
-        with served_metrics(watcher, metrics):
+        with (
+            pair_store(file.pairs) as store,
+            served_metrics(
+                watcher := Watcher(
+                    running.address,
+                    file,
+                    options,
+                    on_notice=tell,
+                    on_trouble=say,
+                    store=store,
+                ),
+                metrics,
+            ),
+        ):
             say(f"watching {running.bootstrap} every {every:g} s; Ctrl-C ends it")
             for alarm in watcher.state.alarms.alarms.values():
                 say(f"since {alarm.since:%Y-%m-%d %H:%M} UTC: {alarm.condition.sentence}")
             watcher.watch(stop)
+
+
+def _watched(settings: Settings, name: str) -> tuple[WatchedContract, ...]:
+    """Return a contract for each sink of a file or of a kept contract. Raises ContractError naming
+    what cannot be watched, UsageError."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or path.exists():
+        return watched_contracts(path.stem, make_contract(read_fields(path)))
+    kept = find(History(settings), name)
+    return watched_contracts(kept.name, make_contract(parse_fields(kept.text, kept.label)))
 
 
 def _print_notice(notice: Notice, _cluster: str) -> None:

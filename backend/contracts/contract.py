@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -51,6 +52,9 @@ PLACEHOLDER = "FILL_IN"
 CONTRACT_FIELDS = Subject("contract", "fields, for example `source: {topic: orders}`")
 EXPRESSIONS_LENGTH_MAX = 100_000
 """Maximum characters of all expressions together. Checking them takes some seconds at most."""
+DURATION_MS_MAX = 30 * 86_400_000
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"([0-9]{1,10})(ms|s|m|h|d)")
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 OF_SINK_ALONE = ("unique", "sink", "sinks", "warn", "range")
 """What a contract without a source may say."""
@@ -126,6 +130,21 @@ def _filled_in(text: Any) -> Any:
     return text
 
 
+def _duration(text: Any) -> int:
+    """Read a duration such as 500ms, 60s, 5m, 24h or 7d. Returns ms."""
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text  # Of a contract that was read.
+    parts = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if parts is None:
+        raise ValueError("expected a duration with its unit, such as 500ms, 60s, 5m, 24h or 7d")
+    duration = int(parts[1]) * _UNITS_MS[parts[2]]
+    if not 1 <= duration <= DURATION_MS_MAX:
+        raise ValueError("expected a duration from 1ms to 30d")
+    return duration
+
+
+Duration = Annotated[int, BeforeValidator(_duration)]
+"""In ms."""
 Expression = Annotated[str, BeforeValidator(_number), AfterValidator(check_expression)]
 Value = Annotated[str | dict[str, str], PlainValidator(_value)]
 Side = Annotated[str, BeforeValidator(_side)]
@@ -204,6 +223,10 @@ class Contract(BaseModel):
     range: Literal["whole", "retained"] = "whole"
     """`whole`: if Kafka has removed records, the verdict stays open. `retained`: removed records
     are not judged."""
+    within: Duration = 60_000
+    """A watch expects the output of an input in so many ms. A check waits for none."""
+    remember: Duration = 86_400_000
+    """A watch knows an identity for so many ms after its input. By lineage it forgets none."""
     _fields: Mapping[str, Any] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="before")

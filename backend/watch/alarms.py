@@ -60,6 +60,8 @@ class Notice:
             "change": self.change.value,
             "kind": condition.kind.value,
             "cluster": cluster,
+            "contract": condition.contract or None,
+            "finding": condition.finding or None,
             "what": condition.sentence,
             "next_step": condition.next_step,
             "topics": list(condition.topics),
@@ -97,12 +99,14 @@ def after_look(
     *,
     clear_kinds: Collection[Kind],
     left_out: Set[str] = frozenset(),
+    contracts: Set[str] = frozenset(),
 ) -> tuple[AlarmState, tuple[Notice, ...]]:
     """Return the state after a look, and the new notices: one when a condition begins, one when it
     ends, one for each event.
 
     `clear_kinds`: kinds that were looked at in full. `left_out`: topics that were not looked at. Of
     other kinds and of these topics nothing ends: what was not looked at is no all-clear.
+    `contracts`: those that were judged; only what is about them ends.
     """
     current = {condition.key: condition for condition in conditions}
     events = {key for key, condition in current.items() if condition.kind in EVENTS}
@@ -114,7 +118,11 @@ def after_look(
     for key, alarm in state.alarms.items():
         if key in current:
             alarms[key] = replace(alarm, condition=current[key])
-        elif alarm.condition.kind in clear_kinds and left_out.isdisjoint(alarm.condition.topics):
+        elif (
+            alarm.condition.contract in contracts
+            if alarm.condition.contract
+            else alarm.condition.kind in clear_kinds and left_out.isdisjoint(alarm.condition.topics)
+        ):
             notices.append(Notice(Change.ENDED, alarm, at))
         else:
             alarms[key] = alarm
@@ -133,9 +141,9 @@ def after_look(
     return state, tuple(notices)
 
 
-def delivered(state: AlarmState, notice: Notice) -> AlarmState:
-    """Return the state without a notice that was sent."""
-    return replace(state, waiting=tuple(each for each in state.waiting if each is not notice))
+def after_sending(state: AlarmState, sent: int) -> AlarmState:
+    """Return the state without the first notices, which were sent."""
+    return replace(state, waiting=state.waiting[sent:])
 
 
 def notice_from_json(fields: Mapping[str, Any]) -> Notice:
@@ -159,6 +167,8 @@ def alarm_from_json(fields: Mapping[str, Any]) -> Alarm:
             groups=tuple(map(str, condition["groups"])),
             next_step=str(condition["next_step"]),
             offsets=tuple((str(t), int(p), int(o)) for t, p, o in condition["offsets"]),
+            contract=str(condition.get("contract", "")),
+            finding=str(condition.get("finding", "")),
         ),
         datetime.fromisoformat(fields["since"]),
     )

@@ -42,10 +42,15 @@ class Kind(StrEnum):
     VANISHED = "offset_vanished"
     REPLACED = "topic_replaced"
     """The topic was deleted and made again: it has another id (KIP-516)."""
+    VIOLATED = "contract_violated"
+    """A kind of finding breaks a contract that is watched."""
+    UNKNOWN = "contract_unknown"
+    """A premise of a contract that is watched is broken: it cannot be judged any more."""
 
 
 EVENTS = frozenset({Kind.BACKWARDS, Kind.VANISHED, Kind.REPLACED})
 """Kinds that happen. All others last."""
+OF_CONTRACTS = frozenset({Kind.VIOLATED, Kind.UNKNOWN})
 OF_TRANSACTIONS = frozenset({Kind.HANGING, Kind.OVERDUE, Kind.WAITING})
 
 
@@ -65,6 +70,10 @@ class Condition:
     """What an operator does about it, in sentences."""
     offsets: tuple[tuple[str, int, int], ...] = ()
     """Topic, partition and offset where it is seen; at most `NAMES_MAX`."""
+    contract: str = ""
+    """The contract that it is about; empty without one."""
+    finding: str = ""
+    """Its kind of finding, as a report names it."""
 
     @property
     def key(self) -> str:

@@ -1,13 +1,13 @@
 """Figures of a watch for Prometheus.
 
-Labels are kinds, never names: their number does not depend on what strangers put into the cluster.
-Names are in the notices.
+Labels are kinds, and the contracts that the command names. So their number does not depend on what
+strangers put into the cluster. Its names are in the notices.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
@@ -20,6 +20,8 @@ from topicproof.backend.kafka.browse.causes import CauseKind, causes
 from topicproof.backend.services.local_servers import LoopbackHandler, LoopbackServer
 from topicproof.backend.watch.alarms import NO_ALARMS, AlarmState, Change
 from topicproof.backend.watch.conditions import ClusterLook, Kind
+from topicproof.backend.watch.contract_watch import ContractFigures
+from topicproof.validators.finding import Outcome
 
 TRANSACTION_CAUSES = (CauseKind.HANGING_TRANSACTION, CauseKind.OPEN_TRANSACTION)
 PLAIN = "text/plain; charset=utf-8"
@@ -38,8 +40,19 @@ class WatchFigures:
     """How long it took."""
     failed: int = 0
     """Looks that did not succeed."""
+    withheld_records: int = 0
+    """By its open transactions, at most."""
+    contracts: dict[str, ContractFigures] = field(default_factory=dict)
+    """By name."""
     alarms: AlarmState = NO_ALARMS
     notices: Counter[tuple[Kind, Change]] = field(default_factory=Counter)
+
+    def take_in(self, look: ClusterLook) -> None:
+        """Take a look that succeeded. What a scrape asks for is computed once."""
+        self.withheld_records = sum(
+            cause.records for cause in causes(look.overview) if cause.kind in TRANSACTION_CAUSES
+        )
+        self.look, self.is_up = look, True
 
 
 class WatchCollector(Collector):
@@ -53,12 +66,13 @@ class WatchCollector(Collector):
         yield _gauge("up", "Whether the last look at the cluster succeeded.", figures.is_up)
         yield _counter("looks_failed", "Looks that did not succeed.", figures.failed)
         if figures.look is not None:
-            yield from _of_look(figures.look)
+            yield from _of_look(figures.look, figures.withheld_records)
             yield _gauge("look_seconds", "How long the last look took.", figures.looked_s)
         yield from _of_alarms(figures)
+        yield from _of_contracts(dict(figures.contracts))
 
 
-def _of_look(look: ClusterLook) -> Iterator[Metric]:
+def _of_look(look: ClusterLook, withheld_records: int) -> Iterator[Metric]:
     overview = look.overview
     opened = overview.opened
     oldest = max((transaction.age_ms for transaction in opened), default=0)
@@ -92,7 +106,7 @@ def _of_look(look: ClusterLook) -> Iterator[Metric]:
     yield _gauge(
         "withheld_records",
         "Records among them, at most: what was not counted one by one counts as its offsets.",
-        sum(cause.records for cause in causes(overview) if cause.kind in TRANSACTION_CAUSES),
+        withheld_records,
     )
     yield _gauge(
         "stuck_groups",
@@ -130,7 +144,51 @@ def _of_alarms(figures: WatchFigures) -> Iterator[Metric]:
     )
 
 
+def _of_contracts(contracts: Mapping[str, ContractFigures]) -> Iterator[Metric]:
+    """Labels are the contracts that the command names, and kinds."""
+    verdicts = _by_contract("contract_verdict", "1 holds, 0 violated, -1 unknown.")
+    findings = GaugeMetricFamily(
+        f"{_PREFIX}contract_findings",
+        "Rows of each kind that nothing else explains.",
+        labels=["contract", "kind"],
+    )
+    behind = _by_contract(
+        "contract_behind_offsets", "Offsets below the last stable ones that were not read yet."
+    )
+    delay = _by_contract(
+        "contract_delay_seconds", "How old what was judged last is, against the topics' ends."
+    )
+    counts = {
+        name: CounterMetricFamily(f"{_PREFIX}{name}", meaning, labels=["contract"])
+        for name, meaning in (
+            ("inputs_due", "Inputs whose time for an output is over."),
+            ("inputs_late", "Those of them that had no output then."),
+            ("records_judged", "Records of the sink that were judged."),
+            ("records_aborted", "Those of them that were aborted."),
+        )
+    }
+    for name, figures in contracts.items():
+        verdicts.add_metric([name], VERDICTS[figures.outcome])
+        behind.add_metric([name], figures.behind)
+        delay.add_metric([name], figures.delay_s)
+        for finding in figures.verdict.findings if figures.verdict is not None else ():
+            findings.add_metric([name, finding.kind], finding.primary)
+        for counter, count in zip(
+            counts.values(),
+            (figures.inputs_due, figures.inputs_late, figures.judged, figures.aborted),
+            strict=True,
+        ):
+            counter.add_metric([name], count)
+    if contracts:
+        yield from (verdicts, findings, behind, delay, *counts.values())
+
+
+VERDICTS = {Outcome.HOLDS: 1, Outcome.VIOLATED: 0, Outcome.UNKNOWN: -1}
 _PREFIX = "topicproof_watch_"
+
+
+def _by_contract(name: str, meaning: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{_PREFIX}{name}", meaning, labels=["contract"])
 
 
 def _gauge(name: str, meaning: str, value: float) -> Metric:

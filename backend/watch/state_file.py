@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from topicproof.backend.errors import SetupError
@@ -45,6 +45,12 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._checksum = ""
+
+    @property
+    def pairs(self) -> Path:
+        """The file of the contracts' pairs, beside this one."""
+        return self.path.with_suffix(".pairs")
 
     def read(self) -> WatchState:
         """Return the state; an empty one at the first time. Raises SetupError if it is damaged."""
@@ -59,7 +65,7 @@ class StateFile:
         if checksum.decode("ascii", "replace") != hashlib.sha256(text).hexdigest():
             raise self._unusable("is damaged: it does not have its checksum")
         try:
-            return _state_of(text)
+            return self._without_sent(_state_of(text), checksum.decode())
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._unusable("was written by another version of Topicproof") from error
 
@@ -67,19 +73,44 @@ class StateFile:
         """Replace the file: after a kill it holds this state or the one before. Raises
         SetupError."""
         text = json.dumps(_fields_of(state)).encode()
-        new = self.path.with_suffix(".new")
-        try:
-            with new.open("wb") as file:
-                file.write(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path)
-        except OSError as error:
-            raise self._unusable(f"cannot be written: {error.strerror}") from error
+        self._checksum = hashlib.sha256(text).hexdigest()
+        self._replace(self.path, self._checksum.encode() + b"\n" + text)
+
+    def note_sent(self, count: int) -> None:
+        """Note how many of the notices that wait in the file were sent. The file itself may be
+        large. Raises SetupError."""
+        self._replace(self._sent, f"{self._checksum} {count}".encode())
 
     def forget(self) -> None:
         """Begin anew."""
-        self.path.unlink(missing_ok=True)
+        for path in (self.path, self._sent, *self.pairs.parent.glob(f"{self.pairs.name}*")):
+            path.unlink(missing_ok=True)
+
+    @property
+    def _sent(self) -> Path:
+        return self.path.with_suffix(".sent")
+
+    def _without_sent(self, state: WatchState, checksum: str) -> WatchState:
+        """Return the state without the notices that were sent after it was written."""
+        self._checksum = checksum
+        try:
+            of, _, count = self._sent.read_bytes()[:200].decode("ascii", "replace").partition(" ")
+        except OSError:
+            return state
+        sent = int(count) if of == checksum else 0
+        waiting = state.alarms.waiting[sent:]
+        return replace(state, alarms=replace(state.alarms, waiting=waiting))
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        new = self.path.with_suffix(".new")
+        try:
+            with new.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+        except OSError as error:
+            raise self._unusable(f"cannot be written: {error.strerror}") from error
 
     def _unusable(self, why: str) -> SetupError:
         return SetupError(

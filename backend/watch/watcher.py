@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from kafka.errors import KafkaError
@@ -14,18 +14,23 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, UsageError
 from topicproof.backend.kafka.browse.overview import overview
 from topicproof.backend.kafka.log.client import cluster_error
-from topicproof.backend.kafka.log.rawlog import connect
+from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.backend.kafka.look import LookBudget
 from topicproof.backend.kafka.origin import spelled
-from topicproof.backend.watch.alarms import Notice, after_look, delivered
+from topicproof.backend.watch.alarms import Notice, after_look, after_sending
 from topicproof.backend.watch.conditions import PATIENCE_S, ClusterLook, conditions
+from topicproof.backend.watch.contract_watch import OFFSETS_AT_ONCE, ContractFigures, ContractWatch
 from topicproof.backend.watch.group_offsets import Place, group_offsets
 from topicproof.backend.watch.metrics import WatchFigures, metrics_server
+from topicproof.backend.watch.pair_store import PairStore
 from topicproof.backend.watch.state_file import StateFile, WatchState
+from topicproof.backend.watch.watchable import WatchedContract
 from topicproof.backend.watch.webhook import Webhook
 
 EVERY_S = 10.0
 """Default time from one look to the next."""
+CLIENT_ID = "topicproof-watch"
+"""By which brokers' quotas and logs tell its reading from others'."""
 BEHIND_LOOKS = 3
 """A watch is behind when its last look is older than so many."""
 
@@ -40,6 +45,10 @@ class WatchOptions:
     webhook: Webhook | None = None
     cluster_options: str = ""
     """Those that name the cluster on a command line, each after a space."""
+    contracts: tuple[WatchedContract, ...] = ()
+    """Those that are judged at each look."""
+    offsets_per_second: int | None = None
+    """The most offsets that are read for contracts; None for as many as come."""
 
 
 class Watcher:
@@ -53,16 +62,21 @@ class Watcher:
         *,
         on_notice: Callable[[Notice, str], None],
         on_trouble: Callable[[str], None],
+        store: PairStore | None = None,
     ) -> None:
-        """`on_notice` gets each new notice and the cluster's id; `on_trouble` a sentence when a
-        look or a delivery begins to fail, and when it works again. Raises SetupError as
-        `StateFile.read`."""
+        """`store` has the contracts' pairs. `on_notice` gets each new notice and the cluster's id;
+        `on_trouble` a sentence when a look or a delivery begins to fail, and when it works again.
+        Raises SetupError as `StateFile.read`."""
         self.address = address
         self.file = file
         self.options = options
         self.on_notice = on_notice
         self.on_trouble = on_trouble
+        self.store = store
         self.state = file.read()
+        self.contracts: dict[str, ContractWatch] = {}
+        """Those whose topics were there, by name."""
+        self.stop = threading.Event()
         self.figures = WatchFigures(alarms=self.state.alarms)
         self._looked_at: float | None = None
         self._troubles: dict[str, str] = {}
@@ -73,10 +87,12 @@ class Watcher:
         return (
             self._looked_at is not None
             and time.monotonic() - self._looked_at < BEHIND_LOOKS * self.options.every_s
+            and all(figures.is_caught_up for figures in self.figures.contracts.values())
         )
 
     def watch(self, stop: threading.Event) -> None:
         """Look until somebody sets the event. Raises SetupError if the state cannot be written."""
+        self.stop = stop
         while not stop.is_set():
             began = time.monotonic()
             self.look()
@@ -94,17 +110,82 @@ class Watcher:
             self._trouble("look", f"The cluster cannot be looked at: {error}")
         else:
             self._trouble("look", " ".join((*look.notes, *look.overview.not_heard)))
+            self._judge_contracts(look.topic_ids)
             self._take_in(look)
             self._looked_at = time.monotonic()
             self.figures.looked_s = self._looked_at - began
         self._deliver()
 
+    def _judge_contracts(self, topic_ids: Mapping[str, str]) -> None:
+        """Read and judge what is new of each contract's topics, until all are caught up or the time
+        of this look is over."""
+        if not self.options.contracts:
+            return
+        until = time.monotonic() + self.options.every_s
+        rate = self.options.offsets_per_second
+        left = None if rate is None else max(1, int(rate * self.options.every_s))
+        open_contracts = list(self.options.contracts)
+        with ExitStack() as stack:
+            try:
+                kafka = stack.enter_context(connect(own_client(self.address)))
+            except ClusterError as error:
+                for contract in open_contracts:
+                    self._fail(contract, error)
+                return
+            while open_contracts and not self.stop.is_set():
+                for contract in tuple(open_contracts):
+                    offsets_max = OFFSETS_AT_ONCE if left is None else min(left, OFFSETS_AT_ONCE)
+                    read = self._judge(kafka, contract, topic_ids, offsets_max)
+                    left = None if left is None else left - read
+                    figures = self.figures.contracts[contract.name]
+                    if not read or not figures.behind or figures.trouble:
+                        open_contracts.remove(contract)
+                    if self.stop.is_set() or (left is not None and left <= 0):
+                        return
+                if time.monotonic() > until:
+                    return
+
+    def _judge(
+        self,
+        kafka: Connection,
+        contract: WatchedContract,
+        topic_ids: Mapping[str, str],
+        offsets_max: int,
+    ) -> int:
+        """Judge a contract. Returns how many offsets were read; 0 if that failed."""
+        store = self.store
+        assert store is not None, "contracts have a store"
+        try:
+            watch = self.contracts.get(contract.name)
+            ids = {topic: topic_ids.get(topic, "") for topic in (contract.source, contract.sink)}
+            if watch is None or (watch.topic_ids != ids and set(topic_ids) & set(ids)):
+                watch = ContractWatch.begin(contract, store, topic_ids)
+                self.contracts[contract.name] = watch
+                self.figures.contracts[contract.name] = watch.figures
+            read = watch.look(kafka, time.time_ns() // 1_000_000, offsets_max)
+        except (ClusterError, KafkaError) as error:
+            self._fail(contract, error)
+            return 0
+        watch.figures.trouble = ""
+        self._trouble(f"contract {contract.name}", "")
+        return read
+
+    def _fail(self, contract: WatchedContract, error: ClusterError | KafkaError) -> None:
+        why = error if isinstance(error, ClusterError) else cluster_error(self.address, error)
+        figures = self.figures.contracts.setdefault(contract.name, ContractFigures())
+        figures.trouble = str(why)
+        sentence = f"Contract {contract.name} is behind: {why}"
+        self._trouble(f"contract {contract.name}", sentence)
+
     def _take_in(self, look: ClusterLook) -> None:
-        current = conditions(
-            self.state.baseline,
-            look,
-            patience_s=self.options.patience_s,
-            options=self.options.cluster_options,
+        current = (
+            *conditions(
+                self.state.baseline,
+                look,
+                patience_s=self.options.patience_s,
+                options=self.options.cluster_options,
+            ),
+            *(each for watch in self.contracts.values() for each in watch.conditions()),
         )
         alarms, notices = after_look(
             self.state.alarms,
@@ -112,6 +193,7 @@ class Watcher:
             look.overview.taken_at,
             clear_kinds=look.clear_kinds,
             left_out=look.left_out,
+            contracts=frozenset(self.contracts),
         )
         if self.options.webhook is None:
             # Nobody will take them. What waits since an earlier start stays.
@@ -121,7 +203,7 @@ class Watcher:
         self._keep(WatchState(alarms, self.state.baseline.after(look)))
         for notice in notices:
             self.on_notice(notice, look.overview.cluster)
-        self.figures.look, self.figures.is_up = look, True
+        self.figures.take_in(look)
         self.figures.notices.update(
             (notice.alarm.condition.kind, notice.change) for notice in notices
         )
@@ -131,12 +213,19 @@ class Watcher:
         webhook = self.options.webhook
         if webhook is None or self.figures.look is None:
             return
+        sent = 0
         for notice in self.state.alarms.waiting:
             why = webhook.send(notice, self.figures.look.overview.cluster)
             self._trouble("webhook", f"The webhook does not take notices: {why}." if why else "")
-            if why:
-                return
-            self._keep(WatchState(delivered(self.state.alarms, notice), self.state.baseline))
+            if why or self.stop.is_set():
+                break
+            sent += 1
+            # The state may be large, and only this has changed.
+            self.file.note_sent(sent)
+        if sent:
+            self.state = replace(self.state, alarms=after_sending(self.state.alarms, sent))
+            self.figures.alarms = self.state.alarms
+            self._keep(self.state)
 
     def _keep(self, state: WatchState) -> None:
         self.file.write(state)
@@ -149,7 +238,7 @@ class Watcher:
         if sentence and sentence != before:
             self.on_trouble(sentence)
         elif before and not sentence:
-            self.on_trouble(_OVER[of])
+            self.on_trouble(_OVER.get(of, f"{of.capitalize()} is judged again."))
         self._troubles[of] = sentence
 
 
@@ -157,6 +246,11 @@ _OVER = {
     "look": "The cluster is looked at in full again.",
     "webhook": "The webhook takes notices again.",
 }
+
+
+def own_client(address: Address) -> Address:
+    """Return the address with the client id of a watch, unless the properties name another."""
+    return replace(address, client={"client.id": CLIENT_ID, **address.client})
 
 
 def cluster_id(address: Address) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.validators.hostile_pairs import draw, simulate, told
@@ -48,13 +50,14 @@ PAIRS, SEED = 300, 7
 FOR_EVER = 10**15
 
 
-def offsets(values: list[int]) -> np.ndarray:
+def offsets(values: list[int]) -> npt.NDArray[np.int64]:
     return np.array(sorted(values), np.int64)
 
 
-def rows_of(records: list[tuple[int, ...]]) -> SinkRows:
+def rows_of(records: Sequence[tuple[int, ...]]) -> SinkRows:
     table = np.array(records, np.int64).reshape(-1, 6)
-    return SinkRows(*table.T)
+    digests, certain = np.zeros((len(table), 2), np.int64), np.ones((len(table), 1), np.int64)
+    return SinkRows(*np.concatenate((table, digests, certain), axis=1).T)
 
 
 def watched(pair: Pair, chance: random.Random, apart: int) -> WatchVerdict:

@@ -18,8 +18,11 @@ from topicproof.validators.kinds import (
     duplicate,
     gap,
     identity_disjoint,
+    identity_missing,
+    identity_repeated,
     order,
     phantom,
+    recreated,
     sink_removed,
     source_removed,
 )
@@ -99,6 +102,21 @@ def _causes(
         reason = sink_removed.NAME if pair.sink_lost.total() else None
     if reason is None and kind in (gap.NAME, phantom.NAME) and _is_disjoint(pair):
         reason = identity_disjoint.NAME
+    if pair.by_key:
+        nameless = pair.nameless_outputs
+        if kind == gap.NAME and reason is None and nameless and primary:
+            # Each of them may be a record without an identity.
+            unclear = min(primary, nameless)
+            causes[identity_missing.NAME] += unclear
+            primary -= unclear
+        elif kind == phantom.NAME:
+            causes[identity_missing.NAME] += nameless
+        if kind in (duplicate.NAME, order.NAME, phantom.NAME):
+            # The true input may be one that is gone, or that has no identity.
+            if pair.source_lost.total():
+                reason = source_removed.NAME
+            elif pair.nameless_inputs:
+                reason = identity_missing.NAME
     causes[reason] += primary
     return {cause: count for cause, count in causes.items() if count}
 
@@ -149,7 +167,7 @@ def _covered(kind: str, pair: WatchedPair) -> int:
         case duplicate.NAME:
             return pair.matched
         case order.NAME:
-            return pair.matched - len(pair.lines)
+            return pair.matched - len(pair.lines) - pair.uncertain
         case _:
             return pair.committed
 
@@ -165,6 +183,24 @@ def _premises(pair: WatchedPair, terms: WatchTerms) -> list[Finding]:
                 " removed by retention or compaction before they were read."
             )
             findings.append(Finding(validator.NAME, outcome, partitions, partitions, None, (), why))
+    nameless = pair.nameless_inputs + pair.nameless_outputs
+    for kind, count, what in (
+        (identity_missing.NAME, nameless, f"{counted(nameless, 'record')} held no identity."),
+        (
+            identity_repeated.NAME,
+            pair.shared_identities,
+            f"{counted(pair.shared_identities, 'input')} had the identity of an earlier one.",
+        ),
+        (
+            recreated.NAME,
+            pair.of_namesake,
+            f"{counted(pair.of_namesake, 'record')} named another topic called"
+            f" {pair.source_topic}.",
+        ),
+    ):
+        if count:
+            why = f"{what} {PREMISES[kind].remedy}"
+            findings.append(Finding(kind, Outcome.UNKNOWN, count, count, None, (), why))
     if _is_disjoint(pair):
         why = PREMISES[identity_disjoint.NAME].remedy
         findings.append(

@@ -29,6 +29,7 @@ from topicproof.validators.kinds import (
     duplicate,
     order,
     phantom,
+    sink_removed,
     source_removed,
 )
 
@@ -47,6 +48,9 @@ HELD_MAX = 1_000_000
 BEFORE_MAX = 1_000_000
 """Outputs of inputs before the judged range that are told apart."""
 NO_PARTITION = -1
+UNRESOLVED = -2
+"""The place of `source_partition` for an identity that no input has yet, while inputs are
+pending."""
 
 
 class SinkRows(NamedTuple):
@@ -59,6 +63,11 @@ class SinkRows(NamedTuple):
     """`NO_PARTITION`: it names no input of the source."""
     source_offset: Ints
     output_index: Ints
+    identity_high: Ints
+    """Its identity as a digest of 16 bytes, in two numbers; both 0 by lineage."""
+    identity_low: Ints
+    certain: Ints
+    """1 if no other input has its identity, else 0: others have no order."""
 
     def take(self, rows: Ints | Flags) -> SinkRows:
         return SinkRows(*(column[rows] for column in self))
@@ -68,7 +77,7 @@ class SinkRows(NamedTuple):
         return int(self.offset.size)
 
 
-NO_ROWS = SinkRows(*(np.zeros(0, np.int64) for _ in SinkRows._fields))
+NO_ROWS = SinkRows(*(np.zeros(0, np.int64) for _ in range(9)))
 
 
 def rows_together(parts: Iterable[SinkRows]) -> SinkRows:
@@ -160,6 +169,9 @@ class WatchedPair:
     sources: dict[int, SourcePart] = field(default_factory=dict)
     sink_ends: dict[int, int] = field(default_factory=dict)
     """Behind the last offset that was read, by partition."""
+    by_key: bool = False
+    """Whether records are matched by what they hold. Their places are then looked up before they
+    are folded."""
     lines: dict[tuple[int, int], LineEnd] = field(default_factory=dict)
     """By source and sink partition."""
     held: SinkRows = NO_ROWS
@@ -170,6 +182,8 @@ class WatchedPair:
     committed: int = 0
     matched: int = 0
     """Committed records with an input."""
+    uncertain: int = 0
+    """Those whose identity several inputs share."""
     named: int = 0
     """Committed records that name an input of the source, whether or not it exists."""
     aborted: int = 0
@@ -187,6 +201,17 @@ class WatchedPair:
     source_lost: Counter[int] = field(default_factory=Counter)
     """Offsets that Kafka removed before they were read, by partition."""
     sink_lost: Counter[int] = field(default_factory=Counter)
+    nameless_inputs: int = 0
+    """Records without an identity, if they are matched by what they hold."""
+    nameless_outputs: int = 0
+    shared_identities: int = 0
+    """Inputs whose identity an earlier one has."""
+    of_namesake: int = 0
+    """Records of another topic of the source's name."""
+    pending: int = 0
+    """Late outputs that an open transaction of the sink may hold."""
+    hidden: int = 0
+    """Records that the raw log commits and read_committed did not deliver."""
 
     def add_source(self, span: SourceSpan, now_ms: int) -> None:
         """Fold new offsets of a source partition."""
@@ -208,13 +233,33 @@ class WatchedPair:
         self.held = rows.take(is_held)
         rows, source = rows.take(~is_held), source.take(~is_held)
         self.committed += rows.size
-        self.named += int((rows.source_partition != NO_PARTITION).sum())
+        self.named += int((rows.source_partition >= 0).sum())
         self._count_phantoms(rows, source)
         real = rows.take(source.is_real)
         self.matched += real.size
         if real.size:
             repeats = self._repeats(real)
-            self._count_order(real, repeats)
+            in_line = real.certain > 0
+            self._count_order(real.take(in_line), repeats[in_line])
+            # Each of the others is a line of its own.
+            self.uncertain += int((~in_line).sum())
+
+    def note_removed(self, partition: int, start: int, *, is_source: bool) -> None:
+        """Note that Kafka has removed what was not read below the log's new start."""
+        part = self.sources.get(partition)
+        if is_source:
+            end = 0 if part is None else part.end
+            kind, lost = source_removed.NAME, self.source_lost
+            if part is not None:
+                part.gone.add_range(part.end, start)
+                part.end = start
+        else:
+            end = self.sink_ends.get(partition, 0)
+            kind, lost = sink_removed.NAME, self.sink_lost
+            self.sink_ends[partition] = start
+        lost[partition] += start - end
+        why = f"Offsets {end:,} to {start - 1:,} were removed before they were read."
+        self._show(kind, Example(partition, end, None, None, why))
 
     def add_revoked(self, partition: int, offsets: Ints) -> None:
         """Count records that read_committed received although their transaction was aborted."""
@@ -288,6 +333,7 @@ class WatchedPair:
     def _sources_of(self, rows: SinkRows) -> _Sources:
         size = rows.size
         flags = {name: np.zeros(size, bool) for name in _Sources._fields}
+        flags["waits"] |= rows.source_partition == UNRESOLVED
         beyond = rows.output_index >= self.outputs
         for number in np.unique(rows.source_partition).tolist():
             part = self.sources.get(number)

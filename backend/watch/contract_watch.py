@@ -1,0 +1,371 @@
+"""Judges one contract look by look: reads what is new of its topics, folds it, and says what that
+means."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from topicproof.backend.errors import TopicError
+from topicproof.backend.kafka.log.rawlog import Connection
+from topicproof.backend.watch.conditions import NAMES_MAX, Condition, Kind
+from topicproof.backend.watch.identities import SLICES, digests
+from topicproof.backend.watch.pair_reader import (
+    NAMESAKE,
+    LogSpan,
+    MatchTerms,
+    PlaceReader,
+    RecordReader,
+    held,
+    pending_rows,
+    read_log,
+    revoked,
+    source_span,
+)
+from topicproof.backend.watch.pair_store import PairStore
+from topicproof.backend.watch.watchable import WatchedContract
+from topicproof.validators.expectation import PREMISES
+from topicproof.validators.finding import Bounds, Finding, Outcome
+from topicproof.validators.increments.watch_verdict import WatchVerdict, verdict_of
+from topicproof.validators.increments.watched_pair import (
+    HELD_MAX,
+    NO_PARTITION,
+    SinkRows,
+    WatchedPair,
+)
+from topicproof.validators.sentences import counted
+
+OFFSETS_AT_ONCE = 100_000
+"""Offsets of one topic that are read before the state is written."""
+
+
+@dataclass
+class ContractFigures:
+    """What the metrics say of a contract."""
+
+    verdict: WatchVerdict | None = None
+    inputs_due: int = 0
+    inputs_late: int = 0
+    judged: int = 0
+    """Offsets of the sink that were judged."""
+    behind: int = 0
+    """Offsets below the last stable ones that were not read yet, of both topics."""
+    aborted: int = 0
+    read_at: float | None = None
+    """When the bounds were taken up to which all was read last, in seconds of the monotonic
+    clock."""
+    trouble: str = ""
+    """Why the last look at it failed; empty if it did not."""
+
+    @property
+    def is_caught_up(self) -> bool:
+        return self.verdict is not None and not self.behind and not self.trouble
+
+    @property
+    def outcome(self) -> Outcome:
+        """Nothing is known of a contract whose topics cannot be read; what it violated stays."""
+        verdict = Outcome.UNKNOWN if self.verdict is None else self.verdict.verdict
+        is_known = verdict is Outcome.VIOLATED or not self.trouble
+        return verdict if is_known else Outcome.UNKNOWN
+
+    @property
+    def delay_s(self) -> float:
+        """How long ago all was read; 0 before that."""
+        return 0.0 if self.read_at is None else time.monotonic() - self.read_at
+
+
+@dataclass
+class ContractWatch:
+    """The watch of one contract."""
+
+    contract: WatchedContract
+    store: PairStore
+    topic_ids: Mapping[str, str]
+    """Of both topics, when their watch began or went on."""
+    pair: WatchedPair
+    figures: ContractFigures = field(default_factory=ContractFigures)
+    turn: int = 0
+
+    @classmethod
+    def begin(
+        cls, contract: WatchedContract, store: PairStore, topic_ids: Mapping[str, str]
+    ) -> ContractWatch:
+        """Go on where the state ends; begin where there is none, or where it is of other topics.
+        Raises SetupError if it is damaged."""
+        ids = {topic: topic_ids.get(topic, "") for topic in (contract.source, contract.sink)}
+        name = f"{contract.state_name} {' '.join(ids.values())}"
+        pair = store.read(name) or WatchedPair(
+            contract.source,
+            contract.sink,
+            outputs=contract.outputs,
+            within_ms=0,
+            by_key=contract.by_key,
+        )
+        pair.within_ms = contract.contract.within
+        watch = cls(contract, store, ids, pair)
+        if pair.sources:
+            watch._judge()
+        return watch
+
+    @property
+    def name(self) -> str:
+        return f"{self.contract.state_name} {' '.join(self.topic_ids.values())}"
+
+    def look(self, kafka: Connection, now_ms: int, offsets_max: int) -> int:
+        """Read and judge what is new, at most `offsets_max` offsets of both topics. Returns how
+        many were read. Raises ClusterError, SetupError, and kafka-python's errors: then nothing
+        has changed."""
+        try:
+            read = self._look(kafka, now_ms, offsets_max)
+        except BaseException:
+            self.store.undo()
+            self.pair = self.store.read(self.name) or self.pair
+            raise
+        self.store.write(self.name, self.pair)
+        return read
+
+    def _look(self, kafka: Connection, now_ms: int, offsets_max: int) -> int:
+        pair, contract, began = self.pair, self.contract, time.monotonic()
+        # The source's bounds are taken after the sink's, so that each output finds its input.
+        sink = kafka.bounds(contract.sink)
+        source = kafka.bounds(contract.source)
+        self._note_removed(source, sink)
+        half = max(1, offsets_max // 2)
+        spans = _shares({p: part.end for p, part in pair.sources.items()}, source, half)
+        read = self._read_source(kafka, source, spans, now_ms)
+        spans = _shares(pair.sink_ends, sink, max(half, offsets_max - read))
+        log: list[LogSpan] = []
+        if pair.held.size < HELD_MAX:
+            read += self._read_sink(kafka, sink, source, spans, log)
+        is_sink_read = all(
+            pair.sink_ends.get(p.partition, p.start) >= p.lso for p in sink.partitions
+        )
+        pair.settle(now_ms, is_sink_read=is_sink_read)
+        pair.pending = self._pending(kafka, sink, log)
+        if contract.by_key:
+            before_s = (now_ms - contract.contract.remember) // 1_000
+            self.store.identities(self.name).forget(before_s, self.turn)
+            self.turn = (self.turn + 1) % SLICES
+        self._judge()
+        ends = {p: part.end for p, part in pair.sources.items()}
+        self.figures.behind = sum(
+            max(0, p.lso - reached.get(p.partition, p.start))
+            for bounds, reached in ((source, ends), (sink, pair.sink_ends))
+            for p in bounds.partitions
+        )
+        if not self.figures.behind:
+            self.figures.read_at = began
+        return read
+
+    def _note_removed(self, source: Bounds, sink: Bounds) -> None:
+        """Note what Kafka removed before it was read. Raises TopicError for a log that became
+        shorter."""
+        pair = self.pair
+        for bounds, ends in (
+            (source, {p: part.end for p, part in pair.sources.items()}),
+            (sink, pair.sink_ends),
+        ):
+            for p in bounds.partitions:
+                end = ends.get(p.partition, 0)
+                if p.start > end:
+                    pair.note_removed(p.partition, p.start, is_source=bounds is source)
+                if end > p.hw:
+                    raise TopicError(
+                        f"The log of {bounds.topic}-{p.partition} ends at {p.hw:,}, and was read up"
+                        f" to {end:,}: it was truncated. `topicproof watch --anew` begins again."
+                    )
+
+    def _read_source(
+        self, kafka: Connection, bounds: Bounds, spans: Mapping[int, tuple[int, int]], now_ms: int
+    ) -> int:
+        pair, topic = self.pair, self.contract.source
+        log, batches = read_log(kafka, topic, bounds, spans)
+        hws = {p.partition: p.hw for p in bounds.partitions}
+        by_headers = {span.partition for span in log if span.is_whole and not pair.by_key}
+        reader = RecordReader(kafka, topic, batches)
+        messages = reader.messages(
+            {
+                span.partition: (span.begin, span.end)
+                for span in log
+                if span.partition not in by_headers
+            }
+        )
+        match = self._match
+        for span in log:
+            if span.partition in by_headers:
+                pair.add_source(source_span(span, hws[span.partition], None), now_ms)
+                continue
+            own = [message for message in messages if message.partition() == span.partition]
+            offsets = np.array([message.offset() for message in own], np.int64)
+            whole = source_span(span, hws[span.partition], offsets)
+            if pair.by_key:
+                identities = [held(message, match.source) for message in own]
+                named = np.array([identity is not None for identity in identities], bool)
+                pair.nameless_inputs += int((~named).sum())
+                high, low = digests([each for each in identities if each is not None])
+                pair.shared_identities += self.store.identities(self.name).add(
+                    high, low, span.partition, offsets[named], now_ms // 1_000
+                )
+                whole = whole._replace(inputs=offsets[named])
+            pair.add_source(whole, now_ms)
+        return sum(span.end - span.begin for span in log)
+
+    def _read_sink(
+        self,
+        kafka: Connection,
+        bounds: Bounds,
+        source: Bounds,
+        spans: Mapping[int, tuple[int, int]],
+        log: list[LogSpan],
+    ) -> int:
+        pair, topic = self.pair, self.contract.sink
+        spans_read, batches = read_log(kafka, topic, bounds, spans)
+        log.extend(spans_read)
+        messages = RecordReader(kafka, topic, batches).messages(
+            {span.partition: (span.begin, span.end) for span in log}
+        )
+        rows = self._places.rows(messages)
+        delivered = rows
+        pair.of_namesake += int((rows.source_partition == NAMESAKE).sum())
+        rows = rows.take(rows.source_partition != NAMESAKE)
+        for span in log:
+            offsets = delivered.offset[delivered.partition == span.partition]
+            pair.add_revoked(span.partition, revoked(span, offsets))
+            data = span.rows[span.rows["control"].isna()]
+            aborted = int(data["count"][data["outcome"] == "ABORTED"].sum())
+            pair.aborted += aborted
+            pair.hidden += max(0, int(data["count"].sum()) - aborted - int(offsets.size))
+            pair.sink_lost[span.partition] += span.end - span.begin - int(span.rows["count"].sum())
+            pair.transactions["committed"] += span.commits
+            pair.transactions["aborted"] += span.aborts
+            pair.sink_ends[span.partition] = span.end
+        pair.add_sink(self._resolved(rows, source))
+        return sum(span.end - span.begin for span in log)
+
+    def _resolved(self, rows: SinkRows, source: Bounds) -> SinkRows:
+        """Return the rows with their inputs' places, if these are matched by what they hold."""
+        pair = self.pair
+        if not pair.by_key:
+            return rows
+        nameless = (rows.identity_high == 0) & (rows.identity_low == 0)
+        pair.nameless_outputs += int(nameless.sum())
+        pair.committed += int(nameless.sum())
+        rows = rows.take(~nameless)
+        ends = {p.partition: p.hw for p in source.partitions}
+        is_read = all(p in pair.sources and pair.sources[p].end >= end for p, end in ends.items())
+        identities = self.store.identities(self.name)
+        pair.held = identities.resolve(pair.held, is_source_read=is_read)
+        return identities.resolve(rows, is_source_read=is_read)
+
+    def _pending(self, kafka: Connection, sink: Bounds, log: list[LogSpan]) -> int:
+        """Count the late outputs that an open transaction of the sink may hold."""
+        missing = self.pair.missing_count()
+        is_withheld = any(p.lso < p.hw for p in sink.partitions)
+        if not missing or not is_withheld:
+            return 0
+        _, batches = read_log(
+            kafka, sink.topic, sink, {p.partition: (p.lso, p.lso) for p in sink.partitions}
+        )
+        reader = RecordReader(kafka, sink.topic, batches)
+        rows = pending_rows(reader, self._places, log, sink)
+        if rows is None:
+            return missing
+        if self.pair.by_key:
+            identities = self.store.identities(self.name)
+            rows = identities.resolve(rows, is_source_read=True)
+        return self.pair.missing_among(rows.take(rows.source_partition != NO_PARTITION))
+
+    def _judge(self) -> None:
+        pair, figures = self.pair, self.figures
+        doubts = []
+        if pair.hidden:
+            doubts.append(
+                f"{counted(pair.hidden, 'record')} that the raw log commits"
+                f" {'was' if pair.hidden == 1 else 'were'} not delivered."
+            )
+        figures.verdict = verdict_of(pair, self.contract.terms, pending=pair.pending, doubts=doubts)
+        figures.inputs_due, figures.inputs_late = pair.due_total, pair.late_total
+        figures.judged = pair.committed + pair.aborted
+        figures.aborted = pair.aborted
+
+    @property
+    def _match(self) -> MatchTerms:
+        match = self.contract.contract.terms(None).match
+        topic_id = self.topic_ids[self.contract.source] or None
+        return MatchTerms(self.pair.by_key, match.source, match.sink, topic_id)
+
+    @property
+    def _places(self) -> PlaceReader:
+        return PlaceReader(self.contract.source, self._match)
+
+    def conditions(self) -> list[Condition]:
+        """Return what is wrong with the contract, by what was judged so far."""
+        verdict = self.figures.verdict
+        if verdict is None:
+            return []
+        terms = self.contract.terms
+        wrong = [
+            finding
+            for finding in verdict.findings
+            if finding.kind in terms.kinds and finding.outcome is Outcome.VIOLATED
+        ]
+        unknown = [
+            finding
+            for finding in verdict.findings
+            if finding.kind in PREMISES and finding.outcome is Outcome.UNKNOWN
+        ]
+        return [
+            *(self._condition(Kind.VIOLATED, finding) for finding in wrong),
+            *(self._condition(Kind.UNKNOWN, finding) for finding in unknown),
+        ]
+
+    def _condition(self, kind: Kind, finding: Finding) -> Condition:
+        contract = self.contract
+        offsets = []
+        for example in finding.examples[:NAMES_MAX]:
+            if example.partition is not None and example.offset is not None:
+                offsets.append((contract.sink, example.partition, example.offset))
+            elif example.lineage is not None:
+                _, partition, offset, *_ = example.lineage.split("/")
+                offsets.append((contract.source, int(partition), int(offset)))
+        return Condition(
+            kind=kind,
+            holder=f"{contract.name} {finding.kind}",
+            sentence=f"Contract {contract.name}, {finding.kind}: {finding.why}",
+            topics=(contract.source, contract.sink),
+            next_step=(
+                f"`topicproof check` of the same contract names every record. {next_step(finding)}"
+            ).strip(),
+            offsets=tuple(offsets),
+            contract=contract.name,
+            finding=finding.kind,
+        )
+
+
+def next_step(finding: Finding) -> str:
+    """Return what to do about a kind."""
+    from topicproof.validators.kinds.catalogue import VALIDATORS
+
+    return next(
+        (v.TRAITS.next_step for v in VALIDATORS if finding.kind == v.NAME),
+        "",
+    )
+
+
+def _shares(
+    reached: Mapping[int, int], bounds: Bounds, offsets_max: int
+) -> dict[int, tuple[int, int]]:
+    """Return what is read of each partition at this look: what is new, at most so many offsets."""
+    new = {
+        p.partition: (max(reached.get(p.partition, p.start), p.start), p.lso)
+        for p in bounds.partitions
+    }
+    waiting = sum(max(0, end - first) for first, end in new.values())
+    share = 1.0 if waiting <= offsets_max else offsets_max / waiting
+    return {
+        p: (first, min(max(first, end), first + max(1, int((end - first) * share))))
+        for p, (first, end) in new.items()
+    }

@@ -1,0 +1,142 @@
+"""The identities of inputs, as far as they are remembered, in SQLite: which input holds each.
+
+An identity is kept as a digest of 16 bytes in two numbers. Where several inputs share one, its k-th
+output is that of the k-th of them, as a check counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from topicproof.validators.increments.watched_pair import NO_PARTITION, UNRESOLVED, SinkRows
+
+Ints = npt.NDArray[np.int64]
+
+SCHEMA = """
+create table if not exists identity (
+    pair text, high integer, low integer, partition integer, offset integer, seen_s integer,
+    primary key (pair, high, low)) without rowid;
+create table if not exists shared (
+    pair text, high integer, low integer, nth integer, partition integer, offset integer,
+    primary key (pair, high, low, nth)) without rowid;
+create table if not exists shared_output (
+    pair text, high integer, low integer, outputs integer,
+    primary key (pair, high, low)) without rowid;
+create temp table wanted (row integer primary key, high integer, low integer);
+"""
+SLICES = 256
+"""What is too old is deleted in so many slices, one at each look."""
+FULL = 2**64
+
+
+def digests(identities: Sequence[bytes | None]) -> tuple[Ints, Ints]:
+    """Return a digest of each identity in two numbers, both 0 for none."""
+    joined = b"".join(
+        bytes(16) if each is None else hashlib.blake2b(each, digest_size=16).digest()
+        for each in identities
+    )
+    pairs = np.frombuffer(joined, ">i8").reshape(-1, 2).astype(np.int64)
+    return pairs[:, 0], pairs[:, 1]
+
+
+class Identities:
+    """The identities of one pair. Written within the transaction of the pair's state."""
+
+    def __init__(self, db: sqlite3.Connection, pair: str) -> None:
+        self.db, self.pair = db, pair
+
+    def add(self, high: Ints, low: Ints, partition: int, offsets: Ints, now_s: int) -> int:
+        """Note the inputs that hold these identities. Returns how many have that of an earlier
+        one."""
+        earlier = self._find(high, low)
+        again = np.zeros(high.size, bool)
+        again[list(earlier)] = True
+        _, firsts = np.unique(np.stack((high, low)), axis=1, return_index=True)
+        is_first = np.zeros(high.size, bool)
+        is_first[firsts] = True
+        new = is_first & ~again
+        rows = zip(high[new].tolist(), low[new].tolist(), offsets[new].tolist(), strict=True)
+        self.db.executemany(
+            "insert into identity values (?, ?, ?, ?, ?, ?)",
+            ((self.pair, h, lo, partition, offset, now_s) for h, lo, offset in rows),
+        )
+        for row in np.flatnonzero(~new).tolist():
+            self._share(int(high[row]), int(low[row]), partition, int(offsets[row]))
+        return int((~new).sum())
+
+    def resolve(self, rows: SinkRows, *, is_source_read: bool) -> SinkRows:
+        """Return the rows with the places of their inputs. `is_source_read`: nothing of the source
+        is pending, so that an identity that is not there is none of an input."""
+        open_rows = np.flatnonzero(
+            (rows.source_partition < 0) & ((rows.identity_high != 0) | (rows.identity_low != 0))
+        )
+        high, low = rows.identity_high[open_rows], rows.identity_low[open_rows]
+        partition, offset = rows.source_partition.copy(), rows.source_offset.copy()
+        certain = rows.certain.copy()
+        partition[open_rows] = NO_PARTITION if is_source_read else UNRESOLVED
+        for at, (number, place, is_shared) in self._find(high, low).items():
+            row = open_rows[at]
+            if is_shared:
+                number, place = self._next_shared(int(high[at]), int(low[at]))
+            partition[row], offset[row], certain[row] = number, place, not is_shared
+        return rows._replace(source_partition=partition, source_offset=offset, certain=certain)
+
+    def forget(self, before_s: int, turn: int) -> int:
+        """Delete what is older, in one slice of all. Returns how many were deleted."""
+        low = -FULL // 2 + (turn % SLICES) * (FULL // SLICES)
+        done = self.db.execute(
+            "delete from identity"
+            " where pair = ? and high between ? and ? and seen_s between 0 and ?",
+            (self.pair, low, low + FULL // SLICES - 1, before_s),
+        )
+        return done.rowcount
+
+    def _find(self, high: Ints, low: Ints) -> dict[int, tuple[int, int, bool]]:
+        """Return the first input of each identity that is known, by its row: partition, offset, and
+        whether others share it."""
+        self.db.execute("delete from wanted")
+        self.db.executemany(
+            "insert into wanted values (?, ?, ?)",
+            zip(range(high.size), high.tolist(), low.tolist(), strict=True),
+        )
+        found = self.db.execute(
+            "select w.row, i.partition, i.offset, i.seen_s < 0 from wanted w"
+            " join identity i on i.pair = ? and i.high = w.high and i.low = w.low",
+            (self.pair,),
+        )
+        return {row: (partition, offset, bool(shared)) for row, partition, offset, shared in found}
+
+    def _share(self, high: int, low: int, partition: int, offset: int) -> None:
+        key = (self.pair, high, low)
+        where = "where pair = ? and high = ? and low = ?"
+        (count,) = self.db.execute(f"select count(*) from shared {where}", key).fetchone()
+        if not count:
+            first = self.db.execute(
+                f"select partition, offset from identity {where}", key
+            ).fetchone()
+            self.db.execute("insert into shared values (?, ?, ?, 0, ?, ?)", (*key, *first))
+            # One with several inputs is marked so, and kept.
+            self.db.execute(f"update identity set seen_s = -1 {where}", key)
+            count = 1
+        values = (*key, count, partition, offset)
+        self.db.execute("insert into shared values (?, ?, ?, ?, ?, ?)", values)
+
+    def _next_shared(self, high: int, low: int) -> tuple[int, int]:
+        """Return the input of the next output of an identity that several inputs share."""
+        key = (self.pair, high, low)
+        where = "where pair = ? and high = ? and low = ?"
+        row = self.db.execute(f"select outputs from shared_output {where}", key).fetchone()
+        outputs = 0 if row is None else row[0]
+        self.db.execute(
+            "insert or replace into shared_output values (?, ?, ?, ?)", (*key, outputs + 1)
+        )
+        places = self.db.execute(
+            f"select partition, offset from shared {where} order by partition, offset", key
+        ).fetchall()
+        number, place = places[min(outputs, len(places) - 1)]
+        return int(number), int(place)

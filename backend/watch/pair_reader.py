@@ -1,0 +1,282 @@
+"""Reads what is new of two topics, once: batch headers from the raw log, and the records that
+read_committed delivers.
+
+An increment of a partition ends at or below its last stable offset, and before the first
+transaction whose marker was not read. So the fate of each offset in it is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+from confluent_kafka import Message
+
+from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.client_configs import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    READER_FETCH_BYTES,
+    fetch_limits,
+)
+from topicproof.backend.kafka.log.inflation import fetch_bytes, largest_ratio
+from topicproof.backend.kafka.log.rawlog import Connection
+from topicproof.backend.kafka.reading import NotText, as_bytes, headers_in, open_consumer, receive
+from topicproof.backend.watch.identities import digests
+from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, attributed
+from topicproof.validators.finding import Bounds, PartitionBounds
+from topicproof.validators.increments.watched_pair import NO_PARTITION, SinkRows, SourceSpan
+from topicproof.validators.lineage.compact import (
+    COMPACT_HEADER,
+    OFFSET_AT,
+    PLACE_BYTES,
+    parse_compact,
+)
+from topicproof.validators.lineage.headers import LINEAGE_HEADER, parse_lineage
+
+Ints = npt.NDArray[np.int64]
+
+BEYOND_OFFSETS = 10_000
+"""So far behind an increment's end the markers of its transactions are looked for at first."""
+PENDING_OFFSETS_MAX = 200_000
+"""Offsets at and above the last stable ones in which late outputs are looked for."""
+KNOWN_HEADERS_MAX = 10_000
+NAMESAKE = -3
+"""The place of `source_partition` for an input of another topic of the source's name."""
+
+
+@dataclass(frozen=True)
+class MatchTerms:
+    """What identifies an input: its lineage, or what both records hold (`Match`)."""
+
+    by_key: bool
+    source: str = "key"
+    sink: str = "key"
+    topic_id: str | None = None
+    """Of the source."""
+
+
+class LogSpan(NamedTuple):
+    """What the new offsets of one partition are, by their batch headers."""
+
+    partition: int
+    begin: int
+    end: int
+    rows: pd.DataFrame
+    """Its batches, cut at both ends (`attributed`), with the `outcome` of their transaction."""
+    commits: int
+    """Markers."""
+    aborts: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each offset is a record or a marker."""
+        return int(self.rows["count"].sum()) == self.end - self.begin
+
+
+def read_log(
+    kafka: Connection, topic: str, bounds: Bounds, spans: Mapping[int, tuple[int, int]]
+) -> tuple[list[LogSpan], pa.Table]:
+    """Return the spans [first, end) of partitions up to the first transaction without a marker,
+    and the batches. Raises RecordTooLarge, ClusterError, and kafka-python's errors."""
+    beyond = BEYOND_OFFSETS
+    ends = {p.partition: p.hw for p in bounds.partitions}
+    while True:
+        part = Bounds(
+            topic,
+            tuple(
+                PartitionBounds(p, first, end, min(ends[p], end + beyond))
+                for p, (first, end) in sorted(spans.items())
+            ),
+        )
+        table = kafka.scan(topic, part, readable=True)
+        rows, transactions = attributed(table.drop_columns("inflated"), part)
+        log = [_log_span(p, first, end, rows, transactions) for p, (first, end) in spans.items()]
+        is_stuck = [
+            span
+            for span in log
+            if span.end == span.begin < spans[span.partition][1]
+            and spans[span.partition][1] + beyond < ends[span.partition]
+        ]
+        if not is_stuck:
+            return log, table
+        beyond *= 8
+
+
+def _log_span(
+    partition: int, first: int, end: int, rows: pd.DataFrame, transactions: pd.DataFrame
+) -> LogSpan:
+    unended = transactions[
+        (transactions["partition"] == partition)
+        & ~transactions["outcome"].isin((COMMITTED, ABORTED))
+    ]
+    end = (
+        int(unended["first_offset"].min())
+        if len(unended) and unended["first_offset"].min() < end
+        else end
+    )
+    end = max(end, first)
+    of = rows[(rows["partition"] == partition) & (rows["base_offset"] < end)]
+    outcome = of["transaction"].where(of["transaction"] >= 0).map(transactions["outcome"])
+    return LogSpan(
+        partition,
+        first,
+        end,
+        of.assign(outcome=outcome),
+        int((of["control"] == "COMMIT").sum()),
+        int((of["control"] == "ABORT").sum()),
+    )
+
+
+def source_span(span: LogSpan, hw: int, visible: Ints | None) -> SourceSpan:
+    """Return what the offsets of a source partition are. `visible`: those that read_committed
+    delivered; None: by the headers alone, of a log without holes."""
+    rows = span.rows
+    data = rows["control"].isna()
+    aborted_rows = rows[data & (rows["outcome"] == ABORTED)]
+    aborted = _offsets_in(aborted_rows, span.end)
+    if visible is None:
+        visible = _offsets_in(rows[data & (rows["outcome"] != ABORTED)], span.end)
+    gone = np.zeros(0, np.int64)
+    if not span.is_whole:
+        control = _offsets_in(rows[~data], span.end)
+        every = np.arange(span.begin, span.end)
+        gone = np.setdiff1d(every, np.concatenate((aborted, visible, control)))
+    return SourceSpan(span.partition, span.begin, span.end, hw, visible, aborted, gone)
+
+
+def _offsets_in(rows: pd.DataFrame, end: int) -> Ints:
+    """Return the offsets of batches."""
+    first = rows["base_offset"].to_numpy(np.int64)
+    width = np.minimum(rows["last_offset"].to_numpy(np.int64), end - 1) - first + 1
+    width = np.maximum(width, 0)
+    if not first.size:
+        return np.zeros(0, np.int64)
+    starts = np.repeat(first - (np.cumsum(width) - width), width)
+    return starts + np.arange(int(width.sum()))
+
+
+def revoked(span: LogSpan, offsets: Ints) -> Ints:
+    """Return the delivered offsets whose transaction the raw log aborts."""
+    rows = span.rows
+    if not offsets.size or not len(rows):
+        return np.zeros(0, np.int64)
+    at = np.searchsorted(rows["base_offset"].to_numpy(np.int64), offsets, "right") - 1
+    outcomes = (rows["outcome"] == ABORTED).to_numpy(bool)
+    return offsets[outcomes[np.maximum(at, 0)]]
+
+
+class RecordReader:
+    """Reads the records of one topic by librdkafka."""
+
+    def __init__(self, kafka: Connection, topic: str, batches: pa.Table) -> None:
+        self.kafka, self.topic = kafka, topic
+        self.limits = fetch_limits(fetch_bytes(largest_ratio(batches), READER_FETCH_BYTES))
+
+    def messages(
+        self, spans: Mapping[int, tuple[int, int]], isolation: str = READ_COMMITTED
+    ) -> list[Message]:
+        """Return the records of spans, each partition's in their order. Raises TopicError,
+        ClusterError."""
+        spans = {p: span for p, span in spans.items() if span[0] < span[1]}
+        if not spans:
+            return []
+        address = self.kafka.address
+        with open_consumer(address, self.topic, isolation, self.limits) as consumer:
+            return list(receive(consumer, self.topic, spans))
+
+
+class PlaceReader:
+    """Reads which input each record of the sink names."""
+
+    def __init__(self, topic: str, match: MatchTerms) -> None:
+        self.topic, self.match = topic, match
+        self.headers: dict[bytes, tuple[int, int]] = {}
+        """Partition and output index by a header without its offset: few differ in more."""
+
+    def rows(self, messages: Sequence[Message]) -> SinkRows:
+        size = len(messages)
+        high = low = np.zeros(size, np.int64)
+        places = [(NO_PARTITION, 0, 0)] * size
+        if self.match.by_key:
+            high, low = digests([held(message, self.match.sink) for message in messages])
+        else:
+            places = [self.place(message) for message in messages]
+        table = np.array(
+            [
+                (message.partition(), message.offset(), message.timestamp()[1], *place)
+                for message, place in zip(messages, places, strict=True)
+            ],
+            np.int64,
+        ).reshape(-1, 6)
+        columns = (high, low, np.ones(size, np.int64))
+        return SinkRows(*np.column_stack((table, *columns)).T)
+
+    def place(self, message: Message) -> tuple[int, int, int]:
+        last = None
+        for header in headers_of(message):
+            if header[0] == COMPACT_HEADER or header[0] == LINEAGE_HEADER:
+                last = header
+        if last is None:
+            return NO_PARTITION, 0, 0
+        name, value = last[0], as_bytes(last[1])
+        if name == LINEAGE_HEADER or value is None or len(value) < PLACE_BYTES:
+            lineage = parse_lineage(value) if name == LINEAGE_HEADER else None
+            if lineage is None or lineage.topic != self.topic:
+                return NO_PARTITION, 0, 0
+            return lineage.partition, lineage.offset, lineage.output_index
+        offset = int.from_bytes(value[OFFSET_AT : OFFSET_AT + 8], "big", signed=True)
+        alike = value[:OFFSET_AT] + value[OFFSET_AT + 8 :]
+        place = self.headers.get(alike)
+        if place is None:
+            if len(self.headers) >= KNOWN_HEADERS_MAX:
+                self.headers.clear()
+            place = self.headers[alike] = self._place_of(value)
+        number, index = place
+        return (number, offset, index) if offset >= 0 else (NO_PARTITION, 0, 0)
+
+    def _place_of(self, value: bytes) -> tuple[int, int]:
+        # Whether its offset is valid is not what the next record with the same rest asks.
+        origin = parse_compact(value[:OFFSET_AT] + bytes(8) + value[OFFSET_AT + 8 :])
+        if origin is None or origin.lineage.topic != self.topic:
+            return NO_PARTITION, 0
+        if origin.topic_id not in (None, self.match.topic_id or origin.topic_id):
+            return NAMESAKE, 0
+        return origin.lineage.partition, origin.lineage.output_index
+
+
+def held(message: Message, by: str) -> bytes | None:
+    """Return what identifies a record (`Match`)."""
+    carrier, _, name = by.partition(":")
+    if carrier == "header":
+        last = None
+        for key, value in headers_of(message):
+            last = as_bytes(value) if key == name else last
+        return last
+    return as_bytes(message.key() if carrier == "key" else message.value())
+
+
+def headers_of(message: Message) -> list[tuple[str, Any]]:
+    """Return the headers of a record. Raises ClusterError if they cannot be read."""
+    try:
+        return headers_in(message)
+    except NotText as error:
+        place = f"{message.topic()}-{message.partition()}, offset {message.offset()}"
+        raise ClusterError(f"{place}: {error}, so it cannot be read.") from error
+
+
+def pending_rows(
+    reader: RecordReader, places: PlaceReader, log: Sequence[LogSpan], bounds: Bounds
+) -> SinkRows | None:
+    """Return the records of the sink that an open transaction, or one before them, still withholds.
+    None if they are too many to look at."""
+    ends = {span.partition: span.end for span in log}
+    spans = {p.partition: (ends.get(p.partition, p.lso), p.hw) for p in bounds.partitions}
+    if sum(end - first for first, end in spans.values()) > PENDING_OFFSETS_MAX:
+        return None
+    return places.rows(reader.messages(spans, READ_UNCOMMITTED))

@@ -1,0 +1,84 @@
+"""Contracts that are judged as their topics grow, on a real broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.conftest import wait_until
+from tests.foreign.moving import judged, moving_pair, terms
+from topicproof.backend.address import Address
+from topicproof.backend.contracts.contract import make_contract
+from topicproof.backend.errors import ContractError
+from topicproof.backend.interpreter import python_environment
+from topicproof.backend.kafka.client_configs import transactional_producer_config
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import read_settings
+from topicproof.backend.watch.alarms import Notice
+from topicproof.backend.watch.pair_store import pair_store
+from topicproof.backend.watch.state_file import state_file
+from topicproof.backend.watch.watchable import watched_contracts
+from topicproof.backend.watch.watcher import Watcher, WatchOptions
+from topicproof.validators.finding import Outcome
+from topicproof.validators.increments.watch_verdict import WATCHED
+from topicproof.validators.lineage.compact import COMPACT_HEADER, format_compact
+from topicproof.validators.lineage.headers import Lineage
+
+
+@contextmanager
+def watching(
+    bootstrap: str, home: Path, fields: dict[str, object]
+) -> Iterator[tuple[Watcher, list[Notice]]]:
+    notices: list[Notice] = []
+    contracts = watched_contracts("pair", make_contract(fields))
+    with (
+        state_file(read_settings(home=home), "cluster") as file,
+        pair_store(file.pairs) as store,
+    ):
+        yield (
+            Watcher(
+                Address(bootstrap),
+                file,
+                WatchOptions(contracts=contracts),
+                on_notice=lambda notice, _cluster: notices.append(notice),
+                on_trouble=pytest.fail,
+                store=store,
+            ),
+            notices,
+        )
+
+
+def test_a_moving_pair_is_judged_as_a_check_judges_it(cluster: Services, tmp_path: Path) -> None:
+    """Story: two programs copy one topic into another, and one of them loses an input here and
+    there. The watch sees each while they run. Afterwards it and a check find the same."""
+    kafka = Cluster(Address(cluster.bootstrap))
+    with moving_pair(kafka, 300, drop_every=97) as (source, sink, _group):
+        fields = {**terms(source, sink, None), "within": "1s"}
+        with watching(cluster.bootstrap, tmp_path / "home", fields) as (watcher, notices):
+            wait_until(lambda: watcher.look() is None and bool(notices), 30, "an alarm")
+            (notice,) = [each for each in notices if each.alarm.condition.contract]
+    assert notice.alarm.condition.finding == "gap" and notice.alarm.condition.offsets
+    fields["within"] = "1ms"
+    with watching(cluster.bootstrap, tmp_path / "home", fields) as (watcher, notices):
+        watcher.look()
+        watcher.look()
+        figures = watcher.figures.contracts["pair"]
+        assert figures.verdict is not None and watcher.is_caught_up
+        found = {finding.kind: finding.count for finding in figures.verdict.findings}
+    report = judged(kafka, cluster.spark_remote, terms(source, sink, None), tmp_path / "check")
+    expected = {finding.kind: finding.count for finding in report.findings if finding.kind in WATCHED}
+    assert (figures.verdict.verdict, {kind: found[kind] for kind in WATCHED}) == (
+        report.verdict,
+        expected,
+    )
