@@ -1,4 +1,5 @@
-"""Sinks with one defect each, importable by Spark's workers. The verdict must name every one.
+"""Sinks with one defect in each source partition, importable by Spark's workers. The verdict must
+name every one.
 
 A defect strikes in transaction `AT` of each source partition, or in all of them.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from confluent_kafka import Producer, TopicPartition
 from pyspark.sql.types import StructType
@@ -218,83 +220,68 @@ class Outside(Defective):
         super().send_all(contents, headers)
 
 
-class DefectiveWriter(KafkaTransactionalWriter):
+class Defect(NamedTuple):
+    """What a source partition is written with."""
+
     delivery: type[Defective] = Defective
     position: type[GroupPosition] = GroupPosition
 
+
+QUIET = {
+    "no defect": Defect(),
+    "it commits no offset": Defect(WithoutOffset),
+    "its offset is one too high": Defect(OffsetTooFar),
+    "it drops a record": Defect(Drops),
+    "it repeats a record": Defect(Repeats),
+    "it swaps records": Defect(Swaps),
+    "it names the wrong input": Defect(Misnames),
+    "it commits too few records": Defect(Short),
+    "it splits a transaction": Defect(Splits),
+    "it hides an abort": Defect(HidesAbort),
+    "it commits what it calls aborted": Defect(CommitsAborted),
+    "it writes a record outside": Defect(Outside),
+}
+"""Those that show in a run without troubles."""
+CRASHED = {
+    "no defect": Defect(),
+    "it trusts Spark to remember": Defect(position=ForgetfulPosition),
+    "it commits the offset first": Defect(OffsetFirst),
+    "it commits the offset afterwards": Defect(OffsetAfterwards),
+}
+"""Those that show when workers die."""
+PAUSED = {"no defect": Defect(), "it skips its fence": Defect(WithoutFence)}
+"""The one that shows when a worker pauses until its successor has begun."""
+
+
+class DefectiveWriter(KafkaTransactionalWriter):
+    defects: Sequence[Defect] = ()
+
     def _writer(self, source: tuple[str, int]) -> PartitionWriter:
+        defect = self.defects[source[1]]
         task = SinkTask(self.sink, self.hooks, *source)
-        position = self.position(task)
-        return PartitionWriter(task, position, self.delivery(task, position, PartitionInputs(task)))
+        position = defect.position(task)
+        delivery = defect.delivery(task, position, PartitionInputs(task))
+        return PartitionWriter(task, position, delivery)
 
 
 class DefectiveSink(InjectingSink):
-    """The sink of the run, with the delivery and the position that a subclass names."""
+    """The sink of the run, in which each source partition has the defect with its number."""
 
-    delivery: type[Defective] = Defective
-    position: type[GroupPosition] = GroupPosition
+    defects: Sequence[Defect]
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DefectiveWriter:  # noqa: ARG002
         writer = DefectiveWriter(SinkOptions.parse(self.sink_options()), self.hooks())
-        writer.delivery, writer.position = self.delivery, self.position
+        writer.defects = self.defects
         return writer
 
 
-class ForgetfulSink(DefectiveSink):
-    position = ForgetfulPosition
+class QuietSink(DefectiveSink):
+    defects = tuple(QUIET.values())
 
 
-class SinkWithoutFence(DefectiveSink):
-    delivery = WithoutFence
+class CrashedSink(DefectiveSink):
+    defects = tuple(CRASHED.values())
 
 
-class OffsetFirstSink(DefectiveSink):
-    delivery = OffsetFirst
-
-
-class OffsetAfterwardsSink(DefectiveSink):
-    delivery = OffsetAfterwards
-
-
-class SinkWithoutOffset(DefectiveSink):
-    delivery = WithoutOffset
-
-
-class OffsetTooFarSink(DefectiveSink):
-    delivery = OffsetTooFar
-
-
-class DroppingSink(DefectiveSink):
-    delivery = Drops
-
-
-class RepeatingSink(DefectiveSink):
-    delivery = Repeats
-
-
-class SwappingSink(DefectiveSink):
-    delivery = Swaps
-
-
-class MisnamingSink(DefectiveSink):
-    delivery = Misnames
-
-
-class ShortSink(DefectiveSink):
-    delivery = Short
-
-
-class SplittingSink(DefectiveSink):
-    delivery = Splits
-
-
-class AbortHidingSink(DefectiveSink):
-    delivery = HidesAbort
-
-
-class AbortCommittingSink(DefectiveSink):
-    delivery = CommitsAborted
-
-
-class OutsideSink(DefectiveSink):
-    delivery = Outside
+class PausedSink(DefectiveSink):
+    defects = tuple(PAUSED.values())

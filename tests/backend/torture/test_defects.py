@@ -3,18 +3,19 @@ The verdict must name each, with the right kind, on the schedule of a seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession, functions as F
 
 from tests.backend.torture import defective_sinks as planted
 from tests.runs import Finished, run_to_end
+from topicproof.backend.evidence.findings import PARQUET as FINDINGS
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.judging.capture_store import Capture, read_capture
 from topicproof.backend.judging.judge import judge_capture
@@ -25,67 +26,91 @@ from topicproof.backend.torture.schedule import parse
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 
-
-class Planted(NamedTuple):
-    """A defect of the sink, and the schedule under which it shows."""
-
-    sink: type[planted.DefectiveSink]
-    kind: str
-    troubles: str = ""
-
-
-SINKS = {
-    "it trusts Spark to remember": Planted(planted.ForgetfulSink, "duplicate", "crash-produced@3"),
-    "it skips its fence": Planted(planted.SinkWithoutFence, "duplicate", "zombie@2"),
-    "it commits the offset first": Planted(planted.OffsetFirstSink, "gap", "crash-begun@2"),
-    "it commits the offset afterwards": Planted(
-        planted.OffsetAfterwardsSink, "duplicate", "crash-offset-sent@2"
-    ),
-    "it commits no offset": Planted(planted.SinkWithoutOffset, "offset_behind"),
-    "its offset is one too high": Planted(planted.OffsetTooFarSink, "offset_ahead"),
-    "it drops a record": Planted(planted.DroppingSink, "gap"),
-    "it repeats a record": Planted(planted.RepeatingSink, "duplicate"),
-    "it swaps records": Planted(planted.SwappingSink, "order"),
-    "it names the wrong input": Planted(planted.MisnamingSink, "gap"),
-    "it commits too few records": Planted(planted.ShortSink, "torn"),
-    "it splits a transaction": Planted(planted.SplittingSink, "late_append"),
-    "it hides an abort": Planted(planted.AbortHidingSink, "wrong_attribution"),
-    "it commits what it calls aborted": Planted(planted.AbortCommittingSink, "wrong_attribution"),
-    "it writes a record outside": Planted(planted.OutsideSink, "intruder"),
+SCHEDULE = "exactly_once records={} partitions={} per_transaction=20 seed=7: "
+PRIMARY: Mapping[str, set[str]] = {
+    "no defect": set(),
+    "it trusts Spark to remember": {"duplicate"},
+    "it commits the offset first": {"gap", "offset_ahead"},
+    "it commits the offset afterwards": {"duplicate"},
+    "it commits no offset": {"offset_behind"},
+    "its offset is one too high": {"offset_ahead"},
+    "it drops a record": {"gap"},
+    "it repeats a record": {"duplicate"},
+    "it swaps records": {"order"},
+    "it names the wrong input": {"duplicate", "gap"},
+    "it commits too few records": {"torn"},
+    "it splits a transaction": {"late_append"},
+    "it hides an abort": {"wrong_attribution"},
+    "it commits what it calls aborted": {"wrong_attribution"},
+    "it writes a record outside": {"intruder", "order"},
 }
-SCHEDULE = "exactly_once records=160 partitions=2 per_transaction=20 seed=7: "
+"""Kinds that the verdict names in the partition of a defect, without those that another explains.
+"""
 
 
-@pytest.mark.parametrize("defect", SINKS)
-def test_the_verdict_names_the_defect_of_a_sink(
-    defect: str,
+def primary_by_defect(
     settings: Settings,
     cluster: Services,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Story: the one in the name."""
-    given = SINKS[defect]
-    monkeypatch.setattr(query, "InjectingSink", given.sink)
-    report = run_to_end(settings, cluster, **parse(SCHEDULE + given.troubles).plan()).report
-    assert report.verdict is Outcome.VIOLATED
-    assert given.kind in primary(report)
+    sink: type[planted.DefectiveSink],
+    defects: Mapping[str, planted.Defect],
+    troubles: str,
+) -> dict[str, set[str]]:
+    """Primary kinds in each partition of one run whose partitions have a defect each."""
+    size = len(defects)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(query, "InjectingSink", sink)
+        schedule = parse(SCHEDULE.format(80 * size, size) + troubles)
+        finished = run_to_end(settings, cluster, **schedule.plan())
+    assert finished.report.verdict is Outcome.VIOLATED
+    violated = primary(finished.report)
+    kinds: dict[str, set[str]] = {defect: set() for defect in defects}
+    rows = pq.read_table(settings.runs / finished.run.id / EVIDENCE / FINDINGS).to_pylist()
+    for row in rows:
+        if row["explained_by"] is None and row["kind"] in violated:
+            # Each output goes to the partition with the number of its input's.
+            place = row["partition"] if row["partition"] is not None else row["source_partition"]
+            kinds[list(defects)[place]].add(row["kind"])
+    return kinds
 
 
-def test_the_sink_without_a_defect_is_exact(
-    settings: Settings, cluster: Services, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("sink", "defects", "troubles"),
+    [
+        (planted.QuietSink, planted.QUIET, ""),
+        (
+            planted.CrashedSink,
+            planted.CRASHED,
+            "crash-begun@2 crash-offset-sent@2 crash-produced@4",
+        ),
+    ],
+    ids=["quiet", "crashed"],
+)
+def test_the_verdict_names_each_defect_of_a_sink(
+    sink: type[planted.DefectiveSink],
+    defects: Mapping[str, planted.Defect],
+    troubles: str,
+    settings: Settings,
+    cluster: Services,
 ) -> None:
-    """Story: the twin of all of them. The code that the defects change step by step is sound under
-    their troubles."""
-    monkeypatch.setattr(query, "InjectingSink", planted.DefectiveSink)
-    troubles = "crash-begun@2 zombie@3 crash-produced@4"
-    report = run_to_end(settings, cluster, **parse(SCHEDULE + troubles).plan()).report
-    assert report.verdict is Outcome.HOLDS, report.why
+    """Story: a sink does something else wrong in each of its source partitions, and nothing in one.
+    The verdict names each, where it is, and nothing else. The code that the defects change step by
+    step is sound under the same troubles."""
+    kinds = primary_by_defect(settings, cluster, sink, defects, troubles)
+    assert kinds == {defect: PRIMARY[defect] for defect in defects}
+
+
+def test_the_verdict_names_a_sink_without_a_fence(settings: Settings, cluster: Services) -> None:
+    """Story: workers pause until their successors have begun, and continue. Without its fence the
+    sink writes a transaction twice; how both lie among each other is chance. With it nothing
+    happens."""
+    kinds = primary_by_defect(settings, cluster, planted.PausedSink, planted.PAUSED, "zombie@2")
+    assert kinds["no defect"] == set() and "duplicate" in kinds["it skips its fence"]
 
 
 @pytest.fixture(scope="module")
 def healthy(settings: Settings, cluster: Services) -> tuple[Finished, Path]:
     """A healthy run with aborts and a reader, and the evidence of its verdict."""
-    plan = parse(SCHEDULE).plan() | {"abort_probability": 0.3, "reader": True}
+    plan = parse(SCHEDULE.format(160, 2)).plan() | {"abort_probability": 0.3, "reader": True}
     finished = run_to_end(settings, cluster, **plan)
     assert finished.report.verdict is Outcome.HOLDS
     return finished, settings.runs / finished.run.id / EVIDENCE
