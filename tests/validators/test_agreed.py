@@ -79,15 +79,15 @@ def test_a_forged_value_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
     which Spark makes 42. Both are easy to make, and both are found."""
     pair = spark.createDataFrame([(ORDER, FORGED, AS_NULL)], "a binary, b binary, c binary")
     assert pair.where("xxhash64(a) = xxhash64(b) and xxhash64(c) = 42").count() == 1
-    for place, (value, forged) in enumerate(
-        ((f"'{ORDER.decode()}'", FORGED), ("cast(null as string)", AS_NULL))
-    ):
-        right = ORDER if forged is FORGED else None
-        made = history("0 1 C", inputs=2)
-        for reading in (made.committed, made.uncommitted):
-            reading[:] = [(*row[:4], forged if row[1] == 1 else right, row[5]) for row in reading]
-        ledger = made.ledger(spark, tmp_path / str(place), agreed=ContractTerms(value=value))
-        assert wrong(ledger)[1] == {"wrong_value": 1}
+    made = side_by_side(history("0 1 C", inputs=2, first=number) for number in range(2))
+    values = ((ORDER, FORGED), (None, AS_NULL))
+    for reading in (made.committed, made.uncommitted):
+        reading[:] = [(*row[:4], values[row[0]][row[1]], row[5]) for row in reading]
+    agreed = ContractTerms(value=f"if(partition = 0, '{ORDER.decode()}', null)")
+    report, found = wrong(made.ledger(spark, tmp_path, agreed=agreed))
+    assert found == {"wrong_value": 2}
+    (finding,) = (one for one in report.findings if one.primary)
+    assert {(one.partition, one.offset) for one in finding.examples} == {(0, 1), (1, 1)}
 
 
 def test_a_value_that_cannot_be_computed_is_not_judged_and_not_quoted(
@@ -139,21 +139,21 @@ def test_bytes_that_are_no_text_are_no_replacement_character(
 ) -> None:
     """Story: the field of an output must be the text of its input, and an input's bytes are not
     UTF-8. The output holds U+FFFD, which JSON makes of such bytes; nothing tells whether that is
-    right."""
+    right. Of an input that holds U+FFFD itself, it is."""
     terms = ContractTerms(
         value=each_in_sql({"a.x": "value"}), compared=("field:a.x",), sink_fields=("field:a.x",)
     )
     text = F.when(F.col("offset") == 0, "\ufffd").otherwise("1")
     sink = F.struct(F.lit(None).cast("string").alias("reason"), text.alias("field:a.x"))
     source = F.struct(F.lit(None).cast("string").alias("reason"))
-    made = history("0 1 C", inputs=2)
-    for value, verdict in ((b"\xff", Outcome.UNKNOWN), ("\ufffd".encode(), Outcome.HOLDS)):
-        made.source[:] = [(*row[:4], b"1" if row[1] else value, row[5]) for row in made.source]
-        ledger = made.ledger(spark, tmp_path, agreed=terms, decoded=(source, sink))
-        report, _ = wrong(ledger)
-        assert report.verdict is verdict, report.why
-        (told,) = (one for one in report.findings if one.kind == "wrong_value")
-        assert told.explained_by == (None if verdict is Outcome.HOLDS else "undecodable")
+    made = side_by_side(history("0 1 C", inputs=2, first=number) for number in range(2))
+    held = (b"\xff", "\ufffd".encode())
+    made.source[:] = [(*row[:4], b"1" if row[1] else held[row[0]], row[5]) for row in made.source]
+    report, _ = wrong(made.ledger(spark, tmp_path, agreed=terms, decoded=(source, sink)))
+    assert report.verdict is Outcome.UNKNOWN, report.why
+    (told,) = (one for one in report.findings if one.kind == "wrong_value")
+    assert told.explained_by == "undecodable"
+    assert [(one.partition, one.offset) for one in told.examples] == [(0, 0)]
 
 
 def test_values_are_shown_for_people(spark: SparkSession) -> None:
