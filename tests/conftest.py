@@ -4,6 +4,7 @@ its own."""
 from __future__ import annotations
 
 import gc
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -21,6 +22,12 @@ from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark_session import ANY_SETTING, connect, kept_alive
 from topicproof.backend.settings import Settings, read_settings
 
+# Rewritten asserts are kept, as without PYTHONDONTWRITEBYTECODE: each process takes ten seconds to
+# make them again.
+sys.dont_write_bytecode = False
+# At its import jsonschema would build parsers of international URLs, which takes four seconds in
+# each process. The one test that needs them has a process of its own.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 # No test asserts a time, also not that of one example on a busy machine.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
