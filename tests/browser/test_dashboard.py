@@ -71,8 +71,8 @@ def test_a_run_from_the_form_to_its_aborted_records(
 def test_a_click_on_the_strip_and_on_a_row_is_an_address(
     address: str, window: Page, written: str
 ) -> None:
-    """Story: somebody clicks a cell of the strip, then a row of the table, and goes back: each is
-    an address."""
+    """Story: somebody jumps to a topic by keyboard, clicks a cell of the strip, then a row of the
+    table, and goes back: each is an address, and so is each tab."""
     window.goto(address)
     settled(window)
     # By keyboard alone: a box that leads to any topic.
@@ -104,6 +104,14 @@ def test_a_click_on_the_strip_and_on_a_row_is_an_address(
     table.click(position={"x": 150, "y": 71 + 28 * 6 + 14})
     window.wait_for_url("**record=*")
     window.go_back()
+    window.wait_for_url(clicked)
+    # Other tabs are about the same topic, and Compare is as it was left.
+    settled(window)
+    window.get_by_role("radio", name="Partitions").click()
+    window.wait_for_url(f"**/topics?topic={written}&view=partitions")
+    expect(window.get_by_text("Offsets by fate between log start and HW")).to_be_visible()
+    at_tab(window, "Partitions")
+    window.get_by_role("radio", name="Compare").click()
     window.wait_for_url(clicked)
 
 
