@@ -175,7 +175,7 @@ def test_a_stopped_check_is_repeated_by_its_own_terms(open_page: OpenPage) -> No
     (box,) = [each for each in boxes(app) if "identity" in each]
     assert not app.exception and "expect: zero_or_one # as agreed" in box
     assert app.text_input(key="check_name").value == "invoices"
-    assert app.button[1].label == "Check again" and not app.button[0].disabled
+    assert app.button[1].label == "Check again" and not app.button[1].disabled
 
 
 @pytest.mark.usefixtures("two_topics")
