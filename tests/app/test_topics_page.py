@@ -167,7 +167,7 @@ def test_a_key_is_found_in_whatever_partition_it_is(
     app.text_input(key="time").set_value("2020-01-01").run()
     assert app.dataframe[1].value.equals(found)
     app.text_input(key="until").set_value("2020-01-02").run()
-    assert app.query_params["until"] == "2020-01-02" and not app.dataframe
+    assert app.query_params["until"] == "2020-01-02" and len(app.dataframe) == 1
     assert "No record in this topic lies between these times" in texts(app)
 
 
@@ -187,7 +187,7 @@ def test_every_view_of_a_run(
         "tail": "The newest 50 records that a read_committed consumer gets",
     }
     assert said[view] in texts(app)
-    assert len(app.dataframe) or view == "groups"
+    assert len(app.dataframe) > 1 or view == "groups"
 
 
 def test_the_list_of_topics_is_filtered(
@@ -313,7 +313,7 @@ def test_a_stuck_group_is_named(
 
     # The list of all groups says the same, also of the one that is opened.
     names = {"view": "all-groups", "grouped": topic, "group": f"{topic}-readers"}
-    every = open_page("topics", groups="stuck", **names)
+    every = open_page("topics", groups="stuck behind a transaction", **names)
     assert not every.exception
     (row,) = every.dataframe[0].value.to_dict("records")
     assert (row["group"], row["read_committed lag"], row["read_uncommitted lag"]) == (
