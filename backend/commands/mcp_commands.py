@@ -95,7 +95,7 @@ def _serve_stdio(
     # A thread waits for the next line of standard input, and nothing else would end that.
     threading.Thread(target=end, name="end", daemon=True).start()
     say(f"An agent may ask, as {person().shown}.")
-    emit(json_, {"transport": "stdio", "payloads": payloads})
+    emit(json_, {"transport": "stdio"})
     try:
         make_server(desk).run("stdio")
     finally:
@@ -120,7 +120,8 @@ def _serve_http(
     desk = Desk(settings, address, history, bearer, payloads)
     with bound_socket(port) as listener:
         url = url_of(listener)
-        emit(json_, {"transport": "http", "payloads": payloads, "address": url})
+        token_file = None if secret is None else str(secret.path)
+        emit(json_, {"transport": "http", "address": url, "token_file": token_file})
         out.line(Styled(f"Agents may ask at {url}", "bold"))
         if secret is None:
             out.line("Each request needs an ID token of the login: Authorization: Bearer TOKEN")

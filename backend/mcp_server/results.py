@@ -88,8 +88,8 @@ def document_of(fields: Mapping[str, Any]) -> Document:
 
 
 def cleaned(value: Any) -> Any:
-    """Return a value for JSON. In its texts, each character without a shape is spelled out, as
-    `\\x1b`, and a long text is cut."""
+    """Return a value for JSON. A time without a zone is UTC. In its texts, each character without a
+    shape is spelled out, as `\\x1b`, and a long text is cut."""
     match value:
         case None | bool() | int():
             return value
@@ -98,7 +98,7 @@ def cleaned(value: Any) -> Any:
         case float():
             return value if isfinite(value) else None
         case datetime():
-            return value.isoformat()
+            return f"{value.isoformat()}{'' if value.tzinfo else 'Z'}"
         case Mapping():
             return {visible(str(name)): cleaned(each) for name, each in value.items()}
         case list() | tuple():

@@ -152,6 +152,8 @@ def bound_socket(port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((HOST, port))
+        # Whoever reads the address may connect at once.
+        listener.listen(CONNECTIONS_MAX)
     except (OSError, OverflowError) as error:
         listener.close()
         raise SetupError(

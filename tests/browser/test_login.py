@@ -265,27 +265,29 @@ def test_an_agent_can_do_no_more_than_the_person_whose_token_it_bears(
         text=True,
         env={**os.environ, **team.settings.environment()},
     ) as process:
-        assert process.stdout is not None and "Agents may ask at" in process.stdout.readline()
-        address = json.loads(report.read_text())["address"]
-        with over_http(address, team.provider.id_token("ada", DEVICE_CLIENT)) as agent:
-            assert agent.ask("status")["total"] >= 0
-            sentence = agent.refused("run_check", contract="orders")
-            drafts = agent.refused("draft_contract", source="nowhere", sink="nothing")
-        assert "Ada Lovelace has the role viewer and may not check topics" in sentence
-        assert "no topic nowhere" in drafts
-        history = History(team.settings)
-        entries = [
-            (entry.by.subject, entry.action, entry.what, entry.allowed)
-            for entry in audit_entries(history)
-        ]
-        assert (subject("ada"), Action.CHECK, "orders", False) in entries
-        history.engine.dispose()
-        for token in (
-            team.provider.id_token("grace", CLIENT),
-            team.provider.id_token("alan", DEVICE_CLIENT),
-            "none",
-        ):
-            answer = httpx.post(address, json={}, headers={"Authorization": f"Bearer {token}"})
-            assert answer.status_code == 401
-        process.terminate()
+        try:
+            assert process.stdout is not None and "Agents may ask at" in process.stdout.readline()
+            address = json.loads(report.read_text())["address"]
+            with over_http(address, team.provider.id_token("ada", DEVICE_CLIENT)) as agent:
+                assert agent.ask("status")["total"] >= 0
+                sentence = agent.refused("run_check", contract="orders")
+                drafts = agent.refused("draft_contract", source="nowhere", sink="nothing")
+            assert "Ada Lovelace has the role viewer and may not check topics" in sentence
+            assert "no topic nowhere" in drafts
+            history = History(team.settings)
+            entries = [
+                (entry.by.subject, entry.action, entry.what, entry.allowed)
+                for entry in audit_entries(history)
+            ]
+            assert (subject("ada"), Action.CHECK, "orders", False) in entries
+            history.engine.dispose()
+            for token in (
+                team.provider.id_token("grace", CLIENT),
+                team.provider.id_token("alan", DEVICE_CLIENT),
+                "none",
+            ):
+                answer = httpx.post(address, json={}, headers={"Authorization": f"Bearer {token}"})
+                assert answer.status_code == 401
+        finally:
+            process.terminate()
         assert process.wait(60) == 0

@@ -48,14 +48,16 @@ def server(settings: Settings, cluster: Services) -> Iterator[Server]:
         text=True,
         env={**os.environ, **settings.environment(), "COLUMNS": "500"},
     ) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(4)]
-        text = "".join(lines)
-        token = (settings.home / "trust" / TOKEN_FILE).read_text().strip()
-        # It is printed when it is made, and names its file.
-        assert f"Authorization: Bearer {token}" in text and TOKEN_FILE in text
-        yield Server(lines[0].split()[-1], token)
-        process.terminate()
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(4)]
+            token = (settings.home / "trust" / TOKEN_FILE).read_text().strip()
+            # It is printed when it is made, with the name of its file.
+            assert lines[1] == f"Each request needs the header Authorization: Bearer {token}\n"
+            assert TOKEN_FILE in lines[2]
+            yield Server(lines[0].split()[-1], token)
+        finally:
+            process.terminate()
         assert process.wait(60) == 0
 
 
