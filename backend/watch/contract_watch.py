@@ -12,7 +12,7 @@ import numpy as np
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.backend.watch.conditions import NAMES_MAX, Condition, Kind
-from topicproof.backend.watch.identities import SLICES, digests
+from topicproof.backend.watch.identities import SLICES, Identities
 from topicproof.backend.watch.pair_reader import (
     NAMESAKE,
     LogSpan,
@@ -30,12 +30,7 @@ from topicproof.backend.watch.watchable import WatchedContract
 from topicproof.validators.expectation import PREMISES
 from topicproof.validators.finding import Bounds, Finding, Outcome
 from topicproof.validators.increments.watch_verdict import WatchVerdict, verdict_of
-from topicproof.validators.increments.watched_pair import (
-    HELD_MAX,
-    NO_PARTITION,
-    SinkRows,
-    WatchedPair,
-)
+from topicproof.validators.increments.watched_pair import HELD_MAX, SinkRows, WatchedPair
 from topicproof.validators.sentences import counted
 
 OFFSETS_AT_ONCE = 100_000
@@ -147,7 +142,7 @@ class ContractWatch:
         pair.pending = self._pending(kafka, sink, log)
         if contract.by_key:
             before_s = (now_ms - contract.contract.remember) // 1_000
-            self.store.identities(self.name).forget(before_s, self.turn)
+            self._identities.forget(before_s, self.turn)
             self.turn = (self.turn + 1) % SLICES
         self._judge()
         ends = {p: part.end for p, part in pair.sources.items()}
@@ -201,16 +196,18 @@ class ContractWatch:
             own = [message for message in messages if message.partition() == span.partition]
             offsets = np.array([message.offset() for message in own], np.int64)
             whole = source_span(span, hws[span.partition], offsets)
+            taken = np.zeros(0, np.int64)
             if pair.by_key:
-                identities = [held(message, match.source) for message in own]
-                named = np.array([identity is not None for identity in identities], bool)
-                pair.nameless_inputs += int((~named).sum())
-                high, low = digests([each for each in identities if each is not None])
-                pair.shared_identities += self.store.identities(self.name).add(
-                    high, low, span.partition, offsets[named], now_ms // 1_000
+                named, taken = self._identities.add_inputs(
+                    pair,
+                    span.partition,
+                    offsets=offsets,
+                    identities=[held(message, match.source) for message in own],
+                    now_s=now_ms // 1_000,
                 )
-                whole = whole._replace(inputs=offsets[named])
+                whole = whole._replace(inputs=named)
             pair.add_source(whole, now_ms)
+            pair.take_back(span.partition, taken)
         return sum(span.end - span.begin for span in log)
 
     def _read_sink(
@@ -250,15 +247,11 @@ class ContractWatch:
         pair = self.pair
         if not pair.by_key:
             return rows
-        nameless = (rows.identity_high == 0) & (rows.identity_low == 0)
-        pair.nameless_outputs += int(nameless.sum())
-        pair.committed += int(nameless.sum())
-        rows = rows.take(~nameless)
-        ends = {p.partition: p.hw for p in source.partitions}
-        is_read = all(p in pair.sources and pair.sources[p].end >= end for p, end in ends.items())
-        identities = self.store.identities(self.name)
-        pair.held = identities.resolve(pair.held, is_source_read=is_read)
-        return identities.resolve(rows, is_source_read=is_read)
+        is_read = all(
+            p.partition in pair.sources and pair.sources[p.partition].end >= p.hw
+            for p in source.partitions
+        )
+        return self._identities.resolve_outputs(pair, rows, is_source_read=is_read)
 
     def _pending(self, kafka: Connection, sink: Bounds, log: list[LogSpan]) -> int:
         """Count the late outputs that an open transaction of the sink may hold."""
@@ -273,10 +266,12 @@ class ContractWatch:
         rows = pending_rows(reader, self._places, log, sink)
         if rows is None:
             return missing
+        nameless = 0
         if self.pair.by_key:
-            identities = self.store.identities(self.name)
-            rows = identities.resolve(rows, is_source_read=True)
-        return self.pair.missing_among(rows.take(rows.source_partition != NO_PARTITION))
+            nameless = int(((rows.identity_high == 0) & (rows.identity_low == 0)).sum())
+            rows = self._identities.resolve(rows, is_source_read=True, is_counted=False)
+        # Any late output may be one without an identity.
+        return min(missing, self.pair.missing_among(rows) + nameless)
 
     def _judge(self) -> None:
         pair, figures = self.pair, self.figures
@@ -290,6 +285,10 @@ class ContractWatch:
         figures.inputs_due, figures.inputs_late = pair.due_total, pair.late_total
         figures.judged = pair.committed + pair.aborted
         figures.aborted = pair.aborted
+
+    @property
+    def _identities(self) -> Identities:
+        return self.store.identities(self.name)
 
     @property
     def _match(self) -> MatchTerms:

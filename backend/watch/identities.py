@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from topicproof.validators.increments.watched_pair import NO_PARTITION, UNRESOLVED, SinkRows
+from topicproof.validators.increments.watched_pair import (
+    NO_PARTITION,
+    UNRESOLVED,
+    SinkRows,
+    WatchedPair,
+)
 
 Ints = npt.NDArray[np.int64]
 
 SCHEMA = """
 create table if not exists identity (
     pair text, high integer, low integer, partition integer, offset integer, seen_s integer,
-    primary key (pair, high, low)) without rowid;
+    outputs integer, primary key (pair, high, low)) without rowid;
 create table if not exists shared (
     pair text, high integer, low integer, nth integer, partition integer, offset integer,
     primary key (pair, high, low, nth)) without rowid;
-create table if not exists shared_output (
-    pair text, high integer, low integer, outputs integer,
-    primary key (pair, high, low)) without rowid;
 create temp table wanted (row integer primary key, high integer, low integer);
 """
 SLICES = 256
@@ -50,28 +53,62 @@ class Identities:
     def __init__(self, db: sqlite3.Connection, pair: str) -> None:
         self.db, self.pair = db, pair
 
-    def add(self, high: Ints, low: Ints, partition: int, offsets: Ints, now_s: int) -> int:
-        """Note the inputs that hold these identities. Returns how many have that of an earlier
-        one."""
-        earlier = self._find(high, low)
+    def add_inputs(
+        self,
+        pair: WatchedPair,
+        partition: int,
+        offsets: Ints,
+        identities: Sequence[bytes | None],
+        now_s: int,
+    ) -> tuple[Ints, Ints]:
+        """Note the inputs at some offsets of a source partition. Returns the offsets of those that
+        have an identity: nothing tells whether the others have an output. Also returns those of
+        them whose output was read before, and counted as a copy of an earlier twin's."""
+        named = np.array([identity is not None for identity in identities], bool)
+        pair.nameless_inputs += int((~named).sum())
+        high, low = digests([each for each in identities if each is not None])
+        shared, taken = self._add(high, low, partition, offsets[named], now_s)
+        pair.shared_identities += shared
+        return offsets[named], taken
+
+    def resolve_outputs(
+        self, pair: WatchedPair, rows: SinkRows, *, is_source_read: bool
+    ) -> SinkRows:
+        """Return new rows of the sink with the places of their inputs, and look again for those of
+        the rows that wait. Rows without an identity are counted and left out."""
+        nameless = (rows.identity_high == 0) & (rows.identity_low == 0)
+        pair.nameless_outputs += int(nameless.sum())
+        pair.committed += int(nameless.sum())
+        pair.held = self.resolve(pair.held, is_source_read=is_source_read)
+        return self.resolve(rows.take(~nameless), is_source_read=is_source_read)
+
+    def _add(
+        self, high: Ints, low: Ints, partition: int, offsets: Ints, now_s: int
+    ) -> tuple[int, Ints]:
+        """Note identities. Returns how many an earlier input has too, and the offsets of inputs
+        whose output was read before."""
         again = np.zeros(high.size, bool)
-        again[list(earlier)] = True
+        again[list(self._find(high, low))] = True
         _, firsts = np.unique(np.stack((high, low)), axis=1, return_index=True)
         is_first = np.zeros(high.size, bool)
         is_first[firsts] = True
         new = is_first & ~again
         rows = zip(high[new].tolist(), low[new].tolist(), offsets[new].tolist(), strict=True)
         self.db.executemany(
-            "insert into identity values (?, ?, ?, ?, ?, ?)",
+            "insert into identity values (?, ?, ?, ?, ?, ?, 0)",
             ((self.pair, h, lo, partition, offset, now_s) for h, lo, offset in rows),
         )
-        for row in np.flatnonzero(~new).tolist():
-            self._share(int(high[row]), int(low[row]), partition, int(offsets[row]))
-        return int((~new).sum())
+        taken = [
+            int(offsets[row])
+            for row in np.flatnonzero(~new).tolist()
+            if self._share(int(high[row]), int(low[row]), partition, int(offsets[row]))
+        ]
+        return int((~new).sum()), np.array(taken, np.int64)
 
-    def resolve(self, rows: SinkRows, *, is_source_read: bool) -> SinkRows:
+    def resolve(self, rows: SinkRows, *, is_source_read: bool, is_counted: bool = True) -> SinkRows:
         """Return the rows with the places of their inputs. `is_source_read`: nothing of the source
-        is pending, so that an identity that is not there is none of an input."""
+        is pending, so that an identity that is not there is none of an input. `is_counted`: they
+        are outputs, and not pending ones."""
         open_rows = np.flatnonzero(
             (rows.source_partition < 0) & ((rows.identity_high != 0) | (rows.identity_low != 0))
         )
@@ -79,11 +116,21 @@ class Identities:
         partition, offset = rows.source_partition.copy(), rows.source_offset.copy()
         certain = rows.certain.copy()
         partition[open_rows] = NO_PARTITION if is_source_read else UNRESOLVED
-        for at, (number, place, is_shared) in self._find(high, low).items():
+        places = self._find(high, low)
+        ahead: Counter[tuple[int, int]] = Counter()
+        for at, (number, place, is_shared) in places.items():
             row = open_rows[at]
             if is_shared:
-                number, place = self._next_shared(int(high[at]), int(low[at]))
+                key = int(high[at]), int(low[at])
+                number, place = self._next_shared(*key, ahead=ahead[key], is_counted=is_counted)
+                ahead[key] += not is_counted
             partition[row], offset[row], certain[row] = number, place, not is_shared
+        if is_counted:
+            single = [at for at, (_, _, is_shared) in places.items() if not is_shared]
+            self.db.executemany(
+                "update identity set outputs = outputs + 1 where pair = ? and high = ? and low = ?",
+                ((self.pair, int(high[at]), int(low[at])) for at in single),
+            )
         return rows._replace(source_partition=partition, source_offset=offset, certain=certain)
 
     def forget(self, before_s: int, turn: int) -> int:
@@ -111,32 +158,33 @@ class Identities:
         )
         return {row: (partition, offset, bool(shared)) for row, partition, offset, shared in found}
 
-    def _share(self, high: int, low: int, partition: int, offset: int) -> None:
+    def _share(self, high: int, low: int, partition: int, offset: int) -> bool:
+        """Note one more input of an identity. Returns whether its output was read before."""
         key = (self.pair, high, low)
         where = "where pair = ? and high = ? and low = ?"
+        *first, outputs = self.db.execute(
+            f"select partition, offset, outputs from identity {where}", key
+        ).fetchone()
         (count,) = self.db.execute(f"select count(*) from shared {where}", key).fetchone()
         if not count:
-            first = self.db.execute(
-                f"select partition, offset from identity {where}", key
-            ).fetchone()
             self.db.execute("insert into shared values (?, ?, ?, 0, ?, ?)", (*key, *first))
             # One with several inputs is marked so, and kept.
             self.db.execute(f"update identity set seen_s = -1 {where}", key)
             count = 1
         values = (*key, count, partition, offset)
         self.db.execute("insert into shared values (?, ?, ?, ?, ?, ?)", values)
+        return bool(outputs > count)
 
-    def _next_shared(self, high: int, low: int) -> tuple[int, int]:
-        """Return the input of the next output of an identity that several inputs share."""
+    def _next_shared(self, high: int, low: int, *, ahead: int, is_counted: bool) -> tuple[int, int]:
+        """Return the input of the next output of an identity that several inputs share, behind
+        `ahead` further ones."""
         key = (self.pair, high, low)
         where = "where pair = ? and high = ? and low = ?"
-        row = self.db.execute(f"select outputs from shared_output {where}", key).fetchone()
-        outputs = 0 if row is None else row[0]
-        self.db.execute(
-            "insert or replace into shared_output values (?, ?, ?, ?)", (*key, outputs + 1)
-        )
+        (outputs,) = self.db.execute(f"select outputs from identity {where}", key).fetchone()
+        if is_counted:
+            self.db.execute(f"update identity set outputs = outputs + 1 {where}", key)
         places = self.db.execute(
-            f"select partition, offset from shared {where} order by partition, offset", key
+            f"select partition, offset from shared {where} order by nth", key
         ).fetchall()
-        number, place = places[min(outputs, len(places) - 1)]
+        number, place = places[min(outputs + ahead, len(places) - 1)]
         return int(number), int(place)

@@ -79,8 +79,9 @@ class PairStore:
     def forget(self, name: str | None = None) -> None:
         """Begin anew: with one pair, or with all."""
         for table, column in (
-            *(("pair", "name"), ("identity", "pair")),
-            *(("shared", "pair"), ("shared_output", "pair")),
+            ("pair", "name"),
+            ("identity", "pair"),
+            ("shared", "pair"),
         ):
             if name is None:
                 self.db.execute(f"delete from {table}")

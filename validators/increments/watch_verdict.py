@@ -117,6 +117,9 @@ def _causes(
                 reason = source_removed.NAME
             elif pair.nameless_inputs:
                 reason = identity_missing.NAME
+    if kind == order.NAME and not pair.causes.get(duplicate.NAME, {}).get(None):
+        # What was taken for a copy was the output of a later input with the same identity.
+        del causes[duplicate.NAME]
     causes[reason] += primary
     return {cause: count for cause, count in causes.items() if count}
 

@@ -225,6 +225,13 @@ class WatchedPair:
         if not part.seen or part.seen[-1][1] < part.end:
             part.seen.append((now_ms, part.end))
 
+    def take_back(self, partition: int, offsets: Ints) -> None:
+        """Count the outputs of these inputs as theirs. Each was taken for a copy of the output of
+        an earlier input with the same identity."""
+        self.sources[partition].matched[0].add(offsets)
+        if offsets.size:
+            self.causes[duplicate.NAME][None] -= int(offsets.size)
+
     def add_sink(self, rows: SinkRows) -> None:
         """Fold committed records of the sink, the new ones of each partition in their order."""
         rows = rows_together((self.held, rows))
@@ -240,7 +247,8 @@ class WatchedPair:
         if real.size:
             repeats = self._repeats(real)
             in_line = real.certain > 0
-            self._count_order(real.take(in_line), repeats[in_line])
+            if in_line.any():
+                self._count_order(real.take(in_line), repeats[in_line])
             # Each of the others is a line of its own.
             self.uncertain += int((~in_line).sum())
 

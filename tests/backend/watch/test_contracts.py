@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import random
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.conftest import wait_until
 from tests.foreign.moving import judged, moving_pair, terms
 from topicproof.backend.address import Address
 from topicproof.backend.contracts.contract import make_contract
-from topicproof.backend.errors import ContractError
-from topicproof.backend.interpreter import python_environment
-from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import read_settings
@@ -30,10 +20,7 @@ from topicproof.backend.watch.pair_store import pair_store
 from topicproof.backend.watch.state_file import state_file
 from topicproof.backend.watch.watchable import watched_contracts
 from topicproof.backend.watch.watcher import Watcher, WatchOptions
-from topicproof.validators.finding import Outcome
 from topicproof.validators.increments.watch_verdict import WATCHED
-from topicproof.validators.lineage.compact import COMPACT_HEADER, format_compact
-from topicproof.validators.lineage.headers import Lineage
 
 
 @contextmanager
@@ -77,7 +64,9 @@ def test_a_moving_pair_is_judged_as_a_check_judges_it(cluster: Services, tmp_pat
         assert figures.verdict is not None and watcher.is_caught_up
         found = {finding.kind: finding.count for finding in figures.verdict.findings}
     report = judged(kafka, cluster.spark_remote, terms(source, sink, None), tmp_path / "check")
-    expected = {finding.kind: finding.count for finding in report.findings if finding.kind in WATCHED}
+    expected = {
+        finding.kind: finding.count for finding in report.findings if finding.kind in WATCHED
+    }
     assert (figures.verdict.verdict, {kind: found[kind] for kind in WATCHED}) == (
         report.verdict,
         expected,
