@@ -40,11 +40,16 @@ SHORTCUT = "Ctrl+K"
 _focus = st.components.v2.component(
     "topicproof_focus",
     html="<span></span>",
-    # Streamlit gives the focus to a dialog as a whole, so that a person would have to find the box.
+    # Streamlit gives the focus to a dialog as a whole, before or after this runs.
     js="""export default ({ parentElement }) => {
         const root = parentElement.getRootNode();
         const dialog = (root.host ?? parentElement).closest("[role=dialog]");
-        dialog?.querySelector("input")?.focus();
+        const box = dialog?.querySelector("input");
+        if (!box) return;
+        const aim = () => box.focus();
+        aim();
+        dialog.addEventListener("focus", aim);
+        return () => dialog.removeEventListener("focus", aim);
     }""",
 )
 STYLE = """<style>

@@ -123,15 +123,15 @@ def strip(
     clickable(figure, pointer, "strip", clicked, alt)
     hidden = len(snapshot.bounds.partitions) - len(bounds.partitions)
     further = f" · {wording.count(hidden, 'further partition')} only in numbers" if hidden else ""
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.caption(
-            f"Bounds taken {snapshot.taken_at:%H:%M:%S} UTC, "
-            + ("again every 2 s while the run continues. " if live else "kept until you refresh. ")
-            + wording.bin_sentence(width)
-            + ("" if chosen is None else " ◇ shown below ·")
-            + f" ┃ LSO, where something is withheld{further}",
-            width="stretch",
-        )
+    left, right = st.columns([5, 1], vertical_alignment="center")
+    left.caption(
+        f"Bounds taken {snapshot.taken_at:%H:%M:%S} UTC, "
+        + ("again every 2 s while the run continues. " if live else "kept until you refresh. ")
+        + wording.bin_sentence(width)
+        + ("" if chosen is None else " ◇ shown below ·")
+        + f" ┃ LSO, where something is withheld{further}"
+    )
+    with right:
         in_numbers(kafka, snapshot)
     if topic_findings is not None and marks:
         st.markdown(
