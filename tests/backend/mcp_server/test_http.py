@@ -76,7 +76,7 @@ def test_an_agent_with_the_token_sees_records(
             (2, "aborted"),
             (0, "committed"),
         ]
-        assert newest[0]["value"] == "0x761b5b306d" and newest[0]["key"] is None
+        assert newest[0]["value"] == "0x761b5b306d" and newest[0]["key"] == "n0"
         window = agent.ask("records", topic=topic, partition=0, offset=2, limit=2)["items"]
         assert [each["offset"] for each in window] == [2, 3]
         last = agent.ask("records", topic=topic, partition=0, limit=1)["items"]
