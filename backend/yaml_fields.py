@@ -31,15 +31,16 @@ def is_topic_name(name: str) -> bool:
     return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
 
 
-def _topic(name: str | None) -> str | None:
-    if name is not None and not is_topic_name(name):
+def _topic(name: str) -> str:
+    if not is_topic_name(name):
         raise ValueError(
             "a topic's name has 1 to 249 letters, digits, dots, dashes and underscores"
         )
     return name
 
 
-TopicName = Annotated[str | None, AfterValidator(_topic)]
+RequiredTopicName = Annotated[str, AfterValidator(_topic)]
+TopicName = RequiredTopicName | None
 
 
 _INTEGER = "tag:yaml.org,2002:int"

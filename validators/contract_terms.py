@@ -11,6 +11,7 @@ from pyspark.sql import Column, functions as F
 
 from topicproof.validators.decoded import path_of, text_of
 from topicproof.validators.expectation import BY_CONTRACT
+from topicproof.validators.lineage.dead_letters import DeadLetters
 from topicproof.validators.lineage.identity import KEYS, Match
 from topicproof.validators.thresholds import NO_THRESHOLDS, Thresholds
 
@@ -51,6 +52,9 @@ class ContractTerms:
     sink_fields: tuple[str, ...] = ()
     group: str | None = None
     """The name of the group of `offsets`, if it is known."""
+    letters: DeadLetters | None = None
+    """Where inputs are that could not be processed: the last topic of the question's `also`. Each
+    input is due in the sink or there."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -58,6 +62,11 @@ class ContractTerms:
         return tuple(
             kind for kind, term in BY_CONTRACT.items() if getattr(self, term.field) is not None
         )
+
+    @property
+    def needs_decoded_sink(self) -> bool:
+        """Whether the terms name fields of the outputs, and not only of dead letters."""
+        return self.match.sink in self.sink_fields or bool(self.compared)
 
     @property
     def needs_records(self) -> bool:

@@ -180,7 +180,9 @@ class RequiringTerm:
 
 VALUE = RequiringTerm("value", "value", "the contract gives no `value:`")
 GROUP = RequiringTerm("group", "offsets", "the contract names no `group:`")
+LETTERS = RequiringTerm("dead_letters", "letters", "the contract names no `dead_letters:`")
 BY_CONTRACT: Mapping[str, RequiringTerm] = {
+    "both_outcomes": LETTERS,
     "wrong_value": VALUE,
     "offset_ahead": GROUP,
     "offset_behind": GROUP,
@@ -196,6 +198,9 @@ ADVISORY: Mapping[str, str] = {
     "aborted_volume": "aborted records are part of every transactional topic",
     "interleaving": "Kafka never promised that a transaction's records are contiguous",
     "unknown_outcome": "the log settles what a client does not know",
+    "letter_repeated": (
+        "dead letters are usually written outside of the transaction, so at least once"
+    ),
     "hanging": (
         "it withholds records but loses none; what it withholds is pending and not judged yet"
     ),

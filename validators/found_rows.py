@@ -337,7 +337,7 @@ def _nearest_outputs(examples: DataFrame, ledger: Ledger) -> Mapping[Place, str]
     lost = examples.where(is_lost).select(
         "source_partition", F.col("source_offset").alias("lost_offset")
     )
-    outputs = ledger.sink.where(
+    outputs = ledger.in_sink.where(
         (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == InputPlace.INPUT.value)
     ).select("source_partition", "source_offset", "partition", "offset")
     # There are few examples, so the records need not be shuffled.

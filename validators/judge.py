@@ -31,11 +31,13 @@ from topicproof.validators.finding import (
 )
 from topicproof.validators.found_rows import FoundRows, find_rows
 from topicproof.validators.kinds import (
+    both_outcomes,
     duplicate,
     gap,
     identity_change,
     identity_missing,
     identity_repeated,
+    letter_repeated,
     order,
     recreated,
     zombie_write,
@@ -49,6 +51,7 @@ from topicproof.validators.verdict_sentence import (
     finding_sentence,
     inputs_clause,
     keeps_order,
+    outcomes_note,
     remedy_sentence,
     replaced_sentence,
     unchecked_filter,
@@ -56,6 +59,8 @@ from topicproof.validators.verdict_sentence import (
     writers_clause,
 )
 
+OF_LETTERS = (both_outcomes.NAME, letter_repeated.NAME)
+"""Kinds about dead letters. A verdict without these does not name them, as in earlier versions."""
 OF_SOURCE = ("source_removed", "source_pending", "identity_repeated", "identity_disjoint")
 """Kinds about a source, which a contract about the sink alone does not have."""
 
@@ -81,6 +86,8 @@ def judge(
     a repeated one may still be committed. Existing violations remain.
     """
     began = time.monotonic()
+    if ledger.question.agreed.letters is None:
+        validators = [each for each in validators if each.NAME not in OF_LETTERS]
     required = _required(guarantee, require, ledger, validators)
     unheard = {
         validator.NAME: reason
@@ -181,6 +188,7 @@ def judge(
         took_s=round(ledger.took_s + time.monotonic() - began, 3),
         versions=versions or {},
         identity=ledger.question.matched_by,
+        notes=outcomes_note(ledger),
         warnings=(
             *threshold_warnings(ledger.question.agreed.warn, ledger),
             *(unchecked_filter(ledger) if verdict is Outcome.HOLDS and "gap" in required else ()),
@@ -217,7 +225,8 @@ def _asked(premise: str, ledger: Ledger) -> bool:
         return False
     match premise:
         case "undecodable":
-            return bool(ledger.question.agreed.source_fields or ledger.question.agreed.sink_fields)
+            agreed = ledger.question.agreed
+            return bool(agreed.source_fields) or agreed.needs_decoded_sink
         case "identity_missing" | "identity_repeated":
             return ledger.by_key
         case "recreated":

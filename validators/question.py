@@ -21,7 +21,7 @@ class Question:
     sink: str
     also: tuple[str, ...] = ()
     """Further topics with the same outputs, judged together with the sink
-    (validators/merged_topics.py)."""
+    (validators/merged_topics.py). The last one is that of the dead letters, if there are any."""
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     identity: Identity = Identity.LINEAGE
     expected: Expected = field(default_factory=Expected)
@@ -61,6 +61,11 @@ class Question:
         if self.agreed.unique:
             return None
         return self.agreed.match.words if self.by_key else str(Identity.LINEAGE)
+
+    def first_of_letters(self, sink_bounds: Bounds) -> int | None:
+        """Returns the number of the first partition of the dead letters among those of the sink
+        and the topics in `also`; None without dead letters."""
+        return None if self.agreed.letters is None else sink_bounds.parts[-1].first
 
     @property
     def compares_content(self) -> bool:

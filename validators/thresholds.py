@@ -23,6 +23,8 @@ class Thresholds:
     """Offsets at and above the last stable offset."""
     aborted_share: Annotated[float, Field(ge=0, le=1)] | None = None
     """A share of the records below the last stable offset."""
+    dead_letter_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """A share of the inputs, if the contract names dead letters."""
 
 
 NO_THRESHOLDS = Thresholds()
@@ -42,6 +44,10 @@ class Figures(Protocol):
     @property
     def committed(self) -> int:
         """Committed records."""
+
+    @property
+    def dead_letter_share(self) -> float:
+        """Share of the inputs with a dead letter, from 0 to 1."""
 
 
 def threshold_warnings(thresholds: Thresholds, figures: Figures) -> tuple[str, ...]:
@@ -69,8 +75,16 @@ def _aborted_share(figures: Figures, limit: float) -> str | None:
     return f"{share:.1%} of the records are aborted; the contract warns above {limit:.1%}."
 
 
+def _dead_letter_share(figures: Figures, limit: float) -> str | None:
+    share = figures.dead_letter_share
+    if share <= limit:
+        return None
+    return f"{share:.1%} of the inputs are dead letters; the contract warns above {limit:.1%}."
+
+
 WARNINGS: Mapping[str, Callable[[Figures, float], str | None]] = {
     "pending": _pending,
     "aborted_share": _aborted_share,
+    "dead_letter_share": _dead_letter_share,
 }
 """By threshold: returns a sentence if a figure exceeds the limit."""

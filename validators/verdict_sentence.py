@@ -182,13 +182,15 @@ def _praise(
             praise = f"{present:,} of {inputs} committed {promise}{in_order}"
         case Expect.ZERO_OR_ONE if ledger.question.expected.count is None:
             praise = f"{counted(present, 'output')} of {inputs} committed {promise}{in_order}"
-            if ledger.counts.inputs.judged > ledger.counts.outputs:
-                rest = ledger.counts.inputs.judged - ledger.counts.outputs
+            if rest := _without_outcome(ledger):
                 others = "one was" if rest == 1 else f"{rest:,} were"
                 praise += f"; it is unknown whether the other {others} filtered out or lost"
         case _:
             outputs = counted(due, "output")
             praise = f"{present:,} of {outputs} of {inputs} committed {promise}{in_order}"
+    letters, term = ledger.counts.letters, ledger.question.agreed.letters
+    if letters is not None and term is not None and letters.inputs:
+        praise += f"; {counted(letters.inputs, 'dead letter')} in {term.topic}"
     if ledger.aborted and "aborted_read" in kinds:
         praise += f"; {counted(ledger.aborted, 'aborted record')} stayed invisible"
     if primary.get("duplicate"):
@@ -198,6 +200,32 @@ def _praise(
     if outside:
         praise += f"; {counted(outside, 'output')} that the sink may have lost, not judged"
     return praise
+
+
+def _without_outcome(ledger: Ledger) -> int:
+    """Counts the inputs without an output, if an input has one at most. Those with a dead letter do
+    not count."""
+    letters = 0 if ledger.counts.letters is None else ledger.counts.letters.inputs
+    return max(0, ledger.counts.inputs.judged - letters - ledger.counts.outputs)
+
+
+def outcomes_note(ledger: Ledger) -> tuple[str, ...]:
+    """Formulates where the outcomes of the inputs lie, with their shares; empty without dead
+    letters."""
+    letters, term = ledger.counts.letters, ledger.question.agreed.letters
+    inputs = ledger.counts.inputs.judged
+    if letters is None or term is None or not inputs:
+        return ()
+    neither = max(0, inputs - letters.inputs - letters.delivered + letters.both)
+
+    def share(count: int) -> str:
+        return f"{count:,} ({count / inputs:.1%})"
+
+    return (
+        f"Outcomes of {counted(inputs, 'input')}: {share(letters.delivered)} with an output,"
+        f" {share(letters.inputs)} with a dead letter in {term.topic}, {letters.both:,} with both,"
+        f" {neither:,} with neither.",
+    )
 
 
 def _judged_from(ledger: Ledger) -> str:
@@ -268,7 +296,7 @@ def pending_inputs(ledger: Ledger) -> int:
 def unchecked_filter(ledger: Ledger) -> tuple[str, ...]:
     """Warns if inputs without an output may be lost, unless the contract takes them for
     filtered."""
-    count = ledger.counts.inputs.judged - ledger.counts.outputs
+    count = _without_outcome(ledger)
     open_ = (
         ledger.question.expected.kind is Expect.ZERO_OR_ONE
         and ledger.question.expected.count is None

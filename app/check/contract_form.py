@@ -54,6 +54,13 @@ THRESHOLDS = {
         step=0.05,
         limit_max=1.0,
     ),
+    "dead_letter_share": ThresholdWidget(
+        "Warn above this dead letter share",
+        "Inputs with a dead letter as a share of all inputs, from 0 to 1. The contract must name"
+        " the dead letters.",
+        step=0.01,
+        limit_max=1.0,
+    ),
 }
 
 Changed = Callable[[dict[str, Any]], None]
@@ -297,7 +304,7 @@ def _further(terms: _Terms) -> None:
 
 
 def _warnings(terms: _Terms) -> None:
-    """Shows the thresholds that warn about transactions."""
+    """Shows the thresholds that warn about transactions and dead letters."""
     warn = terms.fields.get("warn")
     limits: dict[str, Any] = dict(warn) if isinstance(warn, Mapping) else {}
     keys = {name: _shown(name, limits.get(name)) for name in THRESHOLDS}

@@ -28,6 +28,7 @@ from topicproof.backend.contracts.expressions import check_expression, require_l
 from topicproof.backend.errors import ContractError, Mistake, UsageError
 from topicproof.backend.yaml_fields import (
     Place,
+    RequiredTopicName,
     Subject,
     TopicName,
     YamlFields,
@@ -42,6 +43,7 @@ from topicproof.validators.expectation import BY_CONTRACT, REQUIRED
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Guarantee, Order
 from topicproof.validators.json_path import parse_path
+from topicproof.validators.lineage.dead_letters import ORIGINS, DeadLetters
 from topicproof.validators.lineage.identity import KEY, Identity, Match
 from topicproof.validators.thresholds import NO_THRESHOLDS, Thresholds
 
@@ -80,6 +82,18 @@ def _side(side: Any) -> str:
             return f"{how}:{name_or_path}"
     raise ValueError(
         "expected key, value, {header: NAME}, {json: $.path}, {field: path} or {key_field: path}"
+    )
+
+
+def _origin(origin: Any) -> str:
+    """Return what names the input of a dead letter."""
+    if isinstance(origin, str) and origin in ORIGINS:
+        return origin
+    if isinstance(origin, dict):
+        return _side(origin)
+    raise ValueError(
+        f"expected {', '.join(ORIGINS)}, {{header: NAME}}, {{json: $.path}}, {{field: path}} or"
+        " {key_field: path}"
     )
 
 
@@ -177,6 +191,16 @@ class Sides(BaseModel):
     sink: Side
 
 
+class DeadLetterTopic(BaseModel):
+    """Where inputs are that the pipeline could not process."""
+
+    model_config = _STRICT
+    topic: RequiredTopicName
+    origin: Annotated[str, BeforeValidator(_origin)]
+    """What names the input of a dead letter: the headers of a program
+    (validators/lineage/dead_letters.py), or what holds its identity, in the spelling of `Match`."""
+
+
 class OwnTerms(BaseModel):
     """One of several sinks, each judged by itself. The contract's own fields are its defaults."""
 
@@ -216,6 +240,8 @@ class Contract(BaseModel):
     order: Order = Order.PER_SOURCE_PARTITION
     group: str | None = None
     """The consumer group whose offsets must agree with the output."""
+    dead_letters: DeadLetterTopic | None = None
+    """Each input is due in the sink or here, and not in both."""
     require: (
         Annotated[tuple[Annotated[str, AfterValidator(_kind)], ...], Field(min_length=1)] | None
     ) = None
@@ -282,6 +308,12 @@ class Contract(BaseModel):
         return self.sink
 
     @property
+    def outcomes(self) -> tuple[str, ...]:
+        """The topics that hold the outcomes of the inputs: of one sink, with its dead letters."""
+        letters = () if self.dead_letters is None else (self.dead_letters.topic,)
+        return (*self.of.names, *letters)
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds that decide the verdict."""
         if self.require is not None:
@@ -310,6 +342,11 @@ class Contract(BaseModel):
             if isinstance(self.identity, Sides)
             else Match()
         )
+        letters = (
+            None
+            if self.dead_letters is None
+            else DeadLetters(self.dead_letters.topic, self.dead_letters.origin)
+        )
         return ContractTerms(
             match,
             self._value_in_sql,
@@ -327,7 +364,10 @@ class Contract(BaseModel):
                 if self.unique is not None
                 else _fields(match.source, *fields_of(self.count, *self._expressions))
             ),
-            sink_fields=_fields(match.sink, *self._compared),
+            sink_fields=_fields(
+                match.sink, *self._compared, *(() if letters is None else (letters.origin,))
+            ),
+            letters=letters,
         )
 
     @property
@@ -551,6 +591,7 @@ def _disagreements(contract: Contract, across: bool) -> Iterator[_Disagreement]:
     yield from _of_topics(contract.source, "source")
     if contract.sink is not None:
         yield from _of_topics(contract.sink, "sink")
+    yield from _of_dead_letters(contract, across)
     for number, sink_contract in enumerate(contract.each()):
         yield from _of_one(
             sink_contract, () if contract.sinks is None else ("sinks", number), across
@@ -590,6 +631,32 @@ def _of_topics(side: Topic, place: str) -> Iterator[_Disagreement]:
         yield _Disagreement("give either topic or topics, not both", (place, "topics"), (place,))
     if len(set(side.names)) < len(side.names):
         yield _Disagreement("a topic appears twice", (place, "topics"), (place,))
+
+
+def _of_dead_letters(contract: Contract, has_source_cluster: bool) -> Iterator[_Disagreement]:
+    letters = contract.dead_letters
+    if letters is None:
+        if contract.warn.dead_letter_share is not None:
+            why = "no dead letters are named to warn of. Give `dead_letters:` too, or remove it"
+            yield _Disagreement(why, ("warn", "dead_letter_share"), ("warn", "dead_letters"))
+        return
+    if contract.sink is None:
+        why = "dead letters belong to one sink. Write a contract for each sink"
+        yield _Disagreement(why, ("dead_letters",), ("dead_letters", "sink", "sinks"))
+        return
+    if contract.across(has_source_cluster):
+        why = "dead letters of two clusters are not judged yet. Remove it, or check one cluster"
+        yield _Disagreement(why, ("dead_letters",), ("dead_letters", "source", "sink"))
+    if letters.topic in (*contract.source.names, *contract.sink.names):
+        why = "the dead letters are in the source or the sink itself"
+        of = ("dead_letters", "source", "sink")
+        yield _Disagreement(why, ("dead_letters", "topic"), of)
+    if letters.origin not in ORIGINS and contract.identity == LINEAGE:
+        why = (
+            "a dead letter that holds an identity needs an identity of the inputs to compare it"
+            " with. Give `identity:` too"
+        )
+        yield _Disagreement(why, ("dead_letters", "origin"), ("dead_letters", "identity"))
 
 
 def _of_one(contract: Contract, at: Place, has_source_cluster: bool) -> Iterator[_Disagreement]:

@@ -45,6 +45,9 @@ def question_of(
         [topic_bounds.topic for topic_bounds in source],
         [topic_bounds.topic for topic_bounds in sinks],
     )
+    if contract.dead_letters is not None:
+        place = ("dead_letters", "topic")
+        sinks.append(_bounds(contract, cluster, contract.dead_letters.topic, place))
     offsets = None if contract.group is None else _offsets(contract, of_source, join(source))
     return Question(
         source=join(source),

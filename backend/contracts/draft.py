@@ -9,6 +9,7 @@ import yaml
 
 from topicproof.backend.address import Sides
 from topicproof.backend.contracts.contract import PLACEHOLDER
+from topicproof.backend.contracts.dead_letter_topics import DraftedLetters, find_letters
 from topicproof.backend.contracts.draft_expectation import (
     ONE_OUTPUT,
     Observation,
@@ -65,7 +66,8 @@ def draft(
     TopicError."""
     formats = formats or Formats()
     inputs, outputs = samples(sides, source, sink, formats, source_formats)
-    return draft_from(inputs, outputs, sides, older_outputs(sides.sink, outputs, formats))
+    older = older_outputs(sides.sink, outputs, formats)
+    return draft_from(inputs, outputs, sides, older, find_letters(sides, source, sink))
 
 
 def draft_from(
@@ -73,11 +75,13 @@ def draft_from(
     outputs: Sample,
     sides: Sides | None = None,
     older: Iterable[Sample] = (),
+    letters: DraftedLetters | None = None,
 ) -> Draft:
     """Draft a contract from samples of the two topics. `sides`: their clusters; None: the same.
     Offsets of another cluster identify nothing, and clusters with names are named. `older`: the
     sink's other records (sample.py, `older_outputs`), read only where the sample leaves open
-    whether an input has an output."""
+    whether an input has an output. `letters`: the dead letters of the source; their inputs owe no
+    output."""
     source, sink = inputs.topic, outputs.topic
     input_candidates, output_candidates = inputs.candidates, outputs.candidates
     tried = fits(input_candidates, output_candidates)
@@ -103,13 +107,17 @@ def draft_from(
     rival = (
         None if best is lineage else contradiction(best, tried, input_candidates, output_candidates)
     )
+    if letters is not None:
+        left = left.without(letters.inputs)
     observation = observe(
         left, right, _sides_of(older, None if best is lineage else best.sink, source)
     )
     names = ("", "")
     if sides is not None and sides.across and sides.source.name and sides.sink.name:
         names = sides.source.name, sides.sink.name
-    return _contract(_topic(source, names[0]), _topic(sink, names[1]), best, observation, rival)
+    return _contract(
+        _topic(source, names[0]), _topic(sink, names[1]), best, observation, rival, letters
+    )
 
 
 def _sides_of(older: Iterable[Sample], spelled: str | None, source: str) -> Iterator[Side]:
@@ -146,7 +154,12 @@ def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
 
 
 def _contract(
-    source: str, sink: str, best: Fit, observation: Observation, rival: Fit | None
+    source: str,
+    sink: str,
+    best: Fit,
+    observation: Observation,
+    rival: Fit | None,
+    letters: DraftedLetters | None,
 ) -> Draft:
     why = f"{best}: {best.certainty}"
     notes = (
@@ -171,6 +184,7 @@ def _contract(
         "guarantee: exactly_once",
         f"source: {source}",
         f"sink: {sink}",
+        *_letters_lines(letters),
         f"identity: {best.spelled}"
         if choice is None
         else f"identity: {PLACEHOLDER} # {choice.ask}",
@@ -205,6 +219,18 @@ def _contract(
         question=choice or observation.question,
         repeated=repeated,
     )
+
+
+def _letters_lines(letters: DraftedLetters | None) -> list[str]:
+    """Return the line of the dead letters, if there are any."""
+    if letters is None:
+        return []
+    term = {"topic": letters.term.topic, "origin": letters.term.origin}
+    spelled = yaml.safe_dump(term, sort_keys=False, default_flow_style=True, width=10_000).strip()
+    return [
+        f"dead_letters: {spelled} # {letters.named:,} of its newest {letters.read:,} records name"
+        " an input; each input is due in the sink or there"
+    ]
 
 
 def _count_lines(observation: Observation) -> list[str]:

@@ -13,8 +13,8 @@ nothing weaker than one output per input follows from the data alone:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -55,6 +55,20 @@ class Side:
     """Whether documents are decoded values, not JSON."""
     whole: bool = True
     """Whether these are all records of the topic."""
+
+    def without(self, places: Collection[tuple[int, int]]) -> Side:
+        """Return the side without the records at these partitions and offsets."""
+        remaining = [
+            number
+            for number, row in enumerate(self.rows)
+            if (row.partition, row.offset) not in places
+        ]
+        return replace(
+            self,
+            rows=[self.rows[number] for number in remaining],
+            texts=[self.texts[number] for number in remaining],
+            documents=[self.documents[number] for number in remaining if self.documents],
+        )
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,9 @@ def _paths(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
         for name in identity.keys() & {"source", "sink"} or (None,):
             place: Place = ("identity",) if name is None else ("identity", name)
             sides[place] = identity if name is None else identity[name]
+    letters = fields.get("dead_letters")
+    if isinstance(letters, dict):
+        sides["dead_letters", "origin"] = letters.get("origin")
     for place, side in sides.items():
         path = side.get("json") if isinstance(side, dict) else None
         try:

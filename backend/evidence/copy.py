@@ -56,6 +56,7 @@ from topicproof.validators.kinds import identity_missing, key_spread
 from topicproof.validators.kinds.undecodable import NAME as UNDECODABLE
 from topicproof.validators.kinds.wrong_value import without_values as sentence_without
 from topicproof.validators.lineage.compact import COMPACT_HEADER, parse_compact
+from topicproof.validators.lineage.dead_letters import PLACE_HEADERS
 from topicproof.validators.lineage.headers import (
     LINEAGE_HEADER,
     TRANSACTION_HEADER,
@@ -67,12 +68,13 @@ from topicproof.validators.report import Report
 
 DIGEST_BYTES = 16
 OURS: Mapping[str, Callable[[bytes], object | None]] = {
+    **PLACE_HEADERS,
     COMPACT_HEADER: parse_compact,
     LINEAGE_HEADER: parse_lineage,
     TRANSACTION_HEADER: parse_transaction,
 }
-"""Headers of our own pipelines: they name places and transactions, not content. Each with its
-parser, which returns None for anything else."""
+"""Headers of our own pipelines, and those that name the input of a dead letter: they name places
+and transactions, not content. Each with its parser, which returns None for anything else."""
 CONTENT = (
     *("content", "seen_content", "key_hash", "value_hash", "undecoded", DECODED),
     IDENTITY,
@@ -87,6 +89,7 @@ QUOTES_NO_HEADER = frozenset(
         "aborted_input",
         "aborted_read",
         "aborted_volume",
+        "both_outcomes",
         "duplicate",
         "fate_split",
         "gap",
@@ -99,6 +102,7 @@ QUOTES_NO_HEADER = frozenset(
         "intruder",
         "key_spread",
         "late_append",
+        "letter_repeated",
         "lso_stall",
         "marker_accounting",
         "movement",

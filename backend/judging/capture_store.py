@@ -315,7 +315,11 @@ def _judgeable(spark: SparkSession, evidence: Path, question: Question, sink: Bo
         agreed=replace(question.agreed, value=value),
         expected=replace(question.expected, count=count),
     )
-    for side in (question.agreed.match.source, question.agreed.match.sink):
+    letters = question.agreed.letters
+    if letters is not None and (not sink.parts or sink.parts[-1].topic != letters.topic):
+        raise EvidenceError(f"{evidence / TAKEN}: the dead letters are no topic of the sink's.")
+    of_letters = () if letters is None or letters.headers is not None else (letters.origin,)
+    for side in (question.agreed.match.source, question.agreed.match.sink, *of_letters):
         how, _, name_or_path = side.partition(":")
         if how == "json":
             parse_path(name_or_path)

@@ -183,7 +183,11 @@ def judge_capture(spark: SparkSession, capture: Capture, evidence: Path) -> Repo
             origins=(
                 None if capture.origin is None else Origins(capture.origin, capture.source_origin)
             ),
-            notes=(*capture.notes, *strike_notes(capture.run_accounts.journal or ())),
+            notes=(
+                *report.notes,
+                *capture.notes,
+                *strike_notes(capture.run_accounts.journal or ()),
+            ),
         )
     except PySparkException as error:
         raise failed(f"Spark could not judge {question.sink}", error) from error

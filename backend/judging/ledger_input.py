@@ -24,13 +24,14 @@ from topicproof.validators.folded.fold import Folded
 from topicproof.validators.ledger.build import build_ledger
 from topicproof.validators.ledger.ledger import Accounts, Ledger, LedgerInput
 from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared
+from topicproof.validators.lineage.dead_letters import OriginHeaders, lineage_of
 from topicproof.validators.lineage.header_columns import (
     LINEAGE_TEXT,
     has_header,
     with_last,
     with_lineage_text,
 )
-from topicproof.validators.lineage.headers import PACKED_HEADER, TRANSACTION_HEADER
+from topicproof.validators.lineage.headers import LINEAGE_HEADER, PACKED_HEADER, TRANSACTION_HEADER
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
 from topicproof.validators.readings import Readings, SourceLog, frame_of
@@ -156,7 +157,27 @@ def _judged_readings(spark: SparkSession, capture: Capture) -> Readings | Folded
         committed, uncommitted = (
             _unnamed_copies(reading, question.source) for reading in (committed, uncommitted)
         )
+    first = question.first_of_letters(capture.sink)
+    if question.agreed.letters is not None and first is not None:
+        headers = question.agreed.letters.headers
+        committed, uncommitted = (
+            _with_named_inputs(reading, first, headers) for reading in (committed, uncommitted)
+        )
     return Readings(committed, uncommitted, inputs)
+
+
+def _with_named_inputs(reading: DataFrame, first: int, named_in: OriginHeaders | None) -> DataFrame:
+    """Make the input that a dead letter names its lineage, and remove the name of a transaction: a
+    program hands on the headers of the input, which may be an output of ours. Those of the dead
+    letters are the partitions from `first` on. `named_in`: the headers that name a place; None if
+    a dead letter holds an identity."""
+    lineage = F.lit(None) if named_in is None else lineage_of(named_in)
+    named = with_last(LINEAGE_HEADER, lineage)
+    name = F.struct(
+        F.lit(TRANSACTION_HEADER).alias("key"), F.lit(None).cast("binary").alias("value")
+    )
+    headers = F.when(F.col("partition") >= first, F.concat(named, F.array(name)))
+    return reading.withColumn("headers", headers.otherwise(F.col("headers")))
 
 
 def _unnamed(reading: DataFrame) -> DataFrame:

@@ -27,6 +27,7 @@ from topicproof.backend.services.spark_session import failed, spark_session
 from topicproof.backend.settings import Settings
 from topicproof.backend.storage import discard, keep_in
 from topicproof.validators.folded.fold import Folded
+from topicproof.validators.ledger.counts import lettered_inputs
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.retained import OUTPUTS_MIN
 from topicproof.validators.lineage.identity import Identity
@@ -61,7 +62,7 @@ def self_test(spark: SparkSession, folder: Path) -> SelfTest:
         if isinstance(capture.readings, Folded):
             return SelfTest(reason=WITHOUT_RECORDS)
         ledger = ledger_of(spark, capture, scratch / "before")
-        sink = _told_apart(ledger.sink, capture)
+        sink = _told_apart(_of_one_outcome(ledger), capture)
         question, after = capture.question, judged_after(ledger)
         injection = choose(
             sink,
@@ -107,6 +108,15 @@ def judged_after(ledger: Ledger) -> Mapping[int, int] | None:
     if not (ledger.by_key and ledger.source_incomplete):
         return None
     return ledger.retained_range(OUTPUTS_MIN + NEIGHBOURS).judged_from
+
+
+def _of_one_outcome(ledger: Ledger) -> DataFrame:
+    """Return the sink's records; without those of inputs that also have a dead letter, which are no
+    gap without their output."""
+    if ledger.question.agreed.letters is None:
+        return ledger.sink
+    lettered = lettered_inputs(ledger.sink)
+    return ledger.in_sink.join(lettered, lettered.columns, "left_anti")
 
 
 def _told_apart(sink: DataFrame, capture: Capture) -> DataFrame:

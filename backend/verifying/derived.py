@@ -234,7 +234,7 @@ def _asked_by_contract(path: Path, sink: str, across: bool) -> dict[str, Any]:
     fixed = compared_terms(
         contract.guarantee, contract.by, contract.expected, contract.order, agreed
     )
-    return {"source": contract.source.names, "sink": contract.of.names, **fixed}
+    return {"source": contract.source.names, "sink": contract.outcomes, **fixed}
 
 
 def _asked_by_plan(path: Path) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import org.apache.kafka.streams.StreamsBuilder;
 /**
  * A program that knows nothing of Topicproof: Kafka Streams squares every value of a topic, until it is told to end.
  *
- * <p>Arguments: bootstrap, source, sink, application id, processing guarantee, state folder, and how many milliseconds a
- * value takes.
+ * <p>Arguments: bootstrap, source, sink, application id, processing guarantee, state folder, how many milliseconds a
+ * value takes, and the topic for what is no number (without it, the program ends there).
  */
 public class Streams {
   public static void main(String[] args) {
@@ -24,6 +24,11 @@ public class Streams {
     settings.put("session.timeout.ms", "6000");
     settings.put("heartbeat.interval.ms", "1000");
     settings.put("producer.transaction.timeout.ms", "5000");
+    if (args.length > 7) {
+      settings.put("errors.dead.letter.queue.topic.name", args[7]);
+      settings.put(
+          "processing.exception.handler", "org.apache.kafka.streams.errors.LogAndContinueProcessingExceptionHandler");
+    }
     settings.put("default.key.serde", Serdes.StringSerde.class);
     settings.put("default.value.serde", Serdes.StringSerde.class);
 

@@ -33,10 +33,13 @@ class Cell(NamedTuple):
     at_inputs: int = 0
     """Committed records that are an expected output of an input in the judged range."""
     of_source: int = 0
-    """Committed and pending records that name an input of the source, even if it does not exist."""
+    """Committed and pending records that name an input of the source, even if it does not exist.
+    None of them is a dead letter."""
     unidentified: int = 0
     """Committed and pending records without an identity, if records are matched by key."""
     undecoded: int = 0
     """Committed and pending records that cannot be decoded, if a contract names their fields."""
+    letters: int = 0
+    """Committed and pending records, if the partition is one of the dead letters."""
     revoked: int = 0
     """Committed records whose transaction was aborted, according to the raw log or the journal."""

@@ -110,7 +110,7 @@ def _began_one_low(ledger: Ledger, log: RawLog) -> bool:
     places = ("source_partition", "source_offset", "first_partition", "partition", "offset")
     ends = ("first_began", "first_ended", "later_began")
     copies = F.broadcast(_copies(ledger, log).select(*places, *ends))
-    outputs = ledger.sink.where(
+    outputs = ledger.in_sink.where(
         (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value)
     )
     outputs = outputs.select(

@@ -194,7 +194,7 @@ _OUTPUT = ["source_partition", "source_offset", "aborted_partition"]
 def _last_committed(ledger: Ledger) -> DataFrame:
     """Returns the last committed output of each input in each partition of the sink: `_OUTPUT`,
     committed_at."""
-    committed = ledger.sink.where(
+    committed = ledger.in_sink.where(
         (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value)
     ).withColumnRenamed("partition", "aborted_partition")
     return committed.groupBy(*_OUTPUT).agg(F.max("offset").alias("committed_at"))
@@ -206,7 +206,7 @@ def _went_on(ledger: Ledger, rows: Sequence[Row]) -> dict[tuple[int, int], str]:
         return {}
     places = [(row["source_partition"], row["first_input"]) for row in rows]
     lost = frame_of(ledger.spark, places, "source_partition int, lost_offset long")
-    outputs = ledger.sink.where(
+    outputs = ledger.in_sink.where(
         (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value)
     ).select("source_partition", "source_offset", "partition", "offset")
     # There are few transactions, so the records need not be shuffled.

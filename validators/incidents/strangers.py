@@ -111,7 +111,7 @@ def _holes_behind_outputs(ledger: Ledger, strangers: DataFrame, count: int) -> l
     if count > EXAMPLES_MAX:
         return []
     records = strangers.select("partition", F.col("offset").alias("place"))
-    outputs = ledger.sink.where(
+    outputs = ledger.in_sink.where(
         (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value)
     ).select("partition", "offset", "source_partition", "source_offset")
     # There are few records, so the outputs need not be shuffled.

@@ -272,6 +272,20 @@ ANOMALIES: tuple[Anomaly, ...] = (
         apache="EosTestDriver, in part",
     ),
     Anomaly(
+        "35",
+        "Two outcomes",
+        "an input with both a committed output and a dead letter",
+        ("both_outcomes",),
+        "An input with neither is a gap, and a dead letter without an input a phantom.",
+    ),
+    Anomaly(
+        "36",
+        "Repeated dead letter",
+        "two dead letters of one input",
+        ("letter_repeated",),
+        needs="a contract that names dead letters",
+    ),
+    Anomaly(
         "F1",
         "Worker killed at each step",
         "SIGKILL and aborts between begin and the commit's answer",

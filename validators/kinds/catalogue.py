@@ -11,6 +11,7 @@ from topicproof.validators.kinds import (
     aborted_input,
     aborted_read,
     aborted_volume,
+    both_outcomes,
     circular_flow,
     duplicate,
     fate_split,
@@ -24,6 +25,7 @@ from topicproof.validators.kinds import (
     intruder,
     key_spread,
     late_append,
+    letter_repeated,
     lso_stall,
     marker_accounting,
     movement,
@@ -91,6 +93,7 @@ VALIDATORS: tuple[Validator, ...] = (
         recreated,
     ),
     *(duplicate, gap, order, aborted_read, phantom),
+    *(both_outcomes, letter_repeated),
     *(
         reading_mismatch,
         fate_split,

@@ -15,6 +15,8 @@ can see it. A missing output may have an explanation:
 - `identity_missing`: a record without an identity may be it, unless more outputs are missing than
   there are such records.
 - `movement`: the topics move, nothing tells what is due, and it may still arrive.
+
+If the contract names dead letters, an input with a committed one owes no output.
 """
 
 from __future__ import annotations
@@ -81,7 +83,8 @@ OF_NEAREST = re.compile(rf"{NEAREST}, \S+ of input \S+, was written by (.*)\.$",
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    if not ledger.counts.repeats and ledger.at_inputs == ledger.counts.outputs:
+    has_letters = ledger.question.agreed.letters is not None
+    if not has_letters and not ledger.counts.repeats and ledger.at_inputs == ledger.counts.outputs:
         # All expected outputs are there and none occurs twice, so none can be missing.
         return None
     many = ledger.question.expected.kind is Expect.ONE_TO_MANY
@@ -92,7 +95,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     names = ["source_partition", "output_index", "word"]
     keys = (F.col("source_partition"), F.col("output_index"), word("source_offset").alias("word"))
     outputs = (
-        ledger.sink.where(F.col("place") == Place.INPUT.value)
+        ledger.in_sink.where(F.col("place") == Place.INPUT.value)
         .groupBy(*keys)
         .agg(
             bits("source_offset", fate == Fate.COMMITTED.value).alias("committed"),
@@ -116,10 +119,20 @@ def find(ledger: Ledger) -> DataFrame | None:
         for bounds in ledger.question.source.partitions
     }
     tail = F.col("source_offset") >= by_partition("source_partition", after)
-    pending = holds("pending", "source_offset")
+    pending, is_letter_pending = holds("pending", "source_offset"), F.lit(False)
+    if has_letters:
+        missing = missing.join(
+            _pending_letters(ledger), ["source_partition", "source_offset"], "left"
+        )
+        is_letter_pending = F.col("has_pending_letter").isNotNull()
     before, unclear = _of_removal(ledger, missing)
+    neither = " Nor does a dead letter name it." if has_letters else ""
     why = (
         F.when(pending, "The output of this input is pending: its transaction is still open.")
+        .when(
+            is_letter_pending,
+            "The dead letter of this input is pending: its transaction is still open.",
+        )
         .when(
             before,
             "Its output may be among those that the sink has lost: in a partition that has lost"
@@ -127,7 +140,8 @@ def find(ledger: Ledger) -> DataFrame | None:
         )
         .when(
             tail,
-            "This input has no committed output, and no later input of its partition has one.",
+            f"This input has no committed output, and no later input of its partition has one."
+            f"{neither}",
         )
         .when(
             F.lit(many),
@@ -138,7 +152,8 @@ def find(ledger: Ledger) -> DataFrame | None:
             ),
         )
         .otherwise(
-            "This input has no committed output, although later inputs of its partition have one."
+            f"This input has no committed output, although later inputs of its partition have one."
+            f"{neither}"
         )
     )
     offsets = ledger.question.agreed.offsets or {}
@@ -161,14 +176,17 @@ def find(ledger: Ledger) -> DataFrame | None:
             holds("aborted", "source_offset") | F.col("aborted_offset").isNotNull(),
             " Its output was aborted.",
         )
-        .when(F.lit(ledger.accounts.raw_log is None) | pending | before, "")
+        .when(
+            F.lit(ledger.accounts.raw_log is None) | pending | is_letter_pending | before,
+            "",
+        )
         .otherwise(f" {WITHOUT_TRACE}.")
     )
     # If each input has one output, the input alone identifies it.
     index = F.when(F.lit(many), F.col("output_index"))
     rows = rows.withColumn("output_index", index)
     cause = (
-        F.when(pending, PENDING)
+        F.when(pending | is_letter_pending, PENDING)
         .when(hidden, reading_mismatch.NAME)
         .when(holds("declared", "source_offset"), wrong_attribution.NAME)
         .when(before, RANGE)
@@ -184,6 +202,15 @@ def find(ledger: Ledger) -> DataFrame | None:
         cause = F.coalesce(cause, F.when(F.col("torn"), torn.NAME))
     badness = F.when(tail, 0).otherwise(1)
     return evidence(rows, badness, F.concat(why, traces), cause, F.nullif(written(), F.lit("")))
+
+
+def _pending_letters(ledger: Ledger) -> DataFrame:
+    """Returns the inputs with a pending dead letter: source_partition, source_offset,
+    has_pending_letter (true)."""
+    is_pending = F.col("is_letter") & (F.col("fate") == Fate.PENDING.value) & ~known_aborted()
+    letters = ledger.sink.where(is_pending & F.col("source_offset").isNotNull())
+    inputs = letters.select("source_partition", "source_offset").distinct()
+    return inputs.withColumn("has_pending_letter", F.lit(True))
 
 
 def _with_aborted(rows: DataFrame, ledger: Ledger) -> DataFrame:
@@ -236,6 +263,10 @@ def _of_removal(ledger: Ledger, missing: DataFrame) -> tuple[Column, Column]:
     none = F.lit(False)
     if not ledger.sink_incomplete:
         return none, none
+    letters_from = ledger.question.first_of_letters(ledger.sink_bounds)
+    if letters_from is not None and max(ledger.circumstances.sink_removed) >= letters_from:
+        # Any input may have had a dead letter there.
+        return none, F.lit(True)
     before, retained = none, ledger.retained
     if retained.inputs_from:
         first = by_partition("source_partition", retained.inputs_from)

@@ -35,7 +35,7 @@ TRAITS = Traits(row_record=RowRecord.ASIDE)
 def find(ledger: Ledger) -> DataFrame | None:
     if not ledger.disjoint:
         return None
-    rows = ledger.sink.where(F.col("fate") == Fate.COMMITTED.value)
+    rows = ledger.in_sink.where(F.col("fate") == Fate.COMMITTED.value)
     why = F.when(F.col("identified"), "No input has its identity.").otherwise(
         "No identity of it is known, and so no input."
     )

@@ -43,6 +43,10 @@ def find(ledger: Ledger) -> DataFrame | None:
     data = ledger.accounts.raw_log.batches.where(
         settled(ledger.sink_bounds) & F.col("control").isNull() & (F.col("count") > 0)
     )
+    first = ledger.question.first_of_letters(ledger.sink_bounds)
+    if first is not None:
+        # Other producers write the dead letters, usually outside of transactions.
+        data = data.where(F.col("partition") < first)
     owners = _owners(ledger)
     rows = data.join(owners, "producer_id", "left").withColumn("offset", F.col("base_offset"))
     ids = F.coalesce("ids", F.lit(0))

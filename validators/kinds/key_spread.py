@@ -38,8 +38,8 @@ def find(ledger: Ledger) -> DataFrame | None:
     """Returns one row for each key of a source partition, at its first record."""
     if not ledger.counts.keys.spread:
         return None
-    rows = keys_of(ledger.sink, ledger.sink_bounds).where(F.col("partitions") > 1)
-    first = ledger.sink.join(
+    rows = keys_of(ledger.in_sink, ledger.sink_bounds).where(F.col("partitions") > 1)
+    first = ledger.in_sink.join(
         rows.select("partition", "offset", "partitions"), ["partition", "offset"]
     )
     spread = F.format_string(f"{SPREAD} %d partitions of the sink", "partitions")

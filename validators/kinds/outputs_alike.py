@@ -39,7 +39,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     if not ledger.counts.alike:
         return None
     why = F.lit("An earlier output of the same input has the same key and value.")
-    return evidence(later_alike(ledger.sink, ledger.sink_bounds), F.lit(0), why)
+    return evidence(later_alike(ledger.in_sink, ledger.sink_bounds), F.lit(0), why)
 
 
 def covered(ledger: Ledger) -> int:

@@ -11,7 +11,7 @@ If its input was aborted, it is explained by `aborted_input`; if pending in the 
 range is no phantom: the caller or the source's retention cut the range. It is listed, explained by
 `range`, and so is a record before the judged part of a retained range. Matching by key cannot tell
 whether there was an input that is gone now, or one without an identity: `source_removed`,
-`identity_missing`.
+`identity_missing`. A dead letter that names no input is a phantom too.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from topicproof.validators.kinds.matching import among, is_judged, is_pending, o
 from topicproof.validators.kinds.traits import MATCHING, RowRecord, Traits
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place
+from topicproof.validators.lineage.dead_letters import why_no_place
 from topicproof.validators.sentences import Forms, Words
 
 NAME = "phantom"
@@ -69,8 +70,14 @@ def find(ledger: Ledger) -> DataFrame | None:
     rows = ledger.sink.where(committed & (place != Place.INPUT.value))
     outside = place.isin(Place.BEFORE.value, Place.AFTER.value)
     removed = _is_of_removed(ledger)
+    rows, nameless = _with_reason(rows, ledger)
     why = (
-        F.when(removed, F.lit(_OF_REMOVED))
+        F.when(F.col("is_letter") & F.col("source_offset").isNull(), nameless)
+        .when(
+            F.col("is_letter") & (place == Place.NOWHERE.value),
+            f"This dead letter names a place that {ledger.question.source.topic} does not have.",
+        )
+        .when(removed, F.lit(_OF_REMOVED))
         .when(F.col("source_offset").isNull(), _unknown(ledger))
         .when(
             place == Place.HOLE.value,
@@ -112,8 +119,22 @@ def find(ledger: Ledger) -> DataFrame | None:
         cause = cause.when(another.isNotNull(), another)
     cause = cause.when(place == Place.ABORTED.value, aborted_input.NAME)
     if ledger.disjoint:
-        cause = cause.otherwise(identity_disjoint.NAME)
+        cause = cause.when(~F.col("is_letter"), identity_disjoint.NAME)
     return evidence(rows, F.when(outside, 0).otherwise(1), why, cause)
+
+
+def _with_reason(rows: DataFrame, ledger: Ledger) -> tuple[DataFrame, Column]:
+    """Returns the rows with the headers of their records, if there are dead letters, and the
+    sentence on one that names no input. It quotes no header."""
+    letters = ledger.question.agreed.letters
+    if letters is None:
+        return rows, F.lit(None)
+    reason = F.lit(f"no input of the source has the identity in its {letters.words}")
+    if letters.headers is not None and ledger.readings is not None:
+        headers = ledger.readings.uncommitted.select("partition", "offset", "headers")
+        rows = rows.join(headers, ["partition", "offset"], "left")
+        reason = why_no_place(letters.headers)
+    return rows, F.concat(F.lit("This dead letter names no input: "), reason, F.lit("."))
 
 
 def _unknown(ledger: Ledger) -> Column:

@@ -57,4 +57,6 @@ def covered(ledger: Ledger) -> int:
     """Counts the records whose fields the contract names: the source's committed ones, and the
     sink's committed and pending ones."""
     outputs = ledger.committed + sum(cell.pending for cell in ledger.counts.cells)
-    return ledger.counts.decoded.records + (outputs if ledger.question.agreed.sink_fields else 0)
+    return ledger.counts.decoded.records + (
+        outputs if ledger.question.agreed.needs_decoded_sink else 0
+    )

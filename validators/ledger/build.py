@@ -9,7 +9,13 @@ from dataclasses import replace
 from topicproof.validators.finding import Bounds
 from topicproof.validators.ledger.by_proof import counts_by_proof
 from topicproof.validators.ledger.by_scan import counts_by_scan
-from topicproof.validators.ledger.counts import Counts, count_decoded, doubts_of, empty_fields
+from topicproof.validators.ledger.counts import (
+    Counts,
+    count_decoded,
+    doubts_of,
+    empty_fields,
+    nameless_letters,
+)
 from topicproof.validators.ledger.ledger import Ledger, LedgerInput, balances
 from topicproof.validators.question import Question
 from topicproof.validators.readings import Readings, in_parallel
@@ -28,6 +34,7 @@ def build_ledger(ledger_input: LedgerInput) -> Ledger:
     if isinstance(readings, Readings):
         counts, of_fields = _with_fields(counts, question, sink_bounds, readings)
         doubts += of_fields
+    doubts += nameless_letters(counts, question)
     has_log = ledger_input.accounts.raw_log is not None
     balance = balances(sink_bounds, counts, has_log=has_log)
     return Ledger(

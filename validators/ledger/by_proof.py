@@ -37,14 +37,15 @@ from topicproof.validators.readings import Readings, frame_of
 
 def is_provable(question: Question, *, folded: bool) -> bool:
     """Whether a proof can answer the question. It tells no counts of outputs, no matching by key,
-    no other order, and not which records cannot be decoded. `folded`: there are no records whose
-    values could be compared."""
+    no other order, no dead letters, and not which records cannot be decoded. `folded`: there are no
+    records whose values could be compared."""
     agreed = question.agreed
     return (
         question.identity is Identity.LINEAGE
         and question.expected.count is None
         and question.order is Order.PER_SOURCE_PARTITION
         and not agreed.sink_fields
+        and agreed.letters is None
         and not (folded and agreed.needs_records)
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, functions as F
 
@@ -27,14 +28,17 @@ from topicproof.validators.ledger.counts import (
     count_identities,
     count_inputs,
     count_keys,
+    count_letters,
     count_lines,
     count_lines_at_length,
     count_outputs,
     count_repeats,
     count_writers,
     excess_of,
+    lettered_inputs,
     outputs_produced,
     outputs_wanted,
+    without_letters,
     written_by,
 )
 from topicproof.validators.ledger.ledger import LedgerInput
@@ -47,10 +51,20 @@ from topicproof.validators.ledger.rows import (
     with_fates,
     with_places,
 )
-from topicproof.validators.lineage.identity import identified, with_input, with_transaction
+from topicproof.validators.lineage.headers import LINEAGE_HEADER
+from topicproof.validators.lineage.identity import (
+    Identity,
+    Match,
+    identified,
+    with_input,
+    with_transaction,
+)
 from topicproof.validators.offsets import with_numbered_input
 from topicproof.validators.question import Question
 from topicproof.validators.readings import column_names, in_parallel, keep, union
+
+LINEAGE_MATCH = Match(sink=f"header:{LINEAGE_HEADER}")
+"""What a dead letter names has been made its lineage (backend/judging/ledger_input.py)."""
 
 
 def counts_by_scan(ledger_input: LedgerInput) -> Counts:
@@ -90,6 +104,11 @@ def counts_by_scan(ledger_input: LedgerInput) -> Counts:
         (source, counts) if not identities.missing else _identifiable(ledger_input, counts)
     )
     sink = keep_sink(ledger_input, words, inputs.dense, counts)
+    outputs, due_outputs, lettered = sink, sink, None
+    if question.agreed.letters is not None:
+        outputs, lettered = without_letters(sink), lettered_inputs(sink)
+        # An input with a dead letter owes no output.
+        due_outputs = outputs.join(lettered, lettered.columns, "left_anti")
     transactions = named(sink, raw_log, sink_bounds)
     any_number = counts is None and expected.kind is Expect.ZERO_OR_ONE
     per_key = question.order is Order.PER_KEY
@@ -97,25 +116,37 @@ def counts_by_scan(ledger_input: LedgerInput) -> Counts:
         question.by_key and ledger_input.source_log.pending is not None
     )
     written = written_by(source, source_bounds)
-    cells, compared, ids, (repeats, met), outputs_count, lines, writers, alike, keys = in_parallel(
+    (
+        *(cells, compared, ids, (repeats, met), outputs_count, lines, writers, alike, keys),
+        letters,
+    ) = in_parallel(
         lambda: count_cells(sink, headers, source_bounds.topic),
         lambda: count_doubts(sink, words, sink_bounds, raw_log is not None),
         lambda: count_ids(transactions),
-        lambda: count_repeats(sink),
+        lambda: _count_repeats(outputs, due_outputs),
         lambda: _count_wanted(
-            ledger_input, identifiable, identifiable_counts, inputs, any_number, sink
+            ledger_input,
+            identifiable,
+            identifiable_counts,
+            inputs,
+            any_number,
+            due_outputs,
+            lettered,
         ),
-        lambda: count_lines_at_length(sink, per_key) if per_key or uncertain else None,
+        lambda: count_lines_at_length(outputs, per_key) if per_key or uncertain else None,
         lambda: count_writers(written) if inputs.headed else {},
-        lambda: count_alike(sink, sink_bounds) if question.compares_content else 0,
-        lambda: count_keys(sink, sink_bounds) if per_key else NO_KEYS,
+        lambda: count_alike(outputs, sink_bounds) if question.compares_content else 0,
+        lambda: count_keys(outputs, sink_bounds) if per_key else NO_KEYS,
+        lambda: None if lettered is None else count_letters(sink, _letters_read(ledger_input)),
     )
     doubted_ids = max(beyond_limits(writers), beyond_limits([id_.transactional_id for id_ in ids]))
     frames = Frames(
         records=lambda: sink,
         named=transactions,
         expected=(
-            None if any_number else outputs_wanted(identifiable, source_bounds, identifiable_counts)
+            None
+            if any_number
+            else _wanted(ledger_input, identifiable, identifiable_counts, lettered)
         ),
         written=written,
         identities=(lambda: _identities(ledger_input, counts)[0]) if question.by_key else None,
@@ -137,6 +168,7 @@ def counts_by_scan(ledger_input: LedgerInput) -> Counts:
         repeats=repeats,
         alike=alike,
         keys=keys,
+        letters=letters,
         hidden=compared.hidden,
         of_namesake=compared.of_namesake,
         doubted=compared.doubted | {Doubt.IDS: doubted_ids},
@@ -164,13 +196,46 @@ def _count_wanted(
     counts: DataFrame | None,
     inputs: Inputs,
     any_number: bool,
-    sink: DataFrame,
+    outputs: DataFrame,
+    lettered: DataFrame | None,
 ) -> int:
+    """Counts the outputs that are due. `outputs`: the records of the sink, of inputs without a dead
+    letter. `lettered`: the inputs with one."""
     if any_number:
-        return count_outputs(outputs_produced(sink))
-    if identifiable is ledger_input.records.inputs:
+        return count_outputs(outputs_produced(outputs))
+    if identifiable is ledger_input.records.inputs and lettered is None:
         return inputs.outputs
-    return outputs_wanted(identifiable, ledger_input.question.source, counts).count()
+    return _wanted(ledger_input, identifiable, counts, lettered).count()
+
+
+def _wanted(
+    ledger_input: LedgerInput,
+    identifiable: DataFrame,
+    counts: DataFrame | None,
+    lettered: DataFrame | None,
+) -> DataFrame:
+    """Returns the outputs that are due, as `outputs_wanted`, without those of inputs with a dead
+    letter."""
+    outputs = outputs_wanted(identifiable, ledger_input.question.source, counts)
+    return outputs if lettered is None else outputs.join(lettered, lettered.columns, "left_anti")
+
+
+def _count_repeats(outputs: DataFrame, due_outputs: DataFrame) -> tuple[int, int]:
+    """Counts as `count_repeats`: repeats among all outputs, and which of those that are due are
+    there."""
+    repeats, met = count_repeats(outputs)
+    return repeats, met if due_outputs is outputs else count_repeats(due_outputs)[1]
+
+
+def _letters_read(ledger_input: LedgerInput) -> DataFrame:
+    """Returns the reading of the dead letters: partition, offset, is_named (whether each names a
+    place, or holds an identity)."""
+    question = ledger_input.question
+    letters, first = question.agreed.letters, question.first_of_letters(ledger_input.sink_bounds)
+    assert letters is not None and first is not None, "asked only with dead letters"
+    named_by = LINEAGE_MATCH if letters.headers is not None else Match(sink=letters.origin)
+    reading = ledger_input.records.uncommitted.where(F.col("partition") >= first)
+    return reading.select("partition", "offset", named_by.of_sink().isNotNull().alias("is_named"))
 
 
 def _identities(
@@ -217,27 +282,70 @@ def keep_sink(
     """Keeps the sink's records with `SINK_COLUMNS`. `dense` and `counts` are as in
     `with_places`."""
     question, accounts = ledger_input.question, ledger_input.accounts
-    agreed, source, bounds = question.agreed, ledger_input.records.inputs, question.source
+    agreed, url, offsets = question.agreed, ledger_input.evidence, ledger_input.offsets
+    first = question.first_of_letters(ledger_input.sink_bounds)
+    is_letter = F.lit(False) if first is None else F.col("partition") >= first
     hashed = {"held": agreed.match.of_sink(), "value_hash": _value_hash(question)}
-    lost = undecoded() if agreed.sink_fields else F.lit(None).cast("string")
-    hashed["undecoded"] = lost
+    if agreed.letters is not None and agreed.letters.headers is None:
+        held_by_letter = Match(sink=agreed.letters.origin).of_sink()
+        hashed["held"] = F.when(is_letter, held_by_letter).otherwise(hashed["held"])
+    lost = undecoded() if agreed.needs_decoded_sink else F.lit(None).cast("string")
+    hashed["undecoded"] = F.when(~is_letter, lost)
+    hashed["is_letter"] = is_letter
     records = ledger_input.records.uncommitted.withColumns(hashed)
     has_log = accounts.raw_log is not None
     records = with_fates(records, words, ledger_input.sink_bounds, has_log)
     records = with_declared(with_transaction(records), accounts.declared)
-    if question.by_key:
-        records = records.withColumn("countable", countable())
+    needs_key_hash = question.order is Order.PER_KEY or question.compares_content
+    key_hash = digest(F.col("key")) if needs_key_hash else F.lit(None).cast("binary")
+    records = records.withColumns({"key_hash": key_hash, "countable": countable()})
+    matched = _Matched(question.identity, counts, question.expected.most, dense)
+    if agreed.letters is None:
+        rows = _placed(ledger_input, records, matched)
+        return keep(rows, f"{url}/sink", offsets, SINK_COLUMNS)
+    by = Identity.KEY if agreed.letters.headers is None else Identity.LINEAGE
+    letters = _placed(ledger_input, records.where("is_letter"), _Matched(by, None, None, dense))
+    letters = letters.withColumn("identified", F.lit(True))
+    letters = keep(letters, f"{url}/letters", offsets, SINK_COLUMNS)
+    outputs = _placed(
+        ledger_input, records.where("not is_letter"), matched, lettered_inputs(letters)
+    )
+    return keep(outputs.unionByName(letters), f"{url}/sink", offsets, SINK_COLUMNS)
+
+
+class _Matched(NamedTuple):
+    """How records are matched with inputs."""
+
+    identity: Identity
+    counts: DataFrame | None
+    """As in `with_places`, and so are the next two."""
+    most: int | None
+    dense: bool
+
+
+def _placed(
+    ledger_input: LedgerInput,
+    records: DataFrame,
+    matched: _Matched,
+    lettered: DataFrame | None = None,
+) -> DataFrame:
+    """Adds each record's input and place; the result has `SINK_COLUMNS`. `lettered`: the inputs
+    with a dead letter, which are matched by key after all others."""
+    question = ledger_input.question
+    source, bounds = ledger_input.records.inputs, question.source
+    by_key = matched.identity is Identity.KEY
     records = with_input(
         records,
         source,
         bounds,
-        question.identity,
-        counts,
-        agreed.match,
+        matched.identity,
+        matched.counts,
+        question.agreed.match,
         ledger_input.source_log,
+        lettered,
     )
     never = F.lit(False)
-    if question.by_key:
+    if by_key:
         records = records.withColumn("of_namesake", never)
     else:
         of_namesake = names_namesake(ledger_input.source_ids)
@@ -249,18 +357,12 @@ def keep_sink(
         source,
         bounds,
         read=ledger_input.range_read,
-        dense=dense,
-        counts=counts,
-        most=question.expected.most,
+        dense=matched.dense,
+        counts=matched.counts,
+        most=matched.most,
         source_log=ledger_input.source_log,
     )
-    needs_key_hash = question.order is Order.PER_KEY or question.compares_content
-    key_hash = digest(F.col("key")) if needs_key_hash else F.lit(None).cast("binary")
-    records = records.withColumn("key_hash", key_hash)
-    names = column_names(SINK_COLUMNS)
-    return keep(
-        records.select(*names), f"{ledger_input.evidence}/sink", ledger_input.offsets, SINK_COLUMNS
-    )
+    return records.select(*column_names(SINK_COLUMNS))
 
 
 def _value_hash(question: Question) -> Column:

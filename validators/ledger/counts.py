@@ -42,12 +42,67 @@ from topicproof.validators.ledger.rows import (
 from topicproof.validators.lineage.compact import COMPACT_HEADER
 from topicproof.validators.lineage.identity import with_transaction
 from topicproof.validators.offsets import between, bits, minus, word
+from topicproof.validators.question import Question
 from topicproof.validators.sentences import counted
 
 OUTPUTS_MAX = 10_000_000
 """Outputs that counts may ask for beside any sink."""
 OUTPUTS_PER_OFFSET = 10
 """Those that they may ask for, for each offset of the sink."""
+
+
+class Letters(NamedTuple):
+    """Counts of the dead letters."""
+
+    records: int
+    """Committed and pending dead letters."""
+    named: int
+    """Those of them that name a place, or hold an identity."""
+    pending: int
+    """Those of them that are pending."""
+    inputs: int
+    """Inputs of the judged range with a committed dead letter."""
+    delivered: int
+    """Inputs of the judged range with a committed output."""
+    both: int
+    """Inputs of the judged range with both."""
+
+
+def without_letters(sink: DataFrame) -> DataFrame:
+    return sink.where(~F.col("is_letter"))
+
+
+def lettered_inputs(sink: DataFrame) -> DataFrame:
+    """Returns the inputs of the judged range with a committed dead letter: source_partition,
+    source_offset. `sink`: rows of a ledger's sink."""
+    letters = sink.where(F.col("is_letter") & (F.col("fate") == Fate.COMMITTED.value))
+    at_inputs = letters.where(F.col("place") == Place.INPUT.value)
+    return at_inputs.select("source_partition", "source_offset").distinct()
+
+
+def count_letters(sink: DataFrame, reading: DataFrame) -> Letters:
+    """Counts dead letters. `reading`: partition, offset and is_named of each."""
+    letters = sink.where(F.col("is_letter") & countable()).join(reading, ["partition", "offset"])
+    records, named, pending = letters.agg(
+        F.count("*"),
+        F.count_if("is_named"),
+        F.count_if(F.col("fate") == Fate.PENDING.value),
+    ).collect()[0]
+    committed = (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value)
+    outcomes = (
+        sink.where(committed)
+        .groupBy("source_partition", "source_offset")
+        .agg(
+            F.bool_or("is_letter").alias("has_letter"),
+            F.bool_or(~F.col("is_letter")).alias("has_output"),
+        )
+    )
+    inputs, delivered, both = outcomes.agg(
+        F.count_if("has_letter"),
+        F.count_if("has_output"),
+        F.count_if(F.col("has_letter") & F.col("has_output")),
+    ).collect()[0]
+    return Letters(records, named, pending, inputs, delivered, both)
 
 
 class Inputs(NamedTuple):
@@ -263,7 +318,10 @@ def _of_repeats(sink: DataFrame) -> DataFrame:
 
 
 def count_lines(cells: Sequence[Cell]) -> int:
-    return sum(cell.source_partition is not None and cell.committed > 0 for cell in cells)
+    return sum(
+        cell.source_partition is not None and cell.committed > 0 and not cell.letters
+        for cell in cells
+    )
 
 
 def count_cells(sink: DataFrame, headers: Mapping[int, Headers], topic: str) -> tuple[Cell, ...]:
@@ -289,8 +347,11 @@ def count_cells(sink: DataFrame, headers: Mapping[int, Headers], topic: str) -> 
         "of_aborted": committed & (F.col("place") == Place.ABORTED.value),
         "at_inputs": committed & (F.col("place") == Place.INPUT.value),
         "of_source": (
-            (F.col("fate") != Fate.ABORTED.value) & F.col("source_topic").eqNullSafe(F.lit(topic))
+            (F.col("fate") != Fate.ABORTED.value)
+            & F.col("source_topic").eqNullSafe(F.lit(topic))
+            & ~F.col("is_letter")
         ),
+        "letters": F.col("is_letter") & countable(),
         "unidentified": countable() & ~F.col("identified"),
         "undecoded": countable() & F.col("undecoded").isNotNull(),
         "revoked": committed & known_aborted(),
@@ -496,7 +557,7 @@ class Frames:
     """The transactions that the records' headers name, one row per partition, with the columns of
     validators/facts/header_transactions.py."""
     expected: DataFrame | None = None
-    """The expected outputs; None: as many as were produced."""
+    """The expected outputs, of inputs without a dead letter; None: as many as were produced."""
     written: DataFrame | None = None
     """The inputs whose headers name the transaction that wrote them: source_partition,
     source_offset, writer (a struct of NAME, validators/facts/header_transactions.py). None if there
@@ -540,7 +601,7 @@ class Counts:
     """The raw log's transactions by outcome, each counted once per partition that it wrote to."""
 
     outputs: int = 0
-    """Expected outputs."""
+    """Expected outputs, of inputs without a dead letter."""
     missing: int = 0
     """Expected outputs without a committed or pending record; 0 if `proved`, because a proof does
     not look for them."""
@@ -551,6 +612,8 @@ class Counts:
     outputs."""
     keys: Keys = NO_KEYS
     """All zero unless order is promised per key."""
+    letters: Letters | None = None
+    """None unless the contract names dead letters."""
 
     hidden: int = 0
     """Records that the raw log commits and read_committed did not deliver."""
@@ -614,6 +677,22 @@ def empty_fields(topic: str, decoded: DecodedCounts) -> tuple[str, ...]:
         f"{OF_CONTRACT}{fields} {names} {verb} in no decoded record of {topic}. Correct {its_name}"
         " in the contract, or leave out what no record holds.",
     ) * bool(names)
+
+
+def nameless_letters(counts: Counts, question: Question) -> tuple[str, ...]:
+    """Returns a doubt if no dead letter names an input as the contract says. Another program may
+    have written them."""
+    letters, term = counts.letters, question.agreed.letters
+    if letters is None or term is None or not letters.records or letters.named:
+        return ()
+    of_all = "the only" if letters.records == 1 else f"none of the {letters.records:,}"
+    noun, names = (
+        ("dead letter", "does not name") if letters.records == 1 else ("dead letters", "names")
+    )
+    return (
+        f"{OF_CONTRACT}`dead_letters` cannot be read: {of_all} {noun} in {term.topic} {names} its"
+        f" input by {term.words}. Correct `origin`, or let the program write them.",
+    )
 
 
 def count_ends(raw_log: RawLog, bounds: Bounds) -> dict[str, int]:

@@ -34,6 +34,7 @@ from topicproof.validators.ledger.counts import (
     later_copies,
     outputs_produced,
     values_wanted,
+    without_letters,
 )
 from topicproof.validators.ledger.retained import (
     OUTPUTS_MIN,
@@ -206,9 +207,14 @@ class Ledger:
 
     @property
     def present(self) -> DataFrame:
-        """`sink` without the outputs of a deleted topic of the source's name."""
+        """`in_sink` without the outputs of a deleted topic of the source's name."""
         foreign = self.of_namesakes
-        return self.sink if foreign is None else self.sink.where(~foreign)
+        return self.in_sink if foreign is None else self.in_sink.where(~foreign)
+
+    @property
+    def in_sink(self) -> DataFrame:
+        """`sink` without the dead letters."""
+        return self.sink if self.question.agreed.letters is None else without_letters(self.sink)
 
     @property
     def of_namesakes(self) -> Column | None:
@@ -226,7 +232,7 @@ class Ledger:
         """The expected outputs of the inputs in the judged range: source_partition, source_offset,
         output_index. A row may occur twice."""
         expected = self.frames.expected
-        return outputs_produced(self.sink) if expected is None else expected
+        return outputs_produced(self.in_sink) if expected is None else expected
 
     @cached_property
     def retained(self) -> RetainedRange:
@@ -282,7 +288,7 @@ class Ledger:
     @property
     def disjoint(self) -> bool:
         """Whether both topics have records, but no sink record names an input of the source."""
-        records = self.committed + sum(cell.pending for cell in self.counts.cells)
+        records = sum(cell.committed + cell.pending - cell.letters for cell in self.counts.cells)
         has_inputs = self.counts.inputs.judged > 0 or self.source_incomplete
         return (
             records > 0
@@ -315,6 +321,12 @@ class Ledger:
         return sum(cell.aborted for cell in self.counts.cells)
 
     @property
+    def dead_letter_share(self) -> float:
+        """Share of the judged inputs with a committed dead letter, from 0 to 1."""
+        letters, inputs = self.counts.letters, self.counts.inputs.judged
+        return letters.inputs / inputs if letters is not None and inputs else 0.0
+
+    @property
     def pending(self) -> int:
         """Number of pending offsets (not records): at and above the last stable offset nothing is
         settled."""
@@ -330,8 +342,13 @@ class Ledger:
 
     @property
     def matched(self) -> tuple[Cell, ...]:
-        """The cells of records with an input."""
-        return tuple(cell for cell in self.counts.cells if cell.source_partition is not None)
+        """The cells of records of the sink with an input. No cell of dead letters."""
+        first = self.question.first_of_letters(self.sink_bounds)
+        return tuple(
+            cell
+            for cell in self.counts.cells
+            if cell.source_partition is not None and (first is None or cell.partition < first)
+        )
 
 
 def balances(sink_bounds: Bounds, counts: Counts, *, has_log: bool) -> tuple[Balance, ...]:

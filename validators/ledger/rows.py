@@ -36,7 +36,7 @@ SINK_COLUMNS = (
     " source_offset long, output_index int, place string, transactional_id string, sequence long,"
     " attempt int, task string, total long, visible boolean, content long, key_hash binary,"
     " value_hash binary, identified boolean, ambiguous boolean, waiting boolean, undecoded string,"
-    " unreadable boolean, of_namesake boolean"
+    " unreadable boolean, of_namesake boolean, is_letter boolean"
 )
 """`transactional` and `outcome` come from the raw log: null if it was not heard; `outcome` is also
 null if there is none. `declared` and `reason` come from the journal. `visible`: whether
@@ -54,6 +54,9 @@ the other two are always false.
 `unreadable`: whether its header is damaged, or of a later version; it may name a transaction, so
 this matters by key too. `of_namesake`: whether it names another topic than the source, of the same
 name, by its id; by key, always false.
+
+`is_letter`: whether it is a dead letter. Its place is that of the input that it names, however many
+outputs that input has. It needs no identity, and it is not decoded for the sink's terms.
 """
 
 WORD_COLUMNS = (

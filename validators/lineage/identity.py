@@ -107,6 +107,7 @@ def with_input(
     counts: DataFrame | None = None,
     match: Match = KEYS,
     source_log: SourceLog = NOTHING_LOGGED,
+    lettered: DataFrame | None = None,
 ) -> DataFrame:
     """Adds source_topic, source_partition, source_offset and output_index; all null if no input is
     known. By key, also adds `identified` (the record holds an identity), `ambiguous` (several
@@ -115,7 +116,8 @@ def with_input(
     `bounds` is the judged range of the source. `counts`: the number of outputs of each input
     (validators/expected.py), if not one. For identity by key, `records` need the columns `held`
     (the key according to `match`) and `countable` (whether they are committed or may be); both are
-    dropped.
+    dropped. `lettered`: the inputs with a dead letter (source_partition, source_offset). Of inputs
+    that share a key, these come last.
     """
     match identity:
         case Identity.LINEAGE:
@@ -123,9 +125,14 @@ def with_input(
         case Identity.KEY:
             pending = _held_by(source_log.pending, match)
             uncommitted = union(_held_by(source_log.aborted, match), pending)
-            return _with_key(
-                records, identified(source, match), bounds, counts, uncommitted, pending
-            )
+            inputs = identified(source, match)
+            is_last = F.lit(False)
+            if lettered is not None:
+                marked = lettered.withColumn("has_letter", F.lit(True))
+                inputs = inputs.join(marked, lettered.columns, "left")
+                is_last = F.col("has_letter").isNotNull()
+            inputs = inputs.withColumn("is_last", is_last).drop("has_letter")
+            return _with_key(records, inputs, bounds, counts, uncommitted, pending)
 
 
 def with_lineage(records: DataFrame) -> DataFrame:
@@ -213,7 +220,8 @@ def _with_key(
     pending: DataFrame | None,
 ) -> DataFrame:
     """Matches by key. Committed records of a key come before pending ones. Aborted records match
-    nothing, even at or above the last stable offset."""
+    nothing, even at or above the last stable offset. `source` has the columns of `identified`, and
+    is_last (whether it comes after the others with its key)."""
     in_turn = Window.partitionBy("held", "countable").orderBy(
         F.col("fate") == Fate.PENDING.value, "partition", "offset"
     )
@@ -237,7 +245,7 @@ def _with_key(
     # certain.
     not_due = ~between("source_partition", "source_offset", bounds, "lso")
     in_order = Window.partitionBy("source_key").orderBy(
-        not_due, "source_partition", "source_offset", "output_index"
+        not_due, "is_last", "source_partition", "source_offset", "output_index"
     )
     outputs = outputs.withColumn("source_nth", F.row_number().over(in_order))
     records = records.join(of_key, F.col("held") == F.col("total_key"), "left")
@@ -283,6 +291,7 @@ def _with_key(
         "first_of_key",
         "source_key",
         "source_nth",
+        "is_last",
     )
 
 

@@ -88,6 +88,37 @@ def test_one_identity_for_both_sides() -> None:
             "source: {topic: a, topics: [c, d]}\nsink: {topic: b}",
             "line 1: source.topics: give either topic or topics, not both.",
         ),
+        (
+            TOPICS + "dead_letters: {topic: b, origin: connect}",
+            "line 3: dead_letters.topic: the dead letters are in the source or the sink itself.",
+        ),
+        (
+            TOPICS + "dead_letters: {topic: b.dlq, origin: flink}",
+            "line 3: dead_letters.origin: expected kip-1191, connect, streams, spring, {header:",
+        ),
+        (
+            TOPICS + "dead_letters: {topic: b.dlq, origin: {header: id}}",
+            "line 3: dead_letters.origin: a dead letter that holds an identity needs an",
+        ),
+        (TOPICS + "dead_letters: {topic: null, origin: spring}", "line 3: dead_letters.topic: Inp"),
+        (
+            "source: {topic: a}\nsinks: [{topic: b}]\ndead_letters: {topic: c, origin: spring}",
+            "line 3: dead_letters: dead letters belong to one sink. Write a contract for each",
+        ),
+        (
+            "source: {topic: a, cluster: x}\nsink: {topic: b}\nidentity: key\n"
+            "dead_letters: {topic: c, origin: spring}",
+            "line 4: dead_letters: dead letters of two clusters are not judged yet.",
+        ),
+        (
+            "sink: {topic: b}\nunique: key\ndead_letters: {topic: c, origin: spring}",
+            "line 3: dead_letters: a contract with unique is about the sink alone.",
+        ),
+        (
+            TOPICS + "warn: {dead_letter_share: 0.1}",
+            "line 3: warn.dead_letter_share: no dead letters are named to warn of.",
+        ),
+        (TOPICS + "require: [both_outcomes]", "line 3: require.0: both_outcomes needs a dead_let"),
         (TOPICS + "guarantee: twice", "line 3: guarantee: Input should be"),
         (
             TOPICS + "identity: kee",

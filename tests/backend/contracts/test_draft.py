@@ -22,9 +22,11 @@ from topicproof.backend.contracts.sample import Sample
 from topicproof.backend.errors import ContractError
 from topicproof.backend.kafka.browse.search import Row
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
+from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.settings import Settings
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Fate, Order
+from topicproof.validators.lineage.dead_letters import ORIGINS, DeadLetters
 from topicproof.validators.lineage.headers import Lineage, format_lineage
 from topicproof.validators.lineage.identity import Identity, Match
 
@@ -124,6 +126,30 @@ def test_the_number_of_outputs_is_what_was_seen(
     assert make_contract(fields).terms(None).match == JSON_TO_HEADER
     assert says.rstrip(".") in found.text
     assert "100 % overlap: sure" in found.why and found.why in found.text
+
+
+def test_dead_letters_beside_the_topics_are_proposed(
+    bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: every fourth order is a dead letter of Kafka Connect, in a topic named after the sink.
+    The others have one output, so these do not make the outputs look filtered. A topic with the
+    name of dead letters of another source is left out."""
+    source, sink = new_topic(), new_topic()
+    dead = range(0, INPUTS, 4)
+    write(bootstrap, source, orders())
+    write(bootstrap, sink, lines([int(n not in dead) for n in range(INPUTS)]))
+    for topic, named in ((f"{source}.dlt", "another"), (f"{sink}-DLQ", source)):
+        Cluster(Address(bootstrap)).create_topic(topic, 1)
+        headers = ORIGINS["connect"].names
+        letters: list[Written] = [
+            (0, None, {}, dict(zip(headers, (named, "0", str(n)), strict=True))) for n in dead
+        ]
+        write(bootstrap, topic, letters)
+    text = draft(Sides(Address(bootstrap)), source, sink).text
+    assert "# 50 of its newest 50 records name an input" in text
+    contract = make_contract(yaml.safe_load(text))
+    assert contract.expect is Expect.ONE_TO_ONE
+    assert contract.terms(None).letters == DeadLetters(f"{sink}-DLQ", "connect")
 
 
 def test_a_count_that_nothing_says_is_left_to_a_person(

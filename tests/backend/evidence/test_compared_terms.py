@@ -17,6 +17,7 @@ from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.expectation import BY_CONTRACT
 from topicproof.validators.expected import Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order
+from topicproof.validators.lineage.dead_letters import DeadLetters
 from topicproof.validators.lineage.identity import Identity, Match
 from topicproof.validators.question import Question
 from topicproof.validators.thresholds import WARNINGS, Thresholds
@@ -29,6 +30,7 @@ CHANGED: dict[str, Any] = {
     "retained": True,
     "filter_unchecked": True,
     "unique": True,
+    "letters": DeadLetters("dead-letters", "connect"),
     "source_fields": ("id",),
     "sink_fields": ("id",),
 }
