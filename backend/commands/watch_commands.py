@@ -155,8 +155,10 @@ def _watched(settings: Settings, name: str) -> tuple[WatchedContract, ...]:
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or path.exists():
         return watched_contracts(path.stem, make_contract(read_fields(path)))
-    kept = find(History(settings), name)
-    return watched_contracts(kept.name, make_contract(parse_fields(kept.text, kept.label)))
+    kept_contract = find(History(settings), name)
+    return watched_contracts(
+        kept_contract.name, make_contract(parse_fields(kept_contract.text, kept_contract.label))
+    )
 
 
 def _print_notice(notice: Notice, _cluster: str) -> None:

@@ -139,7 +139,7 @@ class ContractWatch:
             pair.sink_ends.get(p.partition, p.start) >= p.lso for p in sink.partitions
         )
         pair.settle(now_ms, is_sink_read=is_sink_read)
-        pair.pending = self._pending(kafka, sink, log)
+        pair.counts.pending = self._pending(kafka, sink, log)
         if contract.by_key:
             before_s = (now_ms - contract.contract.remember) // 1_000
             self._identities.forget(before_s, self.turn)
@@ -193,8 +193,10 @@ class ContractWatch:
             if span.partition in by_headers:
                 pair.add_source(source_span(span, hws[span.partition], None), now_ms)
                 continue
-            own = [message for message in messages if message.partition() == span.partition]
-            offsets = np.array([message.offset() for message in own], np.int64)
+            of_partition = [
+                message for message in messages if message.partition() == span.partition
+            ]
+            offsets = np.array([message.offset() for message in of_partition], np.int64)
             whole = source_span(span, hws[span.partition], offsets)
             taken = np.zeros(0, np.int64)
             if pair.by_key:
@@ -202,7 +204,7 @@ class ContractWatch:
                     pair,
                     span.partition,
                     offsets=offsets,
-                    identities=[held(message, match.source) for message in own],
+                    identities=[held(message, match.source) for message in of_partition],
                     now_s=now_ms // 1_000,
                 )
                 whole = whole._replace(inputs=named)
@@ -226,15 +228,15 @@ class ContractWatch:
         )
         rows = self._places.rows(messages)
         delivered = rows
-        pair.of_namesake += int((rows.source_partition == NAMESAKE).sum())
+        pair.counts.of_namesake += int((rows.source_partition == NAMESAKE).sum())
         rows = rows.take(rows.source_partition != NAMESAKE)
         for span in log:
             offsets = delivered.offset[delivered.partition == span.partition]
             pair.add_revoked(span.partition, revoked(span, offsets))
             data = span.rows[span.rows["control"].isna()]
             aborted = int(data["count"][data["outcome"] == "ABORTED"].sum())
-            pair.aborted += aborted
-            pair.hidden += max(0, int(data["count"].sum()) - aborted - int(offsets.size))
+            pair.counts.aborted += aborted
+            pair.counts.hidden += max(0, int(data["count"].sum()) - aborted - int(offsets.size))
             pair.sink_lost[span.partition] += span.end - span.begin - int(span.rows["count"].sum())
             pair.transactions["committed"] += span.commits
             pair.transactions["aborted"] += span.aborts
@@ -276,15 +278,17 @@ class ContractWatch:
     def _judge(self) -> None:
         pair, figures = self.pair, self.figures
         doubts = []
-        if pair.hidden:
+        if pair.counts.hidden:
             doubts.append(
-                f"{counted(pair.hidden, 'record')} that the raw log commits"
-                f" {'was' if pair.hidden == 1 else 'were'} not delivered."
+                f"{counted(pair.counts.hidden, 'record')} that the raw log commits"
+                f" {'was' if pair.counts.hidden == 1 else 'were'} not delivered."
             )
-        figures.verdict = verdict_of(pair, self.contract.terms, pending=pair.pending, doubts=doubts)
-        figures.inputs_due, figures.inputs_late = pair.due_total, pair.late_total
-        figures.judged = pair.committed + pair.aborted
-        figures.aborted = pair.aborted
+        figures.verdict = verdict_of(
+            pair, self.contract.terms, pending=pair.counts.pending, doubts=doubts
+        )
+        figures.inputs_due, figures.inputs_late = pair.counts.due_total, pair.counts.late_total
+        figures.judged = pair.counts.committed + pair.counts.aborted
+        figures.aborted = pair.counts.aborted
 
     @property
     def _identities(self) -> Identities:

@@ -65,10 +65,10 @@ class Identities:
         have an identity: nothing tells whether the others have an output. Also returns those of
         them whose output was read before, and counted as a copy of an earlier twin's."""
         named = np.array([identity is not None for identity in identities], bool)
-        pair.nameless_inputs += int((~named).sum())
+        pair.counts.nameless_inputs += int((~named).sum())
         high, low = digests([each for each in identities if each is not None])
         shared, taken = self._add(high, low, partition, offsets[named], now_s)
-        pair.shared_identities += shared
+        pair.counts.shared_identities += shared
         return offsets[named], taken
 
     def resolve_outputs(
@@ -77,8 +77,8 @@ class Identities:
         """Return new rows of the sink with the places of their inputs, and look again for those of
         the rows that wait. Rows without an identity are counted and left out."""
         nameless = (rows.identity_high == 0) & (rows.identity_low == 0)
-        pair.nameless_outputs += int(nameless.sum())
-        pair.committed += int(nameless.sum())
+        pair.counts.nameless_outputs += int(nameless.sum())
+        pair.counts.committed += int(nameless.sum())
         pair.held = self.resolve(pair.held, is_source_read=is_source_read)
         return self.resolve(rows.take(~nameless), is_source_read=is_source_read)
 
@@ -151,12 +151,12 @@ class Identities:
             "insert into wanted values (?, ?, ?)",
             zip(range(high.size), high.tolist(), low.tolist(), strict=True),
         )
-        found = self.db.execute(
+        rows = self.db.execute(
             "select w.row, i.partition, i.offset, i.seen_s < 0 from wanted w"
             " join identity i on i.pair = ? and i.high = w.high and i.low = w.low",
             (self.pair,),
         )
-        return {row: (partition, offset, bool(shared)) for row, partition, offset, shared in found}
+        return {row: (partition, offset, bool(shared)) for row, partition, offset, shared in rows}
 
     def _share(self, high: int, low: int, partition: int, offset: int) -> bool:
         """Note one more input of an identity. Returns whether its output was read before."""

@@ -21,7 +21,13 @@ from topicproof.backend.errors import SetupError
 from topicproof.backend.watch.identities import SCHEMA as IDENTITIES, Identities
 from topicproof.validators.finding import Example
 from topicproof.validators.increments.offset_bits import OffsetBits
-from topicproof.validators.increments.watched_pair import LineEnd, SinkRows, SourcePart, WatchedPair
+from topicproof.validators.increments.watched_pair import (
+    LineEnd,
+    PairCounts,
+    SinkRows,
+    SourcePart,
+    WatchedPair,
+)
 
 FORMAT = 1
 SCHEMA = f"""
@@ -29,11 +35,6 @@ create table if not exists pair (name text primary key, checksum text, body blob
 {IDENTITIES}"""
 BYTES_MAX = 2**31
 """Of a state that is read, after decompression."""
-_COUNTS = (
-    *("through_ms", "inputs", "committed", "matched", "uncertain", "named", "aborted"),
-    *("due_total", "late_total", "nameless_inputs", "nameless_outputs", "shared_identities"),
-    *("of_namesake", "hidden", "pending"),
-)
 _COUNTERS = ("transactions", "source_lost", "sink_lost")
 
 
@@ -144,7 +145,8 @@ def _body_of(pair: WatchedPair) -> bytes:
             [kind, [asdict(example) for example in examples]]
             for kind, examples in pair.examples.items()
         ],
-        **{name: getattr(pair, name) for name in _COUNTS},
+        "through_ms": pair.through_ms,
+        "counts": asdict(pair.counts),
         **{name: list(getattr(pair, name).items()) for name in _COUNTERS},
     }
     arrays["fields"] = np.frombuffer(json.dumps(fields).encode(), np.uint8)
@@ -166,12 +168,12 @@ def _pair_of(body: bytes) -> WatchedPair:
             within_ms=fields["within_ms"],
             by_key=fields["by_key"],
         )
-        for number, begin, end, hw, late_end, floor, seen in fields["sources"]:
+        for number, begin, end, hw, late_end, floor, moments in fields["sources"]:
             part = SourcePart(begin, pair.outputs)
             for name, bits in _sets(part).items():
                 bits.floor, bits.words = floor, arrays[f"{number}_{name}"].copy()
             part.end, part.hw, part.late_end = end, hw, late_end
-            part.seen = [(at, reached) for at, reached in seen]
+            part.seen = [(at, reached) for at, reached in moments]
             part.open_below, part.before = (
                 set(arrays[f"{number}_{name}"].tolist()) for name in ("open_below", "before")
             )
@@ -183,8 +185,7 @@ def _pair_of(body: bytes) -> WatchedPair:
     pair.examples = {
         kind: [Example(**example) for example in examples] for kind, examples in fields["examples"]
     }
-    for name in _COUNTS:
-        setattr(pair, name, fields[name])
+    pair.through_ms, pair.counts = fields["through_ms"], PairCounts(**fields["counts"])
     for name in _COUNTERS:
         setattr(pair, name, Counter(dict(fields[name])))
     return pair

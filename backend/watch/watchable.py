@@ -68,8 +68,8 @@ def watched_contracts(name: str, contract: Contract) -> tuple[WatchedContract, .
         raise ContractError(*_once(mistakes))
     each = contract.each()
     return tuple(
-        WatchedContract(name if len(each) == 1 else f"{name}:{one.of.names[0]}", one)
-        for one in each
+        WatchedContract(name if len(each) == 1 else f"{name}:{terms.of.names[0]}", terms)
+        for terms in each
     )
 
 
@@ -89,9 +89,9 @@ def _reasons(contract: Contract) -> Iterator[tuple[Place, str]]:
             yield (side, "cluster"), "a watch is about the one cluster that its options name"
     if contract.group is not None:
         yield ("group",), "`within:` says what is due. Remove the group"
-    for number, one in enumerate(contract.each()):
+    for number, terms in enumerate(contract.each()):
         at: Place = () if contract.sinks is None else ("sinks", number)
-        yield from _reasons_of_sink(one, at)
+        yield from _reasons_of_sink(terms, at)
 
 
 def _reasons_of_sink(contract: Contract, at: Place) -> Iterator[tuple[Place, str]]:

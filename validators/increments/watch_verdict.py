@@ -103,7 +103,7 @@ def _causes(
     if reason is None and kind in (gap.NAME, phantom.NAME) and _is_disjoint(pair):
         reason = identity_disjoint.NAME
     if pair.by_key:
-        nameless = pair.nameless_outputs
+        nameless = pair.counts.nameless_outputs
         if kind == gap.NAME and reason is None and nameless and primary:
             # Each of them may be a record without an identity.
             unclear = min(primary, nameless)
@@ -115,9 +115,9 @@ def _causes(
             # The true input may be one that is gone, or that has no identity.
             if pair.source_lost.total():
                 reason = source_removed.NAME
-            elif pair.nameless_inputs:
+            elif pair.counts.nameless_inputs:
                 reason = identity_missing.NAME
-    if kind == order.NAME and not pair.causes.get(duplicate.NAME, {}).get(None):
+    if kind == order.NAME and not Counter(pair.causes.get(duplicate.NAME, {}))[None]:
         # What was taken for a copy was the output of a later input with the same identity.
         del causes[duplicate.NAME]
     causes[reason] += primary
@@ -125,8 +125,8 @@ def _causes(
 
 
 def _is_disjoint(pair: WatchedPair) -> bool:
-    has_inputs = pair.inputs > 0 or pair.source_lost.total() > 0
-    return pair.committed > 0 and has_inputs and not pair.named
+    has_inputs = pair.counts.inputs > 0 or pair.source_lost.total() > 0
+    return pair.counts.committed > 0 and has_inputs and not pair.counts.named
 
 
 def _finding(
@@ -138,7 +138,11 @@ def _finding(
     others = {cause: number for cause, number in causes.items() if cause is not None}
     outcome = judge_rows(kind, causes, terms.guarantee)
     why = finding_sentence(kind, validator.WORDS, causes, covered)
-    if outcome is Outcome.HOLDS and not covered and not (kind == order.NAME and pair.matched):
+    if (
+        outcome is Outcome.HOLDS
+        and not covered
+        and not (kind == order.NAME and pair.counts.matched)
+    ):
         outcome, why = Outcome.UNKNOWN, f"Nothing to look at yet: there are no {validator.UNIT}."
     examples = tuple(pair.examples.get(kind, ()))
     if kind == gap.NAME:
@@ -166,13 +170,13 @@ def _covered(kind: str, pair: WatchedPair) -> int:
     """Return how much a kind looked at."""
     match kind:
         case gap.NAME:
-            return pair.due_total * pair.outputs
+            return pair.counts.due_total * pair.outputs
         case duplicate.NAME:
-            return pair.matched
+            return pair.counts.matched
         case order.NAME:
-            return pair.matched - len(pair.lines) - pair.uncertain
+            return pair.counts.matched - len(pair.lines) - pair.counts.uncertain
         case _:
-            return pair.committed
+            return pair.counts.committed
 
 
 def _premises(pair: WatchedPair, terms: WatchTerms) -> list[Finding]:
@@ -186,18 +190,19 @@ def _premises(pair: WatchedPair, terms: WatchTerms) -> list[Finding]:
                 " removed by retention or compaction before they were read."
             )
             findings.append(Finding(validator.NAME, outcome, partitions, partitions, None, (), why))
-    nameless = pair.nameless_inputs + pair.nameless_outputs
+    nameless = pair.counts.nameless_inputs + pair.counts.nameless_outputs
+    shared = pair.counts.shared_identities
     for kind, count, what in (
         (identity_missing.NAME, nameless, f"{counted(nameless, 'record')} held no identity."),
         (
             identity_repeated.NAME,
-            pair.shared_identities,
-            f"{counted(pair.shared_identities, 'input')} had the identity of an earlier one.",
+            shared,
+            f"{counted(shared, 'input')} had the identity of an earlier one.",
         ),
         (
             recreated.NAME,
-            pair.of_namesake,
-            f"{counted(pair.of_namesake, 'record')} named another topic called"
+            pair.counts.of_namesake,
+            f"{counted(pair.counts.of_namesake, 'record')} named another topic called"
             f" {pair.source_topic}.",
         ),
     ):
@@ -210,8 +215,8 @@ def _premises(pair: WatchedPair, terms: WatchTerms) -> list[Finding]:
             Finding(
                 identity_disjoint.NAME,
                 Outcome.UNKNOWN,
-                pair.committed,
-                pair.committed,
+                pair.counts.committed,
+                pair.counts.committed,
                 None,
                 (),
                 f"No committed record names an input of {pair.source_topic}. {why}",
@@ -229,9 +234,8 @@ def _sentence(
 ) -> str:
     if verdict is Outcome.HOLDS:
         due = f"; {counted(pair.due, 'input')} not due yet" if pair.due else ""
-        return (
-            f"{counted(pair.due_total, 'input')} committed {PROMISES[terms.guarantee]} so far{due}."
-        )
+        inputs = counted(pair.counts.due_total, "input")
+        return f"{inputs} committed {PROMISES[terms.guarantee]} so far{due}."
     bad = [finding for finding in counting if finding.outcome is verdict]
     reasons = [*doubts, *(f"{finding.kind}: {finding.why}" for finding in bad)]
     head = "Violated" if verdict is Outcome.VIOLATED else "Not known"

@@ -158,6 +158,37 @@ class SourcePart:
 
 
 @dataclass
+class PairCounts:
+    """Counts of what was folded."""
+
+    inputs: int = 0
+    committed: int = 0
+    matched: int = 0
+    """Committed records with an input."""
+    uncertain: int = 0
+    """Those whose identity several inputs share."""
+    named: int = 0
+    """Committed records that name an input of the source, whether or not it exists."""
+    aborted: int = 0
+    """Aborted records of the sink."""
+    due_total: int = 0
+    """Inputs whose time for an output is over."""
+    late_total: int = 0
+    """Those of them that had no output then."""
+    nameless_inputs: int = 0
+    """Records without an identity, if they are matched by what they hold."""
+    nameless_outputs: int = 0
+    shared_identities: int = 0
+    """Inputs whose identity an earlier one has."""
+    of_namesake: int = 0
+    """Records of another topic of the source's name."""
+    hidden: int = 0
+    """Records that the raw log commits and read_committed did not deliver."""
+    pending: int = 0
+    """Late outputs that an open transaction of the sink may hold."""
+
+
+@dataclass
 class WatchedPair:
     """A source and a sink, folded as far as they were read."""
 
@@ -178,22 +209,9 @@ class WatchedPair:
     """Outputs behind one whose input is pending."""
     through_ms: int = 0
     """When the bounds were taken up to which the sink was read last."""
-    inputs: int = 0
-    committed: int = 0
-    matched: int = 0
-    """Committed records with an input."""
-    uncertain: int = 0
-    """Those whose identity several inputs share."""
-    named: int = 0
-    """Committed records that name an input of the source, whether or not it exists."""
-    aborted: int = 0
-    """Aborted records of the sink."""
     transactions: Counter[str] = field(default_factory=Counter)
     """Of the sink, by outcome, each once for each of its partitions."""
-    due_total: int = 0
-    """Inputs whose time for an output is over."""
-    late_total: int = 0
-    """Those of them that had no output then."""
+    counts: PairCounts = field(default_factory=PairCounts)
     causes: dict[str, Counter[str | None]] = field(default_factory=dict)
     """Rows of each kind by what explains them; None: nothing."""
     examples: dict[str, list[Example]] = field(default_factory=dict)
@@ -201,17 +219,6 @@ class WatchedPair:
     source_lost: Counter[int] = field(default_factory=Counter)
     """Offsets that Kafka removed before they were read, by partition."""
     sink_lost: Counter[int] = field(default_factory=Counter)
-    nameless_inputs: int = 0
-    """Records without an identity, if they are matched by what they hold."""
-    nameless_outputs: int = 0
-    shared_identities: int = 0
-    """Inputs whose identity an earlier one has."""
-    of_namesake: int = 0
-    """Records of another topic of the source's name."""
-    pending: int = 0
-    """Late outputs that an open transaction of the sink may hold."""
-    hidden: int = 0
-    """Records that the raw log commits and read_committed did not deliver."""
 
     def add_source(self, span: SourceSpan, now_ms: int) -> None:
         """Fold new offsets of a source partition."""
@@ -219,7 +226,7 @@ class WatchedPair:
         part.inputs.add(span.inputs)
         part.aborted.add(span.aborted)
         part.gone.add(span.gone)
-        self.inputs += int(span.inputs.size)
+        self.counts.inputs += int(span.inputs.size)
         self.source_lost[span.partition] += int(span.gone.size)
         part.end, part.hw = max(part.end, span.end), span.hw
         if not part.seen or part.seen[-1][1] < part.end:
@@ -239,18 +246,18 @@ class WatchedPair:
         is_held = _behind_first(rows, source.waits)
         self.held = rows.take(is_held)
         rows, source = rows.take(~is_held), source.take(~is_held)
-        self.committed += rows.size
-        self.named += int((rows.source_partition >= 0).sum())
+        self.counts.committed += rows.size
+        self.counts.named += int((rows.source_partition >= 0).sum())
         self._count_phantoms(rows, source)
         real = rows.take(source.is_real)
-        self.matched += real.size
+        self.counts.matched += real.size
         if real.size:
             repeats = self._repeats(real)
             in_line = real.certain > 0
             if in_line.any():
                 self._count_order(real.take(in_line), repeats[in_line])
             # Each of the others is a line of its own.
-            self.uncertain += int((~in_line).sum())
+            self.counts.uncertain += int((~in_line).sum())
 
     def note_removed(self, partition: int, start: int, *, is_source: bool) -> None:
         """Note that Kafka has removed what was not read below the log's new start."""
@@ -286,9 +293,9 @@ class WatchedPair:
             while part.seen and part.seen[0][0] + self.within_ms <= self.through_ms:
                 late_end = max(late_end, part.seen.pop(0)[1])
             if late_end > part.late_end:
-                self.due_total += _between(part, part.late_end, late_end)
+                self.counts.due_total += _between(part, part.late_end, late_end)
                 before = sum(map(size_of, part.missing(part.late_end)))
-                self.late_total += sum(map(size_of, part.missing(late_end))) - before
+                self.counts.late_total += sum(map(size_of, part.missing(late_end))) - before
                 part.late_end = late_end
         self._forget()
 
@@ -355,14 +362,14 @@ class WatchedPair:
             before = counted & (offset < part.begin)
             waits = counted & (offset >= part.end)
             inside = counted & ~before & ~waits
-            known = offset >= part.floor
+            is_kept = offset >= part.floor
             flags["is_aborted"][of_part] = exists & aborted
             flags["is_beyond"][of_part] = exists & ~aborted & beyond[of_part]
             flags["is_before"][of_part] = before
             flags["waits"][of_part] = waits
-            gone = inside & known & part.gone.holds(offset)
+            gone = inside & is_kept & part.gone.holds(offset)
             flags["is_gone"][of_part] = gone
-            flags["is_input"][of_part] = inside & (~known | part.inputs.holds(offset))
+            flags["is_input"][of_part] = inside & (~is_kept | part.inputs.holds(offset))
         return _Sources(**flags)
 
     def _count_phantoms(self, rows: SinkRows, source: _Sources) -> None:

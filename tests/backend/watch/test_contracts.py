@@ -12,6 +12,7 @@ from tests.conftest import wait_until
 from tests.foreign.moving import judged, moving_pair, terms
 from topicproof.backend.address import Address
 from topicproof.backend.contracts.contract import make_contract
+from topicproof.backend.errors import ContractError
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import read_settings
@@ -53,7 +54,12 @@ def test_a_moving_pair_is_judged_as_a_check_judges_it(cluster: Services, tmp_pat
     with moving_pair(kafka, 300, drop_every=97) as (source, sink, _group):
         fields = {**terms(source, sink, None), "within": "1s"}
         with watching(cluster.bootstrap, tmp_path / "home", fields) as (watcher, notices):
-            wait_until(lambda: watcher.look() is None and bool(notices), 30, "an alarm")
+
+            def is_alarmed() -> bool:
+                watcher.look()
+                return any(notice.alarm.condition.contract for notice in notices)
+
+            wait_until(is_alarmed, 30, "an alarm")
             (notice,) = [each for each in notices if each.alarm.condition.contract]
     assert notice.alarm.condition.finding == "gap" and notice.alarm.condition.offsets
     fields["within"] = "1ms"
@@ -71,3 +77,24 @@ def test_a_moving_pair_is_judged_as_a_check_judges_it(cluster: Services, tmp_pat
         report.verdict,
         expected,
     )
+
+
+@pytest.mark.parametrize(
+    ("terms_too", "why"),
+    [
+        ({"value": "value"}, "value: it cannot be watched: Spark computes"),
+        ({"group": "app"}, "group: it cannot be watched: `within:` says what is due"),
+        ({"order": "per_key"}, "order: it cannot be watched: the last output of every key"),
+        ({"expect": "zero_or_one"}, "expect: it cannot be watched: nothing tells in time"),
+        ({"identity": {"json": "$.id"}}, "identity: it cannot be watched: a watch decodes no"),
+        ({"within": "60"}, "within: expected a duration with its unit"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused_with_the_reason(
+    terms_too: dict[str, object], why: str
+) -> None:
+    """Story: somebody watches a contract that only a check can judge. Nothing starts."""
+    fields = {"source": {"topic": "a"}, "sink": {"topic": "b"}, **terms_too}
+    with pytest.raises(ContractError) as refused:
+        watched_contracts("pair", make_contract(fields))
+    assert why in str(refused.value)
