@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.footers import SPARK_SCHEMA, require_plain_footer
-from topicproof.backend.evidence.page_headers import read_pages
+from topicproof.backend.evidence.page_headers import PageBudget, read_pages
 
 FILES_MAX = 100_000
 """Files of a folder or a zip file."""
@@ -134,20 +134,22 @@ def require_inside(folder: Path) -> None:
             )
 
 
-def require_size(folder: Path) -> None:
-    """Check the number and the size of the files, before they are hashed. Raises EvidenceError."""
+def require_size(folder: Path) -> int:
+    """Check the number and the size of the files, before they are hashed. Return their bytes.
+    Raises EvidenceError."""
     size = sum(path.lstat().st_size for path in _everything(folder))
     if size > UNPACKED_BYTES_MAX:
         raise EvidenceError(
             f"{folder} has {size:,} bytes; {UNPACKED_BYTES_MAX:,} are allowed. Evidence has fewer,"
             " so it is not read."
         )
+    return size
 
 
 def require_readable(folder: Path) -> None:
     """Check every file of a received folder before any is decoded: its name, its size, and what its
     rows take as decoded. Raises EvidenceError in one sentence, OSError."""
-    require_size(folder)
+    pages = PageBudget.of_bytes(require_size(folder))
     require_inside(folder)
     budget = Budget(folder)
     for path in _everything(folder):
@@ -157,7 +159,7 @@ def require_readable(folder: Path) -> None:
         size = path.lstat().st_size
         if name in TABLES or _PARTS.fullmatch(name):
             if size:
-                budget.spend(path, decoded_bytes(path))
+                budget.spend(path, decoded_bytes(path, pages))
         elif name in TEXTS or name in RENDERED or name == JOURNAL or _BESIDE.fullmatch(name):
             require_length(path, size, _length_max(name))
             budget.spend(path, size)
@@ -270,19 +272,22 @@ def read_table(path: Path, columns: Collection[str]) -> pa.Table:
     return pq.read_table(path, columns=names)
 
 
-def decoded_bytes(path: Path) -> int:
+def decoded_bytes(path: Path, pages: PageBudget | None = None) -> int:
     """Return how many bytes the rows of a Parquet file take as decoded, reading no value more than
     once. The sizes in its footer are what its author wrote there, and those of its pages are before
-    dictionaries: 400 bytes may be gigabytes.
+    dictionaries: 400 bytes may be gigabytes. `pages`: those that all files of its folder may have.
 
     Raises EvidenceError if they are out of proportion or it is no Parquet file of ours; OSError.
     """
     _require_plain(path)
-    allowed = max(DECODED_FREE_BYTES, EXPANSION_MAX * path.stat().st_size)
+    stored = path.stat().st_size
+    allowed = max(DECODED_FREE_BYTES, EXPANSION_MAX * stored)
     try:
         footer = pq.read_metadata(path)
         _require_plain_footer(path, footer)
-        size, dictionaries = _size_of_pages(path, footer)
+        size, dictionaries = _size_of_pages(
+            path, footer, pages or PageBudget.of_bytes(stored), allowed
+        )
         _require_proportion(path, size, allowed)
         for column in dictionaries:
             size += _size_of_texts(path, column, allowed - size)
@@ -311,17 +316,25 @@ def _require_proportion(path: Path, size: int, allowed: int) -> None:
         )
 
 
-def _size_of_pages(path: Path, footer: pq.FileMetaData) -> tuple[int, set[str]]:
+def _size_of_pages(
+    path: Path, footer: pq.FileMetaData, budget: PageBudget, allowed: int
+) -> tuple[int, set[str]]:
     """Return the bytes of all values but those of texts in dictionaries, and the columns with
     such. Raises ValueError if the pages are not what the footer says, by which Spark plans its
-    reading: how many rows there are, and how large they become."""
+    reading: how many rows there are, and how large they become. Raises EvidenceError above
+    `allowed`. Ends at the first column that is not as it should be."""
+    # A footer names millions of columns that have no page.
+    budget.spend(footer.num_row_groups * max(1, footer.num_columns))
     size, dictionaries, rows = 0, set(), _rows_of(footer)
     with path.open("rb") as file:
         end = os.fstat(file.fileno()).st_size
         for group in (footer.row_group(at) for at in range(footer.num_row_groups)):
             inflated = 0
             for column in (group.column(at) for at in range(group.num_columns)):
-                pages = read_pages(file, column, end)
+                # What the footer claims first: the pages may not exceed it as they are read.
+                claimed = max(VALUE_BYTES * column.num_values, column.total_uncompressed_size)
+                _require_proportion(path, size + claimed, allowed)
+                pages = read_pages(file, column, end, budget)
                 inflated += pages.size
                 if pages.size != column.total_uncompressed_size or pages.values < group.num_rows:
                     raise ValueError("its footer has other sizes than its pages")
@@ -379,9 +392,11 @@ def require_rows(reading: Path, offsets: int) -> None:
     for path in _everything(reading):
         if path.is_dir() or _PART.fullmatch(path.name):
             rows += 0 if path.is_dir() else _rows_of(pq.read_metadata(path))
+            if rows > ROWS_PER_OFFSET_MAX * offsets + ROWS_FREE:
+                raise EvidenceError(
+                    f"{reading} has {rows:,} rows, and its range has {offsets:,} offsets."
+                )
         elif not path.name.startswith(("_", ".")):
             raise EvidenceError(
                 f"{reading} holds {plain_name(path.name)}, which is no file of evidence."
             )
-    if rows > ROWS_PER_OFFSET_MAX * offsets + ROWS_FREE:
-        raise EvidenceError(f"{reading} has {rows:,} rows, and its range has {offsets:,} offsets.")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.backend.evidence.test_attestation import made
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence import read_limits
 from topicproof.backend.evidence.footers import SPARK_SCHEMA
+from topicproof.backend.evidence.page_headers import PageBudget, read_pages
 from topicproof.backend.evidence.read_limits import (
     Budget,
     decoded_bytes,
@@ -172,6 +174,32 @@ def _many_pages(path: Path) -> None:
     pq.write_table(pa.table({"offset": list(range(1_000))}), path, **options)
 
 
+def _empty_pages(path: Path, inflated: int = 60_000, stored: int = 0, values: int = 1) -> None:
+    """Headers of pages without end instead of a megabyte of values: each has some 20 bytes, and
+    claims as many bytes and values as its author likes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    options: dict[str, Any] = {"use_dictionary": False, "write_statistics": False}
+    table = pa.table({"offset": [0] * 125_000})
+    pq.write_table(table, path, compression="none", store_schema=False, **options)
+    column = pq.read_metadata(path).row_group(0).column(0)
+    # A page of values: its sizes, and within, values, PLAIN, and RLE twice.
+    sizes = b"".join(b"\x15" + _varint(number) for number in (0, inflated, stored))
+    header = sizes + b"\x2c\x15" + _varint(values) + b"\x15\x00\x15\x06\x15\x06\0\0"
+    page = header + bytes(stored)
+    begin, size = column.data_page_offset, column.total_compressed_size
+    data = path.read_bytes()
+    pages = (page * (size // len(page) + 1))[:size]
+    path.write_bytes(data[:begin] + pages + data[begin + size :])
+
+
+class _CountedFile(BytesIO):
+    reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.reads += 1
+        return super().read(size)
+
+
 def _sparse(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(200_000_000_000)
@@ -262,6 +290,10 @@ HARM: Mapping[str, tuple[Callable[[Path], object], str]] = {
         lambda at: _many_pages(at / COUNTS),
         "a column has more pages than evidence ever has",
     ),
+    "pages that are stored in no byte": (
+        lambda at: _empty_pages(at / "findings.parquet"),
+        "a page of 60,000 bytes is stored in 0. Evidence is not so dense",
+    ),
     "a page of another kind": (
         lambda at: _in_page(at / COUNTS, b"\x15\x04", b"\x15\x02"),
         "a page is of no known kind",
@@ -349,6 +381,43 @@ def test_a_folder_over_a_limit_is_refused_before_it_is_decoded(what: str, folder
     with pytest.raises(EvidenceError) as error:
         unchanged(folder)
     assert says in str(error.value) and str(error.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("page", "budget", "says", "pages"),
+    [
+        ((60_000, 0, 1), 100_000, "a page of 60,000 bytes is stored in 0", 1),
+        ((60_000, 30, 1), 100_000, "its footer has other sizes than its pages", 17),
+        ((30, 30, 20_000), 100_000, "are not those of its footer", 7),
+        ((0, 0, 0), 100_000, "more pages than evidence ever has", 11),
+        ((30, 30, 600), 50, "more pages and columns than evidence of its size ever has", 50),
+    ],
+)
+def test_pages_are_refused_as_soon_as_they_exceed_their_footer(
+    page: tuple[int, int, int], budget: int, says: str, pages: int, tmp_path: Path
+) -> None:
+    """Story: a column of 50,000 headers, of which each claims another page. Reading ends after the
+    first ones, and reads no more than a header of each."""
+    path = tmp_path / "a.parquet"
+    _empty_pages(path, *page)
+    file = _CountedFile(path.read_bytes())
+    column = pq.read_metadata(path).row_group(0).column(0)
+    with pytest.raises(ValueError, match=says):
+        read_pages(file, column, path.stat().st_size, PageBudget(budget))
+    assert file.reads == pages
+
+
+def test_columns_without_a_page_are_counted_before_they_are_read(tmp_path: Path) -> None:
+    """Story: a footer of row groups without rows, which no page belongs to."""
+    path = tmp_path / "a.parquet"
+    table = pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.int64())})
+    with pq.ParquetWriter(path, table.schema) as writer:
+        for _ in range(10):
+            writer.write_table(table)
+    footer = pq.read_metadata(path)
+    assert decoded_bytes(path, PageBudget(4 * footer.num_row_groups)) < 1_000
+    with pytest.raises(EvidenceError, match="more pages and columns than evidence"):
+        decoded_bytes(path, PageBudget(2 * footer.num_row_groups - 1))
 
 
 def test_what_topicproof_writes_is_within_the_limits(folder: Path) -> None:
