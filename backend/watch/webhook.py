@@ -1,11 +1,15 @@
 """Sends notices to a webhook: plain JSON, or a message for Slack or Microsoft Teams.
 
-Names of groups, topics and transactional ids are whatever strangers call them. So a message is text
-in which neither chat finds a link, a mention or markup, and control characters are spelled out.
+Names of groups, topics and transactional ids are whatever strangers call them. So a message for a
+chat is text without markup or mentions, and control characters are spelled out. Slack makes a link
+of each address in such a text (its `verbatim` is for mrkdwn alone), so the colon of `://` and the
+dot of `www.` are in brackets. Whether a chat makes a link of a bare `example.com` is up to it.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,6 +29,7 @@ TIMEOUT_S = 10.0
 TEXT_MAX = 3_000
 """Characters of a message, the most that Slack takes."""
 _HEADS = {Change.BEGAN: "Alarm", Change.ENDED: "All clear", Change.HAPPENED: "Happened"}
+_ADDRESS = re.compile(r"(:)(?=[/\\]{2})|(?<=\bwww)(\.)", re.IGNORECASE)
 _SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
@@ -51,13 +56,14 @@ class Webhook:
             with httpx.stream(
                 "POST",
                 self.address,
-                json=document(notice, cluster, self.style),
+                content=content(notice, cluster, self.style),
+                headers={"Content-Type": "application/json"},
                 timeout=TIMEOUT_S,
                 # Else a proxy of the environment gets the address.
                 trust_env=False,
             ) as answer:
                 return "" if answer.is_success else f"it answered {answer.status_code}"
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             return type(error).__name__
 
 
@@ -69,6 +75,12 @@ def read_webhook(file: Path, style: WebhookStyle) -> Webhook:
     if parts.scheme not in ("http", "https") or not parts.hostname or len(address.split()) != 1:
         raise UsageError(f"The file {file} does not hold one http or https address.")
     return Webhook(address, style)
+
+
+def content(notice: Notice, cluster: str, style: WebhookStyle) -> bytes:
+    """Return the bytes of what is sent. Half of a surrogate pair, which no file and no client can
+    write, is a question mark in them: a notice that cannot be sent would hold up all others."""
+    return json.dumps(document(notice, cluster, style), ensure_ascii=False).encode(errors="replace")
 
 
 def document(notice: Notice, cluster: str, style: WebhookStyle) -> Mapping[str, Any]:
@@ -91,4 +103,5 @@ def _text(notice: Notice, cluster: str) -> str:
     if notice.change is not Change.ENDED and condition.next_step:
         sentences.append(f"Next: {condition.next_step}")
     sentences.append(f"Cluster {cluster}, alarm {notice.alarm.number}.")
-    return " ".join(map(visible, sentences))[:TEXT_MAX]
+    text = " ".join(map(visible, sentences))
+    return _ADDRESS.sub(lambda match: f"[{match[0]}]", text)[:TEXT_MAX]

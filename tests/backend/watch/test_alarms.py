@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -20,7 +21,7 @@ from topicproof.backend.watch.conditions import (
     conditions,
 )
 from topicproof.backend.watch.group_offsets import Place
-from topicproof.backend.watch.webhook import WebhookStyle, document
+from topicproof.backend.watch.webhook import WebhookStyle, content, document
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.finding import Bounds, PartitionBounds
 
@@ -206,11 +207,13 @@ def test_strangers_cannot_fill_the_state(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_no_name_is_markup_in_a_chat() -> None:
     """Story: somebody calls a transactional id like a mention and a link of Slack, with a line of
-    its own. The chat shows the letters."""
-    hostile = replace(LASTING, sentence="Group <!channel> <http://x|click>\n*x* \x1b[31m hangs.")
+    its own and half a surrogate pair. The chat shows the letters, and finds no address in them."""
+    name = "<!channel> <http://x|click>\n*x* \x1b[31m \ud800 HTTPS://WWW.y"
+    hostile = replace(LASTING, sentence=f"Group {name} hangs.")
     state, (notice,) = after_look(AlarmState({}), [hostile], NOW, clear_kinds=frozenset(Kind))
     slack = document(notice, "cluster", WebhookStyle.SLACK)
-    assert slack["mrkdwn"] is False and "&lt;!channel&gt; &lt;http://x|click&gt;" in slack["text"]
+    assert slack["mrkdwn"] is False and "&lt;!channel&gt; &lt;http[:]//x|click&gt;" in slack["text"]
+    assert "HTTPS[:]//WWW[.]y" in slack["text"]
     assert "\x1b" not in slack["text"] and "\n" not in slack["text"]
     (attachment,) = document(notice, "cluster", WebhookStyle.TEAMS)["attachments"]
     (block,) = attachment["content"]["body"]
@@ -219,3 +222,5 @@ def test_no_name_is_markup_in_a_chat() -> None:
     assert plain["what"] == hostile.sentence and plain["change"] == "began"
     assert plain["kind"] == "hanging_transaction" and plain["cluster"] == "cluster"
     assert state.waiting == (notice,)
+    for style in WebhookStyle:
+        assert json.loads(content(notice, "\ud800", style).decode())
