@@ -366,12 +366,13 @@ def end_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write a file that the user asked for. Others may write its folder, so it is written past no
-    link, except those of the system, such as `/dev/stdout`. Raises EvidenceError if it cannot be
-    written."""
+def write_file(path: Path, text: str, *, append: bool = False) -> None:
+    """Write a file that the user asked for, or append to it. Others may write its folder, so it is
+    written past no link, except those of the system, such as `/dev/stdout`. Raises EvidenceError if
+    it cannot be written."""
     is_own_link = path.is_relative_to("/dev")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | (0 if is_own_link else os.O_NOFOLLOW)
+    flags = os.O_WRONLY | os.O_CREAT | (0 if is_own_link else os.O_NOFOLLOW)
+    flags |= os.O_APPEND if append else os.O_TRUNC
     try:
         with os.fdopen(os.open(path, flags, 0o666), "w", encoding="utf-8") as file:
             file.write(text)

@@ -11,12 +11,11 @@ import typer
 
 from topicproof.backend.characters import visible_json
 from topicproof.backend.commands.shared_options import EMBEDDED, Json, Target, kafka_settings
-from topicproof.backend.commands.terminal import Style, Styled, out, say, stopping
+from topicproof.backend.commands.terminal import Style, Styled, out, say, stopping, write_file
 from topicproof.backend.contracts.contract import make_contract, parse_fields, read_fields
-from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.errors import UsageError
 from topicproof.backend.history.kept_contracts import find
 from topicproof.backend.history.store import History
-from topicproof.backend.log_file import append
 from topicproof.backend.services.keeper import require_topics, services
 from topicproof.backend.settings import Settings
 from topicproof.backend.watch.alarms import Change, Notice
@@ -179,7 +178,5 @@ def _write_line(json_: str, notice: Notice, cluster: str) -> None:
     if json_ == "-":
         out.json(line)
         return
-    try:
-        append(Path(json_), line + "\n")
-    except OSError as error:
-        raise EvidenceError(f"{json_} cannot be written: {error.strerror}.") from error
+    # Whoever names the file decides how long it may be: it never begins again.
+    write_file(Path(json_), f"{line}\n", append=True)

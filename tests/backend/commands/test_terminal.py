@@ -28,7 +28,15 @@ from topicproof.backend.commands import terminal
 from topicproof.backend.commands.outcome import conclude_check
 from topicproof.backend.commands.show import judged_line, report_lines
 from topicproof.backend.commands.show_topic import print_transactions
-from topicproof.backend.commands.terminal import Styled, Table, Terminal, as_json, emit, plain_text
+from topicproof.backend.commands.terminal import (
+    Styled,
+    Table,
+    Terminal,
+    as_json,
+    emit,
+    plain_text,
+    write_file,
+)
 from topicproof.backend.errors import ContractError, EvidenceError, TopicproofError
 from topicproof.backend.evidence.copy import without_values
 from topicproof.backend.evidence.page import write_page
@@ -412,9 +420,24 @@ def test_no_output_file_is_written_past_a_link(tmp_path: Path) -> None:
     link.symlink_to(victim)
     with pytest.raises(EvidenceError, match="it is a link"):
         emit(str(link), {})
+    with pytest.raises(EvidenceError, match="it is a link"):
+        write_file(link, "{}", append=True)
     assert victim.read_text() == "set number"
     emit(str(tmp_path / "own.json"), {})
     emit("/dev/null", {})
+
+
+def test_a_file_that_somebody_names_never_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: `watch --json` appends for months, until the disk is full."""
+    monkeypatch.setattr(log_file, "BYTES_MAX", 1)
+    for line in ("first\n", "second\n", "third\n"):
+        write_file(tmp_path / "notices.jsonl", line, append=True)
+    assert (tmp_path / "notices.jsonl").read_text() == "first\nsecond\nthird\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["notices.jsonl"]
+    with pytest.raises(EvidenceError, match="No space left"):
+        write_file(Path("/dev/full"), "fourth\n", append=True)
 
 
 def test_the_log_is_a_file_of_ours(tmp_path: Path) -> None:
