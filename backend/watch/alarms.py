@@ -1,21 +1,42 @@
 """Alarms: what begins, what lasts and what ends between two looks, and what people are told of
-it."""
+it.
+
+Whoever may commit offsets can make up any number of conditions. So each kind has room of its own:
+none displaces another kind. What is beyond the room is told as one alarm, which counts it.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from topicproof.backend.watch.conditions import EVENTS, Condition, Kind
+from topicproof.backend.kafka.cluster import INTERNAL_TOPICS
+from topicproof.backend.watch.conditions import (
+    EVENTS,
+    NAMES_MAX,
+    OF_CONTRACTS,
+    OF_GROUPS,
+    OF_TRANSACTIONS,
+    Condition,
+    Kind,
+)
+from topicproof.validators.sentences import counted, first_of
 
 NOTICES_MAX = 1_000
-"""Notices that wait for a webhook that does not answer. The oldest go first, and are counted."""
-ALARMS_MAX = 10_000
-"""Conditions at one time. More are counted, not kept: strangers can make up groups."""
+"""Notices that wait for a webhook that does not answer. The least important go first."""
+OF_KIND_MAX = 1_000
+"""Conditions of one kind at one time that are alarms of their own."""
+OF_GROUPS_MAX = 100
+"""The same for a kind of `OF_GROUPS`."""
+OF_TOPIC_MAX = 20
+"""The same for such a kind on one topic."""
+EXAMPLES = 3
+"""Groups, topics or sentences that an alarm for several conditions names."""
 
 
 class Change(StrEnum):
@@ -62,6 +83,7 @@ class Notice:
             "cluster": cluster,
             "contract": condition.contract or None,
             "finding": condition.finding or None,
+            "count": condition.count,
             "what": condition.sentence,
             "next_step": condition.next_step,
             "topics": list(condition.topics),
@@ -82,11 +104,9 @@ class AlarmState:
     alarms: Mapping[str, Alarm]
     """By the key of their condition."""
     waiting: tuple[Notice, ...] = ()
-    """In the order in which they are to be sent."""
+    """In the order in which they are to be sent: the most important first, then the oldest."""
     dropped: int = 0
     """Notices that were never sent, because too many were waiting."""
-    uncounted: int = 0
-    """Conditions at the last look beyond `ALARMS_MAX`."""
 
 
 NO_ALARMS = AlarmState({})
@@ -109,36 +129,155 @@ def after_look(
     `contracts`: those that were judged; only what is about them ends.
     """
     current = {condition.key: condition for condition in conditions}
-    events = {key for key, condition in current.items() if condition.kind in EVENTS}
-    lasting = [key for key in current if key not in events]
-    room = max(0, ALARMS_MAX - sum(key in state.alarms for key in lasting))
-    begun = [key for key in lasting if key not in state.alarms]
+    going_on = [
+        alarm.condition
+        for key, alarm in state.alarms.items()
+        if key in current or not _is_over(alarm.condition, clear_kinds, left_out, contracts)
+    ]
+    current = {each.key: each for each in _folded(current.values(), state.alarms, going_on)}
     alarms: dict[str, Alarm] = {}
     notices: list[Notice] = []
     for key, alarm in state.alarms.items():
         if key in current:
             alarms[key] = replace(alarm, condition=current[key])
-        elif (
-            alarm.condition.contract in contracts
-            if alarm.condition.contract
-            else alarm.condition.kind in clear_kinds and left_out.isdisjoint(alarm.condition.topics)
-        ):
+        elif _is_over(alarm.condition, clear_kinds, left_out, contracts):
             notices.append(Notice(Change.ENDED, alarm, at))
         else:
             alarms[key] = alarm
-    for key in begun[:room]:
-        alarms[key] = Alarm(current[key], at)
-        notices.append(Notice(Change.BEGAN, alarms[key], at))
-    notices += [Notice(Change.HAPPENED, Alarm(current[key], at), at) for key in sorted(events)]
-    waiting = (*state.waiting, *notices)
-    surplus = max(0, len(waiting) - NOTICES_MAX)
-    state = AlarmState(
-        alarms=alarms,
-        waiting=waiting[surplus:],
-        dropped=state.dropped + surplus,
-        uncounted=len(begun[room:]),
-    )
+    for key, condition in current.items():
+        if condition.kind not in EVENTS and key not in alarms:
+            alarms[key] = Alarm(condition, at)
+            notices.append(Notice(Change.BEGAN, alarms[key], at))
+    notices += [
+        Notice(Change.HAPPENED, Alarm(current[key], at), at)
+        for key in sorted(current)
+        if current[key].kind in EVENTS
+    ]
+    waiting, dropped = _limited([*state.waiting, *notices], at)
+    state = AlarmState(alarms=alarms, waiting=waiting, dropped=state.dropped + dropped)
     return state, tuple(notices)
+
+
+def importance(record: Notice | Alarm) -> int:
+    """Return a rank: 0 is the most important."""
+    alarm = record.alarm if isinstance(record, Notice) else record
+    kind = alarm.condition.kind
+    if kind in OF_TRANSACTIONS | OF_CONTRACTS:
+        return 0
+    if kind not in OF_GROUPS:
+        return 1
+    return 3 if kind in EVENTS else 2
+
+
+def _is_over(
+    condition: Condition, clear_kinds: Collection[Kind], left_out: Set[str], contracts: Set[str]
+) -> bool:
+    """Whether an alarm whose condition is not seen any more is over."""
+    if condition.contract:
+        return condition.contract in contracts
+    # One of the whole kind does not name all its topics.
+    missing = left_out - INTERNAL_TOPICS if not condition.holder else left_out & {*condition.topics}
+    return condition.kind in clear_kinds and not missing
+
+
+def _folded(
+    conditions: Iterable[Condition],
+    alarms: Container[str],
+    going_on: Sequence[Condition],
+) -> Iterator[Condition]:
+    """Yield the conditions, with one for all that are beyond the room of their topic or kind.
+
+    `alarms`: keys of those that are alarms. They remain, so that nothing ends that lasts.
+    `going_on`: conditions of alarms that take room, also of those that this look did not see.
+    """
+    of_kinds = Counter(condition.kind for condition in going_on)
+    of_topics = Counter(
+        (condition.kind, condition.topics[0])
+        for condition in going_on
+        if condition.kind in OF_GROUPS and condition.groups
+    )
+    kinds: dict[Kind, list[Condition]] = {}
+    for condition in conditions:
+        kinds.setdefault(condition.kind, []).append(condition)
+    for kind, of_kind in kinds.items():
+        if kind in OF_CONTRACTS:
+            # The command names the contracts.
+            yield from of_kind
+            continue
+        room = OF_KIND_MAX
+        if kind in OF_GROUPS:
+            room = OF_GROUPS_MAX
+            topics: dict[str, list[Condition]] = {}
+            for condition in of_kind:
+                topics.setdefault(condition.topics[0], []).append(condition)
+            of_kind = [
+                condition
+                for topic, of_topic in topics.items()
+                # The holder of a group has a space, and no topic has.
+                for condition in _within(
+                    of_topic, OF_TOPIC_MAX - of_topics[kind, topic], topic, alarms
+                )
+            ]
+        yield from _within(of_kind, room - of_kinds[kind], "", alarms)
+
+
+def _within(
+    conditions: Sequence[Condition], room: int, holder: str, alarms: Container[str]
+) -> list[Condition]:
+    """Return those that are alarms already, as many new ones as have room, and one for the
+    others."""
+    lasting = [condition for condition in conditions if condition.key in alarms]
+    begun = [condition for condition in conditions if condition.key not in alarms]
+    room = max(0, room)
+    surplus = begun[room:]
+    return [*lasting, *begun[:room], *([_together(surplus, holder)] if surplus else [])]
+
+
+def _together(conditions: Sequence[Condition], holder: str) -> Condition:
+    """Return one condition that stands for several of a kind."""
+    first = conditions[0]
+    count = sum(condition.count for condition in conditions)
+    groups = tuple(dict.fromkeys(group for each in conditions for group in each.groups))
+    topics = tuple(dict.fromkeys(topic for each in conditions for topic in each.topics))
+    where = f"{counted(len(topics), 'topic')} such as {first_of(topics[:EXAMPLES], EXAMPLES)}"
+    who = f", group {first_of(groups[:EXAMPLES], EXAMPLES)} among them" if groups else ""
+    return Condition(
+        kind=first.kind,
+        holder=holder,
+        sentence=f"{count:,} more of the kind {first.kind} on {where}{who}. They are too many to"
+        " be told one by one.",
+        topics=topics[:NAMES_MAX],
+        groups=groups[:NAMES_MAX],
+        next_step="Look at the groups and transactions of the cluster, and who makes them.",
+        offsets=tuple(offset for each in conditions for offset in each.offsets)[:NAMES_MAX],
+        count=count,
+    )
+
+
+def _limited(waiting: Sequence[Notice], at: datetime) -> tuple[tuple[Notice, ...], int]:
+    """Return the notices that go on waiting, the most important ones first, and how many were
+    dropped: of the least important the oldest. One notice says how many were dropped since it was
+    sent last."""
+    unsent = [each for each in waiting if each.alarm.condition.kind is Kind.UNSENT]
+    others = [each for each in waiting if each.alarm.condition.kind is not Kind.UNSENT]
+    surplus = max(0, len(others) - NOTICES_MAX)
+    if not surplus:
+        return tuple(sorted(waiting, key=importance)), 0
+    dropped = {
+        *sorted(range(len(others)), key=lambda place: (-importance(others[place]), place))[:surplus]
+    }
+    count = surplus + sum(notice.alarm.condition.count for notice in unsent)
+    condition = Condition(
+        kind=Kind.UNSENT,
+        holder="",
+        sentence=f"{counted(count, 'notice')} of the watch were never sent: too many waited.",
+        topics=(),
+        next_step="`topicproof watch` lists at its start what lasts.",
+        count=count,
+    )
+    notice = Notice(Change.HAPPENED, Alarm(condition, at), at)
+    remaining = [each for place, each in enumerate(others) if place not in dropped]
+    return tuple(sorted([*remaining, notice], key=importance)), surplus
 
 
 def after_sending(state: AlarmState, sent: int) -> AlarmState:
@@ -169,6 +308,7 @@ def alarm_from_json(fields: Mapping[str, Any]) -> Alarm:
             offsets=tuple((str(t), int(p), int(o)) for t, p, o in condition["offsets"]),
             contract=str(condition.get("contract", "")),
             finding=str(condition.get("finding", "")),
+            count=int(condition["count"]),
         ),
         datetime.fromisoformat(fields["since"]),
     )

@@ -46,12 +46,16 @@ class Kind(StrEnum):
     """A kind of finding breaks a contract that is watched."""
     UNKNOWN = "contract_unknown"
     """A premise of a contract that is watched is broken: it cannot be judged any more."""
+    UNSENT = "notices_unsent"
+    """More notices waited than a watch remembers. The least important were never sent."""
 
 
-EVENTS = frozenset({Kind.BACKWARDS, Kind.VANISHED, Kind.REPLACED})
+EVENTS = frozenset({Kind.BACKWARDS, Kind.VANISHED, Kind.REPLACED, Kind.UNSENT})
 """Kinds that happen. All others last."""
 OF_CONTRACTS = frozenset({Kind.VIOLATED, Kind.UNKNOWN})
 OF_TRANSACTIONS = frozenset({Kind.HANGING, Kind.OVERDUE, Kind.WAITING})
+OF_GROUPS = frozenset({Kind.BELOW_START, Kind.BEYOND_END, Kind.BACKWARDS, Kind.VANISHED})
+"""Whoever may commit offsets makes as many of them as he likes."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class Condition:
     """The contract that it is about; empty without one."""
     finding: str = ""
     """Its kind of finding, as a report names it."""
+    count: int = 1
+    """How many conditions or notices it stands for."""
 
     @property
     def key(self) -> str:

@@ -40,18 +40,16 @@ class WatchFigures:
     """How long it took."""
     failed: int = 0
     """Looks that did not succeed."""
-    withheld_records: int = 0
-    """By its open transactions, at most."""
+    of_look: tuple[Metric, ...] = ()
+    """Its figures: a scrape computes nothing."""
     contracts: dict[str, ContractFigures] = field(default_factory=dict)
     """By name."""
     alarms: AlarmState = NO_ALARMS
     notices: Counter[tuple[Kind, Change]] = field(default_factory=Counter)
 
     def take_in(self, look: ClusterLook) -> None:
-        """Take a look that succeeded. What a scrape asks for is computed once."""
-        self.withheld_records = sum(
-            cause.records for cause in causes(look.overview) if cause.kind in TRANSACTION_CAUSES
-        )
+        """Take a look that succeeded."""
+        self.of_look = tuple(_of_look(look))
         self.look, self.is_up = look, True
 
 
@@ -66,13 +64,13 @@ class WatchCollector(Collector):
         yield _gauge("up", "Whether the last look at the cluster succeeded.", figures.is_up)
         yield _counter("looks_failed", "Looks that did not succeed.", figures.failed)
         if figures.look is not None:
-            yield from _of_look(figures.look, figures.withheld_records)
+            yield from figures.of_look
             yield _gauge("look_seconds", "How long the last look took.", figures.looked_s)
         yield from _of_alarms(figures)
         yield from _of_contracts(dict(figures.contracts))
 
 
-def _of_look(look: ClusterLook, withheld_records: int) -> Iterator[Metric]:
+def _of_look(look: ClusterLook) -> Iterator[Metric]:
     overview = look.overview
     opened = overview.opened
     oldest = max((transaction.age_ms for transaction in opened), default=0)
@@ -106,7 +104,7 @@ def _of_look(look: ClusterLook, withheld_records: int) -> Iterator[Metric]:
     yield _gauge(
         "withheld_records",
         "Records among them, at most: what was not counted one by one counts as its offsets.",
-        withheld_records,
+        sum(cause.records for cause in causes(overview) if cause.kind in TRANSACTION_CAUSES),
     )
     yield _gauge(
         "stuck_groups",
@@ -121,7 +119,11 @@ def _of_look(look: ClusterLook, withheld_records: int) -> Iterator[Metric]:
 
 
 def _of_alarms(figures: WatchFigures) -> Iterator[Metric]:
-    lasting = Counter(alarm.condition.kind for alarm in figures.alarms.alarms.values())
+    lasting: Counter[Kind] = Counter()
+    folded = 0
+    for alarm in figures.alarms.alarms.values():
+        lasting[alarm.condition.kind] += alarm.condition.count
+        folded += alarm.condition.count if alarm.condition.count > 1 else 0
     alarms = GaugeMetricFamily(
         f"{_PREFIX}alarms", "Conditions that last at the last look.", labels=["kind"]
     )
@@ -134,6 +136,11 @@ def _of_alarms(figures: WatchFigures) -> Iterator[Metric]:
             notices.add_metric([kind.value, change.value], figures.notices[kind, change])
     yield alarms
     yield notices
+    yield _gauge(
+        "conditions_folded",
+        "Conditions among them that are too many to be told one by one.",
+        folded,
+    )
     yield _gauge(
         "notices_waiting",
         "Notices that the webhook has not taken yet.",

@@ -34,6 +34,11 @@ CLIENT_ID = "topicproof-watch"
 BEHIND_LOOKS = 3
 """A watch is behind when its last look is older than so many."""
 
+FOLDED = (
+    "There are too many alarms of a kind to tell each: one alarm stands for those beyond the limit,"
+    " and counts them."
+)
+
 
 @dataclass(frozen=True)
 class WatchOptions:
@@ -203,6 +208,8 @@ class Watcher:
         self._keep(WatchState(alarms, self.state.baseline.after(look)))
         for notice in notices:
             self.on_notice(notice, look.overview.cluster)
+        are_folded = any(alarm.condition.count > 1 for alarm in alarms.alarms.values())
+        self._trouble("alarms", FOLDED if are_folded else "")
         self.figures.take_in(look)
         self.figures.notices.update(
             (notice.alarm.condition.kind, notice.change) for notice in notices
@@ -244,6 +251,7 @@ class Watcher:
 
 _OVER = {
     "look": "The cluster is looked at in full again.",
+    "alarms": "Each alarm is told by itself again.",
     "webhook": "The webhook takes notices again.",
 }
 

@@ -11,7 +11,14 @@ import pytest
 from topicproof.backend.kafka.browse.overview import Overview, TopicOverview
 from topicproof.backend.kafka.coordination.worst_lag import StuckGroup
 from topicproof.backend.watch import alarms as alarms_module
-from topicproof.backend.watch.alarms import NO_ALARMS, AlarmState, Change, after_look
+from topicproof.backend.watch.alarms import (
+    NO_ALARMS,
+    OF_GROUPS_MAX,
+    OF_TOPIC_MAX,
+    AlarmState,
+    Change,
+    after_look,
+)
 from topicproof.backend.watch.conditions import (
     NOTHING_BEFORE,
     Baseline,
@@ -21,6 +28,7 @@ from topicproof.backend.watch.conditions import (
     conditions,
 )
 from topicproof.backend.watch.group_offsets import Place
+from topicproof.backend.watch.metrics import WatchCollector, WatchFigures
 from topicproof.backend.watch.webhook import WebhookStyle, content, document
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.finding import Bounds, PartitionBounds
@@ -189,20 +197,87 @@ def test_each_alarm_begins_and_ends_once() -> None:
     state, ended = after_look(state, [], later, clear_kinds=frozenset(Kind))
     assert [notice.change for notice in ended] == [Change.ENDED] and not state.alarms
     assert ended[0].alarm.number == began[0].alarm.number
-    assert [notice.change for notice in state.waiting] == ["began", "happened", "ended"]
+    # Those of a transaction come first.
+    assert [notice.change for notice in state.waiting] == ["began", "ended", "happened"]
 
 
-def test_strangers_cannot_fill_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Story: somebody makes up thousands of groups behind a dead webhook. The state has a limit,
-    and what it leaves out is counted."""
-    monkeypatch.setattr(alarms_module, "ALARMS_MAX", 3)
-    monkeypatch.setattr(alarms_module, "NOTICES_MAX", 2)
-    many = [replace(LASTING, holder=f"producer {number}") for number in range(5)]
-    state, notices = after_look(NO_ALARMS, many, NOW, clear_kinds=frozenset(Kind))
-    assert len(state.alarms) == len(notices) == 3
-    assert (state.uncounted, len(state.waiting), state.dropped) == (2, 2, 1)
-    again, notices = after_look(state, many, NOW, clear_kinds=frozenset(Kind))
-    assert notices == () and again.uncounted == 2
+def groups_beyond(count: int, *, topics: int = 1, first: int = 0) -> list[Condition]:
+    """Offsets beyond a log's end, of groups that somebody made up."""
+    return [
+        replace(
+            LASTING,
+            kind=Kind.BEYOND_END,
+            holder=f"g{number} t{number % topics}",
+            topics=(f"t{number % topics}",),
+            groups=(f"g{number}",),
+        )
+        for number in range(first, first + count)
+    ]
+
+
+def test_made_up_groups_hide_no_transaction() -> None:
+    """Story: somebody commits 10,000 offsets beyond a log's end. Then a transaction hangs. People
+    are told of both, and the metrics count all. When the groups are gone, each alarm ends once."""
+    all_kinds = frozenset(Kind)
+    groups = groups_beyond(10_000)
+    state, notices = after_look(NO_ALARMS, groups, NOW, clear_kinds=all_kinds)
+    assert len(notices) == OF_TOPIC_MAX + 1
+    *_, together = [notice.alarm.condition for notice in notices]
+    assert together.count == 10_000 - OF_TOPIC_MAX and together.sentence.startswith("9,980 more")
+    state, (hanging,) = after_look(state, [*groups, LASTING], NOW, clear_kinds=all_kinds)
+    assert hanging.alarm.condition == LASTING and state.waiting[0] == hanging
+    figures = WatchFigures(alarms=state)
+    metrics = {metric.name: metric for metric in WatchCollector(figures).collect()}
+    values = {
+        sample.labels["kind"]: sample.value for sample in metrics["topicproof_watch_alarms"].samples
+    }
+    assert (values["offset_beyond_log_end"], values["hanging_transaction"]) == (10_000, 1)
+    (folded,) = metrics["topicproof_watch_conditions_folded"].samples
+    assert folded.value == 9_980
+    # What lasts is not over because more has come, or because it does not lie in the first places.
+    state, nothing = after_look(
+        state,
+        [*reversed(groups), *groups_beyond(5, first=10_000), LASTING],
+        NOW,
+        clear_kinds=all_kinds,
+    )
+    assert nothing == ()
+    state, ended = after_look(state, [LASTING], NOW, clear_kinds=all_kinds)
+    assert {notice.change for notice in ended} == {Change.ENDED}
+    assert len(ended) == OF_TOPIC_MAX + 1 and list(state.alarms) == [LASTING.key]
+
+
+def test_strangers_cannot_fill_the_state() -> None:
+    """Story: each look sees other groups on 500 topics, and never all of them, so that nothing is
+    over. The alarms have a limit, and those of the whole kind last while a topic has no leader."""
+    state, kinds = NO_ALARMS, {Kind.HANGING}
+    for first in range(0, 50_000, 10_000):
+        made_up = groups_beyond(10_000, topics=500, first=first)
+        state, _ = after_look(state, made_up, NOW, clear_kinds=kinds)
+    assert len(state.alarms) == OF_GROUPS_MAX + 1
+    state, _ = after_look(
+        state, [], NOW, clear_kinds=frozenset(Kind), left_out={"another", "__consumer_offsets"}
+    )
+    (of_kind,) = state.alarms.values()
+    assert of_kind.condition.count > 9_000 and of_kind.condition.holder == ""
+    state, _ = after_look(
+        state, [], NOW, clear_kinds=frozenset(Kind), left_out={"__consumer_offsets"}
+    )
+    assert not state.alarms
+
+
+def test_the_least_important_notices_are_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: a webhook is away. A transaction hangs, then groups move for days. The transaction's
+    notice waits as the first one, and one notice counts those that are never sent."""
+    monkeypatch.setattr(alarms_module, "NOTICES_MAX", 3)
+    state, _ = after_look(NO_ALARMS, [LASTING], NOW, clear_kinds=frozenset(Kind))
+    for number in range(5):
+        moved = replace(EVENT, holder=f"g{number} orders")
+        state, _ = after_look(state, [LASTING, moved], NOW, clear_kinds=frozenset(Kind))
+    hanging, unsent, *events = state.waiting
+    assert hanging.alarm.condition == LASTING and state.dropped == 3
+    assert unsent.alarm.condition.sentence.startswith("3 notices of the watch were never sent")
+    assert [event.alarm.condition.holder for event in events] == ["g3 orders", "g4 orders"]
 
 
 def test_no_name_is_markup_in_a_chat() -> None:
