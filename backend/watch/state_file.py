@@ -1,5 +1,11 @@
 """What a watch remembers on disk, so that a restart or a kill changes nothing: one file for each
-cluster, replaced as a whole, with a checksum. One process at a time may have it."""
+cluster, replaced as a whole, with a checksum. One process at a time may have it.
+
+The file has one JSON document in each line, the most important first: the head, alarms, notices
+that wait, topics, and the offsets of groups, which name topics by their line. Bytes are counted as
+lines are made, so that no state is written that `read` would refuse, whatever strangers call their
+groups. What has no room is left out of the file alone, and `write` says so.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +23,11 @@ from topicproof.backend.errors import SetupError
 from topicproof.backend.settings import Settings
 from topicproof.backend.watch.alarms import (
     NO_ALARMS,
+    Alarm,
     AlarmState,
+    Notice,
     alarm_from_json,
+    importance,
     notice_from_json,
     stored,
 )
@@ -27,9 +36,13 @@ from topicproof.backend.watch.group_offsets import Place
 
 FOLDER = "watch"
 """In the home."""
-FORMAT = 1
+FORMAT = 2
 BYTES_MAX = 64_000_000
-"""A larger file is not ours: a state has at most some 20,000,000 bytes."""
+"""Of a file. 25,000 offsets of 50 groups with long names take 1,000,000."""
+LEFT_OUT = (
+    f"The state of this watch has room for {BYTES_MAX:,} bytes, and does not hold all. What is"
+    " left out is not compared, or is told again, after a restart."
+)
 
 
 @dataclass(frozen=True)
@@ -56,25 +69,31 @@ class StateFile:
         """Return the state; an empty one at the first time. Raises SetupError if it is damaged."""
         try:
             with self.path.open("rb") as file:
-                content = file.read(BYTES_MAX)
+                content = file.read(BYTES_MAX + 1)
         except FileNotFoundError:
             return WatchState()
         except OSError as error:
             raise self._unusable(f"cannot be read: {error.strerror}") from error
+        if len(content) > BYTES_MAX:
+            raise self._unusable(f"is larger than {BYTES_MAX:,} bytes: no watch wrote it")
         checksum, _, text = content.partition(b"\n")
         if checksum.decode("ascii", "replace") != hashlib.sha256(text).hexdigest():
             raise self._unusable("is damaged: it does not have its checksum")
         try:
             return self._without_sent(_state_of(text), checksum.decode())
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise self._unusable("was written by another version of Topicproof") from error
 
-    def write(self, state: WatchState) -> None:
-        """Replace the file: after a kill it holds this state or the one before. Raises
-        SetupError."""
-        text = json.dumps(_fields_of(state)).encode()
-        self._checksum = hashlib.sha256(text).hexdigest()
-        self._replace(self.path, self._checksum.encode() + b"\n" + text)
+    def write(self, state: WatchState) -> str:
+        """Replace the file: after a kill it holds this state or the one before. Returns a sentence
+        if it does not hold all, else an empty text. Raises SetupError."""
+        text, is_whole = _text_of(state)
+        checksum = hashlib.sha256(text).hexdigest()
+        # Most looks at a quiet cluster change nothing.
+        if checksum != self._checksum or not self.path.exists():
+            self._replace(self.path, checksum.encode() + b"\n" + text)
+            self._checksum = checksum
+        return "" if is_whole else LEFT_OUT
 
     def note_sent(self, count: int) -> None:
         """Note how many of the notices that wait in the file were sent. The file itself may be
@@ -144,38 +163,90 @@ def state_file(settings: Settings, cluster: str) -> Iterator[StateFile]:
         yield StateFile(folder / f"{name}.json")
 
 
-def _fields_of(state: WatchState) -> dict[str, object]:
-    return {
-        "format": FORMAT,
-        "alarms": [stored(alarm) for alarm in state.alarms.alarms.values()],
-        "waiting": [stored(notice) for notice in state.alarms.waiting],
-        "dropped": state.alarms.dropped,
-        "offsets": [[*place, offset] for place, offset in state.baseline.offsets.items()],
-        "topic_ids": dict(state.baseline.topic_ids),
-        "log_starts": [[*place, start] for place, start in state.baseline.log_starts.items()],
+def _text_of(state: WatchState) -> tuple[bytes, bool]:
+    """Return the lines, and whether they hold all. A line that has no room is left out with all
+    behind it of its kind: notices are sent in their order, and lines are numbered."""
+    room = BYTES_MAX - hashlib.sha256().digest_size * 2 - 1
+    lines: list[bytes] = []
+    is_whole = True
+    for of_kind in _documents_of(state):
+        for document in of_kind:
+            # A character outside of ASCII takes 4 bytes at most, and its escape takes 12.
+            text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+            line = text.encode(errors="surrogatepass") + b"\n"
+            if len(line) > room:
+                is_whole = False
+                break
+            room -= len(line)
+            lines.append(line)
+    return b"".join(lines), is_whole
+
+
+def _documents_of(state: WatchState) -> Iterator[Iterable[list[object]]]:
+    """Yield what lies in lines, by kind. Each name of a group or a topic is in it once."""
+    alarms, baseline = state.alarms, state.baseline
+    yield [["format", FORMAT, alarms.dropped]]
+    yield (["alarm", stored(alarm)] for alarm in sorted(alarms.alarms.values(), key=importance))
+    yield (["waiting", stored(notice)] for notice in alarms.waiting)
+    starts: dict[str, list[int]] = {}
+    for (topic, partition), start in baseline.log_starts.items():
+        starts.setdefault(topic, []).extend((partition, start))
+    groups: dict[str, dict[str, list[int]]] = {}
+    for (group, topic, partition), offset in baseline.offsets.items():
+        groups.setdefault(group, {}).setdefault(topic, []).extend((partition, offset))
+    of_groups = (topic for topics in groups.values() for topic in topics)
+    numbers = {
+        topic: number
+        for number, topic in enumerate(dict.fromkeys([*baseline.topic_ids, *starts, *of_groups]))
     }
+    yield (
+        ["topic", topic, baseline.topic_ids.get(topic), starts.get(topic, [])] for topic in numbers
+    )
+    yield (
+        ["group", group, [[numbers[topic], *offsets] for topic, offsets in topics.items()]]
+        for group, topics in groups.items()
+    )
 
 
 def _state_of(text: bytes) -> WatchState:
-    fields = json.loads(text)
-    if fields["format"] != FORMAT:
-        raise ValueError(f"format {fields['format']}")
-    alarms = [alarm_from_json(alarm) for alarm in fields["alarms"]]
+    """Raises ValueError, KeyError, TypeError, IndexError, RecursionError."""
+    head, *documents = (json.loads(line) for line in text.splitlines())
+    if head[:2] != ["format", FORMAT]:
+        raise ValueError(f"format {head}")
+    alarms: dict[str, Alarm] = {}
+    waiting: list[Notice] = []
+    topics: list[str] = []
+    topic_ids: dict[str, str] = {}
+    log_starts: dict[tuple[str, int], int] = {}
+    offsets: dict[Place, int] = {}
+    for kind, *fields in documents:
+        if kind == "alarm":
+            alarm = alarm_from_json(fields[0])
+            alarms[alarm.condition.key] = alarm
+        elif kind == "waiting":
+            waiting.append(notice_from_json(fields[0]))
+        elif kind == "topic":
+            topic, topic_id, starts = fields
+            topics.append(str(topic))
+            if topic_id is not None:
+                topic_ids[topic] = str(topic_id)
+            log_starts |= {(topic, partition): start for partition, start in _pairs(starts)}
+        elif kind == "group":
+            group, places = fields
+            for number, *numbers in places:
+                # A topic that had no room has no number, and a group of it is not compared.
+                if number < len(topics):
+                    offsets |= {
+                        Place(str(group), topics[number], partition): offset
+                        for partition, offset in _pairs(numbers)
+                    }
+        else:
+            raise ValueError(f"a line of {kind}")
     return WatchState(
-        alarms=AlarmState(
-            alarms={alarm.condition.key: alarm for alarm in alarms},
-            waiting=tuple(notice_from_json(notice) for notice in fields["waiting"]),
-            dropped=int(fields["dropped"]),
-        ),
-        baseline=Baseline(
-            offsets={
-                Place(str(group), str(topic), int(partition)): int(offset)
-                for group, topic, partition, offset in fields["offsets"]
-            },
-            topic_ids={str(name): str(topic_id) for name, topic_id in fields["topic_ids"].items()},
-            log_starts={
-                (str(topic), int(partition)): int(start)
-                for topic, partition, start in fields["log_starts"]
-            },
-        ),
+        AlarmState(alarms, tuple(waiting), int(head[2])), Baseline(offsets, topic_ids, log_starts)
     )
+
+
+def _pairs(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    """Partitions, each with an offset. Raises ValueError."""
+    return ((int(a), int(b)) for a, b in zip(numbers[::2], numbers[1::2], strict=True))

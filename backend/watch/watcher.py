@@ -235,7 +235,7 @@ class Watcher:
             self._keep(self.state)
 
     def _keep(self, state: WatchState) -> None:
-        self.file.write(state)
+        self._trouble("state", self.file.write(state))
         self.state = state
         self.figures.alarms = state.alarms
 
@@ -252,6 +252,7 @@ class Watcher:
 _OVER = {
     "look": "The cluster is looked at in full again.",
     "alarms": "Each alarm is told by itself again.",
+    "state": "The state of this watch holds all again.",
     "webhook": "The webhook takes notices again.",
 }
 

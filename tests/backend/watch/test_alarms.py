@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
+from topicproof.backend.errors import SetupError
 from topicproof.backend.kafka.browse.overview import Overview, TopicOverview
 from topicproof.backend.kafka.coordination.worst_lag import StuckGroup
-from topicproof.backend.watch import alarms as alarms_module
+from topicproof.backend.watch import alarms as alarms_module, state_file
 from topicproof.backend.watch.alarms import (
     NO_ALARMS,
     OF_GROUPS_MAX,
@@ -29,6 +31,7 @@ from topicproof.backend.watch.conditions import (
 )
 from topicproof.backend.watch.group_offsets import Place
 from topicproof.backend.watch.metrics import WatchCollector, WatchFigures
+from topicproof.backend.watch.state_file import StateFile, WatchState
 from topicproof.backend.watch.webhook import WebhookStyle, content, document
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.finding import Bounds, PartitionBounds
@@ -278,6 +281,44 @@ def test_the_least_important_notices_are_dropped_first(monkeypatch: pytest.Monke
     assert hanging.alarm.condition == LASTING and state.dropped == 3
     assert unsent.alarm.condition.sentence.startswith("3 notices of the watch were never sent")
     assert [event.alarm.condition.holder for event in events] == ["g3 orders", "g4 orders"]
+
+
+def wide_look(groups: int, offset: int = 9) -> ClusterLook:
+    """Groups with the longest names that there are, on 100 partitions of `orders` each."""
+    names = [
+        chr(0x1F600 + number % 80) + "\U0001f600" * 247 + str(number) for number in range(groups)
+    ]
+    return look(
+        offsets={
+            Place(name, "orders", partition): offset for name in names for partition in range(100)
+        }
+    )
+
+
+def test_a_watch_reads_what_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: strangers call groups by 249 emoji. Each name is in the state once. If there is no
+    room for all, the alarms are there, and people are told. A file that is too large is not called
+    damaged."""
+    file = StateFile(tmp_path / "state.json")
+    names = ("\ud800", "a\nb\u2028", "")
+    places = {Place(name, "orders", 3): 7 for name in names}
+    baseline = NOTHING_BEFORE.after(wide_look(50))
+    baseline = replace(baseline, offsets={**baseline.offsets, **places})
+    alarms, _ = after_look(NO_ALARMS, [LASTING, EVENT], NOW, clear_kinds=frozenset(Kind))
+    state = WatchState(alarms, baseline)
+    assert file.write(state) == "" and file.read() == state
+    assert file.path.stat().st_size < 200_000, "5,000 offsets of 50 long names"
+    written = file.path.stat().st_ino
+    assert file.write(state) == "" and file.path.stat().st_ino == written, "nothing has changed"
+    monkeypatch.setattr(state_file, "BYTES_MAX", 50_000)
+    with pytest.raises(SetupError, match=r"larger than 50,000 bytes") as refused:
+        file.read()
+    assert "damaged" not in str(refused.value)
+    assert file.write(state).startswith("The state of this watch has room for")
+    again = file.read()
+    assert again.alarms == alarms and again.baseline.topic_ids == {"orders": "id-1"}
+    assert 0 < len(again.baseline.offsets) < 5_000
+    assert baseline.offsets.items() >= again.baseline.offsets.items()
 
 
 def test_no_name_is_markup_in_a_chat() -> None:

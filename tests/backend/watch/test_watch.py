@@ -217,7 +217,7 @@ def test_a_state_belongs_to_one_watch_and_is_whole(home: Settings) -> None:
         watcher_state = file.read()
         file.write(watcher_state)
         assert file.read() == watcher_state
-        file.path.write_bytes(file.path.read_bytes().replace(b"[]", b"[1]", 1))
+        file.path.write_bytes(file.path.read_bytes().replace(b"format", b"fermat"))
         with pytest.raises(SetupError, match=r"is damaged.*--anew"):
             file.read()
         file.forget()
