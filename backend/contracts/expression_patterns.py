@@ -31,11 +31,20 @@ CLASS_PARTS_MAX = 10
 """Ranges, escapes and characters beyond ASCII of a class: Java asks for one after the other."""
 BOUNDARY_FACTOR = 16
 """Steps per character that `\\b` looks back over: Java asks for its Unicode category."""
-_IN_CLASS = r"[ !-/:-@\[-`{-~]|[dDwWsShHvVtnrfae]|[pP](?:[A-Za-z]|\{[A-Za-z0-9_=]+\})"
+PROPERTY_QUESTIONS = 4
+r"""Questions that a property such as `\p{Lu}` costs: Java looks up a character's Unicode category.
+Scripts and blocks are not on the list: Java searches for each character in a table of them."""
+_PROPERTIES = (
+    *("L", "Lu", "Ll", "Lt", "M", "N", "Nd", "P", "S", "Sc", "Z", "Alpha", "Digit", "Alnum"),
+    *("Punct", "Upper", "Lower", "Space", "ASCII", "Blank", "Cntrl", "Graph", "Print", "XDigit"),
+)
+_PROPERTY = rf"[pP](?:[LMNPSZ]|\{{(?:{'|'.join(_PROPERTIES)})\}})"
+_IN_CLASS = r"[ !-/:-@\[-`{-~]|[dDwWsShHvVtnrfae]|" + _PROPERTY
 _CODE = r"x[0-9a-fA-F]{2}|x\{[0-9a-fA-F]{1,6}\}|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}"
 _ESCAPE_IN_CLASS = re.compile(rf"\\(?:{_IN_CLASS}|{_CODE})")
 _ESCAPE = re.compile(rf"\\(?:{_IN_CLASS}|{_CODE}|b(?!\{{)|[BAZzR])")
 """The escapes that this parser and Java are sure to read alike."""
+_IS_PROPERTY = re.compile(r"\\[pP]")
 _QUANTIFIER = re.compile(
     r"(?:[*+?]|\{(?P<least>[0-9]+)(?P<comma>,(?P<most>[0-9]+)?)?\})(?P<kind>[?+]?)"
 )
@@ -400,7 +409,7 @@ class _PatternParser:
         if sign == "R":
             return _PatternPart(choices=Cost(0, 2), is_empty=False, minimum=1, maximum=2), end
         signs = self._escape_signs(at)
-        return self._of(signs), end
+        return self._of(signs, PROPERTY_QUESTIONS if sign in "pP" else 1), end
 
     def _escape_signs(self, at: int) -> frozenset[int]:
         sign = self.pattern[at + 1]
@@ -419,6 +428,11 @@ class _PatternParser:
         if at + 1 == len(self.pattern):
             raise self._invalid("it ends with a backslash")
         sign = self.pattern[at + 1 : at + 2]
+        if sign in ("p", "P"):
+            raise ValueError(
+                f"the regular expression {self.pattern!r} has a property that Java is slow at or"
+                f" does not know. These may stand in \\{sign}{{...}}: {', '.join(_PROPERTIES)}"
+            )
         inside = " in a class" if allowed is _ESCAPE_IN_CLASS else ""
         raise ValueError(
             f"the regular expression {self.pattern!r} has the escape \\{sign}, which is not"
@@ -467,7 +481,8 @@ class _PatternParser:
                 f"the regular expression {self.pattern!r} has a class of {parts} ranges, escapes or"
                 f" characters beyond ASCII; {CLASS_PARTS_MAX} are allowed"
             )
-        return max(parts - text.count("&"), 1)
+        properties = len(_IS_PROPERTY.findall(text))
+        return max(parts - text.count("&") + properties * (PROPERTY_QUESTIONS - 1), 1)
 
     def _class_end(self, at: int) -> int:
         """Return the position after a class such as `[^a-z&&[^b]]`."""

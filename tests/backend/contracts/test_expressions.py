@@ -274,6 +274,11 @@ SLOW = (
     *(rf"value rlike r'{pattern}'" for pattern in (r"\ca", r"\0101", r"\N{SPACE}", r"[\ca]")),
     *(rf"value rlike r'{pattern}'" for pattern in ("(?iu:\u017f)", "a(?i)b", "(?u)a", "(?-i:a)")),
     *(rf"value rlike r'{pattern}'" for pattern in (r"\ud83d\ude00*", r"\x{", r"\p{a\Q}", r"\y")),
+    *(
+        rf"value rlike r'^\p{{{name}}}'"
+        for name in ("IsThai", "InGreek", "Nothing", "sc=Thai", "LC")
+    ),
+    *(rf"value rlike r'^{pattern}'" for pattern in (r"\P{IsThai}", r"[^a\p{javaLetter}]", r"\pC")),
     *(rf"value rlike r'{pattern}'" for pattern in ("(?<=(?:a{9}){1,50})x", "(?<!a|b{101})x")),
     *("parse_url(value, 'QUERY', '((a|a)*)c')", r"parse_url(value, 'QUERY', '(a)\\1')"),
     *(f"parse_url(value, 'QUERY', '{name}')" for name in ("a.b", "a{9}", "", "a" * 101)),
@@ -401,7 +406,7 @@ REFUSALS = (
     "|looks behind|name of a parameter|compares each pair|ns for each byte"
     "|whose keys are no texts|patterns together|has no field|ranges, escapes or|Spark would make"
     "|a conversion that is not|format_string takes texts|of a time is too large"
-    "|beyond printable ASCII|becomes a number"
+    "|beyond printable ASCII|becomes a number|a property that Java is slow at"
 )
 
 

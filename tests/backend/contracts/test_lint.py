@@ -31,7 +31,7 @@ TOPICS = "source: {topic: a}\nsink: {topic: b}\n"
         ("value: headers + 1", "value: Spark refuses 'headers + 1': "),
         ("value: upper(headers)", "value: Spark refuses 'upper(headers)': Cannot resolve"),
         (
-            r"value: regexp_extract(value, '\\p{Nothing}', 0)",
+            r"value: regexp_extract(value, '\\x{FFFFFF}', 0)",
             "value: Spark refuses the regular expression",
         ),
         (
