@@ -181,6 +181,9 @@ def overview(address: Address) -> Overview:
         behind: Behind = ask(lambda budget: offsets_behind(kafka, bounds, budget=budget), {})
         stuck: tuple[StuckGroup, ...] = ask(lambda _: stuck_groups(kafka, bounds, behind), ())
         worst = ask(lambda _: worst_lag(kafka, behind), None)
+    stuck_by_topic: dict[str, list[StuckGroup]] = {}
+    for group in stuck:
+        stuck_by_topic.setdefault(group.topic, []).append(group)
     return Overview(
         taken_at,
         answer.cluster_id,
@@ -195,7 +198,7 @@ def overview(address: Address) -> Overview:
                     key=lambda each: each.records,
                     default=None,
                 ),
-                tuple(group for group in stuck if group.topic == topic),
+                tuple(stuck_by_topic.get(topic, ())),
                 tuple(
                     each for each, _part in behind.get(topic, ()) if each.records > READ_OFFSETS_MAX
                 ),

@@ -59,13 +59,15 @@ def offsets_behind(
     """Return how many offsets each group has left. Only partitions on which the group has committed
     an offset are counted. Groups with members come first if the budget does not allow for all."""
     lags: dict[str, list[tuple[Lag, Bounds]]] = {}
+    # Each once: thousands of groups may read a topic of thousands of partitions.
+    partitions = {topic: _by_number(of_topic) for topic, of_topic in bounds.items()}
     for group, committed in committed_offsets(kafka, budget):
         by_topic: dict[str, dict[int, int]] = {}
         for (topic, partition), offset in committed.items():
             if topic in bounds:
                 by_topic.setdefault(topic, {})[partition] = offset
         for topic, offsets in by_topic.items():
-            part = bounds_from(bounds[topic], offsets)
+            part = _bounds_from(topic, partitions[topic], offsets)
             budget.entries += len(part.partitions)
             left = sum(max(0, p.lso - p.start) for p in part.partitions)
             has_members = group.state != EMPTY
@@ -106,8 +108,13 @@ def stuck_groups(
     """
     stuck = []
     counted = 0
+    lsos = {
+        topic: {p.partition: p.lso for p in bounds[topic].partitions}
+        for topic, groups in behind.items()
+        if groups
+    }
     for lag, part in (each for of_topic in behind.values() for each in of_topic):
-        stable = {p.partition: p.lso for p in bounds[lag.topic].partitions}
+        stable = lsos[lag.topic]
         waiting = tuple(
             p.partition
             for p in part.partitions
@@ -135,9 +142,20 @@ def _readable(kafka: Connection, part: Bounds) -> int:
 
 def bounds_from(bounds: Bounds, first: Mapping[int, int]) -> Bounds:
     """Return the part of the bounds from these offsets on; partitions without one are left out."""
+    return _bounds_from(bounds.topic, _by_number(bounds), first)
+
+
+def _bounds_from(
+    topic: str, partitions: Mapping[int, PartitionBounds], first: Mapping[int, int]
+) -> Bounds:
+    """`bounds_from` in as many steps as there are offsets, not partitions."""
     parts = []
-    for p in bounds.partitions:
-        if p.partition in first:
-            start = min(max(p.start, first[p.partition]), p.hw)
-            parts.append(PartitionBounds(p.partition, start, max(p.lso, start), p.hw))
-    return Bounds(bounds.topic, tuple(parts))
+    for number in sorted(number for number in first if number in partitions):
+        p = partitions[number]
+        start = min(max(p.start, first[number]), p.hw)
+        parts.append(PartitionBounds(number, start, max(p.lso, start), p.hw))
+    return Bounds(topic, tuple(parts))
+
+
+def _by_number(bounds: Bounds) -> dict[int, PartitionBounds]:
+    return {p.partition: p for p in bounds.partitions}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,7 @@ from topicproof.backend.kafka.coordination.worst_lag import (
     StuckGroup,
     bounds_from,
     offsets_behind,
+    stuck_groups,
     worst_lag,
 )
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
@@ -149,6 +151,31 @@ def documented_fields() -> tuple[set[str], set[str]]:
 
 def cluster_with(*topics: TopicOverview, not_heard: tuple[str, ...] = ()) -> Overview:
     return Overview(datetime.now(UTC), "c", 1, topics, None, not_heard)
+
+
+class _CountedPartitions(tuple[PartitionBounds, ...]):
+    walks = 0
+
+    def __iter__(self) -> Iterator[PartitionBounds]:
+        type(self).walks += 1
+        return super().__iter__()
+
+
+def test_partitions_are_walked_once_for_all_groups() -> None:
+    """Story: 1,000 groups read a topic of 1,000 partitions, each one of them."""
+    partitions = _CountedPartitions(PartitionBounds(number, 0, 5, 9) for number in range(1_000))
+    bounds = Bounds("payments", partitions)
+    ends = {number: bounds_from(bounds, {number: 7, 5_000: 1}) for number in (3, 4)}
+    assert ends[3] == Bounds("payments", (PartitionBounds(3, 7, 7, 9),))
+    parts = [
+        (Lag(f"g{at}", "payments", 0, True), Bounds("payments", (PartitionBounds(at, 5, 5, 9),)))
+        for at in range(1_000)
+    ]
+    _CountedPartitions.walks = 0
+    no_records: Any = None
+    stuck = stuck_groups(no_records, {"payments": bounds}, {"payments": parts})
+    assert [group.partitions for group in stuck] == [(at,) for at in range(1_000)]
+    assert _CountedPartitions.walks == 1
 
 
 def test_only_what_does_not_end_by_itself_is_wrong() -> None:
