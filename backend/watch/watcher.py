@@ -34,6 +34,8 @@ CLIENT_ID = "topicproof-watch"
 BEHIND_LOOKS = 3
 """A watch is behind when its last look is older than so many."""
 
+DELIVERIES_MAX = 100
+"""Notices that are sent after one look. The others wait for the next one."""
 FOLDED = (
     "There are too many alarms of a kind to tell each: one alarm stands for those beyond the limit,"
     " and counts them."
@@ -216,19 +218,23 @@ class Watcher:
         )
 
     def _deliver(self) -> None:
-        """Send the notices that wait, in their order, until one is not taken."""
+        """Send notices that wait, in their order, until one is not taken, or the part of this look
+        is sent: a slow webhook must not keep the watch from looking."""
         webhook = self.options.webhook
         if webhook is None or self.figures.look is None:
             return
         sent = 0
-        for notice in self.state.alarms.waiting:
+        until = time.monotonic() + self.options.every_s / 2
+        for notice in self.state.alarms.waiting[:DELIVERIES_MAX]:
             why = webhook.send(notice, self.figures.look.overview.cluster)
             self._trouble("webhook", f"The webhook does not take notices: {why}." if why else "")
-            if why or self.stop.is_set():
+            if why:
                 break
             sent += 1
             # The state may be large, and only this has changed.
             self.file.note_sent(sent)
+            if self.stop.is_set() or time.monotonic() > until:
+                break
         if sent:
             self.state = replace(self.state, alarms=after_sending(self.state.alarms, sent))
             self.figures.alarms = self.state.alarms

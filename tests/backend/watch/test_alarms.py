@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.backend.watch.monitoring import listener
+from topicproof.backend.address import Address
 from topicproof.backend.errors import SetupError
 from topicproof.backend.kafka.browse.overview import Overview, TopicOverview
 from topicproof.backend.kafka.coordination.worst_lag import StuckGroup
-from topicproof.backend.watch import alarms as alarms_module, state_file
+from topicproof.backend.watch import alarms as alarms_module, state_file, watcher as watcher_module
 from topicproof.backend.watch.alarms import (
     NO_ALARMS,
     OF_GROUPS_MAX,
@@ -32,7 +34,8 @@ from topicproof.backend.watch.conditions import (
 from topicproof.backend.watch.group_offsets import Place
 from topicproof.backend.watch.metrics import WatchCollector, WatchFigures
 from topicproof.backend.watch.state_file import StateFile, WatchState
-from topicproof.backend.watch.webhook import WebhookStyle, content, document
+from topicproof.backend.watch.watcher import Watcher, WatchOptions
+from topicproof.backend.watch.webhook import Webhook, WebhookStyle, content, document
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.finding import Bounds, PartitionBounds
 
@@ -319,6 +322,51 @@ def test_a_watch_reads_what_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert again.alarms == alarms and again.baseline.topic_ids == {"orders": "id-1"}
     assert 0 < len(again.baseline.offsets) < 5_000
     assert baseline.offsets.items() >= again.baseline.offsets.items()
+
+
+def test_a_flood_of_notices_is_sent_once_and_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: many notices wait. Each look sends some of them, and writes the state once. The watch
+    is stopped while it sends, and started again: the webhook gets each notice once."""
+    monkeypatch.setattr(watcher_module, "DELIVERIES_MAX", 3)
+    file = StateFile(tmp_path / "state.json")
+    many = [replace(LASTING, holder=f"producer {number:03}") for number in range(20)]
+    alarms, _ = after_look(NO_ALARMS, many, NOW, clear_kinds=frozenset(Kind))
+    file.write(WatchState(alarms, NOTHING_BEFORE.after(look())))
+    writes: list[int] = []
+
+    class CountedFile(StateFile):
+        def write(self, state: WatchState) -> str:
+            writes.append(len(state.alarms.waiting))
+            return super().write(state)
+
+    with listener() as hook:
+
+        def watcher() -> Watcher:
+            started = Watcher(
+                Address("unused:9092"),
+                CountedFile(file.path),
+                WatchOptions(every_s=600, webhook=Webhook(hook.address)),
+                on_notice=lambda _notice, _cluster: None,
+                on_trouble=lambda _sentence: None,
+            )
+            started.figures.take_in(look())
+            return started
+
+        stopped = watcher()
+        stopped._deliver()
+        assert len(hook.documents) == 3 and writes == [17]
+        stopped.stop.set()
+        stopped._deliver()
+        assert len(hook.documents) == 4 and writes == [17, 16]
+        # One that was killed has noted each notice after it was sent.
+        watcher().file.note_sent(2)
+        last = watcher()
+        last._deliver()
+    numbers = [document["alarm"] for document in hook.documents]
+    assert len(numbers) == len({*numbers}) == 7
+    assert len(last.state.alarms.waiting) == 20 - 7 - 2
 
 
 def test_no_name_is_markup_in_a_chat() -> None:
