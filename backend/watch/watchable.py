@@ -89,6 +89,9 @@ def _reasons(contract: Contract) -> Iterator[tuple[Place, str]]:
             yield (side, "cluster"), "a watch is about the one cluster that its options name"
     if contract.group is not None:
         yield ("group",), "`within:` says what is due. Remove the group"
+    if contract.dead_letters is not None:
+        why = "a watch reads no dead letters, so their inputs would be gaps. Use `topicproof check`"
+        yield ("dead_letters",), why
     for number, terms in enumerate(contract.each()):
         at: Place = () if contract.sinks is None else ("sinks", number)
         yield from _reasons_of_sink(terms, at)

@@ -47,6 +47,20 @@ def watching(
         )
 
 
+@pytest.mark.parametrize(
+    ("term", "value"),
+    [
+        ("group", "squares"),
+        ("dead_letters", {"topic": "numbers.dlq", "origin": "connect"}),
+    ],
+)
+def test_a_term_that_a_watch_cannot_judge_is_refused(term: str, value: object) -> None:
+    """Story: without a look at the dead letters, each input that was put aside would be a gap."""
+    topics = {"source": {"topic": "numbers"}, "sink": {"topic": "squares"}}
+    with pytest.raises(ContractError, match=f"{term}: it cannot be watched"):
+        watched_contracts("pair", make_contract({**topics, term: value}))
+
+
 def test_a_moving_pair_is_judged_as_a_check_judges_it(cluster: Services, tmp_path: Path) -> None:
     """Story: two programs copy one topic into another, and one of them loses an input here and
     there. The watch sees each while they run. Afterwards it and a check find the same."""
