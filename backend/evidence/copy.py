@@ -479,7 +479,9 @@ def hidden_headers(
             if OURS[header["key"]](header["value"] or b"") is not None:
                 return [header]
             # Whatever somebody put into a header of our name; it names nothing, and nor may this.
-            return [{**header, "value": mask(header["value"]) if mask else b""}]
+            # One without a value stays so: findings say which header a dead letter lacks.
+            masked = mask(header["value"]) if mask else b""
+            return [{**header, "value": None if header["value"] is None else masked}]
         return [{**header, "value": mask(header["value"])}] if mask else []
 
     return [

@@ -316,7 +316,9 @@ def _judgeable(spark: SparkSession, evidence: Path, question: Question, sink: Bo
         expected=replace(question.expected, count=count),
     )
     letters = question.agreed.letters
-    if letters is not None and (not sink.parts or sink.parts[-1].topic != letters.topic):
+    if letters is not None and not (
+        question.also[-1:] == (letters.topic,) == tuple(part.topic for part in sink.parts[-1:])
+    ):
         raise EvidenceError(f"{evidence / TAKEN}: the dead letters are no topic of the sink's.")
     of_letters = () if letters is None or letters.headers is not None else (letters.origin,)
     for side in (question.agreed.match.source, question.agreed.match.sink, *of_letters):

@@ -113,7 +113,7 @@ def test_an_earlier_copy_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mask", [None, lambda _value: b"masked"])
 def test_a_header_of_our_name_hides_no_content(mask: Mask | None) -> None:
     """Story: another program puts a card number into a header called `topicproof`. A copy keeps
-    only what is really a place or the name of a transaction."""
+    only what is really a place or the name of a transaction, and what a header lacks."""
     genuine = format_compact(Lineage("numbers", 0, 7, 0))
     headers: list[dict[str, Any]] = [
         {"key": COMPACT_HEADER, "value": SECRET.encode()},
@@ -124,7 +124,7 @@ def test_a_header_of_our_name_hides_no_content(mask: Mask | None) -> None:
     (row,) = hidden_headers([headers], mask)
     assert row is not None
     assert [header["key"] for header in row] == [header["key"] for header in headers]
-    assert row[-1]["value"] == genuine
+    assert (row[-2]["value"], row[-1]["value"]) == (None, genuine)
     assert not any(SECRET.encode() in (header["value"] or b"") for header in row)
 
 
