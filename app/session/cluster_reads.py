@@ -9,7 +9,7 @@ import streamlit as st
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicproofError
-from topicproof.backend.kafka.browse.all_groups import ClusterGroup, all_groups
+from topicproof.backend.kafka.browse.all_groups import ClusterGroup, all_groups, group_names
 from topicproof.backend.kafka.browse.describe import (
     ClusterView,
     Placement,
@@ -61,6 +61,12 @@ def cluster_groups(
     address = Address(bootstrap, _client)
     groups = all_groups(address, cluster_overview(bootstrap, _client), budget=budget)
     return groups, budget.note
+
+
+@st.cache_resource(ttl=OVERVIEW_AGE_MAX_S, max_entries=4, show_spinner="Asking for groups…")
+def cluster_group_names(bootstrap: str, _client: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the names of the cluster's groups. Raises ClusterError."""
+    return group_names(Address(bootstrap, _client), budget=LookBudget())
 
 
 def newest_records_of(

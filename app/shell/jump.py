@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from topicproof.app.session.access import open_history, show_error
-from topicproof.app.session.cluster_reads import cluster_groups, cluster_overview
+from topicproof.app.session.cluster_reads import cluster_group_names, cluster_overview
 from topicproof.app.session.connection import page_settings, running_kafka
 from topicproof.app.session.run_reads import newest_runs
 from topicproof.app.shell.places import (
@@ -133,10 +133,8 @@ def _targets(settings: Settings) -> Iterator[Target]:
             selection = TransactionsState(name, producer=part.producer_id, outcomes=(OPEN,))
             params = tuple(write_transactions(selection).items())
             yield Target("open transaction", part.name, TRANSACTIONS, params)
-        groups, _note = cluster_groups(kafka.bootstrap, settings.client)
-        for group in groups:
-            address = (("view", ALL_GROUPS), ("group", group.group))
-            yield Target("group", group.group, TOPICS, address)
+        for group in cluster_group_names(kafka.bootstrap, settings.client):
+            yield Target("group", group, TOPICS, (("view", ALL_GROUPS), ("group", group)))
     except TopicproofError as error:
         show_error(error)
     try:

@@ -29,9 +29,11 @@ from topicproof.backend.kafka.coordination.worst_lag import COUNTED_OFFSETS_MAX,
 from topicproof.backend.kafka.log.client import cluster_error
 from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.rawlog import Connection, connect
-from topicproof.backend.kafka.look import LookBudget
+from topicproof.backend.kafka.look import GROUPS, LookBudget
 from topicproof.validators.coordinator import short_name
 from topicproof.validators.finding import Bounds, PartitionBounds
+
+NAMES_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,20 @@ def all_groups(
             return _all_groups(kafka, cluster, budget)
     except KafkaError as error:
         raise cluster_error(address, error) from error
+
+
+def group_names(address: Address, *, budget: LookBudget) -> tuple[str, ...]:
+    """Return the names of the groups that this client may list, in order, without asking any of
+    them for anything. Raises ClusterError."""
+    names: list[str] = []
+    try:
+        with connect(address) as kafka:
+            for groups in budget.batches(list_groups(kafka), NAMES_AT_ONCE, GROUPS):
+                budget.entries += len(groups)
+                names += [short_name(group.group) for group in groups]
+    except KafkaError as error:
+        raise cluster_error(address, error) from error
+    return tuple(names)
 
 
 def _all_groups(
