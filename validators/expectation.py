@@ -29,6 +29,8 @@ FIRST_COPY = "first_copy"
 TOO_MANY = "too_many"
 """Explains rows whose order depends on which of several copies came first, if nothing tells that:
 unknown."""
+FORGOTTEN = "forgotten"
+"""Explains outputs without an input, once a watch no longer remembers every input: unknown."""
 
 UNDECIDED: Mapping[str, str] = {
     PENDING: "an open transaction may still commit or abort what it depends on",
@@ -36,6 +38,7 @@ UNDECIDED: Mapping[str, str] = {
     UNTOLD: "the group has committed no offset there",
     FIRST_COPY: "nothing tells which of several copies came first",
     TOO_MANY: "there are more of them than are examined",
+    FORGOTTEN: "nothing tells them from copies of outputs whose inputs are older than `remember`",
 }
 """Why rows with such a cause cannot be judged, as clauses."""
 

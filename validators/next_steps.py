@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from topicproof.validators.expectation import (
     FIRST_COPY,
+    FORGOTTEN,
     MOVEMENT,
     PENDING,
     PREMISES,
@@ -50,6 +51,7 @@ OF_UNKNOWN: Mapping[str, str] = {
         " Kafka."
     ),
     TOO_MANY: "Judge fewer records at a time: give the contract a range.",
+    FORGOTTEN: "`topicproof check` tells them apart. Give `remember:` more time.",
     FIRST_COPY: "Look at the copies: once there is one of each, the order can be judged.",
 }
 """By the cause of the rows, if they cannot be judged."""

@@ -252,7 +252,8 @@ class Contract(BaseModel):
     within: Duration = 60_000
     """A watch expects the output of an input in so many ms. A check waits for none."""
     remember: Duration = 86_400_000
-    """A watch knows an identity for so many ms after its input. By lineage it forgets none."""
+    """A watch knows the identity of an input that has its output for so many ms after the input. By
+    lineage it forgets none."""
     _fields: Mapping[str, Any] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="before")

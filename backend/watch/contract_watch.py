@@ -142,7 +142,7 @@ class ContractWatch:
         pair.counts.pending = self._pending(kafka, sink, log)
         if contract.by_key:
             before_s = (now_ms - contract.contract.remember) // 1_000
-            self._identities.forget(before_s, self.turn)
+            pair.counts.forgotten += self._identities.forget(before_s, self.turn)
             self.turn = (self.turn + 1) % SLICES
         self._judge()
         ends = {p: part.end for p, part in pair.sources.items()}

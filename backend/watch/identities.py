@@ -134,11 +134,12 @@ class Identities:
         return rows._replace(source_partition=partition, source_offset=offset, certain=certain)
 
     def forget(self, before_s: int, turn: int) -> int:
-        """Delete what is older, in one slice of all. Returns how many were deleted."""
+        """Delete inputs that are older and have their output, in one slice of all. Returns how many
+        were deleted."""
         low = -FULL // 2 + (turn % SLICES) * (FULL // SLICES)
         done = self.db.execute(
             "delete from identity"
-            " where pair = ? and high between ? and ? and seen_s between 0 and ?",
+            " where pair = ? and high between ? and ? and seen_s between 0 and ? and outputs > 0",
             (self.pair, low, low + FULL // SLICES - 1, before_s),
         )
         return done.rowcount

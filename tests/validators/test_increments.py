@@ -32,10 +32,10 @@ from tests.validators.pair_oracle import (
     Range,
     judge,
 )
-from topicproof.backend.watch.identities import digests
+from topicproof.backend.watch.identities import SLICES, digests
 from topicproof.backend.watch.pair_store import PairStore, pair_store
 from topicproof.validators.expectation import REQUIRED
-from topicproof.validators.finding import Guarantee
+from topicproof.validators.finding import Guarantee, Outcome
 from topicproof.validators.increments import watched_pair
 from topicproof.validators.increments.watch_verdict import (
     WATCHED,
@@ -249,3 +249,33 @@ def outcome_of(pair: Pair, slow: Judgement, verdict: WatchVerdict) -> str:
     unsure = slow.premises or any(cause in UNSURE for _, cause in slow.rows)
     outcome = HOLDS if slow.outcome == UNKNOWN and is_open and not unsure else slow.outcome
     return UNKNOWN if outcome == HOLDS and is_empty else outcome
+
+
+@pytest.mark.parametrize("guarantee", [Guarantee.AT_LEAST_ONCE, Guarantee.EXACTLY_ONCE])
+def test_a_copy_of_a_forgotten_input_is_no_violation(guarantee: Guarantee, tmp_path: Path) -> None:
+    """Story: an input and its output grow older than `remember`, and the output is written again.
+    Nothing tells that copy from an output without an input. A late output still has its input. An
+    output without an input that came before is a violation."""
+    state = WatchedPair("letters", "sink", outputs=1, within_ms=0, by_key=True)
+    terms = WatchTerms(guarantee, REQUIRED[guarantee])
+    with pair_store(tmp_path / "pairs") as store:
+        identities = store.identities("pair")
+
+        def fold(offset: int, key: str) -> WatchVerdict:
+            row = (0, offset, offset, NO_PARTITION, 0, 0, *digest_of(key), 1)
+            rows = rows_of([row])
+            state.add_sink(identities.resolve_outputs(state, rows, is_source_read=True))
+            state.settle(offset, is_sink_read=True)
+            return verdict_of(state, terms)
+
+        none = offsets([])
+        inputs, _ = identities.add_inputs(state, 0, offsets([0, 1]), [b"a", b"late"], now_s=0)
+        state.add_source(SourceSpan(0, 0, 2, 2, inputs, none, none), now_ms=0)
+        fold(0, "a")
+        state.counts.forgotten += sum(identities.forget(1, turn) for turn in range(SLICES))
+        assert (fold(1, "late").verdict, state.counts.forgotten) == (Outcome.HOLDS, 1)
+        copy = fold(2, "a")
+        assert (copy.verdict, copy.by_kind["phantom"].count) == (Outcome.UNKNOWN, 1)
+        assert "older than `remember`" in copy.why
+        state.counts.forgotten = 0
+        assert fold(3, "of no input").verdict is Outcome.VIOLATED

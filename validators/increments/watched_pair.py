@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from topicproof.validators.expectation import RANGE
+from topicproof.validators.expectation import FORGOTTEN, RANGE
 from topicproof.validators.finding import EXAMPLES_MAX, Example
 from topicproof.validators.increments.offset_bits import Bits, OffsetBits, offsets_of, size_of
 from topicproof.validators.kinds import (
@@ -180,6 +180,8 @@ class PairCounts:
     nameless_outputs: int = 0
     shared_identities: int = 0
     """Inputs whose identity an earlier one has."""
+    forgotten: int = 0
+    """Identities of inputs that are no longer remembered. All of them had their output."""
     of_namesake: int = 0
     """Records of another topic of the source's name."""
     hidden: int = 0
@@ -377,13 +379,19 @@ class WatchedPair:
             (aborted_input.NAME, source.is_aborted),
             (RANGE, source.is_before),
             (source_removed.NAME, source.is_gone),
-            (None, ~source.is_real & ~source.is_aborted),
+            # A copy of an output whose input is forgotten looks the same.
+            (
+                FORGOTTEN if self.counts.forgotten else None,
+                ~source.is_real & ~source.is_aborted,
+            ),
         ):
             self._count(phantom.NAME, name, int(flags.sum()))
             for row in np.flatnonzero(flags)[:EXAMPLES_MAX].tolist():
                 why = (
                     "Its input was aborted in the source."
                     if name == aborted_input.NAME
+                    else f"It names no input of {self.source_topic} that is still remembered."
+                    if name == FORGOTTEN
                     else "Its lineage points to no judged input of the source."
                     if name is not None or rows.source_partition[row] != NO_PARTITION
                     else f"It names no input of {self.source_topic}."
