@@ -31,6 +31,7 @@ from topicproof.validators.expectation import PREMISES
 from topicproof.validators.finding import Bounds, Finding, Outcome
 from topicproof.validators.increments.watch_verdict import WatchVerdict, verdict_of
 from topicproof.validators.increments.watched_pair import HELD_MAX, SinkRows, WatchedPair
+from topicproof.validators.kinds import source_removed
 from topicproof.validators.sentences import counted
 
 OFFSETS_AT_ONCE = 100_000
@@ -310,10 +311,16 @@ class ContractWatch:
         if verdict is None:
             return []
         terms = self.contract.terms
-        wrong = [
-            finding
+        violated = {
+            finding.kind: finding
             for finding in verdict.findings
             if finding.kind in terms.kinds and finding.outcome is Outcome.VIOLATED
+        }
+        # What another alarm explains is none of its own.
+        wrong = [
+            finding
+            for finding in violated.values()
+            if finding.primary or finding.explained_by not in violated
         ]
         unknown = [
             finding
@@ -328,9 +335,10 @@ class ContractWatch:
     def _condition(self, kind: Kind, finding: Finding) -> Condition:
         contract = self.contract
         offsets = []
+        topic = contract.source if finding.kind == source_removed.NAME else contract.sink
         for example in finding.examples[:NAMES_MAX]:
             if example.partition is not None and example.offset is not None:
-                offsets.append((contract.sink, example.partition, example.offset))
+                offsets.append((topic, example.partition, example.offset))
             elif example.lineage is not None:
                 _, partition, offset, *_ = example.lineage.split("/")
                 offsets.append((contract.source, int(partition), int(offset)))

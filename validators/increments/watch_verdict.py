@@ -189,7 +189,11 @@ def _premises(pair: WatchedPair, terms: WatchTerms) -> list[Finding]:
                 f"{counted(lost.total(), 'offset')} in {counted(partitions, 'partition')} were"
                 " removed by retention or compaction before they were read."
             )
-            findings.append(Finding(validator.NAME, outcome, partitions, partitions, None, (), why))
+            examples = tuple(pair.examples.get(validator.NAME, ()))
+            why = " ".join((why, *(_place(example) for example in examples[:1])))
+            findings.append(
+                Finding(validator.NAME, outcome, partitions, partitions, None, examples, why)
+            )
     nameless = pair.counts.nameless_inputs + pair.counts.nameless_outputs
     shared = pair.counts.shared_identities
     for kind, count, what in (
@@ -223,6 +227,10 @@ def _premises(pair: WatchedPair, terms: WatchTerms) -> list[Finding]:
             )
         )
     return findings
+
+
+def _place(example: Example) -> str:
+    return f"Partition {example.partition}: {example.why}"
 
 
 def _sentence(

@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
+from tests.backend.watch.test_watch import make_again
 from tests.conftest import wait_until
 from tests.foreign.moving import judged, moving_pair, terms
 from topicproof.backend.address import Address
 from topicproof.backend.contracts.contract import make_contract
 from topicproof.backend.errors import ContractError
-from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.interpreter import python_environment
+from topicproof.backend.kafka.client_configs import (
+    admin_config,
+    idempotent_producer_config,
+    transactional_producer_config,
+)
+from topicproof.backend.kafka.cluster import INTERNAL_TOPICS, Cluster
 from topicproof.backend.services.keeper import Services
+from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import read_settings
 from topicproof.backend.watch.alarms import Notice
+from topicproof.backend.watch.conditions import Kind
 from topicproof.backend.watch.pair_store import pair_store
 from topicproof.backend.watch.state_file import state_file
 from topicproof.backend.watch.watchable import watched_contracts
 from topicproof.backend.watch.watcher import Watcher, WatchOptions
+from topicproof.validators.finding import Outcome
 from topicproof.validators.increments.watch_verdict import WATCHED
+from topicproof.validators.lineage.compact import COMPACT_HEADER, format_compact
+from topicproof.validators.lineage.headers import Lineage
 
 
 @contextmanager
@@ -91,6 +112,147 @@ def test_a_moving_pair_is_judged_as_a_check_judges_it(cluster: Services, tmp_pat
         report.verdict,
         expected,
     )
+
+
+class Pipeline:
+    """Writes inputs, and their outputs with lineage in transactions."""
+
+    def __init__(self, bootstrap: str, source: str, sink: str) -> None:
+        self.source, self.sink = source, sink
+        address = Address(bootstrap)
+        self._inputs = Producer(idempotent_producer_config(address))
+        self._outputs = Producer(transactional_producer_config(address, sink))
+        self._outputs.init_transactions()
+
+    def write_inputs(self, count: int) -> None:
+        for _ in range(count):
+            self._inputs.produce(self.source, b"value", partition=0)
+        self._inputs.flush()
+
+    def write_outputs(self, offsets: Sequence[int], *, is_aborted: bool = False) -> None:
+        self._outputs.begin_transaction()
+        for offset in offsets:
+            place = format_compact(Lineage(self.source, 0, offset, 0))
+            self._outputs.produce(self.sink, b"value", headers=[(COMPACT_HEADER, place)])
+        self._outputs.flush()
+        if is_aborted:
+            self._outputs.abort_transaction()
+        else:
+            self._outputs.commit_transaction()
+
+
+def test_the_command_tells_each_violation_once_and_survives_a_kill(
+    bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Story: a team watches a pipeline that writes lineage. It is healthy, with an aborted
+    transaction; then an output is repeated and one is lost. The watch is killed amid a burst, and a
+    restart goes on where it was. The cluster has no group and no topic more."""
+    pipeline = Pipeline(bootstrap, new_topic(), new_topic())
+    admin = AdminClient(admin_config(Address(bootstrap)))
+    contract, notices = tmp_path / "pair.yaml", tmp_path / "notices"
+    contract.write_text(
+        f"source: {{topic: {pipeline.source}}}\nsink: {{topic: {pipeline.sink}}}\nwithin: 1s\n"
+    )
+    (port,) = free_ports(1)
+    command = [sys.executable, "-P", "-m", "topicproof", "watch", str(contract)]
+    command += ["--bootstrap", bootstrap, "--every", "1", "--json", str(notices)]
+
+    def metrics() -> dict[str, float]:
+        try:
+            text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        except httpx.TransportError:
+            return {}
+        found = re.findall(r'watch_(\w+){contract="pair"} (\S+)', text)
+        return {name: float(value) for name, value in found}
+
+    def judges(verdict: int, records: int) -> bool:
+        now = metrics()
+        whole = now.get("contract_behind_offsets") == 0
+        judged = now.get("records_judged_total") == records
+        return whole and judged and now["contract_verdict"] == verdict
+
+    @contextmanager
+    def running() -> Iterator[subprocess.Popen[bytes]]:
+        environment = {**python_environment(), "TOPICPROOF_HOME": str(tmp_path / "home")}
+        with subprocess.Popen(
+            [*command, "--metrics", str(port)], env=environment, start_new_session=True
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def alarms() -> list[tuple[str, str, list[dict[str, object]]]]:
+        lines = notices.read_text().splitlines() if notices.exists() else []
+        read = [line for line in map(json.loads, lines) if line["contract"]]
+        return sorted((line["change"], line["finding"], line["offsets"]) for line in read)
+
+    def holdings() -> tuple[set[str], set[str]]:
+        groups = admin.list_consumer_groups().result().valid
+        # A broker makes its own topics when the first client asks for a group's coordinator.
+        topics = set(admin.list_topics(timeout=10).topics) - INTERNAL_TOPICS
+        return topics, {group.group_id for group in groups}
+
+    pipeline.write_inputs(5)
+    pipeline.write_outputs([0, 1, 2])
+    pipeline.write_outputs([3, 4], is_aborted=True)
+    pipeline.write_outputs([3, 4])
+    before = holdings()
+    with running() as process:
+        wait_until(lambda: judges(1, 7), 60, "a verdict that holds")
+        pipeline.write_inputs(1)
+        pipeline.write_outputs([1])
+        wait_until(lambda: judges(0, 8) and len(alarms()) > 1, 30, "both alarms")
+        pipeline.write_inputs(3_000)
+        pipeline.write_outputs(range(6, 3_006))
+        process.kill()
+    duplicate = {"topic": pipeline.sink, "partition": 0, "offset": 10}
+    gap = {"topic": pipeline.source, "partition": 0, "offset": 5}
+    expected = [("began", "duplicate", [duplicate]), ("began", "gap", [gap])]
+    assert alarms() == expected
+    with running() as process:
+        wait_until(lambda: judges(0, 3_008), 60, "the verdict after the kill")
+        assert metrics()["inputs_due_total"] >= 6
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        with pytest.raises(ProcessLookupError):
+            os.killpg(process.pid, 0)
+    assert alarms() == expected
+    assert holdings() == before
+
+
+def test_removed_records_and_a_new_topic_are_no_verdict(
+    bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Story: retention removes inputs that the watch had no time to read, and later the sink is
+    deleted and made again. The first makes the contract unknown, with the range; the second begins
+    a new watch."""
+    pipeline = Pipeline(bootstrap, new_topic(), new_topic())
+    admin = AdminClient(admin_config(Address(bootstrap)))
+    fields: dict[str, object] = {
+        "source": {"topic": pipeline.source},
+        "sink": {"topic": pipeline.sink},
+    }
+    with watching(bootstrap, tmp_path / "home", fields) as (watcher, notices):
+        pipeline.write_inputs(5)
+        pipeline.write_outputs(range(5))
+        watcher.look()
+        assert watcher.is_caught_up and watcher.figures.contracts["pair"].judged == 5
+        pipeline.write_inputs(4)
+        cut = TopicPartition(pipeline.source, 0, 7)
+        admin.delete_records([cut])[cut].result(30)
+        watcher.look()
+        assert watcher.figures.contracts["pair"].outcome is Outcome.UNKNOWN
+        (removed,) = [each for each in notices if each.alarm.condition.contract]
+        assert "Partition 0: Offsets 5 to 6 were removed" in removed.alarm.condition.sentence
+        assert removed.alarm.condition.offsets == ((pipeline.source, 0, 5),)
+        notices.clear()
+        make_again(bootstrap, pipeline.sink)
+        watcher.look()
+        replaced = [each for each in notices if each.alarm.condition.kind is Kind.REPLACED]
+        assert [each.alarm.condition.topics for each in replaced] == [(pipeline.sink,)]
+        assert watcher.figures.contracts["pair"].judged == 0
+        assert watcher.figures.contracts["pair"].outcome is Outcome.UNKNOWN
 
 
 @pytest.mark.parametrize(
