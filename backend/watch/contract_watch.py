@@ -12,7 +12,7 @@ import numpy as np
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.backend.watch.conditions import NAMES_MAX, Condition, Kind
-from topicproof.backend.watch.identities import SLICES, Identities
+from topicproof.backend.watch.identities import SLICES, Identities, digest
 from topicproof.backend.watch.pair_reader import (
     NAMESAKE,
     LogSpan,
@@ -189,15 +189,18 @@ class ContractWatch:
                 if span.partition not in by_headers
             }
         )
-        match = self._match
+        visible: dict[int, list[int]] = {span.partition: [] for span in log}
+        digests: dict[int, list[bytes]] = {span.partition: [] for span in log}
+        for message in messages:
+            partition = message.partition() or 0
+            visible[partition].append(message.offset() or 0)
+            if pair.by_key:
+                digests[partition].append(digest(held(message, self._match.source)))
         for span in log:
             if span.partition in by_headers:
                 pair.add_source(source_span(span, hws[span.partition], None), now_ms)
                 continue
-            of_partition = [
-                message for message in messages if message.partition() == span.partition
-            ]
-            offsets = np.array([message.offset() for message in of_partition], np.int64)
+            offsets = np.array(visible[span.partition], np.int64)
             whole = source_span(span, hws[span.partition], offsets)
             taken = np.zeros(0, np.int64)
             if pair.by_key:
@@ -205,7 +208,7 @@ class ContractWatch:
                     pair,
                     span.partition,
                     offsets=offsets,
-                    identities=[held(message, match.source) for message in of_partition],
+                    digests=digests[span.partition],
                     now_s=now_ms // 1_000,
                 )
                 whole = whole._replace(inputs=named)

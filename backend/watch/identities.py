@@ -35,15 +35,17 @@ create temp table wanted (row integer primary key, high integer, low integer);
 SLICES = 256
 """What is too old is deleted in so many slices, one at each look."""
 FULL = 2**64
+NO_DIGEST = bytes(16)
 
 
-def digests(identities: Sequence[bytes | None]) -> tuple[Ints, Ints]:
-    """Return a digest of each identity in two numbers, both 0 for none."""
-    joined = b"".join(
-        bytes(16) if each is None else hashlib.blake2b(each, digest_size=16).digest()
-        for each in identities
-    )
-    pairs = np.frombuffer(joined, ">i8").reshape(-1, 2).astype(np.int64)
+def digest(identity: bytes | None) -> bytes:
+    """Return the digest of an identity, `NO_DIGEST` for none."""
+    return NO_DIGEST if identity is None else hashlib.blake2b(identity, digest_size=16).digest()
+
+
+def numbers_of(digests: Sequence[bytes]) -> tuple[Ints, Ints]:
+    """Return digests as two numbers each, both 0 for `NO_DIGEST`."""
+    pairs = np.frombuffer(b"".join(digests), ">i8").reshape(-1, 2).astype(np.int64)
     return pairs[:, 0], pairs[:, 1]
 
 
@@ -58,16 +60,17 @@ class Identities:
         pair: WatchedPair,
         partition: int,
         offsets: Ints,
-        identities: Sequence[bytes | None],
+        digests: Sequence[bytes],
         now_s: int,
     ) -> tuple[Ints, Ints]:
-        """Note the inputs at some offsets of a source partition. Returns the offsets of those that
-        have an identity: nothing tells whether the others have an output. Also returns those of
-        them whose output was read before, and counted as a copy of an earlier twin's."""
-        named = np.array([identity is not None for identity in identities], bool)
+        """Note the inputs at some offsets of a source partition, by their digests. Returns the
+        offsets of those that have an identity: nothing tells whether the others have an output.
+        Also returns those of them whose output was read before, and counted as a copy of an earlier
+        twin's."""
+        high, low = numbers_of(digests)
+        named = (high != 0) | (low != 0)
         pair.counts.nameless_inputs += int((~named).sum())
-        high, low = digests([each for each in identities if each is not None])
-        shared, taken = self._add(high, low, partition, offsets[named], now_s)
+        shared, taken = self._add(high[named], low[named], partition, offsets[named], now_s)
         pair.counts.shared_identities += shared
         return offsets[named], taken
 
@@ -166,15 +169,18 @@ class Identities:
         *first, outputs = self.db.execute(
             f"select partition, offset, outputs from identity {where}", key
         ).fetchone()
-        (count,) = self.db.execute(f"select count(*) from shared {where}", key).fetchone()
-        if not count:
+        # Not counted: a million inputs may share one identity.
+        last = self.db.execute(
+            f"select nth from shared {where} order by nth desc limit 1", key
+        ).fetchone()
+        if last is None:
             self.db.execute("insert into shared values (?, ?, ?, 0, ?, ?)", (*key, *first))
             # One with several inputs is marked so, and kept.
             self.db.execute(f"update identity set seen_s = -1 {where}", key)
-            count = 1
-        values = (*key, count, partition, offset)
+        nth = 1 if last is None else last[0] + 1
+        values = (*key, nth, partition, offset)
         self.db.execute("insert into shared values (?, ?, ?, ?, ?, ?)", values)
-        return bool(outputs > count)
+        return bool(outputs > nth)
 
     def _next_shared(self, high: int, low: int, *, ahead: int, is_counted: bool) -> tuple[int, int]:
         """Return the input of the next output of an identity that several inputs share, behind
@@ -184,8 +190,8 @@ class Identities:
         (outputs,) = self.db.execute(f"select outputs from identity {where}", key).fetchone()
         if is_counted:
             self.db.execute(f"update identity set outputs = outputs + 1 {where}", key)
-        places = self.db.execute(
-            f"select partition, offset from shared {where} order by nth", key
-        ).fetchall()
-        number, place = places[min(outputs + ahead, len(places) - 1)]
+        number, place = self.db.execute(
+            f"select partition, offset from shared {where} and nth <= ? order by nth desc limit 1",
+            (*key, outputs + ahead),
+        ).fetchone()
         return int(number), int(place)

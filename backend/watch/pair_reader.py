@@ -7,7 +7,7 @@ transaction whose marker was not read. So the fate of each offset in it is final
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from topicproof.backend.kafka.client_configs import (
 from topicproof.backend.kafka.log.inflation import fetch_bytes, largest_ratio
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.backend.kafka.reading import NotText, as_bytes, headers_in, open_consumer, receive
-from topicproof.backend.watch.identities import digests
+from topicproof.backend.watch.identities import digest, numbers_of
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, attributed
 from topicproof.validators.finding import Bounds, PartitionBounds
 from topicproof.validators.increments.watched_pair import NO_PARTITION, SinkRows, SourceSpan
@@ -180,15 +180,16 @@ class RecordReader:
 
     def messages(
         self, spans: Mapping[int, tuple[int, int]], isolation: str = READ_COMMITTED
-    ) -> list[Message]:
-        """Return the records of spans, each partition's in their order. Raises TopicError,
-        ClusterError."""
+    ) -> Iterator[Message]:
+        """Yield the records of spans as they arrive, each partition's in their order. Whoever takes
+        them keeps what identifies them alone: together they may be larger than the memory. Raises
+        TopicError, ClusterError."""
         spans = {p: span for p, span in spans.items() if span[0] < span[1]}
         if not spans:
-            return []
+            return
         address = self.kafka.address
         with open_consumer(address, self.topic, isolation, self.limits) as consumer:
-            return list(receive(consumer, self.topic, spans))
+            yield from receive(consumer, self.topic, spans)
 
 
 class PlaceReader:
@@ -199,22 +200,18 @@ class PlaceReader:
         self.headers: dict[bytes, tuple[int, int]] = {}
         """Partition and output index by a header without its offset: few differ in more."""
 
-    def rows(self, messages: Sequence[Message]) -> SinkRows:
-        size = len(messages)
-        high = low = np.zeros(size, np.int64)
-        places = [(NO_PARTITION, 0, 0)] * size
-        if self.match.by_key:
-            high, low = digests([held(message, self.match.sink) for message in messages])
-        else:
-            places = [self.place(message) for message in messages]
-        table = np.array(
-            [
-                (message.partition(), message.offset(), message.timestamp()[1], *place)
-                for message, place in zip(messages, places, strict=True)
-            ],
-            np.int64,
-        ).reshape(-1, 6)
-        columns = (high, low, np.ones(size, np.int64))
+    def rows(self, messages: Iterable[Message]) -> SinkRows:
+        """Return what the records name, by partition and offset as they come."""
+        places: list[tuple[int, ...]] = []
+        digests: list[bytes] = []
+        by_key = self.match.by_key
+        for message in messages:
+            place = (NO_PARTITION, 0, 0) if by_key else self.place(message)
+            _, timestamp_ms = message.timestamp()
+            places.append((message.partition() or 0, message.offset() or 0, timestamp_ms, *place))
+            digests.append(digest(held(message, self.match.sink) if by_key else None))
+        table = np.array(places, np.int64).reshape(-1, 6)
+        columns = (*numbers_of(digests), np.ones(len(places), np.int64))
         return SinkRows(*np.column_stack((table, *columns)).T)
 
     def place(self, message: Message) -> tuple[int, int, int]:

@@ -32,7 +32,7 @@ from tests.validators.pair_oracle import (
     Range,
     judge,
 )
-from topicproof.backend.watch.identities import SLICES, digests
+from topicproof.backend.watch.identities import SLICES, digest, numbers_of
 from topicproof.backend.watch.pair_store import PairStore, pair_store
 from topicproof.validators.expectation import REQUIRED
 from topicproof.validators.finding import Guarantee, Outcome
@@ -166,12 +166,12 @@ def watched(pair: Pair, chance: random.Random, apart: int, store: PairStore) -> 
     return verdict_of(state, terms_of(pair), pending=held_back)
 
 
-def digested(identity: str | None) -> bytes | None:
-    return None if identity is None else identity.encode()
+def digested(identity: str | None) -> bytes:
+    return digest(None if identity is None else identity.encode())
 
 
 def digest_of(identity: str | None) -> tuple[int, int]:
-    high, low = digests([digested(identity)])
+    high, low = numbers_of([digested(identity)])
     return int(high[0]), int(low[0])
 
 
@@ -269,7 +269,8 @@ def test_a_copy_of_a_forgotten_input_is_no_violation(guarantee: Guarantee, tmp_p
             return verdict_of(state, terms)
 
         none = offsets([])
-        inputs, _ = identities.add_inputs(state, 0, offsets([0, 1]), [b"a", b"late"], now_s=0)
+        keys = [digested("a"), digested("late")]
+        inputs, _ = identities.add_inputs(state, 0, offsets([0, 1]), keys, now_s=0)
         state.add_source(SourceSpan(0, 0, 2, 2, inputs, none, none), now_ms=0)
         fold(0, "a")
         state.counts.forgotten += sum(identities.forget(1, turn) for turn in range(SLICES))
