@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from confluent_kafka import Message
 
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.log.rawlog import Connection
+from topicproof.backend.kafka.reading import NotText
 from topicproof.backend.watch.conditions import NAMES_MAX, Condition, Kind
-from topicproof.backend.watch.identities import SLICES, Identities, digest
+from topicproof.backend.watch.identities import NO_DIGEST, SLICES, Identities, digest
 from topicproof.backend.watch.pair_reader import (
     NAMESAKE,
+    UNREADABLE,
     LogSpan,
     MatchTerms,
     PlaceReader,
@@ -30,7 +33,7 @@ from topicproof.backend.watch.watchable import WatchedContract
 from topicproof.validators.expectation import PREMISES
 from topicproof.validators.finding import Bounds, Finding, Outcome
 from topicproof.validators.increments.watch_verdict import WatchVerdict, verdict_of
-from topicproof.validators.increments.watched_pair import HELD_MAX, SinkRows, WatchedPair
+from topicproof.validators.increments.watched_pair import HELD_MAX, NO_ROWS, SinkRows, WatchedPair
 from topicproof.validators.kinds import source_removed
 from topicproof.validators.sentences import counted
 
@@ -55,6 +58,8 @@ class ContractFigures:
     clock."""
     trouble: str = ""
     """Why the last look at it failed; empty if it did not."""
+    failed_looks: int = 0
+    """How many looks at it have failed since the last one that did not."""
 
     @property
     def is_caught_up(self) -> bool:
@@ -129,13 +134,17 @@ class ContractWatch:
         sink = kafka.bounds(contract.sink)
         source = kafka.bounds(contract.source)
         self._note_removed(source, sink)
+        self._note_behind(source, sink)
         half = max(1, offsets_max // 2)
         spans = _shares({p: part.end for p, part in pair.sources.items()}, source, half)
         read = self._read_source(kafka, source, spans, now_ms)
         spans = _shares(pair.sink_ends, sink, max(half, offsets_max - read))
         log: list[LogSpan] = []
+        rows = NO_ROWS
         if pair.held.size < HELD_MAX:
-            read += self._read_sink(kafka, sink, source, spans, log)
+            rows = self._read_sink(kafka, sink, spans, log)
+            read += sum(span.end - span.begin for span in log)
+        pair.add_sink(self._resolved(rows, source))
         is_sink_read = all(
             pair.sink_ends.get(p.partition, p.start) >= p.lso for p in sink.partitions
         )
@@ -146,15 +155,19 @@ class ContractWatch:
             pair.counts.forgotten += self._identities.forget(before_s, self.turn)
             self.turn = (self.turn + 1) % SLICES
         self._judge()
-        ends = {p: part.end for p, part in pair.sources.items()}
-        self.figures.behind = sum(
-            max(0, p.lso - reached.get(p.partition, p.start))
-            for bounds, reached in ((source, ends), (sink, pair.sink_ends))
-            for p in bounds.partitions
-        )
+        self._note_behind(source, sink)
         if not self.figures.behind:
             self.figures.read_at = began
         return read
+
+    def _note_behind(self, source: Bounds, sink: Bounds) -> None:
+        """Count what is not read. Before reading, too: it may fail."""
+        ends = {p: part.end for p, part in self.pair.sources.items()}
+        self.figures.behind = sum(
+            max(0, p.lso - reached.get(p.partition, p.start))
+            for bounds, reached in ((source, ends), (sink, self.pair.sink_ends))
+            for p in bounds.partitions
+        )
 
     def _note_removed(self, source: Bounds, sink: Bounds) -> None:
         """Note what Kafka removed before it was read. Raises TopicError for a log that became
@@ -195,7 +208,7 @@ class ContractWatch:
             partition = message.partition() or 0
             visible[partition].append(message.offset() or 0)
             if pair.by_key:
-                digests[partition].append(digest(held(message, self._match.source)))
+                digests[partition].append(self._digest(message))
         for span in log:
             if span.partition in by_headers:
                 pair.add_source(source_span(span, hws[span.partition], None), now_ms)
@@ -216,14 +229,23 @@ class ContractWatch:
             pair.take_back(span.partition, taken)
         return sum(span.end - span.begin for span in log)
 
+    def _digest(self, message: Message) -> bytes:
+        """Return the digest of what identifies an input."""
+        try:
+            return digest(held(message, self._match.source))
+        except NotText:
+            self.pair.counts.unreadable += 1
+            return NO_DIGEST
+
     def _read_sink(
         self,
         kafka: Connection,
         bounds: Bounds,
-        source: Bounds,
         spans: Mapping[int, tuple[int, int]],
         log: list[LogSpan],
-    ) -> int:
+    ) -> SinkRows:
+        """Return the new records of the sink that read_committed received, and add what the raw log
+        says to `log`."""
         pair, topic = self.pair, self.contract.sink
         spans_read, batches = read_log(kafka, topic, bounds, spans)
         log.extend(spans_read)
@@ -233,7 +255,8 @@ class ContractWatch:
         rows = self._places.rows(messages)
         delivered = rows
         pair.counts.of_namesake += int((rows.source_partition == NAMESAKE).sum())
-        rows = rows.take(rows.source_partition != NAMESAKE)
+        pair.counts.unreadable += int((rows.source_partition == UNREADABLE).sum())
+        rows = rows.take(~np.isin(rows.source_partition, (NAMESAKE, UNREADABLE)))
         for span in log:
             offsets = delivered.offset[delivered.partition == span.partition]
             pair.add_revoked(span.partition, revoked(span, offsets))
@@ -245,8 +268,7 @@ class ContractWatch:
             pair.transactions["committed"] += span.commits
             pair.transactions["aborted"] += span.aborts
             pair.sink_ends[span.partition] = span.end
-        pair.add_sink(self._resolved(rows, source))
-        return sum(span.end - span.begin for span in log)
+        return rows
 
     def _resolved(self, rows: SinkRows, source: Bounds) -> SinkRows:
         """Return the rows with their inputs' places, if these are matched by what they hold."""
@@ -272,10 +294,11 @@ class ContractWatch:
         rows = pending_rows(reader, self._places, log, sink)
         if rows is None:
             return missing
-        nameless = 0
+        nameless = int((rows.source_partition == UNREADABLE).sum())
         if self.pair.by_key:
             nameless = int(((rows.identity_high == 0) & (rows.identity_low == 0)).sum())
-            rows = self._identities.resolve(rows, is_source_read=True, is_counted=False)
+            decided = np.ones(rows.size, bool)
+            rows = self._identities.resolve(rows, decided, is_counted=False)
         # Any late output may be one without an identity.
         return min(missing, self.pair.missing_among(rows) + nameless)
 
@@ -286,6 +309,11 @@ class ContractWatch:
             doubts.append(
                 f"{counted(pair.counts.hidden, 'record')} that the raw log commits"
                 f" {'was' if pair.counts.hidden == 1 else 'were'} not delivered."
+            )
+        if pair.counts.unreadable:
+            doubts.append(
+                f"{counted(pair.counts.unreadable, 'record')} cannot be told: the name of a header"
+                " is not UTF-8."
             )
         figures.verdict = verdict_of(
             pair, self.contract.terms, pending=pair.counts.pending, doubts=doubts
@@ -357,6 +385,19 @@ class ContractWatch:
             contract=contract.name,
             finding=finding.kind,
         )
+
+
+def unread(contract: WatchedContract, figures: ContractFigures) -> Condition:
+    """Return the condition of a contract whose topics cannot be read."""
+    return Condition(
+        kind=Kind.UNKNOWN,
+        holder=f"{contract.name} unread",
+        sentence=f"Contract {contract.name} is not judged any more: {figures.trouble}",
+        topics=(contract.source, contract.sink),
+        next_step="Until its topics can be read again, nothing is known of it.",
+        contract=contract.name,
+        finding="unread",
+    )
 
 
 def next_step(finding: Finding) -> str:

@@ -22,6 +22,7 @@ from topicproof.validators.increments.watched_pair import (
 )
 
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 SCHEMA = """
 create table if not exists identity (
@@ -82,8 +83,11 @@ class Identities:
         nameless = (rows.identity_high == 0) & (rows.identity_low == 0)
         pair.counts.nameless_outputs += int(nameless.sum())
         pair.counts.committed += int(nameless.sum())
-        pair.held = self.resolve(pair.held, is_source_read=is_source_read)
-        return self.resolve(rows.take(~nameless), is_source_read=is_source_read)
+        pair.held = self.resolve(
+            pair.held, pair.are_decided(pair.held, is_source_read=is_source_read)
+        )
+        rows = rows.take(~nameless)
+        return self.resolve(rows, np.full(rows.size, is_source_read))
 
     def _add(
         self, high: Ints, low: Ints, partition: int, offsets: Ints, now_s: int
@@ -108,17 +112,17 @@ class Identities:
         ]
         return int((~new).sum()), np.array(taken, np.int64)
 
-    def resolve(self, rows: SinkRows, *, is_source_read: bool, is_counted: bool = True) -> SinkRows:
-        """Return the rows with the places of their inputs. `is_source_read`: nothing of the source
-        is pending, so that an identity that is not there is none of an input. `is_counted`: they
-        are outputs, and not pending ones."""
+    def resolve(self, rows: SinkRows, decided: Flags, *, is_counted: bool = True) -> SinkRows:
+        """Return the rows with the places of their inputs. `decided`: the rows of which an identity
+        that is not there is none of an input (`WatchedPair.are_decided`). `is_counted`: they are
+        outputs, and not pending ones."""
         open_rows = np.flatnonzero(
             (rows.source_partition < 0) & ((rows.identity_high != 0) | (rows.identity_low != 0))
         )
         high, low = rows.identity_high[open_rows], rows.identity_low[open_rows]
         partition, offset = rows.source_partition.copy(), rows.source_offset.copy()
         certain = rows.certain.copy()
-        partition[open_rows] = NO_PARTITION if is_source_read else UNRESOLVED
+        partition[open_rows] = np.where(decided[open_rows], NO_PARTITION, UNRESOLVED)
         places = self._find(high, low)
         ahead: Counter[tuple[int, int]] = Counter()
         for at, (number, place, is_shared) in places.items():

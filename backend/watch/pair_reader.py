@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ import pandas as pd
 import pyarrow as pa
 from confluent_kafka import Message
 
-from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -32,6 +31,7 @@ from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, attributed
 from topicproof.validators.finding import Bounds, PartitionBounds
 from topicproof.validators.increments.watched_pair import NO_PARTITION, SinkRows, SourceSpan
 from topicproof.validators.lineage.compact import (
+    BYTES_MAX,
     COMPACT_HEADER,
     OFFSET_AT,
     PLACE_BYTES,
@@ -46,8 +46,11 @@ BEYOND_OFFSETS = 10_000
 PENDING_OFFSETS_MAX = 200_000
 """Offsets at and above the last stable ones in which late outputs are looked for."""
 KNOWN_HEADERS_MAX = 10_000
-NAMESAKE = -3
-"""The place of `source_partition` for an input of another topic of the source's name."""
+CACHED_BYTES_MAX = 1_000
+"""A longer header is parsed each time: many of them would take much memory."""
+NAMESAKE, UNREADABLE = -3, -4
+"""In place of `source_partition`: the input is of another topic of the source's name; the headers
+cannot be read, because a name among them is not UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -206,17 +209,26 @@ class PlaceReader:
         digests: list[bytes] = []
         by_key = self.match.by_key
         for message in messages:
-            place = (NO_PARTITION, 0, 0) if by_key else self.place(message)
+            place, identity = (NO_PARTITION, 0, 0), None
+            try:
+                if by_key:
+                    identity = held(message, self.match.sink)
+                else:
+                    place = self.place(message)
+            except NotText:
+                place = (UNREADABLE, 0, 0)
             _, timestamp_ms = message.timestamp()
             places.append((message.partition() or 0, message.offset() or 0, timestamp_ms, *place))
-            digests.append(digest(held(message, self.match.sink) if by_key else None))
+            digests.append(digest(identity))
         table = np.array(places, np.int64).reshape(-1, 6)
         columns = (*numbers_of(digests), np.ones(len(places), np.int64))
         return SinkRows(*np.column_stack((table, *columns)).T)
 
     def place(self, message: Message) -> tuple[int, int, int]:
+        """Return partition, offset and output index. Raises NotText if its headers cannot be
+        read."""
         last = None
-        for header in headers_of(message):
+        for header in headers_in(message):
             if header[0] == COMPACT_HEADER or header[0] == LINEAGE_HEADER:
                 last = header
         if last is None:
@@ -227,13 +239,17 @@ class PlaceReader:
             if lineage is None or lineage.topic != self.topic:
                 return NO_PARTITION, 0, 0
             return lineage.partition, lineage.offset, lineage.output_index
+        if len(value) > BYTES_MAX:
+            return NO_PARTITION, 0, 0
         offset = int.from_bytes(value[OFFSET_AT : OFFSET_AT + 8], "big", signed=True)
         alike = value[:OFFSET_AT] + value[OFFSET_AT + 8 :]
         place = self.headers.get(alike)
         if place is None:
+            place = self._place_of(value)
             if len(self.headers) >= KNOWN_HEADERS_MAX:
                 self.headers.clear()
-            place = self.headers[alike] = self._place_of(value)
+            if len(alike) <= CACHED_BYTES_MAX:
+                self.headers[alike] = place
         number, index = place
         return (number, offset, index) if offset >= 0 else (NO_PARTITION, 0, 0)
 
@@ -248,23 +264,14 @@ class PlaceReader:
 
 
 def held(message: Message, by: str) -> bytes | None:
-    """Return what identifies a record (`Match`)."""
+    """Return what identifies a record (`Match`). Raises NotText if its headers cannot be read."""
     carrier, _, name = by.partition(":")
     if carrier == "header":
         last = None
-        for key, value in headers_of(message):
+        for key, value in headers_in(message):
             last = as_bytes(value) if key == name else last
         return last
     return as_bytes(message.key() if carrier == "key" else message.value())
-
-
-def headers_of(message: Message) -> list[tuple[str, Any]]:
-    """Return the headers of a record. Raises ClusterError if they cannot be read."""
-    try:
-        return headers_in(message)
-    except NotText as error:
-        place = f"{message.topic()}-{message.partition()}, offset {message.offset()}"
-        raise ClusterError(f"{place}: {error}, so it cannot be read.") from error
 
 
 def pending_rows(

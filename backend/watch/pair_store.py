@@ -22,6 +22,7 @@ from topicproof.backend.watch.identities import SCHEMA as IDENTITIES, Identities
 from topicproof.validators.finding import Example
 from topicproof.validators.increments.offset_bits import OffsetBits
 from topicproof.validators.increments.watched_pair import (
+    Awaited,
     LineEnd,
     PairCounts,
     SinkRows,
@@ -146,6 +147,13 @@ def _body_of(pair: WatchedPair) -> bytes:
             for kind, examples in pair.examples.items()
         ],
         "through_ms": pair.through_ms,
+        "awaited": None
+        if pair.awaited is None
+        else [
+            list(pair.awaited.source_ends.items()),
+            list(pair.awaited.sink_ends.items()),
+            pair.awaited.through_ms,
+        ],
         "counts": asdict(pair.counts),
         **{name: list(getattr(pair, name).items()) for name in _COUNTERS},
     }
@@ -185,6 +193,9 @@ def _pair_of(body: bytes) -> WatchedPair:
     pair.examples = {
         kind: [Example(**example) for example in examples] for kind, examples in fields["examples"]
     }
+    if fields["awaited"] is not None:
+        source_ends, sink_ends, through_ms = fields["awaited"]
+        pair.awaited = Awaited(dict(source_ends), dict(sink_ends), through_ms)
     pair.through_ms, pair.counts = fields["through_ms"], PairCounts(**fields["counts"])
     for name in _COUNTERS:
         setattr(pair, name, Counter(dict(fields[name])))

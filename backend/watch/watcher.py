@@ -18,8 +18,13 @@ from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.backend.kafka.look import LookBudget
 from topicproof.backend.kafka.origin import spelled
 from topicproof.backend.watch.alarms import Notice, after_look, after_sending
-from topicproof.backend.watch.conditions import PATIENCE_S, ClusterLook, conditions
-from topicproof.backend.watch.contract_watch import OFFSETS_AT_ONCE, ContractFigures, ContractWatch
+from topicproof.backend.watch.conditions import PATIENCE_S, ClusterLook, Condition, conditions
+from topicproof.backend.watch.contract_watch import (
+    OFFSETS_AT_ONCE,
+    ContractFigures,
+    ContractWatch,
+    unread,
+)
 from topicproof.backend.watch.group_offsets import Place, group_offsets
 from topicproof.backend.watch.metrics import WatchFigures, metrics_server
 from topicproof.backend.watch.pair_store import PairStore
@@ -34,6 +39,8 @@ CLIENT_ID = "topicproof-watch"
 BEHIND_LOOKS = 3
 """A watch is behind when its last look is older than so many."""
 
+UNREAD_LOOKS = 3
+"""A contract whose topics could not be read at so many looks, one after the other, is an alarm."""
 DELIVERIES_MAX = 100
 """Notices that are sent after one look. The others wait for the next one."""
 FOLDED = (
@@ -173,7 +180,7 @@ class Watcher:
         except (ClusterError, KafkaError) as error:
             self._fail(contract, error)
             return 0
-        watch.figures.trouble = ""
+        watch.figures.trouble, watch.figures.failed_looks = "", 0
         self._trouble(f"contract {contract.name}", "")
         return read
 
@@ -181,8 +188,17 @@ class Watcher:
         why = error if isinstance(error, ClusterError) else cluster_error(self.address, error)
         figures = self.figures.contracts.setdefault(contract.name, ContractFigures())
         figures.trouble = str(why)
+        figures.failed_looks += 1
         sentence = f"Contract {contract.name} is behind: {why}"
         self._trouble(f"contract {contract.name}", sentence)
+
+    def _unread(self) -> Iterator[Condition]:
+        """Yield a condition for each contract that is not judged any more, so that whoever waits
+        for its alarms hears of it."""
+        for contract in self.options.contracts:
+            figures = self.figures.contracts.get(contract.name)
+            if figures is not None and figures.failed_looks >= UNREAD_LOOKS:
+                yield unread(contract, figures)
 
     def _take_in(self, look: ClusterLook) -> None:
         current = (
@@ -193,6 +209,7 @@ class Watcher:
                 options=self.options.cluster_options,
             ),
             *(each for watch in self.contracts.values() for each in watch.conditions()),
+            *self._unread(),
         )
         alarms, notices = after_look(
             self.state.alarms,

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from confluent_kafka import Message
 
 from tests.validators.hostile_pairs import draw, simulate, told
 from tests.validators.pair_oracle import (
@@ -33,6 +34,7 @@ from tests.validators.pair_oracle import (
     judge,
 )
 from topicproof.backend.watch.identities import SLICES, digest, numbers_of
+from topicproof.backend.watch.pair_reader import MatchTerms, PlaceReader
 from topicproof.backend.watch.pair_store import PairStore, pair_store
 from topicproof.validators.expectation import REQUIRED
 from topicproof.validators.finding import Guarantee, Outcome
@@ -49,6 +51,8 @@ from topicproof.validators.increments.watched_pair import (
     SourceSpan,
     WatchedPair,
 )
+from topicproof.validators.lineage.compact import COMPACT_HEADER, format_compact
+from topicproof.validators.lineage.headers import Lineage
 
 PAIRS, SEED = 120, 7
 ALL = watched_pair.KEPT_OFFSETS
@@ -160,7 +164,7 @@ def watched(pair: Pair, chance: random.Random, apart: int, store: PairStore) -> 
     ]
     rows = rows_of(pending)
     if by_key:
-        rows = identities.resolve(rows, is_source_read=True, is_counted=False)
+        rows = identities.resolve(rows, np.ones(rows.size, bool), is_counted=False)
     nameless = sum(one.identity is None for one in pair.sink if pair.pending(one)) * by_key
     held_back = min(state.missing_count(), state.missing_among(rows) + nameless)
     return verdict_of(state, terms_of(pair), pending=held_back)
@@ -280,3 +284,64 @@ def test_a_copy_of_a_forgotten_input_is_no_violation(guarantee: Guarantee, tmp_p
         assert "older than `remember`" in copy.why
         state.counts.forgotten = 0
         assert fold(3, "of no input").verdict is Outcome.VIOLATED
+
+
+def test_one_stray_output_does_not_silence_a_watch_whose_source_is_never_read_to_its_end(
+    tmp_path: Path,
+) -> None:
+    """Story: a transaction of the source is open at each look, and a stray record of the sink has a
+    key that no input has. It waits until the source was read up to where it ended then. Lost
+    outputs, copies and further strays are told look by look."""
+    terms = WatchTerms(Guarantee.EXACTLY_ONCE, ("duplicate", "gap", "order", "phantom"))
+    state = WatchedPair("letters", "sink", outputs=1, within_ms=10, by_key=True)
+    none, sink_end = offsets([]), 0
+    with pair_store(tmp_path / "pairs") as store:
+        for look in range(30):
+            identities = store.identities("pair")
+            first, end = look * 10, look * 10 + 10
+            digests = [digested(str(offset)) for offset in range(first, end)]
+            named, _ = identities.add_inputs(
+                state, 0, offsets(list(range(first, end))), digests, now_s=0
+            )
+            # Five more are in a transaction that is open.
+            state.add_source(SourceSpan(0, first, end, end + 5, named, none, none), now_ms=look)
+            keys = [str(offset) for offset in range(first, end) if offset % 10 != 7]
+            keys += ["stray"] if look in (1, 9) else [str(first)] if look == 20 else []
+            rows = rows_of(
+                [
+                    (0, sink_end + at, look, NO_PARTITION, 0, 0, *digest_of(key), 1)
+                    for at, key in enumerate(keys)
+                ]
+            )
+            sink_end += rows.size
+            state.sink_ends[0] = sink_end
+            state.add_sink(identities.resolve_outputs(state, rows, is_source_read=False))
+            state.settle(look, is_sink_read=True)
+            store.write("pair", state)
+            state = store.read("pair") or state
+            if look in (1, 9):
+                assert state.held.size
+            if look in (4, 12):
+                assert not state.held.size and state.awaited is None
+        verdict = verdict_of(state, terms)
+    counts = {finding.kind: finding.count for finding in verdict.findings}
+    assert (counts["phantom"], counts["duplicate"], verdict.verdict) == (2, 1, Outcome.VIOLATED)
+    # Those of the last looks are not late yet.
+    assert counts["gap"] == state.missing_count() > 15
+
+
+def test_headers_that_a_sink_is_flooded_with_are_not_kept() -> None:
+    """Story: somebody writes records to a sink whose `topicproof` header is a megabyte of anything,
+    each another one."""
+    reader = PlaceReader("letters", MatchTerms(by_key=False))
+    place = format_compact(Lineage("letters", 2, 5, 0))
+    contents = [bytes([1, number]) * 500_000 for number in range(20)]
+    contents += [bytes([1, number]) * 1_000 for number in range(20)]
+    messages = [
+        Message("sink", 0, offset, b"", b"", [(COMPACT_HEADER, content)], timestamp=(1, 0))
+        for offset, content in enumerate([*contents, place])
+    ]
+    rows = reader.rows(messages)
+    assert rows.source_partition.tolist() == [NO_PARTITION] * 40 + [2]
+    assert rows.source_offset[-1] == 5
+    assert sum(map(len, reader.headers)) < 100

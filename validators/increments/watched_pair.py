@@ -13,7 +13,7 @@ is what a check of the same ranges finds, whatever the increments are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -184,10 +184,24 @@ class PairCounts:
     """Identities of inputs that are no longer remembered. All of them had their output."""
     of_namesake: int = 0
     """Records of another topic of the source's name."""
+    unreadable: int = 0
+    """Records with a header whose name is not UTF-8: no client of ours gets their headers."""
     hidden: int = 0
     """Records that the raw log commits and read_committed did not deliver."""
     pending: int = 0
     """Late outputs that an open transaction of the sink may hold."""
+
+
+class Awaited(NamedTuple):
+    """What decides the outputs that wait for their inputs: once the source was read up to where it
+    ended when they were read, each of their inputs was read, if it has one."""
+
+    source_ends: Mapping[int, int]
+    """By partition: the high watermark then."""
+    sink_ends: Mapping[int, int]
+    """By partition: behind the last of these outputs."""
+    through_ms: int
+    """When the sink's bounds were taken, if all up to them was read; else 0."""
 
 
 @dataclass
@@ -209,8 +223,10 @@ class WatchedPair:
     """By source and sink partition."""
     held: SinkRows = NO_ROWS
     """Outputs behind one whose input is pending."""
+    awaited: Awaited | None = None
+    """Of the oldest outputs that are held; None without any."""
     through_ms: int = 0
-    """When the bounds were taken up to which the sink was read last."""
+    """When the bounds were taken up to which the sink was folded last."""
     transactions: Counter[str] = field(default_factory=Counter)
     """Of the sink, by outcome, each once for each of its partitions."""
     counts: PairCounts = field(default_factory=PairCounts)
@@ -261,6 +277,36 @@ class WatchedPair:
             # Each of the others is a line of its own.
             self.counts.uncertain += int((~in_line).sum())
 
+    def are_decided(self, rows: SinkRows, *, is_source_read: bool) -> Flags:
+        """Return which rows must have their input among what was read, if they have one.
+        `is_source_read`: nothing of the source is pending. A busy source is never read to its end,
+        so those that wait are decided once it was read up to where it ended then."""
+        decided = np.full(rows.size, is_source_read)
+        if self.awaited is not None and self._is_reached(self.awaited):
+            decided |= _are_below(rows, self.awaited.sink_ends)
+        return decided
+
+    def _await_source(self, read_ms: int) -> None:
+        """Note what decides the outputs that are held now. `read_ms`: when the sink's bounds were
+        taken, if all up to them was read; else 0."""
+        source_ends = {number: part.hw for number, part in self.sources.items()}
+        if self.awaited is not None and self._is_reached(self.awaited):
+            if _are_below(self.held, self.awaited.sink_ends).any():
+                self.awaited = self.awaited._replace(source_ends=source_ends)
+            else:
+                self.through_ms = max(self.through_ms, self.awaited.through_ms)
+                self.awaited = None
+        if not self.held.size:
+            self.awaited = None
+        elif self.awaited is None:
+            self.awaited = Awaited(source_ends, dict(self.sink_ends), read_ms)
+
+    def _is_reached(self, awaited: Awaited) -> bool:
+        return all(
+            number in self.sources and self.sources[number].end >= end
+            for number, end in awaited.source_ends.items()
+        )
+
     def note_removed(self, partition: int, start: int, *, is_source: bool) -> None:
         """Note that Kafka has removed what was not read below the log's new start."""
         part = self.sources.get(partition)
@@ -287,7 +333,8 @@ class WatchedPair:
 
     def settle(self, now_ms: int, *, is_sink_read: bool) -> None:
         """Move on what is late, once an increment is folded. `is_sink_read`: all that was committed
-        at `now_ms` is folded."""
+        at `now_ms` was read."""
+        self._await_source(now_ms if is_sink_read else 0)
         if is_sink_read and not self.held.size:
             self.through_ms = max(self.through_ms, now_ms)
         for part in self.sources.values():
@@ -529,6 +576,12 @@ class _Sources(NamedTuple):
 
     def take(self, rows: Flags) -> _Sources:
         return _Sources(*(column[rows] for column in self))
+
+
+def _are_below(rows: SinkRows, ends: Mapping[int, int]) -> Flags:
+    """Return which rows lie below the end of their partition."""
+    below = [ends.get(partition, 0) for partition in rows.partition.tolist()]
+    return np.asarray(rows.offset < np.array(below, np.int64), bool)
 
 
 def _behind_first(rows: SinkRows, marked: Flags) -> Flags:

@@ -17,7 +17,8 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.backend.watch.test_watch import make_again
+from tests.backend.kafka.topics import write_headers
+from tests.backend.watch.test_watch import make_again, new_topic as make_topic
 from tests.conftest import wait_until
 from tests.foreign.moving import judged, moving_pair, terms
 from topicproof.backend.address import Address
@@ -247,6 +248,13 @@ def test_removed_records_and_a_new_topic_are_no_verdict(
         assert "Partition 0: Offsets 5 to 6 were removed" in removed.alarm.condition.sentence
         assert removed.alarm.condition.offsets == ((pipeline.source, 0, 5),)
         notices.clear()
+        # Nor can a record be told whose headers no client gets. It does not stop the watch.
+        write_headers(bootstrap, pipeline.sink, [b"\xff"])
+        pipeline.write_outputs([7, 8])
+        watcher.look()
+        figures = watcher.figures.contracts["pair"]
+        assert figures.verdict is not None and not figures.behind and figures.judged == 8
+        assert "1 record cannot be told: the name of a header" in figures.verdict.why
         make_again(bootstrap, pipeline.sink)
         watcher.look()
         replaced = [each for each in notices if each.alarm.condition.kind is Kind.REPLACED]
@@ -274,3 +282,37 @@ def test_what_cannot_be_watched_is_refused_with_the_reason(
     with pytest.raises(ContractError) as refused:
         watched_contracts("pair", make_contract(fields))
     assert why in str(refused.value)
+
+
+def test_a_contract_that_cannot_be_read_any_more_is_an_alarm(
+    bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Story: the sink is deleted, and its watch fails at each look. Whoever waits for alarms hears
+    of it, once, and of its end."""
+    pipeline = Pipeline(bootstrap, new_topic(), new_topic())
+    fields: dict[str, object] = {
+        "source": {"topic": pipeline.source},
+        "sink": {"topic": pipeline.sink},
+    }
+    troubles: list[str] = []
+    with watching(bootstrap, tmp_path / "home", fields) as (watcher, notices):
+        watcher.on_trouble = troubles.append
+        pipeline.write_inputs(1)
+        pipeline.write_outputs([0])
+        watcher.look()
+        admin = AdminClient(admin_config(Address(bootstrap)))
+        admin.delete_topics([pipeline.sink])[pipeline.sink].result(30)
+
+        def notices_of_contract() -> list[tuple[str, str]]:
+            watcher.look()
+            return [
+                (each.change.value, each.alarm.condition.finding)
+                for each in notices
+                if each.alarm.condition.contract
+            ]
+
+        wait_until(lambda: ("began", "unread") in notices_of_contract(), 30, "the alarm")
+        make_topic(bootstrap, pipeline.sink)
+        wait_until(lambda: ("ended", "unread") in notices_of_contract(), 30, "its end")
+        assert notices_of_contract().count(("began", "unread")) == 1
+    assert any("is behind" in trouble for trouble in troubles)
