@@ -24,7 +24,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from topicproof.app.shell.connection_limits import CONNECTION, NOBODY, Connection
+from topicproof.backend.services.connection_limits import CONNECTION, NOBODY, Connection
 from topicproof.backend.services.dashboard import is_loopback
 from topicproof.backend.services.local_servers import OWN_UIDS
 from topicproof.backend.services.processes import connection_is_of

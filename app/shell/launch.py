@@ -11,7 +11,7 @@ from __future__ import annotations
 from streamlit.web import cli
 from streamlit.web.server.starlette import starlette_server
 
-from topicproof.app.shell.connection_limits import LimitedProtocol
+from topicproof.backend.services.connection_limits import LimitedProtocol
 from topicproof.backend.services.processes import require_open_files
 
 MESSAGE_BYTES_MAX = 2_000_000

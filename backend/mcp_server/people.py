@@ -80,6 +80,10 @@ class Bearers:
         self._refused = refused
 
     @property
+    def has_login(self) -> bool:
+        return self._keys is not None
+
+    @property
     def issuer(self) -> str | None:
         """The provider of the login; None without one."""
         return None if self._keys is None else self._keys.issuer

@@ -22,6 +22,11 @@ from pydantic import AnyHttpUrl
 from topicproof.backend.characters import visible_lines
 from topicproof.backend.errors import SetupError, TopicproofError
 from topicproof.backend.mcp_server.cluster_tools import ClusterTools
+from topicproof.backend.mcp_server.connections import (
+    CONNECTIONS_MAX,
+    AgentProtocol,
+    OwnAgentProtocol,
+)
 from topicproof.backend.mcp_server.desk import Desk
 from topicproof.backend.mcp_server.history_tools import HistoryTools
 from topicproof.backend.mcp_server.people import Bearers, note_bearer
@@ -30,7 +35,6 @@ HOST = "127.0.0.1"
 PATH = "/mcp"
 BODY_BYTES_MAX = 1_000_000
 """Of a request over HTTP."""
-CONNECTIONS_MAX = 64
 END_S = 5
 """How long a request may go on when the server stops."""
 INSTRUCTIONS = """\
@@ -102,7 +106,8 @@ def serve_http(
     desk: Desk, bearers: Bearers, listener: socket.socket, stop: threading.Event
 ) -> None:
     """Serve HTTP on a bound socket until `stop` is set, to requests of this machine by their right
-    `Host` and `Origin`. Raises SetupError if the server ends by itself."""
+    `Host` and `Origin`. Without a login, only this user and root are served (Linux). Raises
+    SetupError if the server ends by itself."""
     port = listener.getsockname()[1]
     hosts = [f"{name}:{port}" for name in (HOST, "localhost")]
     application = make_server(desk, bearers).streamable_http_app(
@@ -123,7 +128,9 @@ def serve_http(
             application,
             log_config=None,
             access_log=False,
-            limit_concurrency=CONNECTIONS_MAX,
+            http=AgentProtocol if bearers.has_login else OwnAgentProtocol,
+            # asyncio accepts as many at once.
+            backlog=CONNECTIONS_MAX,
             timeout_graceful_shutdown=END_S,
             server_header=False,
         )

@@ -16,7 +16,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from tests.app.test_connection_limits import answer, rest, serving
+from tests.backend.services.test_connection_limits import answer, rest, serving
 from topicproof.app.shell import doors
 from topicproof.app.shell.doors import HEADERS, Doors, OwnerOnly, refusal
 from topicproof.backend.cli import main

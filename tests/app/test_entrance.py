@@ -25,7 +25,6 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.backend.trust.people import ISSUER
 from topicproof.app.shell import entrance
-from topicproof.app.shell.connection_limits import WAITING_MAX
 from topicproof.app.shell.entrance import (
     CONNECTIONS_MAX,
     COOKIE,
@@ -48,6 +47,7 @@ from topicproof.app.shell.login_log import (
 )
 from topicproof.backend.characters import has_control
 from topicproof.backend.errors import UsageError
+from topicproof.backend.services.connection_limits import WAITING_MAX
 from topicproof.backend.services.dashboard import (
     dashboard,
     host_names,

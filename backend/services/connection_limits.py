@@ -1,4 +1,4 @@
-"""How many connections the dashboard's web server holds open, and for how long without a request.
+"""How many connections a web server of ours holds open, and for how long without a request.
 
 uvicorn keeps a connection open that sends nothing, or a byte from time to time, and each takes a
 file of this process. So a stranger who cannot sign in could still end it for everybody.
@@ -38,9 +38,11 @@ class Connection:
 
 class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # one of two classes
     """HTTP as uvicorn speaks it. A new connection beyond the limits ends the one that has waited
-    longest, so whoever sends requests is served."""
+    longest, so whoever sends requests is served. One process has one such server."""
 
     connections_open: ClassVar[set[LimitedProtocol]] = set()
+    request_s: ClassVar[float] = REQUEST_S
+    waiting_max: ClassVar[int] = WAITING_MAX
     transport: asyncio.Transport
     app_state: dict[str, Any]
     is_websocket = False
@@ -59,10 +61,16 @@ class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # one
         near = [other for other in waiting if other.address == self.address]
         self._wait()
         self.connections_open.add(self)
-        if len(near) >= WAITING_MAX:
+        if len(near) >= self.waiting_max:
             _end_longest(near)
-        elif len(self.connections_open) > open_max():
+        elif len(self.connections_open) > self.open_max():
             _end_longest(waiting or [self])
+
+    @staticmethod
+    def open_max() -> int:
+        """Return how many connections may be open in all: half of the files of this process."""
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return OPEN_MAX if files == resource.RLIM_INFINITY else min(OPEN_MAX, files // 2)
 
     @property
     def is_waiting(self) -> bool:
@@ -80,17 +88,11 @@ class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # one
 
     def _wait(self) -> None:
         self.waits_since = self.loop.time()
-        self.loop.call_later(REQUEST_S, self._end_if_late, self.waits_since)
+        self.loop.call_later(self.request_s, self._end_if_late, self.waits_since)
 
     def _end_if_late(self, since: float) -> None:
         if self.is_waiting and self.waits_since == since and not self.transport.is_closing():
             self.transport.abort()
-
-
-def open_max() -> int:
-    """Return how many connections may be open in all: half of the files of this process."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return OPEN_MAX if files == resource.RLIM_INFINITY else min(OPEN_MAX, files // 2)
 
 
 def _end_longest(connections: list[LimitedProtocol]) -> None:

@@ -12,8 +12,7 @@ import pytest
 import uvicorn
 from websockets.sync.client import connect
 
-from topicproof.app.shell import connection_limits
-from topicproof.app.shell.connection_limits import LimitedProtocol
+from topicproof.backend.services.connection_limits import LimitedProtocol
 
 WAIT_S = 20.0
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -85,14 +84,14 @@ def test_a_connection_without_a_request_ends(
     port: int, data: bytes, answers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Story: a stranger opens connections and begins requests, or never ends their bodies."""
-    monkeypatch.setattr(connection_limits, "REQUEST_S", 0.2)
+    monkeypatch.setattr(LimitedProtocol, "request_s", 0.2)
     with opened(port, data) as connection:
         assert rest(connection).count(b" 204 ") == answers
 
 
 def test_who_is_served_takes_any_time(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Story: meanwhile somebody uploads a file over a slow line, and a tab stays open."""
-    monkeypatch.setattr(connection_limits, "REQUEST_S", 0.2)
+    monkeypatch.setattr(LimitedProtocol, "request_s", 0.2)
     slow = b"POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\na"
     with connect(f"ws://127.0.0.1:{port}/") as tab, opened(port, slow) as upload:
         with opened(port) as idle:
@@ -106,10 +105,10 @@ def test_who_is_served_takes_any_time(port: int, monkeypatch: pytest.MonkeyPatch
 def test_idle_connections_leave_room(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Story: a stranger opens as many connections as the server takes. The eldest ends for each
     request. Open tabs stay, and beyond them nothing is taken."""
-    monkeypatch.setattr(connection_limits, "WAITING_MAX", 2)
+    monkeypatch.setattr(LimitedProtocol, "waiting_max", 2)
     with opened(port) as first, opened(port) as second, opened(port, REQUEST) as third:
         assert rest(first) == b"" and third.recv(4096).startswith(b"HTTP/1.1 204")
-        monkeypatch.setattr(connection_limits, "open_max", lambda: 2)
+        monkeypatch.setattr(LimitedProtocol, "open_max", staticmethod(lambda: 2))
         with connect(f"ws://127.0.0.1:{port}/") as tab:
             assert rest(second) == b""
             with connect(f"ws://127.0.0.1:{port}/"), opened(port, REQUEST) as late:
