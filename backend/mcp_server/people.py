@@ -29,6 +29,7 @@ from topicproof.backend.trust.device import TokenKeys
 from topicproof.backend.trust.identity import Identity
 from topicproof.backend.trust.keys import read_secret, trust_folder
 from topicproof.backend.trust.login import configured_login
+from topicproof.validators.sentences import counted
 
 TOKEN_FILE = "mcp-token.txt"
 """In the home's folder `trust`: what a bearer shows where no login is configured."""
@@ -36,6 +37,9 @@ TOKEN_BYTES = 32
 ASKED_EVERY_S = 60.0
 """How long the person of the command line stays who they are without another question to the
 provider."""
+
+LINE_EVERY_S = 60.0
+"""How often at most a line says that requests are refused: strangers could fill a log."""
 
 _BEARER: ContextVar[Identity | None] = ContextVar("_BEARER", default=None)
 
@@ -72,12 +76,14 @@ class Bearers:
     def __init__(
         self, settings: Settings, secret: str | None, refused: Callable[[str], None]
     ) -> None:
-        """`secret`: that of the home, where no login is configured. `refused` is told
-        why a token does not count."""
+        """`secret`: that of the home, where no login is configured. `refused` gets a line with the
+        reason why a token does not count, at most every `LINE_EVERY_S`."""
         self.settings = settings
         self._secret = secret
         self._keys = None if secret is not None else TokenKeys(settings)
         self._refused = refused
+        self._quiet_until = 0.0
+        self._unsaid = 0
 
     @property
     def has_login(self) -> bool:
@@ -93,9 +99,20 @@ class Bearers:
         try:
             by = await anyio.to_thread.run_sync(self._identity, token)
         except TopicproofError as error:
-            self._refused(f"A request is refused: {error}")
+            self._note_refusal(error)
             return None
         return BearerToken(token="", client_id=by.issuer or "this machine", scopes=[], identity=by)
+
+    def _note_refusal(self, error: TopicproofError) -> None:
+        if time.monotonic() < self._quiet_until:
+            self._unsaid += 1
+            return
+        further = (
+            f" So {'were' if self._unsaid > 1 else 'was'} {counted(self._unsaid, 'other')} since"
+            " the last such line."
+        )
+        self._refused(f"A request is refused: {error}{further if self._unsaid else ''}")
+        self._quiet_until, self._unsaid = time.monotonic() + LINE_EVERY_S, 0
 
     def _identity(self, token: str) -> Identity:
         if self._keys is not None:

@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -39,7 +39,8 @@ class Served:
     port: int
     stop: threading.Event
     thread: threading.Thread
-    lines: list[str] = field(default_factory=list)
+    bearers: Bearers
+    lines: list[str]
 
     def ask(self, token: str = TOKEN) -> int:
         """The status of the answer to a bearer."""
@@ -69,7 +70,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
         thread = threading.Thread(target=serve_http, args=(desk, bearers, listener, stop))
         thread.start()
         try:
-            yield Served(url_of(listener), listener.getsockname()[1], stop, thread, lines)
+            yield Served(url_of(listener), listener.getsockname()[1], stop, thread, bearers, lines)
         finally:
             stop.set()
             thread.join()
@@ -133,3 +134,13 @@ def test_other_users_get_no_byte(served: Served, monkeypatch: pytest.MonkeyPatch
         assert ends(connection)
     with pytest.raises(httpx.TransportError):
         served.ask()
+
+
+def test_refused_tokens_fill_no_log(served: Served) -> None:
+    """Story: somebody guesses tokens. A line says so at once, and the one a minute later how many
+    more there were."""
+    assert [served.ask("guess") for _ in range(3)] == [401] * 3
+    (line,) = served.lines
+    served.bearers._quiet_until = 0.0
+    assert served.ask("guess") == 401
+    assert served.lines == [line, f"{line} So were 2 others since the last such line."]
