@@ -18,7 +18,7 @@ from topicproof.backend.contracts.draft import draft
 from topicproof.backend.contracts.draft_expectation import ONE_OUTPUT
 from topicproof.backend.errors import UsageError
 from topicproof.backend.formats.formats import Formats
-from topicproof.backend.kafka.browse.causes import causes
+from topicproof.backend.kafka.browse.causes import Cause, causes
 from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.browse.one_offset import explain_offset
 from topicproof.backend.kafka.browse.overview import TopicOverview, overview
@@ -37,6 +37,7 @@ from topicproof.backend.mcp_server.results import (
     Page,
     cleaned,
     document_of,
+    in_sentence,
     page_of,
 )
 from topicproof.backend.trust.masking import Field as MaskedField, masked_headers, masked_part
@@ -103,11 +104,12 @@ class ClusterTools:
         """List what is wrong with the cluster now, worst first. Each row is one cause: who holds
         records back (holder: a transactional id, or a group), for how long (age_ms), how many
         records and from which groups, what to do (advice), and commands that an operator can copy.
+        A sentence has at most 100 characters of each name; holder, topics and groups have more.
         No row: nothing is wrong, as far as notes do not say that something was not asked."""
         self.desk.person()
         cluster = overview(self.desk.address)
         listed = causes(cluster, self.desk.settings.cluster_options)
-        return page_of([each.to_json() for each in listed], limit, cursor, cluster.not_heard)
+        return page_of(list(map(cause_row, listed)), limit, cursor, cluster.not_heard)
 
     def transactions(
         self,
@@ -226,6 +228,12 @@ class ClusterTools:
                 found_max=limit,
             ).rows
         return page_of([_record_row(row, hidden) for row in rows[:limit]], limit, None)
+
+
+def cause_row(cause: Cause) -> Document:
+    effect = cause.effect_with(in_sentence)
+    sentence = f"{in_sentence(cause.holder)} {effect}. It {cause.status}."
+    return cause.to_json() | {"sentence": sentence}
 
 
 def _topic_row(each: TopicOverview) -> Document:

@@ -7,8 +7,8 @@ fields of JSON, and no text of ours is made longer or shorter by them: what is l
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import isfinite
 from typing import Any
@@ -21,8 +21,11 @@ RESULT_BYTES_MAX = 100_000
 """Of a result as JSON."""
 ROW_BYTES_MAX = 20_000
 """Of one row of a list."""
-TEXT_CHARACTERS_MAX = 2_000
-"""Of a text in a result. Sentences and names of ours are shorter."""
+TEXT_CHARACTERS_MAX = 6_000
+"""Of a text in a result: room for two names of 249 characters that are each spelled with ten, and
+for our words around them."""
+NAME_CHARACTERS_MAX = 100
+"""Of a name within a sentence that has many."""
 ROWS, ROWS_MAX = 50, 500
 """Rows of a list: without a limit, and with the largest one."""
 DIGITS_MAX = 9
@@ -67,7 +70,7 @@ def page_of(
     sentences = [cleaned(note) for note in notes]
     size = sum(map(size_of, sentences))
     for row in rows[begin : begin + limit]:
-        item, left_out = bounded(cleaned(row), ROW_BYTES_MAX)
+        item, left_out = bounded(row, ROW_BYTES_MAX)
         size += size_of(item)
         if items and size > RESULT_BYTES_MAX:
             break
@@ -83,7 +86,7 @@ def page_of(
 def document_of(fields: Mapping[str, Any]) -> Document:
     """Return a document in at most `RESULT_BYTES_MAX` bytes, with a list `left_out` of sentences.
     Raises TopicproofError if it has no list that can be made shorter."""
-    document, left_out = bounded(cleaned(fields), RESULT_BYTES_MAX)
+    document, left_out = bounded(fields, RESULT_BYTES_MAX)
     return {**document, "left_out": left_out}
 
 
@@ -108,32 +111,125 @@ def cleaned(value: Any) -> Any:
     return _cut(visible(str(value)), TEXT_CHARACTERS_MAX)
 
 
-def bounded(document: Document, bytes_max: int) -> tuple[Document, list[str]]:
-    """Return a cleaned document whose longest lists are cut until it fits, and a sentence about
-    each. Raises TopicproofError if it does not fit without any entry."""
-    size = size_of(document)
-    if size <= bytes_max:
-        return document, []
-    document = json.loads(json.dumps(document))
+def in_sentence(name: str) -> str:
+    """Return a name for a sentence, spelled and short, so that it hides none of our words."""
+    return _cut(visible(name), NAME_CHARACTERS_MAX)
+
+
+@dataclass(eq=False)
+class _List:
+    """A list of a document, with the bytes of each entry as JSON."""
+
+    path: str
+    """Such as `lags[3].partitions`."""
+    entries: list[Any]
+    outer: _List | None
+    position: int
+    """Of the entry of `outer` that holds it."""
+    sizes: list[int] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return 2 + sum(self.sizes) + 2 * max(0, len(self.sizes) - 1)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether no list around it was cut before it."""
+        return self.outer is None or (self.position < len(self.outer.sizes) and self.outer.is_left)
+
+    def halve(self) -> int:
+        """Drop the second half. Return by how many bytes the document is smaller."""
+        before = self.size
+        half = len(self.entries) // 2
+        del self.entries[half:], self.sizes[half:]
+        fewer = before - self.size
+        inner = self
+        while inner.outer is not None:
+            inner.outer.sizes[inner.position] -= fewer
+            inner = inner.outer
+        return fewer
+
+
+def bounded(fields: Mapping[str, Any], bytes_max: int) -> tuple[Document, list[str]]:
+    """Return fields as a cleaned document whose longest lists are cut until it fits, and a sentence
+    about each. Raises TopicproofError if it does not fit without any entry."""
     lengths: dict[str, int] = {}
+    document: Document = cleaned(_cut_early("", fields, bytes_max, lengths))
+    lists: list[_List] = []
+    size = _measured("", document, None, 0, lists)
     while size > bytes_max:
-        lists = [each for each in _lists("", document) if each[1]]
-        if not lists:
+        lists = [each for each in lists if each.is_left]
+        sizes = [each.size if each.sizes else 0 for each in lists]
+        if not any(sizes):
             raise TopicproofError(
                 f"The answer has {size:,} bytes, and an agent gets at most {bytes_max:,}. Ask for"
                 " less, or use the command line."
             )
         # Of a list and the one in it that makes it long, the inner one: its entries are smaller.
-        largest = max(size_of(each) for _, each in lists)
-        path, longest = [each for each in lists if 2 * size_of(each[1]) > largest][-1]
-        lengths.setdefault(path, len(longest))
-        del longest[len(longest) // 2 :]
-        size = size_of(document)
-    lengths_now = {path: len(each) for path, each in _lists("", document)}
+        largest = max(sizes)
+        longest = [each for each, own in zip(lists, sizes, strict=True) if 2 * own > largest][-1]
+        lengths.setdefault(longest.path, len(longest.entries))
+        size -= longest.halve()
+    lengths_now = {each.path: len(each.entries) for each in lists if each.is_left}
     return document, [
-        f"{path}: {lengths_now.get(path, 0):,} of {counted(length, 'entry', 'entries')} are here."
+        f"{path}: {lengths_now[path]:,} of {counted(length, 'entry', 'entries')} are here."
         for path, length in lengths.items()
+        if path in lengths_now
     ]
+
+
+def _cut_early(path: str, value: Any, bytes_max: int, lengths: dict[str, int]) -> Any:
+    """Return a value without the entries of lists that cannot fit, however short the others are.
+    What is made of an entry later then costs by the size of the answer."""
+    match value:
+        case Mapping():
+            return {
+                name: _cut_early(f"{path}.{name}".lstrip("."), each, bytes_max, lengths)
+                for name, each in value.items()
+            }
+        case list() | tuple():
+            size, entries = 0, []
+            for number, each in enumerate(value):
+                size += _size_min(each)
+                if size > bytes_max:
+                    lengths[path] = len(value)
+                    break
+                entries.append(_cut_early(f"{path}[{number}]", each, bytes_max, lengths))
+            return entries
+    return value
+
+
+def _size_min(value: Any) -> int:
+    """Return a number of bytes that a value has at least as JSON, by the names of its fields."""
+    match value:
+        case Mapping():
+            return sum(len(str(name)) + 5 for name in value)
+        case str():
+            return min(len(value), TEXT_CHARACTERS_MAX) + 2
+    return 1
+
+
+def _measured(path: str, value: Any, outer: _List | None, position: int, lists: list[_List]) -> int:
+    """Return the bytes of a value, and add the lists in it, each before those that it holds."""
+    match value:
+        case dict():
+            if any(isinstance(each, (dict, list)) for each in value.values()):
+                parts = (
+                    size_of(name)
+                    + 4
+                    + _measured(f"{path}.{name}".lstrip("."), each, outer, position, lists)
+                    for name, each in value.items()
+                )
+                return sum(parts)
+        case list():
+            measured = _List(path, value, outer, position)
+            lists.append(measured)
+            measured.sizes = [
+                _measured(f"{path}[{number}]", each, measured, number, lists)
+                for number, each in enumerate(value)
+            ]
+            return measured.size
+    return size_of(value)
 
 
 def size_of(value: Any) -> int:
@@ -143,18 +239,6 @@ def size_of(value: Any) -> int:
 
 def _cut(text: str, characters_max: int) -> str:
     return text if len(text) <= characters_max else f"{text[: characters_max - 1]}…"
-
-
-def _lists(path: str, value: Any) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the lists of a document with their paths, such as `lags[].partitions`."""
-    match value:
-        case dict():
-            for name, each in value.items():
-                yield from _lists(f"{path}.{name}".lstrip("."), each)
-        case list():
-            yield path, value
-            for number, each in enumerate(value):
-                yield from _lists(f"{path}[{number}]", each)
 
 
 def _position(cursor: str | None) -> int:
