@@ -3,7 +3,7 @@ keyboard alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import streamlit as st
@@ -59,6 +59,8 @@ STYLE = """<style>
 """The button stands in the head beside the navigation, where it takes no line of a page."""
 TARGETS_MAX = 10_000
 """Lines of the box. The browser filters them, and draws those in sight."""
+LABEL_HEAD, LABEL_TAIL = 150, 49
+"""Characters of a name at its ends in a label of 200. A long name ends in a hash."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,10 @@ class Target:
 
     @property
     def label(self) -> str:
-        return f"{self.kind} · {visible(self.name)}"
+        name = visible(self.name)
+        if len(name) > LABEL_HEAD + 1 + LABEL_TAIL:
+            name = f"{name[:LABEL_HEAD]}…{name[-LABEL_TAIL:]}"
+        return f"{self.kind} · {name}"
 
 
 def button() -> None:
@@ -95,6 +100,7 @@ def box() -> None:
     runs the box again, which goes there."""
     go_on()
     targets = list(_targets(page_settings()))
+    shown = shared_room(targets, TARGETS_MAX)
 
     def chosen() -> None:
         target: Target | None = st.session_state["jump_target"]
@@ -103,7 +109,7 @@ def box() -> None:
 
     st.selectbox(
         "Topic, group, open transaction, run or contract",
-        targets[:TARGETS_MAX],
+        shown,
         index=None,
         key="jump_target",
         format_func=lambda target: target.label,
@@ -111,18 +117,40 @@ def box() -> None:
         placeholder="Type a part of its name",
         filter_mode="contains",
     )
-    further = len(targets) - TARGETS_MAX
+    further = len(targets) - len(shown)
     if further > 0:
         st.caption(f"{further:,} more are left out.")
     st.caption("↑ ↓ choose, Enter opens, Esc closes.")
     _focus(key="jump_focus")
 
 
+def shared_room(targets: Iterable[Target], room: int) -> list[Target]:
+    """Returns at most so many targets, kind after kind. Each has an equal part of the room, and
+    what one does not need is for the others: groups of any number hide no run."""
+    kinds: dict[str, list[Target]] = {}
+    for target in targets:
+        kinds.setdefault(target.kind, []).append(target)
+    shares: dict[str, int] = {}
+    for rank, kind in enumerate(sorted(kinds, key=lambda kind: len(kinds[kind]))):
+        shares[kind] = min(len(kinds[kind]), room // (len(kinds) - rank))
+        room -= shares[kind]
+    return [target for kind, each in kinds.items() for target in each[: shares[kind]]]
+
+
 def _targets(settings: Settings) -> Iterator[Target]:
-    """Yields what can be opened. What cannot be asked is missing, with the reason above the box."""
+    """Yields what can be opened, what this installation has written before what a cluster names.
+    What cannot be asked is missing, with the reason above the box."""
     for place in PLACES:
         for page in place.pages:
             yield Target("page", page.title, page)
+    try:
+        for run in newest_runs(settings):
+            page = VERDICT if run.verdict else RUN if run.kind == "run" else CHECK
+            yield Target(run.kind, run.id, page, tuple(verdict_params(run.id).items()))
+        for contract in contracts(open_history(settings)):
+            yield Target("contract", contract.label, CHECK, (("contract", contract.label),))
+    except TopicproofError as error:
+        show_error(error)
     try:
         kafka = running_kafka(settings)
         cluster = cluster_overview(kafka.bootstrap, settings.client)
@@ -135,13 +163,5 @@ def _targets(settings: Settings) -> Iterator[Target]:
             yield Target("open transaction", part.name, TRANSACTIONS, params)
         for group in cluster_group_names(kafka.bootstrap, settings.client):
             yield Target("group", group, TOPICS, (("view", ALL_GROUPS), ("group", group)))
-    except TopicproofError as error:
-        show_error(error)
-    try:
-        for run in newest_runs(settings):
-            page = VERDICT if run.verdict else RUN if run.kind == "run" else CHECK
-            yield Target(run.kind, run.id, page, tuple(verdict_params(run.id).items()))
-        for contract in contracts(open_history(settings)):
-            yield Target("contract", contract.label, CHECK, (("contract", contract.label),))
     except TopicproofError as error:
         show_error(error)
