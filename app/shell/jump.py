@@ -100,7 +100,7 @@ def box() -> None:
     runs the box again, which goes there."""
     go_on()
     targets = list(_targets(page_settings()))
-    shown = shared_room(targets, TARGETS_MAX)
+    offered = shared_room(targets, TARGETS_MAX)
 
     def chosen() -> None:
         target: Target | None = st.session_state["jump_target"]
@@ -109,7 +109,7 @@ def box() -> None:
 
     st.selectbox(
         "Topic, group, open transaction, run or contract",
-        shown,
+        offered,
         index=None,
         key="jump_target",
         format_func=lambda target: target.label,
@@ -117,7 +117,7 @@ def box() -> None:
         placeholder="Type a part of its name",
         filter_mode="contains",
     )
-    further = len(targets) - len(shown)
+    further = len(targets) - len(offered)
     if further > 0:
         st.caption(f"{further:,} more are left out.")
     st.caption("↑ ↓ choose, Enter opens, Esc closes.")

@@ -167,7 +167,9 @@ def bounded(fields: Mapping[str, Any], bytes_max: int) -> tuple[Document, list[s
             )
         # Of a list and the one in it that makes it long, the inner one: its entries are smaller.
         largest = max(sizes)
-        longest = [each for each, own in zip(lists, sizes, strict=True) if 2 * own > largest][-1]
+        longest = [
+            each for each, size_now in zip(lists, sizes, strict=True) if 2 * size_now > largest
+        ][-1]
         lengths.setdefault(longest.path, len(longest.entries))
         size -= longest.halve()
     lengths_now = {each.path: len(each.entries) for each in lists if each.is_left}
