@@ -23,17 +23,16 @@ from topicproof.validators.report import LINEAGE_PARTS, Report, place_of
 
 BOTH, COMMITTED, UNCOMMITTED = "both", "committed", "uncommitted"
 LEVELS = (BOTH, UNCOMMITTED, COMMITTED)
-RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS = (
+RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS, CLUSTER = (
     "records",
     "tail",
     "partitions",
     "groups",
     "settings",
+    "cluster",
 )
-VIEWS = (RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS)
+VIEWS = (RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS, CLUSTER)
 """The views of a topic on the Topics page."""
-CLUSTER, ALL_GROUPS = "cluster", "all-groups"
-"""Its views of a whole cluster."""
 OLDEST, NEWEST = "oldest", "newest"
 """The two directions of a search."""
 NEEDLE_CHARACTERS = 200
