@@ -167,7 +167,8 @@ def test_it_leaves_no_connection_behind(bootstrap: str, new_topic: NewTopic) -> 
             deaf.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1) * 1_000_000)
         proxy.isolate()
         late = socket.create_connection(address)
-    with deaf, late:
+    # A connection that the system accepted and the proxy did not yet is reset, not ended.
+    with deaf, late, suppress(ConnectionResetError):
         assert late.recv(1) == b""
     del producer
     # A connection that nobody closed warns when it is collected.
