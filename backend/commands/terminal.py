@@ -18,6 +18,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 import threading
 import unicodedata
@@ -379,3 +380,17 @@ def write_file(path: Path, text: str, *, append: bool = False) -> None:
     except OSError as error:
         why = "it is a link" if error.errno == errno.ELOOP else error.strerror
         raise EvidenceError(f"{path} cannot be written: {why}.") from error
+
+
+def end_of_file(path: Path, size: int) -> bytes:
+    """Return the last bytes of a regular file that `write_file` appends to; nothing of any other
+    one, and of one that cannot be read."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return b""
+            file.seek(max(0, status.st_size - size))
+            return file.read(size)
+    except OSError:
+        return b""

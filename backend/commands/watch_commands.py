@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +11,15 @@ import typer
 
 from topicproof.backend.characters import visible_json
 from topicproof.backend.commands.shared_options import EMBEDDED, Json, Target, kafka_settings
-from topicproof.backend.commands.terminal import Style, Styled, out, say, stopping, write_file
+from topicproof.backend.commands.terminal import (
+    Style,
+    Styled,
+    end_of_file,
+    out,
+    say,
+    stopping,
+    write_file,
+)
 from topicproof.backend.contracts.contract import make_contract, parse_fields, read_fields
 from topicproof.backend.errors import UsageError
 from topicproof.backend.history.kept_contracts import find
@@ -33,6 +41,8 @@ from topicproof.backend.watch.watcher import (
 from topicproof.backend.watch.webhook import WebhookStyle, read_webhook
 
 EVERY_S_MIN = 1.0
+END_BYTES = 16_000_000
+"""Of the file of `--json`, in which notices are looked for that a killed watch wrote last."""
 STYLES: dict[Change, Style] = {
     Change.BEGAN: "red",
     Change.ENDED: "green",
@@ -120,7 +130,7 @@ def watch(
         contracts=watched,
         offsets_per_second=offsets_per_second,
     )
-    tell = _print_notice if json_ is None else partial(_write_line, json_)
+    tell = _print_notice if json_ is None else NoticeLines(json_).write
     with (
         stopping("look") as stop,
         services(settings, spark=False, say=say) as running,
@@ -171,12 +181,28 @@ def _print_notice(notice: Notice, _cluster: str) -> None:
         out.line(f"  Next: {condition.next_step}")
 
 
-def _write_line(json_: str, notice: Notice, cluster: str) -> None:
-    """Write a notice as one line of JSON to a file, or for `-` to the terminal. Raises
-    EvidenceError."""
-    line = visible_json(json.dumps(notice.to_json(cluster), ensure_ascii=False))
-    if json_ == "-":
-        out.json(line)
-        return
-    # Whoever names the file decides how long it may be: it never begins again.
-    write_file(Path(json_), f"{line}\n", append=True)
+class NoticeLines:
+    """Writes notices as lines of JSON to a file, or for `-` to the terminal.
+
+    A watch that was killed hands on again what it may have written already. Each notice has a
+    number and a time, so a line that the file's end holds is that notice, and is not written twice.
+    """
+
+    def __init__(self, json_: str) -> None:
+        self.path = None if json_ == "-" else Path(json_)
+        self.lines: set[bytes] = set()
+        self.is_cut = False
+        if self.path is not None:
+            content = end_of_file(self.path, END_BYTES)
+            self.is_cut = bool(content) and not content.endswith(b"\n")
+            self.lines = {hashlib.sha256(line).digest() for line in content.split(b"\n")}
+
+    def write(self, notice: Notice, cluster: str) -> None:
+        """Write a notice as one line. Raises EvidenceError."""
+        line = visible_json(json.dumps(notice.to_json(cluster), ensure_ascii=False))
+        if self.path is None:
+            out.json(line)
+        elif hashlib.sha256(line.encode()).digest() not in self.lines:
+            # Whoever names the file decides how long it may be: it never begins again.
+            write_file(self.path, "\n" * self.is_cut + f"{line}\n", append=True)
+            self.is_cut = False

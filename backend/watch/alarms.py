@@ -106,7 +106,9 @@ class AlarmState:
     waiting: tuple[Notice, ...] = ()
     """In the order in which they are to be sent: the most important first, then the oldest."""
     dropped: int = 0
-    """Notices that were never sent, because too many were waiting."""
+    """Notices that were never sent: too many were waiting, or the webhook refused them."""
+    outbox: tuple[Notice, ...] = ()
+    """Notices that `on_notice` has not got yet, oldest first. A kill leaves them behind."""
 
 
 NO_ALARMS = AlarmState({})
@@ -154,7 +156,12 @@ def after_look(
         if current[key].kind in EVENTS
     ]
     waiting, dropped = _limited([*state.waiting, *notices], at)
-    state = AlarmState(alarms=alarms, waiting=waiting, dropped=state.dropped + dropped)
+    state = AlarmState(
+        alarms=alarms,
+        waiting=waiting,
+        dropped=state.dropped + dropped,
+        outbox=(*state.outbox, *notices),
+    )
     return state, tuple(notices)
 
 
@@ -280,9 +287,14 @@ def _limited(waiting: Sequence[Notice], at: datetime) -> tuple[tuple[Notice, ...
     return tuple(sorted([*remaining, notice], key=importance)), surplus
 
 
-def after_sending(state: AlarmState, sent: int) -> AlarmState:
-    """Return the state without the first notices, which were sent."""
-    return replace(state, waiting=state.waiting[sent:])
+def after_sending(
+    state: AlarmState, sent: Collection[int], refused: Collection[int] = ()
+) -> AlarmState:
+    """Return the state without the notices at these places, which were sent, or refused for
+    good."""
+    done = {*sent, *refused}
+    waiting = tuple(notice for at, notice in enumerate(state.waiting) if at not in done)
+    return replace(state, waiting=waiting, dropped=state.dropped + len(refused))
 
 
 def notice_from_json(fields: Mapping[str, Any]) -> Notice:

@@ -147,7 +147,9 @@ def _of_alarms(figures: WatchFigures) -> Iterator[Metric]:
         len(figures.alarms.waiting),
     )
     yield _counter(
-        "notices_dropped", "Notices that were never sent: too many waited.", figures.alarms.dropped
+        "notices_dropped",
+        "Notices that were never sent: too many waited, or the webhook refused them.",
+        figures.alarms.dropped,
     )
 
 

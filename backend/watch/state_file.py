@@ -2,9 +2,13 @@
 cluster, replaced as a whole, with a checksum. One process at a time may have it.
 
 The file has one JSON document in each line, the most important first: the head, alarms, notices
-that wait, topics, and the offsets of groups, which name topics by their line. Bytes are counted as
-lines are made, so that no state is written that `read` would refuse, whatever strangers call their
-groups. What has no room is left out of the file alone, and `write` says so.
+of the outbox and those that wait, topics, and the offsets of groups, which name topics by their
+line. Bytes are counted as lines are made, so that no state is written that `read` would refuse,
+whatever strangers call their groups. What has no room is left out of the file alone, and `write`
+says so.
+
+A small file beside it notes which of its notices were handed on since it was written. So a kill
+loses none: what was not noted is handed on again.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from topicproof.backend.watch.alarms import (
     Alarm,
     AlarmState,
     Notice,
+    after_sending,
     alarm_from_json,
     importance,
     notice_from_json,
@@ -39,6 +44,8 @@ FOLDER = "watch"
 FORMAT = 2
 BYTES_MAX = 64_000_000
 """Of a file. 25,000 offsets of 50 groups with long names take 1,000,000."""
+SENT_BYTES_MAX = 100_000
+"""Of the note of what was handed on."""
 LEFT_OUT = (
     f"The state of this watch has room for {BYTES_MAX:,} bytes, and does not hold all. What is"
     " left out is not compared, or is told again, after a restart."
@@ -95,10 +102,11 @@ class StateFile:
             self._checksum = checksum
         return "" if is_whole else LEFT_OUT
 
-    def note_sent(self, count: int) -> None:
-        """Note how many of the notices that wait in the file were sent. The file itself may be
-        large. Raises SetupError."""
-        self._replace(self._sent, f"{self._checksum} {count}".encode())
+    def note_sent(self, places: Iterable[int], *, is_told: bool = False) -> None:
+        """Note the places of the notices that wait in the file and were sent. `is_told`: those of
+        its outbox were handed on, too. The file itself may be large. Raises SetupError."""
+        note = [self._checksum, sorted(places), is_told]
+        self._replace(self._sent, json.dumps(note).encode())
 
     def forget(self) -> None:
         """Begin anew."""
@@ -110,15 +118,18 @@ class StateFile:
         return self.path.with_suffix(".sent")
 
     def _without_sent(self, state: WatchState, checksum: str) -> WatchState:
-        """Return the state without the notices that were sent after it was written."""
+        """Return the state without the notices that were handed on after it was written."""
         self._checksum = checksum
         try:
-            of, _, count = self._sent.read_bytes()[:200].decode("ascii", "replace").partition(" ")
-        except OSError:
+            with self._sent.open("rb") as file:
+                written_for, places, is_told = json.loads(file.read(SENT_BYTES_MAX))
+        except (OSError, ValueError, TypeError):
+            # None, or of an earlier version: what it noted is handed on again.
             return state
-        sent = int(count) if of == checksum else 0
-        waiting = state.alarms.waiting[sent:]
-        return replace(state, alarms=replace(state.alarms, waiting=waiting))
+        if written_for != checksum:
+            return state
+        alarms = after_sending(state.alarms, [int(place) for place in places])
+        return replace(state, alarms=replace(alarms, outbox=() if is_told else alarms.outbox))
 
     def _replace(self, path: Path, content: bytes) -> None:
         new = self.path.with_suffix(".new")
@@ -187,6 +198,7 @@ def _documents_of(state: WatchState) -> Iterator[Iterable[list[object]]]:
     alarms, baseline = state.alarms, state.baseline
     yield [["format", FORMAT, alarms.dropped]]
     yield (["alarm", stored(alarm)] for alarm in sorted(alarms.alarms.values(), key=importance))
+    yield (["outbox", stored(notice)] for notice in alarms.outbox)
     yield (["waiting", stored(notice)] for notice in alarms.waiting)
     starts: dict[str, list[int]] = {}
     for (topic, partition), start in baseline.log_starts.items():
@@ -215,6 +227,7 @@ def _state_of(text: bytes) -> WatchState:
         raise ValueError(f"format {head}")
     alarms: dict[str, Alarm] = {}
     waiting: list[Notice] = []
+    outbox: list[Notice] = []
     topics: list[str] = []
     topic_ids: dict[str, str] = {}
     log_starts: dict[tuple[str, int], int] = {}
@@ -225,6 +238,8 @@ def _state_of(text: bytes) -> WatchState:
             alarms[alarm.condition.key] = alarm
         elif kind == "waiting":
             waiting.append(notice_from_json(fields[0]))
+        elif kind == "outbox":
+            outbox.append(notice_from_json(fields[0]))
         elif kind == "topic":
             topic, topic_id, starts = fields
             topics.append(str(topic))
@@ -243,7 +258,8 @@ def _state_of(text: bytes) -> WatchState:
         else:
             raise ValueError(f"a line of {kind}")
     return WatchState(
-        AlarmState(alarms, tuple(waiting), int(head[2])), Baseline(offsets, topic_ids, log_starts)
+        AlarmState(alarms, tuple(waiting), int(head[2]), tuple(outbox)),
+        Baseline(offsets, topic_ids, log_starts),
     )
 
 

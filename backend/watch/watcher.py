@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from topicproof.backend.watch.pair_store import PairStore
 from topicproof.backend.watch.state_file import StateFile, WatchState
 from topicproof.backend.watch.watchable import WatchedContract
 from topicproof.backend.watch.webhook import Webhook
+from topicproof.validators.sentences import counted
 
 EVERY_S = 10.0
 """Default time from one look to the next."""
@@ -43,6 +45,8 @@ UNREAD_LOOKS = 3
 """A contract whose topics could not be read at so many looks, one after the other, is an alarm."""
 DELIVERIES_MAX = 100
 """Notices that are sent after one look. The others wait for the next one."""
+REFUSALS_MAX = 5
+"""Looks at which a webhook may refuse a notice, while it takes others, before it is given up."""
 FOLDED = (
     "There are too many alarms of a kind to tell each: one alarm stands for those beyond the limit,"
     " and counts them."
@@ -78,7 +82,8 @@ class Watcher:
         on_trouble: Callable[[str], None],
         store: PairStore | None = None,
     ) -> None:
-        """`store` has the contracts' pairs. `on_notice` gets each new notice and the cluster's id;
+        """`store` has the contracts' pairs. `on_notice` gets each new notice and the cluster's id,
+        and one again that a killed watch may have handed on;
         `on_trouble` a sentence when a look or a delivery begins to fail, and when it works again.
         Raises SetupError as `StateFile.read`."""
         self.address = address
@@ -94,6 +99,7 @@ class Watcher:
         self.figures = WatchFigures(alarms=self.state.alarms)
         self._looked_at: float | None = None
         self._troubles: dict[str, str] = {}
+        self._refusals: Counter[Notice] = Counter()
 
     @property
     def is_caught_up(self) -> bool:
@@ -225,8 +231,7 @@ class Watcher:
             alarms = replace(alarms, waiting=before.waiting, dropped=before.dropped)
         # Before anybody is told: after a kill, a notice is told again rather than never.
         self._keep(WatchState(alarms, self.state.baseline.after(look)))
-        for notice in notices:
-            self.on_notice(notice, look.overview.cluster)
+        self._hand_on(look.overview.cluster)
         are_folded = any(alarm.condition.count > 1 for alarm in alarms.alarms.values())
         self._trouble("alarms", FOLDED if are_folded else "")
         self.figures.take_in(look)
@@ -240,22 +245,60 @@ class Watcher:
         webhook = self.options.webhook
         if webhook is None or self.figures.look is None:
             return
-        sent = 0
+        sent: list[int] = []
+        refused: list[int] = []
+        waiting = {*self.state.alarms.waiting}
+        self._refusals = Counter({n: c for n, c in self._refusals.items() if n in waiting})
         until = time.monotonic() + self.options.every_s / 2
-        for notice in self.state.alarms.waiting[:DELIVERIES_MAX]:
-            why = webhook.send(notice, self.figures.look.overview.cluster)
-            self._trouble("webhook", f"The webhook does not take notices: {why}." if why else "")
-            if why:
+        for at, notice in enumerate(self.state.alarms.waiting):
+            delivery = webhook.send(notice, self.figures.look.overview.cluster)
+            if delivery.is_refused:
+                self._refusals[notice] += 1
+                if self._refusals[notice] >= REFUSALS_MAX:
+                    refused.append(at)
+                    del self._refusals[notice]
+            elif delivery.why:
+                why = delivery.why
+                self._trouble("webhook", f"The webhook does not take notices: {why}.")
                 break
-            sent += 1
-            # The state may be large, and only this has changed.
-            self.file.note_sent(sent)
+            else:
+                sent.append(at)
+                # The state may be large, and only this has changed.
+                self.file.note_sent(sent, is_told=True)
+                self._trouble("webhook", "")
+            if len(sent) + len(refused) >= DELIVERIES_MAX:
+                break
             if self.stop.is_set() or time.monotonic() > until:
                 break
-        if sent:
-            self.state = replace(self.state, alarms=after_sending(self.state.alarms, sent))
-            self.figures.alarms = self.state.alarms
-            self._keep(self.state)
+        self._tell_refusals(len(refused))
+        if sent or refused:
+            alarms = after_sending(self.state.alarms, sent, refused)
+            self._keep(replace(self.state, alarms=alarms))
+
+    def _tell_refusals(self, given_up: int) -> None:
+        """Tell that the webhook refuses notices; of those that are given up, too."""
+        waiting = counted(len(self._refusals), "notice")
+        self._trouble(
+            "refusals",
+            f"The webhook refuses {waiting}, and is asked again at the next look."
+            if self._refusals
+            else "",
+        )
+        if given_up:
+            self.on_trouble(
+                f"{counted(given_up, 'notice')} that the webhook has refused at {REFUSALS_MAX}"
+                " looks will never be sent."
+            )
+
+    def _hand_on(self, cluster: str) -> None:
+        """Hand on the notices of the outbox, and note that. A kill in between leaves them in it."""
+        if not self.state.alarms.outbox:
+            return
+        for notice in self.state.alarms.outbox:
+            self.on_notice(notice, cluster)
+        self.file.note_sent((), is_told=True)
+        self.state = replace(self.state, alarms=replace(self.state.alarms, outbox=()))
+        self.figures.alarms = self.state.alarms
 
     def _keep(self, state: WatchState) -> None:
         self._trouble("state", self.file.write(state))
@@ -277,6 +320,7 @@ _OVER = {
     "alarms": "Each alarm is told by itself again.",
     "state": "The state of this watch holds all again.",
     "webhook": "The webhook takes notices again.",
+    "refusals": "The webhook refuses no notice any more.",
 }
 
 

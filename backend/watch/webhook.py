@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -28,6 +28,8 @@ TIMEOUT_S = 10.0
 """For each of connecting, writing and waiting for an answer."""
 TEXT_MAX = 3_000
 """Characters of a message, the most that Slack takes."""
+REFUSALS = frozenset({400, 413, 415, 422})
+"""Answers that are about what was sent, and not about the address or the moment."""
 _HEADS = {Change.BEGAN: "Alarm", Change.ENDED: "All clear", Change.HAPPENED: "Happened"}
 _ADDRESS = re.compile(r"(:)(?=[/\\]{2})|(?<=\bwww)(\.)", re.IGNORECASE)
 _SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
@@ -41,6 +43,15 @@ class WebhookStyle(StrEnum):
     TEAMS = "teams"
 
 
+class Delivery(NamedTuple):
+    """What became of a notice."""
+
+    why: str = ""
+    """Why it was not delivered, without the address; empty if it was."""
+    is_refused: bool = False
+    """Whether another notice may be taken all the same."""
+
+
 @dataclass(frozen=True)
 class Webhook:
     """Where notices go. The address is a secret: whoever knows it can write there."""
@@ -48,9 +59,8 @@ class Webhook:
     address: str
     style: WebhookStyle = WebhookStyle.JSON
 
-    def send(self, notice: Notice, cluster: str) -> str:
-        """Send a notice. Returns why it was not delivered, without the address; empty if it
-        was."""
+    def send(self, notice: Notice, cluster: str) -> Delivery:
+        """Send a notice. Returns what became of it."""
         try:
             # Its answer says nothing that matters, and may be of any length.
             with httpx.stream(
@@ -62,9 +72,12 @@ class Webhook:
                 # Else a proxy of the environment gets the address.
                 trust_env=False,
             ) as answer:
-                return "" if answer.is_success else f"it answered {answer.status_code}"
+                if answer.is_success:
+                    return Delivery()
+                code = answer.status_code
+                return Delivery(f"it answered {code}", is_refused=code in REFUSALS)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            return type(error).__name__
+            return Delivery(type(error).__name__)
 
 
 def read_webhook(file: Path, style: WebhookStyle) -> Webhook:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.backend.watch.monitoring import listener
 from topicproof.backend.address import Address
+from topicproof.backend.commands.watch_commands import NoticeLines
 from topicproof.backend.errors import SetupError
 from topicproof.backend.kafka.browse.overview import Overview, TopicOverview
 from topicproof.backend.kafka.coordination.worst_lag import StuckGroup
@@ -21,6 +22,7 @@ from topicproof.backend.watch.alarms import (
     OF_TOPIC_MAX,
     AlarmState,
     Change,
+    Notice,
     after_look,
 )
 from topicproof.backend.watch.conditions import (
@@ -361,12 +363,105 @@ def test_a_flood_of_notices_is_sent_once_and_in_parts(
         stopped._deliver()
         assert len(hook.documents) == 4 and writes == [17, 16]
         # One that was killed has noted each notice after it was sent.
-        watcher().file.note_sent(2)
+        watcher().file.note_sent((0, 1))
         last = watcher()
         last._deliver()
     numbers = [document["alarm"] for document in hook.documents]
     assert len(numbers) == len({*numbers}) == 7
     assert len(last.state.alarms.waiting) == 20 - 7 - 2
+
+
+class Killed(BaseException):
+    """The process ends there."""
+
+
+@pytest.mark.parametrize("when", ["before-the-notice", "after-the-notice"])
+def test_a_kill_between_the_state_and_a_notice_loses_none(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: the watch writes what it has seen, and is killed before a line of `--json` is written,
+    or before it has noted that it was. Each notice is one line after the restart. Another restart
+    writes nothing."""
+    opened = transaction(hanging=True, timeout_ms=None)
+    offsets = {Place("readers", "orders", 0): 99}
+    lines, state = tmp_path / "notices", tmp_path / "state.json"
+    written: list[str] = []
+
+    def watcher() -> Watcher:
+        notices = NoticeLines(str(lines))
+
+        def write(notice: Notice, cluster: str) -> None:
+            if when == "before-the-notice" and written == ["hanging_transaction"]:
+                written.append("killed")
+                raise Killed
+            notices.write(notice, cluster)
+            written.append(notice.alarm.condition.kind)
+
+        return Watcher(
+            Address("unused:9092"),
+            StateFile(state),
+            WatchOptions(),
+            on_notice=write,
+            on_trouble=pytest.fail,
+        )
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        if when == "after-the-notice":
+            patch.setattr(StateFile, "note_sent", lambda *_args, **_options: kill())
+        watcher()._take_in(look(opened=(opened,), offsets=offsets))
+    for _ in range(2):
+        watcher()._take_in(look(opened=(opened,), offsets=offsets))
+    kinds = [json.loads(line)["kind"] for line in lines.read_text().splitlines()]
+    assert sorted(kinds) == ["hanging_transaction", "offset_beyond_log_end"], written
+    # A line that was cut is left alone, and the next one begins behind it.
+    lines.write_text('{"cut')
+    watcher()._take_in(look())
+    cut, *ended = lines.read_text().splitlines()
+    assert cut == '{"cut' and "ended" in {json.loads(line)["change"] for line in ended}
+
+
+def kill() -> None:
+    raise Killed
+
+
+def test_a_refused_notice_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a webhook answers 400 to one notice, and takes all others. The others are sent at
+    once. The refused one is tried again, then given up, counted and told. A webhook that is away,
+    or that does not know its caller, has refused nothing."""
+    monkeypatch.setattr(watcher_module, "REFUSALS_MAX", 3)
+    file = StateFile(tmp_path / "state.json")
+    many = [replace(LASTING, holder=f"producer {number}") for number in range(4)]
+    alarms, _ = after_look(NO_ALARMS, many, NOW, clear_kinds=frozenset(Kind))
+    file.write(WatchState(alarms, NOTHING_BEFORE))
+    troubles: list[str] = []
+    with listener([200, 400, 200, 401, 400, 503, 400, 200]) as hook:
+        watcher = Watcher(
+            Address("unused:9092"),
+            StateFile(file.path),
+            WatchOptions(every_s=600, webhook=Webhook(hook.address)),
+            on_notice=lambda _notice, _cluster: None,
+            on_trouble=troubles.append,
+        )
+        watcher.figures.take_in(look())
+        watcher._deliver()
+        assert (len(hook.documents), len(watcher.state.alarms.waiting)) == (2, 2)
+        # A kill here forgets neither what was sent nor what was refused.
+        assert StateFile(file.path).read() == watcher.state
+        watcher._deliver()
+        assert len(watcher.state.alarms.waiting) == 2
+        watcher._deliver()
+        assert (len(hook.documents), watcher.state.alarms.waiting) == (3, ())
+    assert watcher.state.alarms.dropped == 1
+    assert troubles == [
+        "The webhook does not take notices: it answered 401.",
+        "The webhook refuses 1 notice, and is asked again at the next look.",
+        "The webhook does not take notices: it answered 503.",
+        "The webhook takes notices again.",
+        "The webhook refuses no notice any more.",
+        "1 notice that the webhook has refused at 3 looks will never be sent.",
+    ]
 
 
 def test_no_name_is_markup_in_a_chat() -> None:
