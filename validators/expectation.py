@@ -38,7 +38,7 @@ UNDECIDED: Mapping[str, str] = {
     UNTOLD: "the group has committed no offset there",
     FIRST_COPY: "nothing tells which of several copies came first",
     TOO_MANY: "there are more of them than are examined",
-    FORGOTTEN: "nothing tells them from copies of outputs whose inputs are older than `remember`",
+    FORGOTTEN: "a watch does not remember every input that is older than `remember`",
 }
 """Why rows with such a cause cannot be judged, as clauses."""
 

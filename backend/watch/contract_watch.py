@@ -4,7 +4,7 @@ means."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,10 +22,10 @@ from topicproof.backend.watch.pair_reader import (
     MatchTerms,
     PlaceReader,
     RecordReader,
+    fold_log,
     held,
     pending_rows,
     read_log,
-    revoked,
     source_span,
 )
 from topicproof.backend.watch.pair_store import PairStore
@@ -98,13 +98,8 @@ class ContractWatch:
         Raises SetupError if it is damaged."""
         ids = {topic: topic_ids.get(topic, "") for topic in (contract.source, contract.sink)}
         name = f"{contract.state_name} {' '.join(ids.values())}"
-        pair = store.read(name) or WatchedPair(
-            contract.source,
-            contract.sink,
-            outputs=contract.outputs,
-            within_ms=0,
-            by_key=contract.by_key,
-        )
+        begun = _begun(contract)
+        pair = store.read(name) or begun
         pair.within_ms = contract.contract.within
         watch = cls(contract, store, ids, pair)
         if pair.sources:
@@ -117,15 +112,15 @@ class ContractWatch:
 
     def look(self, kafka: Connection, now_ms: int, offsets_max: int) -> int:
         """Read and judge what is new, at most `offsets_max` offsets of both topics. Returns how
-        many were read. Raises ClusterError, SetupError, and kafka-python's errors: then nothing
-        has changed."""
+        many were read. Raises ClusterError, StateTooLarge, SetupError, and kafka-python's errors:
+        then nothing has changed."""
         try:
             read = self._look(kafka, now_ms, offsets_max)
+            self.store.write(self.name, self.pair)
         except BaseException:
             self.store.undo()
-            self.pair = self.store.read(self.name) or self.pair
+            self.pair = self.store.read(self.name) or _begun(self.contract)
             raise
-        self.store.write(self.name, self.pair)
         return read
 
     def _look(self, kafka: Connection, now_ms: int, offsets_max: int) -> int:
@@ -152,7 +147,10 @@ class ContractWatch:
         pair.counts.pending = self._pending(kafka, sink, log)
         if contract.by_key:
             before_s = (now_ms - contract.contract.remember) // 1_000
-            pair.counts.forgotten += self._identities.forget(before_s, self.turn)
+            # An output may still come while the sink is not read so far, or its input is not late.
+            patience = max(contract.contract.remember, contract.contract.within)
+            open_before_s = (pair.through_ms - patience) // 1_000
+            self._identities.forget(pair, self.turn, before_s=before_s, open_before_s=open_before_s)
             self.turn = (self.turn + 1) % SLICES
         self._judge()
         self._note_behind(source, sink)
@@ -253,22 +251,10 @@ class ContractWatch:
             {span.partition: (span.begin, span.end) for span in log}
         )
         rows = self._places.rows(messages)
-        delivered = rows
+        rows = fold_log(pair, rows, log)
         pair.counts.of_namesake += int((rows.source_partition == NAMESAKE).sum())
         pair.counts.unreadable += int((rows.source_partition == UNREADABLE).sum())
-        rows = rows.take(~np.isin(rows.source_partition, (NAMESAKE, UNREADABLE)))
-        for span in log:
-            offsets = delivered.offset[delivered.partition == span.partition]
-            pair.add_revoked(span.partition, revoked(span, offsets))
-            data = span.rows[span.rows["control"].isna()]
-            aborted = int(data["count"][data["outcome"] == "ABORTED"].sum())
-            pair.counts.aborted += aborted
-            pair.counts.hidden += max(0, int(data["count"].sum()) - aborted - int(offsets.size))
-            pair.sink_lost[span.partition] += span.end - span.begin - int(span.rows["count"].sum())
-            pair.transactions["committed"] += span.commits
-            pair.transactions["aborted"] += span.aborts
-            pair.sink_ends[span.partition] = span.end
-        return rows
+        return rows.take(~np.isin(rows.source_partition, (NAMESAKE, UNREADABLE)))
 
     def _resolved(self, rows: SinkRows, source: Bounds) -> SinkRows:
         """Return the rows with their inputs' places, if these are matched by what they hold."""
@@ -314,6 +300,11 @@ class ContractWatch:
             doubts.append(
                 f"{counted(pair.counts.unreadable, 'record')} cannot be told: the name of a header"
                 " is not UTF-8."
+            )
+        if pair.counts.undecided:
+            doubts.append(
+                f"{counted(pair.counts.undecided, 'record')} of {pair.sink_topic} without the"
+                " marker of a transaction: nothing in the log says whether it was committed."
             )
         figures.verdict = verdict_of(
             pair, self.contract.terms, pending=pair.counts.pending, doubts=doubts
@@ -361,7 +352,22 @@ class ContractWatch:
         return [
             *(self._condition(Kind.VIOLATED, finding) for finding in wrong),
             *(self._condition(Kind.UNKNOWN, finding) for finding in unknown),
+            *self._doubts(verdict.doubts),
         ]
+
+    def _doubts(self, doubts: Sequence[str]) -> Iterator[Condition]:
+        """Yield a condition for the reasons why nothing more can be judged."""
+        contract = self.contract
+        if doubts:
+            yield Condition(
+                kind=Kind.UNKNOWN,
+                holder=f"{contract.name} doubts",
+                sentence=f"Contract {contract.name} cannot be judged in full: {' '.join(doubts)}",
+                topics=(contract.source, contract.sink),
+                next_step="`topicproof check` of the same contract names every record.",
+                contract=contract.name,
+                finding="doubts",
+            )
 
     def _condition(self, kind: Kind, finding: Finding) -> Condition:
         contract = self.contract
@@ -385,6 +391,17 @@ class ContractWatch:
             contract=contract.name,
             finding=finding.kind,
         )
+
+
+def _begun(contract: WatchedContract) -> WatchedPair:
+    """Return the pair of a contract before anything was read."""
+    return WatchedPair(
+        contract.source,
+        contract.sink,
+        outputs=contract.outputs,
+        within_ms=contract.contract.within,
+        by_key=contract.by_key,
+    )
 
 
 def unread(contract: WatchedContract, figures: ContractFigures) -> Condition:

@@ -108,7 +108,7 @@ class Identities:
         taken = [
             int(offsets[row])
             for row in np.flatnonzero(~new).tolist()
-            if self._share(int(high[row]), int(low[row]), partition, int(offsets[row]))
+            if self._share(int(high[row]), int(low[row]), partition, int(offsets[row]), now_s)
         ]
         return int((~new).sum()), np.array(taken, np.int64)
 
@@ -140,16 +140,30 @@ class Identities:
             )
         return rows._replace(source_partition=partition, source_offset=offset, certain=certain)
 
-    def forget(self, before_s: int, turn: int) -> int:
-        """Delete inputs that are older and have their output, in one slice of all. Returns how many
-        were deleted."""
+    def forget(self, pair: WatchedPair, turn: int, *, before_s: int, open_before_s: int) -> None:
+        """Delete inputs in one slice of all, and count them: those that have their output and came
+        before `before_s`, and those without one that came before `open_before_s`."""
         low = -FULL // 2 + (turn % SLICES) * (FULL // SLICES)
-        done = self.db.execute(
-            "delete from identity"
-            " where pair = ? and high between ? and ? and seen_s between 0 and ? and outputs > 0",
-            (self.pair, low, low + FULL // SLICES - 1, before_s),
-        )
-        return done.rowcount
+        where = "where pair = ? and high between ? and ?"
+        place = (self.pair, low, low + FULL // SLICES - 1)
+        for condition, before in (("outputs > 0", before_s), ("outputs = 0", open_before_s)):
+            done = self.db.execute(
+                f"delete from identity {where} and seen_s between 0 and ? and {condition}",
+                (*place, before),
+            )
+            pair.counts.forgotten += done.rowcount
+            pair.counts.forgotten_open += done.rowcount * (condition == "outputs = 0")
+        # Those that several inputs share, by the last of these.
+        old = f"{where} and seen_s < 0 and -seen_s <= ?"
+        for high, lo in self.db.execute(
+            f"select high, low from identity {old}", (*place, min(before_s, open_before_s))
+        ).fetchall():
+            key = (self.pair, high, lo)
+            of_key = "where pair = ? and high = ? and low = ?"
+            self.db.execute(f"delete from identity {of_key}", key)
+            done = self.db.execute(f"delete from shared {of_key}", key)
+            pair.counts.forgotten += done.rowcount
+            pair.counts.forgotten_open += done.rowcount
 
     def _find(self, high: Ints, low: Ints) -> dict[int, tuple[int, int, bool]]:
         """Return the first input of each identity that is known, by its row: partition, offset, and
@@ -166,7 +180,7 @@ class Identities:
         )
         return {row: (partition, offset, bool(shared)) for row, partition, offset, shared in rows}
 
-    def _share(self, high: int, low: int, partition: int, offset: int) -> bool:
+    def _share(self, high: int, low: int, partition: int, offset: int, now_s: int) -> bool:
         """Note one more input of an identity. Returns whether its output was read before."""
         key = (self.pair, high, low)
         where = "where pair = ? and high = ? and low = ?"
@@ -179,8 +193,8 @@ class Identities:
         ).fetchone()
         if last is None:
             self.db.execute("insert into shared values (?, ?, ?, 0, ?, ?)", (*key, *first))
-            # One with several inputs is marked so, and kept.
-            self.db.execute(f"update identity set seen_s = -1 {where}", key)
+        # One with several inputs is marked by the sign.
+        self.db.execute(f"update identity set seen_s = ? {where}", (-max(1, now_s), *key))
         nth = 1 if last is None else last[0] + 1
         values = (*key, nth, partition, offset)
         self.db.execute("insert into shared values (?, ?, ?, ?, ?, ?)", values)

@@ -2,7 +2,8 @@
 read_committed delivers.
 
 An increment of a partition ends at or below its last stable offset, and before the first
-transaction whose marker was not read. So the fate of each offset in it is final.
+transaction whose marker was not read. So the fate of each offset in it is final. If the whole log
+has no marker for a transaction below the last stable offset, the marker is lost.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ from topicproof.backend.kafka.reading import NotText, as_bytes, headers_in, open
 from topicproof.backend.watch.identities import digest, numbers_of
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, attributed
 from topicproof.validators.finding import Bounds, PartitionBounds
-from topicproof.validators.increments.watched_pair import NO_PARTITION, SinkRows, SourceSpan
+from topicproof.validators.increments.watched_pair import (
+    NO_PARTITION,
+    SinkRows,
+    SourceSpan,
+    WatchedPair,
+)
 from topicproof.validators.lineage.compact import (
     BYTES_MAX,
     COMPACT_HEADER,
@@ -75,6 +81,8 @@ class LogSpan(NamedTuple):
     commits: int
     """Markers."""
     aborts: int
+    undecided: int
+    """Records of transactions whose marker is lost."""
 
     @property
     def is_whole(self) -> bool:
@@ -85,8 +93,9 @@ class LogSpan(NamedTuple):
 def read_log(
     kafka: Connection, topic: str, bounds: Bounds, spans: Mapping[int, tuple[int, int]]
 ) -> tuple[list[LogSpan], pa.Table]:
-    """Return the spans [first, end) of partitions up to the first transaction without a marker,
-    and the batches. Raises RecordTooLarge, ClusterError, and kafka-python's errors."""
+    """Return the spans [first, end) of partitions up to the first transaction whose marker was not
+    read, and the batches. No span ends above the last stable offset. Raises RecordTooLarge,
+    ClusterError, and kafka-python's errors."""
     beyond = BEYOND_OFFSETS
     ends = {p.partition: p.hw for p in bounds.partitions}
     while True:
@@ -99,7 +108,10 @@ def read_log(
         )
         table = kafka.scan(topic, part, readable=True)
         rows, transactions = attributed(table.drop_columns("inflated"), part)
-        log = [_log_span(p, first, end, rows, transactions) for p, (first, end) in spans.items()]
+        log = [
+            _log_span(p, (first, end), rows, transactions, is_scanned=end + beyond >= ends[p])
+            for p, (first, end) in spans.items()
+        ]
         is_stuck = [
             span
             for span in log
@@ -112,18 +124,19 @@ def read_log(
 
 
 def _log_span(
-    partition: int, first: int, end: int, rows: pd.DataFrame, transactions: pd.DataFrame
+    partition: int,
+    span: tuple[int, int],
+    rows: pd.DataFrame,
+    transactions: pd.DataFrame,
+    *,
+    is_scanned: bool,
 ) -> LogSpan:
-    unended = transactions[
-        (transactions["partition"] == partition)
-        & ~transactions["outcome"].isin((COMMITTED, ABORTED))
-    ]
-    end = (
-        int(unended["first_offset"].min())
-        if len(unended) and unended["first_offset"].min() < end
-        else end
-    )
-    end = max(end, first)
+    """`is_scanned`: the batches reach up to the end of the log."""
+    first, end = span
+    is_decided = transactions["outcome"].isin((COMMITTED, ABORTED))
+    unended = transactions[(transactions["partition"] == partition) & ~is_decided]
+    if len(unended) and not is_scanned:
+        end = max(first, min(end, int(unended["first_offset"].min())))
     of = rows[(rows["partition"] == partition) & (rows["base_offset"] < end)]
     outcome = of["transaction"].where(of["transaction"] >= 0).map(transactions["outcome"])
     return LogSpan(
@@ -133,6 +146,7 @@ def _log_span(
         of.assign(outcome=outcome),
         int((of["control"] == "COMMIT").sum()),
         int((of["control"] == "ABORT").sum()),
+        int(of["count"][outcome.notna() & ~outcome.isin((COMMITTED, ABORTED))].sum()),
     )
 
 
@@ -172,6 +186,29 @@ def revoked(span: LogSpan, offsets: Ints) -> Ints:
     at = np.searchsorted(rows["base_offset"].to_numpy(np.int64), offsets, "right") - 1
     outcomes = (rows["outcome"] == ABORTED).to_numpy(bool)
     return offsets[outcomes[np.maximum(at, 0)]]
+
+
+def fold_log(pair: WatchedPair, rows: SinkRows, log: Sequence[LogSpan]) -> SinkRows:
+    """Fold what the raw log says of new offsets of the sink. Returns those of the delivered rows
+    that are outputs: a transaction that the log aborts has none, whoever received them."""
+    is_output = np.ones(rows.size, bool)
+    for span in log:
+        of_span = rows.partition == span.partition
+        offsets = rows.offset[of_span]
+        aborted_rows = revoked(span, offsets)
+        pair.add_revoked(span.partition, aborted_rows)
+        is_output[of_span] = ~np.isin(offsets, aborted_rows)
+        data = span.rows[span.rows["control"].isna()]
+        aborted = int(data["count"][data["outcome"] == ABORTED].sum())
+        delivered = int(offsets.size - aborted_rows.size)
+        pair.counts.aborted += aborted
+        pair.counts.undecided += span.undecided
+        pair.counts.hidden += max(0, int(data["count"].sum()) - aborted - delivered)
+        pair.sink_lost[span.partition] += span.end - span.begin - int(span.rows["count"].sum())
+        pair.transactions["committed"] += span.commits
+        pair.transactions["aborted"] += span.aborts
+        pair.sink_ends[span.partition] = span.end
+    return rows.take(is_output)
 
 
 class RecordReader:

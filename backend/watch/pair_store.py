@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from topicproof.backend.errors import SetupError
+from topicproof.backend.errors import SetupError, TopicError
 from topicproof.backend.watch.identities import SCHEMA as IDENTITIES, Identities
 from topicproof.validators.finding import Example
 from topicproof.validators.increments.offset_bits import OffsetBits
@@ -30,13 +30,17 @@ from topicproof.validators.increments.watched_pair import (
     WatchedPair,
 )
 
-FORMAT = 1
+FORMAT = 2
 SCHEMA = f"""
 create table if not exists pair (name text primary key, checksum text, body blob);
 {IDENTITIES}"""
-BYTES_MAX = 2**31
-"""Of a state that is read, after decompression."""
+BYTES_MAX = 2**29
+"""Of a state before compression. SQLite takes no more than 1,000,000,000 bytes."""
 _COUNTERS = ("transactions", "source_lost", "sink_lost")
+
+
+class StateTooLarge(TopicError):
+    """A pair has more to remember than a state may hold. It is not judged further."""
 
 
 class PairStore:
@@ -65,7 +69,7 @@ class PairStore:
 
     def write(self, name: str, pair: WatchedPair) -> None:
         """Replace the state of a pair, with what its identities have gained. After a kill the file
-        holds all of it, or all of the state before. Raises SetupError."""
+        holds all of it, or all of the state before. Raises StateTooLarge, SetupError."""
         body = _body_of(pair)
         checksum = hashlib.sha256(body).hexdigest()
         try:
@@ -120,6 +124,7 @@ def pair_store(path: Path) -> Iterator[PairStore]:
 
 
 def _body_of(pair: WatchedPair) -> bytes:
+    """Raises StateTooLarge."""
     arrays: dict[str, np.ndarray[Any, Any]] = {
         f"held_{name}": column for name, column in zip(SinkRows._fields, pair.held, strict=True)
     }
@@ -129,9 +134,9 @@ def _body_of(pair: WatchedPair) -> bytes:
             arrays[f"{number}_{name}"] = bits.words[: _used(bits)]
         for name in ("open_below", "before"):
             arrays[f"{number}_{name}"] = np.array(sorted(getattr(part, name)), np.int64)
-        sources.append(
-            [number, part.begin, part.end, part.hw, part.late_end, part.inputs.floor, part.seen]
-        )
+        arrays[f"{number}_gone_below"] = part.gone_below
+        ends = [part.begin, part.end, part.hw, part.late_end, part.inputs.floor, part.vague_end]
+        sources.append([number, *ends, part.seen])
     fields = {
         "format": FORMAT,
         "topics": [pair.source_topic, pair.sink_topic],
@@ -160,7 +165,14 @@ def _body_of(pair: WatchedPair) -> bytes:
     arrays["fields"] = np.frombuffer(json.dumps(fields).encode(), np.uint8)
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **arrays)
-    return zlib.compress(file.getvalue(), 1)
+    size = file.tell()
+    if size > BYTES_MAX:
+        raise StateTooLarge(
+            f"what a watch must remember of it takes {size:,} bytes, and {BYTES_MAX:,} is the most:"
+            " it has too many partitions, outputs of an input, or outputs that wait. `topicproof"
+            " check` judges it."
+        )
+    return zlib.compress(file.getbuffer(), 1)
 
 
 def _pair_of(body: bytes) -> WatchedPair:
@@ -176,7 +188,7 @@ def _pair_of(body: bytes) -> WatchedPair:
             within_ms=fields["within_ms"],
             by_key=fields["by_key"],
         )
-        for number, begin, end, hw, late_end, floor, moments in fields["sources"]:
+        for number, begin, end, hw, late_end, floor, vague_end, moments in fields["sources"]:
             part = SourcePart(begin, pair.outputs)
             for name, bits in _sets(part).items():
                 bits.floor, bits.words = floor, arrays[f"{number}_{name}"].copy()
@@ -185,6 +197,7 @@ def _pair_of(body: bytes) -> WatchedPair:
             part.open_below, part.before = (
                 set(arrays[f"{number}_{name}"].tolist()) for name in ("open_below", "before")
             )
+            part.gone_below, part.vague_end = arrays[f"{number}_gone_below"], vague_end
             pair.sources[number] = part
         pair.held = SinkRows(*(arrays[f"held_{name}"] for name in SinkRows._fields))
     pair.sink_ends = dict(fields["sink_ends"])

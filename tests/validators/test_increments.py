@@ -33,9 +33,10 @@ from tests.validators.pair_oracle import (
     Range,
     judge,
 )
+from topicproof.backend.watch import pair_store as pair_store_module
 from topicproof.backend.watch.identities import SLICES, digest, numbers_of
 from topicproof.backend.watch.pair_reader import MatchTerms, PlaceReader
-from topicproof.backend.watch.pair_store import PairStore, pair_store
+from topicproof.backend.watch.pair_store import PairStore, StateTooLarge, pair_store
 from topicproof.validators.expectation import REQUIRED
 from topicproof.validators.finding import Guarantee, Outcome
 from topicproof.validators.increments import watched_pair
@@ -277,13 +278,114 @@ def test_a_copy_of_a_forgotten_input_is_no_violation(guarantee: Guarantee, tmp_p
         inputs, _ = identities.add_inputs(state, 0, offsets([0, 1]), keys, now_s=0)
         state.add_source(SourceSpan(0, 0, 2, 2, inputs, none, none), now_ms=0)
         fold(0, "a")
-        state.counts.forgotten += sum(identities.forget(1, turn) for turn in range(SLICES))
+        for turn in range(SLICES):
+            identities.forget(state, turn, before_s=1, open_before_s=-1)
         assert (fold(1, "late").verdict, state.counts.forgotten) == (Outcome.HOLDS, 1)
         copy = fold(2, "a")
         assert (copy.verdict, copy.by_kind["phantom"].count) == (Outcome.UNKNOWN, 1)
         assert "older than `remember`" in copy.why
         state.counts.forgotten = 0
         assert fold(3, "of no input").verdict is Outcome.VIOLATED
+
+
+def test_an_input_without_an_output_is_forgotten_too(tmp_path: Path) -> None:
+    """Story: an input never gets an output, and two share an identity. When they are older than
+    `remember`, nothing of them is left on disk. The gap stays, and the verdict says that their
+    outputs are not recognized. One that comes so late makes the gap unknown."""
+    state = WatchedPair("letters", "sink", outputs=1, within_ms=0, by_key=True)
+    terms = WatchTerms(Guarantee.EXACTLY_ONCE, REQUIRED[Guarantee.EXACTLY_ONCE])
+    none = offsets([])
+    with pair_store(tmp_path / "pairs") as store:
+        identities = store.identities("pair")
+        keys = [digested(key) for key in ("a", "lost", "shared", "shared", "young")]
+        for first, end, now_s in ((0, 4, 10), (4, 5, 99)):
+            inputs = offsets(list(range(first, end)))
+            named, _ = identities.add_inputs(state, 0, inputs, keys[first:end], now_s)
+            state.add_source(SourceSpan(0, first, end, 5, named, none, none), now_ms=0)
+
+        def fold(offset: int, key: str) -> WatchVerdict:
+            row = (0, offset, offset, NO_PARTITION, 0, 0, *digest_of(key), 1)
+            state.add_sink(identities.resolve_outputs(state, rows_of([row]), is_source_read=True))
+            state.settle(1, is_sink_read=True)
+            return verdict_of(state, terms)
+
+        fold(0, "a")
+        for turn in range(SLICES):
+            identities.forget(state, turn, before_s=50, open_before_s=50)
+        left = "select (select count(*) from identity), (select count(*) from shared)"
+        assert store.db.execute(left).fetchone() == (1, 0)
+        assert (state.counts.forgotten, state.counts.forgotten_open) == (4, 3)
+        state.counts.shared_identities = 0
+        before = fold(1, "young").by_kind["gap"]
+        assert (before.primary, before.outcome) == (3, Outcome.VIOLATED)
+        assert "3 inputs without an output are older than `remember`" in before.why
+        after = fold(2, "lost").by_kind["gap"]
+        assert (after.primary, after.explained_by) == (2, "forgotten")
+
+
+@pytest.mark.parametrize("ranges", [ALL, 4], ids=["all-ranges", "few-ranges"])
+def test_a_partition_that_lost_offsets_forgets_all_the_same(
+    ranges: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Story: compaction and retention remove inputs of a partition before they are read, and it
+    goes on for long. Its state does not grow. An output of an old removed input is no copy, a
+    second one is, and a copy of an old input is one. Where too many holes are, nothing is known."""
+    monkeypatch.setattr(watched_pair, "KEPT_OFFSETS", 128)
+    monkeypatch.setattr(watched_pair, "GONE_RANGES_MAX", ranges)
+    state, none = WatchedPair("letters", "sink", outputs=1, within_ms=0), offsets([])
+    sink_end = 0
+
+    def write(*places: int) -> None:
+        nonlocal sink_end
+        at = range(sink_end, sink_end + len(places))
+        rows = [
+            (0, offset, offset, 0, place, 0, 0, 0, 1)
+            for offset, place in zip(at, places, strict=True)
+        ]
+        state.add_sink(rows_of(rows))
+        state.settle(1, is_sink_read=True)
+        sink_end += len(places)
+
+    with pair_store(tmp_path / "pairs") as store:
+        for first in range(0, 6_400, 64):
+            gone = [first + 1, first + 2, first + 40]
+            inputs = [offset for offset in range(first, first + 64) if offset not in gone]
+            span = SourceSpan(0, first, first + 64, 6_400, offsets(inputs), none, offsets(gone))
+            state.add_source(span, now_ms=0)
+            write(*(offset for offset in inputs if offset != 131), *([1] * (first == 0)))
+            store.write("pair", state)
+            state = store.read("pair") or state
+        part = state.sources[0]
+        assert part.floor == part.gone.floor > 6_000
+        assert len(part.gone_below) == (2 * part.floor // 64 if ranges == ALL else 3)
+        write(131)
+        assert state.missing_count() == 0, "an old gap is filled"
+        state.causes.clear()
+        # A removed input whose output came before, one whose output did not, a copy, and another.
+        write(1, 2, 5, 2)
+    expected = {"duplicate": {None: 3}, "phantom": {"source_removed": 3}}
+    if ranges != ALL:
+        expected = {"phantom": {"forgotten": 4}}
+    assert {kind: state.causes[kind] for kind in expected} == expected
+    assert ("duplicate" in state.causes) == (ranges == ALL)
+
+
+def test_a_state_that_is_too_large_is_not_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Story: a pair has more to remember than a state may hold. Nothing is written that is not read
+    afterwards: the state before remains."""
+    state, none = WatchedPair("letters", "sink", outputs=1, within_ms=0), offsets([])
+    with pair_store(tmp_path / "pairs") as store:
+        store.write("pair", state)
+        monkeypatch.setattr(pair_store_module, "BYTES_MAX", 20_000)
+        inputs = offsets(list(range(0, 10**6, 64)))
+        state.add_source(SourceSpan(0, 0, 10**6, 10**6, inputs, none, none), now_ms=0)
+        with pytest.raises(StateTooLarge, match=r"takes [\d,]+ bytes, and 20,000 is the most"):
+            store.write("pair", state)
+        store.undo()
+        before = store.read("pair")
+    assert before is not None and not before.sources
 
 
 def test_one_stray_output_does_not_silence_a_watch_whose_source_is_never_read_to_its_end(

@@ -10,7 +10,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from topicproof.validators.expectation import PENDING, PREMISES, PROMISES, RANGE, judge_rows, merge
+from topicproof.validators.expectation import (
+    FORGOTTEN,
+    PENDING,
+    PREMISES,
+    PROMISES,
+    RANGE,
+    judge_rows,
+    merge,
+)
 from topicproof.validators.finding import Example, Finding, Guarantee, Outcome
 from topicproof.validators.increments.watched_pair import WatchedPair
 from topicproof.validators.kinds import (
@@ -22,6 +30,7 @@ from topicproof.validators.kinds import (
     identity_repeated,
     order,
     phantom,
+    reading_mismatch,
     recreated,
     sink_removed,
     source_removed,
@@ -54,6 +63,8 @@ class WatchVerdict:
     why: str
     """One sentence."""
     findings: tuple[Finding, ...]
+    doubts: tuple[str, ...] = ()
+    """Reasons, as sentences, why nothing more can be judged."""
 
     @property
     def by_kind(self) -> Mapping[str, Finding]:
@@ -79,7 +90,7 @@ def verdict_of(
     counting = [f for f in findings if f.kind in terms.kinds or f.kind in PREMISES]
     verdict = merge([f.outcome for f in counting] + [Outcome.UNKNOWN] * bool(doubts))
     why = _sentence(verdict, counting, pair, terms, doubts)
-    return WatchVerdict(verdict, why, tuple(findings))
+    return WatchVerdict(verdict, why, tuple(findings), tuple(doubts))
 
 
 def _causes(
@@ -93,6 +104,11 @@ def _causes(
         causes[PENDING] = pending
         primary = pair.missing_count() - pending
         reason = sink_removed.NAME if pair.sink_lost.total() else None
+        if reason is None:
+            # Each may be among the committed records that were not delivered.
+            unclear = min(primary, pair.counts.hidden)
+            causes[reading_mismatch.NAME] += unclear
+            primary -= unclear
     elif kind == phantom.NAME:
         causes[PENDING] = pair.waiting()
         if terms.retained:
@@ -104,11 +120,16 @@ def _causes(
         reason = identity_disjoint.NAME
     if pair.by_key:
         nameless = pair.counts.nameless_outputs
-        if kind == gap.NAME and reason is None and nameless and primary:
-            # Each of them may be a record without an identity.
-            unclear = min(primary, nameless)
-            causes[identity_missing.NAME] += unclear
-            primary -= unclear
+        if kind == gap.NAME and reason is None:
+            # Each of them may be a record without an identity, or one whose input is forgotten.
+            of_forgotten = Counter(pair.causes.get(phantom.NAME))[FORGOTTEN]
+            for cause, count in (
+                (identity_missing.NAME, nameless),
+                (FORGOTTEN, min(of_forgotten, pair.counts.forgotten_open)),
+            ):
+                unclear = min(primary, count)
+                causes[cause] += unclear
+                primary -= unclear
         elif kind == phantom.NAME:
             causes[identity_missing.NAME] += nameless
         if kind in (duplicate.NAME, order.NAME, phantom.NAME):
@@ -147,6 +168,10 @@ def _finding(
     examples = tuple(pair.examples.get(kind, ()))
     if kind == gap.NAME:
         examples = _missing(pair) if count else ()
+        if pair.counts.forgotten_open:
+            inputs = counted(pair.counts.forgotten_open, "input")
+            why += f" {inputs} without an output are older than `remember`: the watch does not"
+            why += " recognize their outputs any more."
     return Finding(
         kind=kind,
         outcome=outcome,

@@ -38,8 +38,12 @@ Flags = npt.NDArray[np.bool_]
 
 KEPT_OFFSETS = 4_194_304
 """Offsets of each source partition, up to its end, of which is known what each of them is. Of
-earlier ones it is known which outputs are missing; all others count as inputs with theirs. A
-compacted partition forgets none."""
+earlier ones it is known which outputs are missing, and which ranges Kafka has removed; all others
+count as inputs with theirs."""
+GONE_RANGES_MAX = 100_000
+"""Removed ranges of earlier offsets that are remembered for each source partition. Of a log that
+compaction left more holes in, the earliest offsets are known no more: an output that names one is
+neither a copy nor of a removed input."""
 OPEN_BELOW_MAX = 100_000
 """Missing outputs of earlier inputs that are told one by one, over all partitions. Beyond that no
 partition forgets what its offsets are."""
@@ -136,7 +140,12 @@ class SourcePart:
     open_below: set[int] = field(default_factory=set)
     """Places of missing outputs of inputs below the floor."""
     before: set[int] = field(default_factory=set)
-    """Places of outputs whose inputs lie before the judged range."""
+    """Places of outputs whose inputs lie before the judged range, or were removed below the
+    floor."""
+    gone_below: Ints = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+    """Ranges [first, end) below the floor that Kafka has removed, in their order."""
+    vague_end: int = 0
+    """Below, nothing is known but the places in `open_below`."""
 
     def __post_init__(self) -> None:
         if not self.matched:
@@ -147,6 +156,47 @@ class SourcePart:
     @property
     def floor(self) -> int:
         return max(self.begin, self.inputs.floor)
+
+    def are_gone(self, offsets: Ints) -> Flags:
+        """Return which offsets Kafka has removed."""
+        if not len(self.gone_below):
+            return self.gone.holds(offsets)
+        at = np.searchsorted(self.gone_below[:, 0], offsets, "right") - 1
+        is_below = (at >= 0) & (offsets < self.gone_below[at, 1])
+        return np.asarray(is_below | self.gone.holds(offsets), bool)
+
+    def are_vague(self, places: Ints) -> Flags:
+        """Return which outputs name an input of which nothing is known any more."""
+        if not self.vague_end:
+            return np.zeros(places.size, bool)
+        offsets = places // self.outputs
+        vague = (offsets >= self.begin) & (offsets < self.vague_end)
+        for at in np.flatnonzero(vague).tolist():
+            vague[at] = int(places[at]) not in self.open_below
+        return vague
+
+    def forget_gone(self, floor: int) -> None:
+        """Keep as ranges what Kafka has removed below a floor, before it is raised."""
+        words = self.gone.words[: max(0, (floor - self.gone.floor) // 64)]
+        offsets = offsets_of(words, self.gone.floor)
+        if offsets.size:
+            breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+            firsts = offsets[np.concatenate(([0], breaks))]
+            lasts = offsets[np.concatenate((breaks - 1, [-1]))]
+            ranges = np.concatenate((self.gone_below, np.column_stack((firsts, lasts + 1))))
+            # A range that an earlier floor has cut.
+            begins = np.ones(len(ranges), bool)
+            begins[1:] = ranges[1:, 0] > ranges[:-1, 1]
+            ends = ranges[np.append(np.flatnonzero(begins)[1:] - 1, -1), 1]
+            self.gone_below = np.column_stack((ranges[begins, 0], ends))
+            for index, matched in enumerate(self.matched):
+                room = max(0, BEFORE_MAX - len(self.before))
+                outputs = offsets[matched.holds(offsets)][:room]
+                self.before.update((outputs * self.outputs + index).tolist())
+        if len(self.gone_below) > GONE_RANGES_MAX:
+            half = len(self.gone_below) // 2
+            self.vague_end = int(self.gone_below[half - 1, 1])
+            self.gone_below = self.gone_below[half:].copy()
 
     def missing(self, end: int) -> list[Bits]:
         """Return the inputs below `end` without an output of each index, as words from the floor
@@ -181,13 +231,17 @@ class PairCounts:
     shared_identities: int = 0
     """Inputs whose identity an earlier one has."""
     forgotten: int = 0
-    """Identities of inputs that are no longer remembered. All of them had their output."""
+    """Identities of inputs that are no longer remembered."""
+    forgotten_open: int = 0
+    """Those of them that had no output."""
     of_namesake: int = 0
     """Records of another topic of the source's name."""
     unreadable: int = 0
     """Records with a header whose name is not UTF-8: no client of ours gets their headers."""
     hidden: int = 0
     """Records that the raw log commits and read_committed did not deliver."""
+    undecided: int = 0
+    """Records of the sink whose transaction has lost its marker."""
     pending: int = 0
     """Late outputs that an open transaction of the sink may hold."""
 
@@ -398,7 +452,7 @@ class WatchedPair:
         size = rows.size
         flags = {name: np.zeros(size, bool) for name in _Sources._fields}
         flags["waits"] |= rows.source_partition == UNRESOLVED
-        beyond = rows.output_index >= self.outputs
+        beyond, places = rows.output_index >= self.outputs, self._places(rows)
         for number in np.unique(rows.source_partition).tolist():
             part = self.sources.get(number)
             if part is None:
@@ -416,9 +470,12 @@ class WatchedPair:
             flags["is_beyond"][of_part] = exists & ~aborted & beyond[of_part]
             flags["is_before"][of_part] = before
             flags["waits"][of_part] = waits
-            gone = inside & is_kept & part.gone.holds(offset)
+            vague = inside & part.are_vague(places[of_part])
+            gone = inside & ~vague & part.are_gone(offset)
+            flags["is_vague"][of_part] = vague
             flags["is_gone"][of_part] = gone
-            flags["is_input"][of_part] = inside & (~is_kept | part.inputs.holds(offset))
+            is_input = (~is_kept & ~gone & ~vague) | part.inputs.holds(offset)
+            flags["is_input"][of_part] = inside & is_input
         return _Sources(**flags)
 
     def _count_phantoms(self, rows: SinkRows, source: _Sources) -> None:
@@ -426,10 +483,11 @@ class WatchedPair:
             (aborted_input.NAME, source.is_aborted),
             (RANGE, source.is_before),
             (source_removed.NAME, source.is_gone),
+            (FORGOTTEN, source.is_vague),
             # A copy of an output whose input is forgotten looks the same.
             (
                 FORGOTTEN if self.counts.forgotten else None,
-                ~source.is_real & ~source.is_aborted,
+                ~source.is_real & ~source.is_aborted & ~source.is_vague,
             ),
         ):
             self._count(phantom.NAME, name, int(flags.sum()))
@@ -464,19 +522,21 @@ class WatchedPair:
                 of_index = of_part[(index == each) & (offset >= part.floor)]
                 repeats[of_index] |= part.matched[each].holds(rows.source_offset[of_index])
                 part.matched[each].add(rows.source_offset[of_index])
-            for row in of_part[offset < part.floor].tolist():
-                repeats[row] |= self._repeats_old(
-                    part, int(rows.source_offset[row]), int(place[row])
-                )
+            is_old = offset < part.floor
+            old_rows, are_gone = of_part[is_old].tolist(), part.are_gone(offset[is_old]).tolist()
+            for row, is_gone in zip(old_rows, are_gone, strict=True):
+                is_before = is_gone or int(rows.source_offset[row]) < part.begin
+                repeats[row] |= self._repeats_old(part, int(place[row]), is_before=is_before)
         self._count(duplicate.NAME, None, int(repeats.sum()))
         for row in np.flatnonzero(repeats)[:EXAMPLES_MAX].tolist():
             why = "The output of this input is committed already."
             self._show(duplicate.NAME, self._example(rows, row, why))
         return repeats
 
-    def _repeats_old(self, part: SourcePart, offset: int, place: int) -> bool:
-        """Return whether an output of an input below the floor was there before, and note it."""
-        if offset >= part.begin:
+    def _repeats_old(self, part: SourcePart, place: int, *, is_before: bool) -> bool:
+        """Return whether an output of an input below the floor was there before, and note it.
+        `is_before`: its input lies before the judged range, or was removed."""
+        if not is_before:
             is_open = place in part.open_below
             part.open_below.discard(place)
             return not is_open
@@ -545,15 +605,14 @@ class WatchedPair:
             # Half of what is kept at a time: each time copies the rest.
             if floor - part.inputs.floor < KEPT_OFFSETS // 2:
                 continue
-            if size_of(part.gone.words):
-                # An output of a removed input is no copy.
-                continue
             missing = part.missing(floor)
             if len(part.open_below) + sum(map(size_of, missing)) > OPEN_BELOW_MAX:
                 continue
             for index, words in enumerate(missing):
                 offsets = offsets_of(words, part.inputs.floor)
                 part.open_below.update((offsets * part.outputs + index).tolist())
+            # An output of a removed input is no copy.
+            part.forget_gone(floor)
             for each in (part.inputs, part.aborted, part.gone, *part.matched):
                 each.raise_floor(floor)
 
@@ -565,6 +624,8 @@ class _Sources(NamedTuple):
     is_before: Flags
     is_gone: Flags
     is_aborted: Flags
+    is_vague: Flags
+    """Nothing is known of it any more."""
     is_beyond: Flags
     waits: Flags
     """It is not read yet, or pending."""
