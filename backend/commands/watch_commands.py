@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,7 @@ from topicproof.backend.watch.alarms import Change, Notice
 from topicproof.backend.watch.conditions import PATIENCE_S
 from topicproof.backend.watch.pair_store import pair_store
 from topicproof.backend.watch.state_file import state_file
+from topicproof.backend.watch.waivers import waived_of
 from topicproof.backend.watch.watchable import WatchedContract, watched_contracts
 from topicproof.backend.watch.watcher import (
     EVERY_S,
@@ -129,6 +131,8 @@ def watch(
         cluster_options=settings.cluster_options,
         contracts=watched,
         offsets_per_second=offsets_per_second,
+        cluster=settings.cluster or "",
+        bootstrap=settings.bootstrap or "",
     )
     tell = _print_notice if json_ is None else NoticeLines(json_).write
     with (
@@ -148,6 +152,7 @@ def watch(
                     on_notice=tell,
                     on_trouble=say,
                     store=store,
+                    read_waivers=partial(waived_of, History(settings), watched),
                 ),
                 metrics,
             ),

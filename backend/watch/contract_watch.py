@@ -29,6 +29,7 @@ from topicproof.backend.watch.pair_reader import (
     source_span,
 )
 from topicproof.backend.watch.pair_store import PairStore
+from topicproof.backend.watch.standings import State
 from topicproof.backend.watch.watchable import WatchedContract
 from topicproof.validators.expectation import PREMISES
 from topicproof.validators.finding import Bounds, Finding, Outcome
@@ -53,9 +54,13 @@ class ContractFigures:
     behind: int = 0
     """Offsets below the last stable ones that were not read yet, of both topics."""
     aborted: int = 0
-    read_at: float | None = None
-    """When the bounds were taken up to which all was read last, in seconds of the monotonic
-    clock."""
+    withheld: int = 0
+    """Offsets of the sink at and above its last stable one."""
+    waived: tuple[str, ...] = ()
+    """Kinds of finding whose alarm a waiver silences."""
+    read_at: float = field(default_factory=time.monotonic)
+    """When the bounds were taken up to which all was read last, in seconds of the monotonic clock;
+    before that when its watch began."""
     trouble: str = ""
     """Why the last look at it failed; empty if it did not."""
     failed_looks: int = 0
@@ -74,8 +79,29 @@ class ContractFigures:
 
     @property
     def delay_s(self) -> float:
-        """How long ago all was read; 0 before that."""
-        return 0.0 if self.read_at is None else time.monotonic() - self.read_at
+        """How long ago all was read."""
+        return time.monotonic() - self.read_at
+
+    @property
+    def is_silenced(self) -> bool:
+        """Whether it is violated, and a waiver accepts each kind that violates it."""
+        return self.outcome is Outcome.VIOLATED and {*self.violating} <= {*self.waived}
+
+    @property
+    def violating(self) -> tuple[str, ...]:
+        """Kinds that violate it and that nothing else explains."""
+        return () if self.verdict is None else self.verdict.violating
+
+    @property
+    def state(self) -> State:
+        """How it stands."""
+        if self.outcome is Outcome.VIOLATED:
+            return State.VIOLATED
+        if self.trouble:
+            return State.UNKNOWN
+        if self.behind:
+            return State.BEHIND
+        return State.HOLDS if self.outcome is Outcome.HOLDS else State.UNKNOWN
 
 
 @dataclass
@@ -130,6 +156,7 @@ class ContractWatch:
         source = kafka.bounds(contract.source)
         self._note_removed(source, sink)
         self._note_behind(source, sink)
+        self.figures.withheld = sum(p.hw - p.lso for p in sink.partitions)
         half = max(1, offsets_max // 2)
         spans = _shares({p: part.end for p, part in pair.sources.items()}, source, half)
         read = self._read_source(kafka, source, spans, now_ms)
@@ -332,18 +359,7 @@ class ContractWatch:
         verdict = self.figures.verdict
         if verdict is None:
             return []
-        terms = self.contract.terms
-        violated = {
-            finding.kind: finding
-            for finding in verdict.findings
-            if finding.kind in terms.kinds and finding.outcome is Outcome.VIOLATED
-        }
-        # What another alarm explains is none of its own.
-        wrong = [
-            finding
-            for finding in violated.values()
-            if finding.primary or finding.explained_by not in violated
-        ]
+        wrong = [verdict.by_kind[kind] for kind in verdict.violating]
         unknown = [
             finding
             for finding in verdict.findings

@@ -167,6 +167,12 @@ def _of_contracts(contracts: Mapping[str, ContractFigures]) -> Iterator[Metric]:
     delay = _by_contract(
         "contract_delay_seconds", "How old what was judged last is, against the topics' ends."
     )
+    silenced = _by_contract(
+        "contract_silenced", "Whether it is violated by nothing but kinds that a waiver accepts."
+    )
+    withheld = _by_contract(
+        "contract_withheld_offsets", "Offsets of the sink at or above its last stable one."
+    )
     counts = {
         name: CounterMetricFamily(f"{_PREFIX}{name}", meaning, labels=["contract"])
         for name, meaning in (
@@ -180,6 +186,8 @@ def _of_contracts(contracts: Mapping[str, ContractFigures]) -> Iterator[Metric]:
         verdicts.add_metric([name], VERDICTS[figures.outcome])
         behind.add_metric([name], figures.behind)
         delay.add_metric([name], figures.delay_s)
+        silenced.add_metric([name], figures.is_silenced)
+        withheld.add_metric([name], figures.withheld)
         for finding in figures.verdict.findings if figures.verdict is not None else ():
             findings.add_metric([name, finding.kind], finding.primary)
         for counter, count in zip(
@@ -189,7 +197,7 @@ def _of_contracts(contracts: Mapping[str, ContractFigures]) -> Iterator[Metric]:
         ):
             counter.add_metric([name], count)
     if contracts:
-        yield from (verdicts, findings, behind, delay, *counts.values())
+        yield from (verdicts, findings, behind, delay, silenced, withheld, *counts.values())
 
 
 VERDICTS = {Outcome.HOLDS: 1, Outcome.VIOLATED: 0, Outcome.UNKNOWN: -1}

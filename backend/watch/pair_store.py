@@ -9,7 +9,7 @@ import json
 import sqlite3
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 
 from topicproof.backend.errors import SetupError, TopicError
 from topicproof.backend.watch.identities import SCHEMA as IDENTITIES, Identities
+from topicproof.backend.watch.standings import SCHEMA as STANDINGS, Standing, note_standings
 from topicproof.validators.finding import Example
 from topicproof.validators.increments.offset_bits import OffsetBits
 from topicproof.validators.increments.watched_pair import (
@@ -33,7 +34,8 @@ from topicproof.validators.increments.watched_pair import (
 FORMAT = 2
 SCHEMA = f"""
 create table if not exists pair (name text primary key, checksum text, body blob);
-{IDENTITIES}"""
+{IDENTITIES}
+{STANDINGS}"""
 BYTES_MAX = 2**29
 """Of a state before compression. SQLite takes no more than 1,000,000,000 bytes."""
 _COUNTERS = ("transactions", "source_lost", "sink_lost")
@@ -74,6 +76,14 @@ class PairStore:
         checksum = hashlib.sha256(body).hexdigest()
         try:
             self.db.execute("insert or replace into pair values (?, ?, ?)", (name, checksum, body))
+            self.db.commit()
+        except sqlite3.DatabaseError as error:
+            raise self._unusable(f"cannot be written: {error}") from error
+
+    def note(self, standings: Iterable[Standing], now_s: int) -> None:
+        """Write how contracts stand now, for the dashboard. Raises SetupError."""
+        try:
+            note_standings(self.db, standings, now_s)
             self.db.commit()
         except sqlite3.DatabaseError as error:
             raise self._unusable(f"cannot be written: {error}") from error

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from kafka.errors import KafkaError
 
 from topicproof.backend.address import Address
-from topicproof.backend.errors import ClusterError, UsageError
+from topicproof.backend.errors import ClusterError, TopicproofError, UsageError
 from topicproof.backend.kafka.browse.overview import overview
 from topicproof.backend.kafka.log.client import cluster_error
 from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.backend.kafka.look import LookBudget
 from topicproof.backend.kafka.origin import spelled
-from topicproof.backend.watch.alarms import Notice, after_look, after_sending
-from topicproof.backend.watch.conditions import PATIENCE_S, ClusterLook, Condition, conditions
+from topicproof.backend.watch.alarms import AlarmState, Notice, after_look, after_sending
+from topicproof.backend.watch.conditions import PATIENCE_S, ClusterLook, Condition, Kind, conditions
 from topicproof.backend.watch.contract_watch import (
     OFFSETS_AT_ONCE,
     ContractFigures,
@@ -29,7 +29,9 @@ from topicproof.backend.watch.contract_watch import (
 from topicproof.backend.watch.group_offsets import Place, group_offsets
 from topicproof.backend.watch.metrics import WatchFigures, metrics_server
 from topicproof.backend.watch.pair_store import PairStore
+from topicproof.backend.watch.standings import Standing, State
 from topicproof.backend.watch.state_file import StateFile, WatchState
+from topicproof.backend.watch.waivers import WaivedKind
 from topicproof.backend.watch.watchable import WatchedContract
 from topicproof.backend.watch.webhook import Webhook
 from topicproof.validators.sentences import counted
@@ -45,8 +47,12 @@ UNREAD_LOOKS = 3
 """A contract whose topics could not be read at so many looks, one after the other, is an alarm."""
 DELIVERIES_MAX = 100
 """Notices that are sent after one look. The others wait for the next one."""
+WAIVERS_EVERY_S = 60.0
+"""From one reading of the waivers to the next."""
 REFUSALS_MAX = 5
 """Looks at which a webhook may refuse a notice, while it takes others, before it is given up."""
+Waivers = Mapping[tuple[str, str], WaivedKind]
+"""By contract and kind of finding."""
 FOLDED = (
     "There are too many alarms of a kind to tell each: one alarm stands for those beyond the limit,"
     " and counts them."
@@ -67,6 +73,10 @@ class WatchOptions:
     """Those that are judged at each look."""
     offsets_per_second: int | None = None
     """The most offsets that are read for contracts; None for as many as come."""
+    cluster: str = ""
+    """The name of the cluster in the settings; empty without one."""
+    bootstrap: str = ""
+    """Its address there; empty for the embedded Kafka."""
 
 
 class Watcher:
@@ -81,10 +91,12 @@ class Watcher:
         on_notice: Callable[[Notice, str], None],
         on_trouble: Callable[[str], None],
         store: PairStore | None = None,
+        read_waivers: Callable[[], Waivers] = dict,
     ) -> None:
         """`store` has the contracts' pairs. `on_notice` gets each new notice and the cluster's id,
         and one again that a killed watch may have handed on;
-        `on_trouble` a sentence when a look or a delivery begins to fail, and when it works again.
+        `read_waivers` returns the waivers that count now, or raises TopicproofError; `on_trouble`
+        gets a sentence when a look or a delivery begins to fail, and when it works again.
         Raises SetupError as `StateFile.read`."""
         self.address = address
         self.file = file
@@ -92,6 +104,9 @@ class Watcher:
         self.on_notice = on_notice
         self.on_trouble = on_trouble
         self.store = store
+        self.read_waivers = read_waivers
+        self._waivers: Waivers = {}
+        self._waivers_at: float | None = None
         self.state = file.read()
         self.contracts: dict[str, ContractWatch] = {}
         """Those whose topics were there, by name."""
@@ -127,11 +142,14 @@ class Watcher:
         except ClusterError as error:
             self.figures.is_up = False
             self.figures.failed += 1
-            self._trouble("look", f"The cluster cannot be looked at: {error}")
+            sentence = f"The cluster cannot be looked at: {error}"
+            self._trouble("look", sentence)
+            self._note_standings(sentence)
         else:
             self._trouble("look", " ".join((*look.notes, *look.overview.not_heard)))
             self._judge_contracts(look.topic_ids)
             self._take_in(look)
+            self._note_standings()
             self._looked_at = time.monotonic()
             self.figures.looked_s = self._looked_at - began
         self._deliver()
@@ -207,6 +225,7 @@ class Watcher:
                 yield unread(contract, figures)
 
     def _take_in(self, look: ClusterLook) -> None:
+        self._take_waivers()
         current = (
             *conditions(
                 self.state.baseline,
@@ -214,11 +233,16 @@ class Watcher:
                 patience_s=self.options.patience_s,
                 options=self.options.cluster_options,
             ),
-            *(each for watch in self.contracts.values() for each in watch.conditions()),
+            *(
+                each
+                for watch in self.contracts.values()
+                for each in watch.conditions()
+                if (each.contract, each.finding) not in self._waivers
+            ),
             *self._unread(),
         )
         alarms, notices = after_look(
-            self.state.alarms,
+            silenced(self.state.alarms, self._waivers),
             current,
             look.overview.taken_at,
             clear_kinds=look.clear_kinds,
@@ -237,6 +261,65 @@ class Watcher:
         self.figures.take_in(look)
         self.figures.notices.update(
             (notice.alarm.condition.kind, notice.change) for notice in notices
+        )
+
+    def _take_waivers(self) -> None:
+        """Read from time to time which kinds are waived, and tell what begins and ends to be."""
+        now = time.monotonic()
+        is_due = self._waivers_at is None or now - self._waivers_at >= WAIVERS_EVERY_S
+        if not self.options.contracts or not is_due:
+            return
+        self._waivers_at = now
+        try:
+            waivers = self.read_waivers()
+        except TopicproofError as error:
+            # What was silent stays so for now, and somebody is told.
+            self._trouble("waivers", f"Waivers cannot be read: {error}")
+            return
+        self._trouble("waivers", "")
+        for place in self._waivers.keys() - waivers.keys():
+            contract, kind = place
+            self.on_trouble(f"Contract {contract}, {kind}: no waiver counts any more.")
+        for place, waiver in waivers.items():
+            if waiver != self._waivers.get(place):
+                self.on_trouble(waiver.sentence)
+        self._waivers = waivers
+        for name, figures in self.figures.contracts.items():
+            figures.waived = tuple(kind for contract, kind in waivers if contract == name)
+
+    def _note_standings(self, trouble: str = "") -> None:
+        """Write for the dashboard how each contract stands. `trouble`: why nothing was looked
+        at."""
+        if self.store is None or not self.options.contracts:
+            return
+        standings = [self._standing(contract, trouble) for contract in self.options.contracts]
+        self.store.note(standings, int(time.time()))
+
+    def _standing(self, contract: WatchedContract, trouble: str) -> Standing:
+        figures = self.figures.contracts.get(contract.name, ContractFigures())
+        watch = self.contracts.get(contract.name)
+        wrong = watch.conditions() if watch is not None else []
+        place = next((each.offsets[0] for each in wrong if each.offsets), None)
+        verdict = "It is not judged yet." if figures.verdict is None else figures.verdict.why
+        why = trouble or figures.trouble
+        is_unread = bool(why) and figures.state is not State.VIOLATED
+        return Standing(
+            name=contract.name,
+            source=contract.source,
+            sink=contract.sink,
+            bootstrap=self.options.bootstrap,
+            cluster=self.options.cluster,
+            state=State.UNKNOWN if is_unread else figures.state,
+            why=f"{why} {verdict}".strip(),
+            next_step=wrong[0].next_step if wrong else "",
+            due=figures.inputs_due,
+            late=figures.inputs_late,
+            withheld=figures.withheld,
+            behind=figures.behind,
+            delay_s=figures.delay_s,
+            every_s=self.options.every_s,
+            waived=figures.waived,
+            place=place,
         )
 
     def _deliver(self) -> None:
@@ -320,8 +403,21 @@ _OVER = {
     "alarms": "Each alarm is told by itself again.",
     "state": "The state of this watch holds all again.",
     "webhook": "The webhook takes notices again.",
+    "waivers": "Waivers can be read again.",
     "refusals": "The webhook refuses no notice any more.",
 }
+
+
+def silenced(alarms: AlarmState, waivers: Waivers) -> AlarmState:
+    """Return the alarms with the waiver in place of the sentence, where one silences an alarm that
+    lasts: its end is no all-clear."""
+    lasting = dict(alarms.alarms)
+    for key, alarm in alarms.alarms.items():
+        condition = alarm.condition
+        waiver = waivers.get((condition.contract, condition.finding))
+        if waiver is not None and condition.kind is Kind.VIOLATED:
+            lasting[key] = replace(alarm, condition=replace(condition, sentence=waiver.sentence))
+    return replace(alarms, alarms=lasting)
 
 
 def own_client(address: Address) -> Address:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,9 +58,9 @@ class StoryLog:
         return table.append_column("inflated", pa.nulls(len(rows)))
 
 
-def messages(rows: list[tuple[object, ...]]) -> Iterator[Message]:
+def messages(rows: list[tuple[Any, ...]]) -> Iterator[Message]:
     for partition, offset, written, key, value, headers in sorted(rows, key=lambda row: row[:2]):
-        at_ms = int(written.timestamp() * 1_000)  # type: ignore[attr-defined]
+        at_ms = int(written.timestamp() * 1_000)
         yield Message(SINK, partition, offset, key, value, headers, timestamp=(1, at_ms))
 
 
@@ -116,14 +117,14 @@ def watched(made: History, chance: random.Random) -> dict[tuple[str, str | None]
 
 
 def offsets_in(
-    rows: list[tuple[object, ...]], partition: int, begin: int, end: int
+    rows: list[tuple[Any, ...]], partition: int, begin: int, end: int
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    offsets = [row[1] for row in rows if row[0] == partition and begin <= row[1] < end]  # type: ignore[operator]
-    return np.array(sorted(offsets), np.int64)  # type: ignore[type-var]
+    offsets = [row[1] for row in rows if row[0] == partition and begin <= row[1] < end]
+    return np.array(sorted(offsets), np.int64)
 
 
-def is_in(row: tuple[object, ...], spans: list[LogSpan]) -> bool:
-    return any(row[0] == span.partition and span.begin <= row[1] < span.end for span in spans)  # type: ignore[operator]
+def is_in(row: tuple[Any, ...], spans: list[LogSpan]) -> bool:
+    return any(row[0] == span.partition and span.begin <= row[1] < span.end for span in spans)
 
 
 def expected(story: Story) -> dict[tuple[str, str | None], int]:

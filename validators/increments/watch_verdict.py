@@ -65,6 +65,8 @@ class WatchVerdict:
     findings: tuple[Finding, ...]
     doubts: tuple[str, ...] = ()
     """Reasons, as sentences, why nothing more can be judged."""
+    violating: tuple[str, ...] = ()
+    """Kinds that violate the contract. What another one of them explains is none of its own."""
 
     @property
     def by_kind(self) -> Mapping[str, Finding]:
@@ -90,7 +92,17 @@ def verdict_of(
     counting = [f for f in findings if f.kind in terms.kinds or f.kind in PREMISES]
     verdict = merge([f.outcome for f in counting] + [Outcome.UNKNOWN] * bool(doubts))
     why = _sentence(verdict, counting, pair, terms, doubts)
-    return WatchVerdict(verdict, why, tuple(findings), tuple(doubts))
+    violated = {
+        finding.kind: finding
+        for finding in findings
+        if finding.kind in terms.kinds and finding.outcome is Outcome.VIOLATED
+    }
+    violating = [
+        finding.kind
+        for finding in violated.values()
+        if finding.primary or finding.explained_by not in violated
+    ]
+    return WatchVerdict(verdict, why, tuple(findings), tuple(doubts), tuple(violating))
 
 
 def _causes(

@@ -1,0 +1,209 @@
+"""Waivers and alarms of watched contracts, and what the dashboard reads of a watch."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.app.test_history_page import TWICE
+from tests.backend.watch.monitoring import RULES
+from tests.backend.watch.test_alarms import look
+from topicproof.backend.address import Address
+from topicproof.backend.contracts.contract import make_contract
+from topicproof.backend.evidence.folder import EVIDENCE, evidence_hash
+from topicproof.backend.evidence.manifest import MANIFEST
+from topicproof.backend.history.run_state import Facts
+from topicproof.backend.history.signoff import Decision, sign
+from topicproof.backend.history.store import History, State as RunState
+from topicproof.backend.settings import Settings, read_settings
+from topicproof.backend.watch import standings
+from topicproof.backend.watch.alarms import Notice
+from topicproof.backend.watch.contract_watch import ContractWatch
+from topicproof.backend.watch.metrics import WatchCollector
+from topicproof.backend.watch.pair_store import PairStore, pair_store
+from topicproof.backend.watch.standings import SLOT_S, SLOTS, State, read_standings
+from topicproof.backend.watch.state_file import FOLDER, state_file
+from topicproof.backend.watch.waivers import waived_of
+from topicproof.backend.watch.watchable import WatchedContract, watched_contracts
+from topicproof.backend.watch.watcher import Watcher, WatchOptions
+from topicproof.validators.increments.watched_pair import SinkRows, SourceSpan
+
+CONTRACTS = watched_contracts(
+    "orders", make_contract({"source": {"topic": "numbers"}, "sink": {"topic": "squares"}})
+)
+
+
+@dataclass
+class Watch:
+    """A watch of `CONTRACTS` whose topics are folded by hand."""
+
+    watcher: Watcher
+    contract: ContractWatch
+    store: PairStore
+    notices: list[Notice]
+    troubles: list[str]
+
+    def write(self, inputs: int, *outputs: int) -> None:
+        """Fold further inputs, and outputs of the inputs at these offsets."""
+        pair = self.contract.pair
+        end = pair.sources[0].end if pair.sources else 0
+        none = np.zeros(0, np.int64)
+        added = np.arange(end, end + inputs)
+        pair.add_source(SourceSpan(0, end, end + inputs, end + inputs, added, none, none), 0)
+        sink_end = pair.counts.committed
+        rows = [(0, sink_end + at, at, 0, offset, 0, 0, 0, 1) for at, offset in enumerate(outputs)]
+        pair.add_sink(SinkRows(*np.array(rows, np.int64).reshape(-1, 9).T))
+        pair.settle(10**13, is_sink_read=True)
+        self.contract._judge()
+
+    def look(self) -> list[str]:
+        """Take in a look. Returns what was told of the contract."""
+        self.notices.clear()
+        self.watcher._waivers_at = None
+        self.watcher._take_in(look())
+        self.watcher._note_standings()
+        return [f"{each.change} {each.alarm.condition.sentence}" for each in self.notices]
+
+    def metric(self, name: str) -> list[float]:
+        metrics = WatchCollector(self.watcher.figures).collect()
+        return [sample.value for each in metrics for sample in each.samples if sample.name == name]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return read_settings(home=tmp_path / "home")
+
+
+@pytest.fixture
+def history(settings: Settings) -> Iterator[History]:
+    opened = History(settings)
+    yield opened
+    opened.engine.dispose()
+
+
+@pytest.fixture
+def watch(settings: Settings, history: History) -> Iterator[Watch]:
+    with state_file(settings, "cluster") as file, pair_store(file.pairs) as store:
+        notices: list[Notice] = []
+        troubles: list[str] = []
+        watcher = Watcher(
+            Address("unused:9092"),
+            file,
+            WatchOptions(contracts=CONTRACTS, every_s=600),
+            on_notice=lambda notice, _cluster: notices.append(notice),
+            on_trouble=troubles.append,
+            store=store,
+            read_waivers=lambda: waived_of(history, CONTRACTS),
+        )
+        (contract,) = CONTRACTS
+        watched = ContractWatch.begin(contract, store, {})
+        watcher.contracts[contract.name] = watched
+        watcher.figures.contracts[contract.name] = watched.figures
+        yield Watch(watcher, watched, store, notices, troubles)
+
+
+def ended_check(history: History, contract: WatchedContract) -> str:
+    """Enter a check of the contract that found a duplicate. Returns the hash of its evidence."""
+    run = history.create("check", "check", {"guarantee": contract.contract.guarantee})
+    history.remember(run.id, Facts(source=contract.source, sink=contract.sink))
+    evidence = run.folder(history.settings) / EVIDENCE
+    evidence.mkdir(parents=True)
+    (evidence / MANIFEST).write_text(run.id)
+    history.end(run.id, RunState.DONE, TWICE.verdict, TWICE.why)
+    return evidence_hash(run.folder(history.settings)) or ""
+
+
+def test_a_waiver_silences_one_kind_until_its_day(watch: Watch, history: History) -> None:
+    """Story: a contract has a known duplicate. Its alarm begins, QA waives the kind in a check of
+    the same topics, and the alarm ends with the waiver's sentence. The verdict stays. A gap is told
+    all the same. A newer check without a waiver brings the alarm back."""
+    (contract,) = CONTRACTS
+    watch.write(3, 0, 1, 1)
+    (began, gap) = watch.look()
+    assert "began Contract orders, duplicate: 1 of 3" in began and "gap" in gap
+    watch.write(0, 2)
+    assert [each.startswith("ended Contract orders, gap") for each in watch.look()] == [True]
+    assert watch.metric("topicproof_watch_contract_silenced") == [0]
+    digest = ended_check(history, contract)
+    until = datetime.now(UTC).date() + timedelta(days=30)
+    (run,) = history.list()
+    waiver = {"kind": "duplicate", "until": until, "comment": "known until 2.0"}
+    sign(history, run.id, [TWICE], digest, Decision.WAIVE, "Grace Hopper", **waiver)  # type: ignore[arg-type]
+    (ended,) = watch.look()
+    sentence = (
+        f"Contract orders, duplicate: waived until {until} by Grace Hopper (unauthenticated) (known"
+        " until 2.0). No alarm tells it until then; the verdict stays."
+    )
+    assert ended == f"ended {sentence}" and watch.troubles == [sentence]
+    assert watch.look() == []
+    assert watch.metric("topicproof_watch_contract_silenced") == [1]
+    assert watch.metric("topicproof_watch_contract_verdict") == [0]
+    watch.write(1)
+    assert ["gap" in each for each in watch.look()] == [True]
+    assert watch.metric("topicproof_watch_contract_silenced") == [0]
+    ended_check(history, contract)
+    assert ["duplicate" in each for each in watch.look()] == [True]
+    assert watch.troubles[-1] == "Contract orders, duplicate: no waiver counts any more."
+
+
+def test_the_dashboard_reads_the_last_day_and_changes_nothing(
+    watch: Watch, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a contract holds, is violated for one look and holds again. The strip has the worst of
+    each five minutes, and forgets what is older than a day. A damaged file is named, and the others
+    are read."""
+    now = 2_000_000_000 // SLOT_S * SLOT_S
+    folder = settings.home / FOLDER
+
+    def at(seconds: float) -> None:
+        monkeypatch.setattr(time, "time", lambda: now + seconds)
+        watch.look()
+
+    at(-SLOT_S * (SLOTS + 3))
+    watch.write(3, 0, 1)
+    at(-SLOT_S)
+    watch.write(0, 2)
+    at(-SLOT_S + 10)
+    at(0)
+    (watched,), unreadable = read_standings(folder, now)
+    assert unreadable == [] and len(watched.slots) == SLOTS
+    assert watched.slots[-3:] == (None, State.VIOLATED, State.HOLDS)
+    assert set(watched.slots[:-2]) == {None}
+    standing = watched.standing
+    assert (standing.name, standing.state, standing.due, standing.late) == (
+        "orders",
+        State.HOLDS,
+        3,
+        1,
+    )
+    assert standing.at_s == now and not standing.is_stale(now)
+    (folder / "broken.pairs").write_bytes(b"no database")
+    with closing(sqlite3.connect(folder / "other.pairs")) as other:
+        other.executescript(standings.SCHEMA)
+        other.execute("insert into standing values ('x', 1, '{\"name\": 1}')")
+        other.commit()
+    (again,), unreadable = read_standings(folder, now)
+    assert again == watched and unreadable == ["broken.pairs", "other.pairs"]
+
+
+def test_rules_and_dashboard_name_metrics_that_there_are(watch: Watch) -> None:
+    """Story: a metric is renamed, and forgotten in the rules or in the dashboard for Grafana."""
+    watch.write(3, 0, 1, 1)
+    watch.look()
+    names = {
+        name
+        for metric in WatchCollector(watch.watcher.figures).collect()
+        for name in (metric.name, *(sample.name for sample in metric.samples))
+    }
+    for file in ("topicproof.rules.yml", "topicproof.dashboard.json"):
+        metrics = {*re.findall(r"topicproof_watch_\w+", (RULES / file).read_text())}
+        assert metrics and metrics <= names, metrics - names
