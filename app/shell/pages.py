@@ -47,6 +47,7 @@ PAGES = (
     Entry("Transactions", ":material/timeline:"),
     Entry("Topics", ":material/topic:"),
     Entry("Check", ":material/fact_check:"),
+    Entry("Watch", ":material/monitor_heart:"),
     Entry("Verdict", ":material/gavel:"),
     Entry("Matrix", ":material/grid_on:"),
     Entry("History", ":material/history:"),

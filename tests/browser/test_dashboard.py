@@ -188,6 +188,7 @@ def test_every_page_at_three_widths(
         "topics": f"topics?topic={written}",
         "check": f"check?source={finished.source}&sink={finished.sink}",
         "verdict": f"verdict?run={run}",
+        "watch": "watch",
         "matrix": "matrix",
         "history": "history",
     }

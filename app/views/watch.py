@@ -1,0 +1,207 @@
+"""Watch: how each contract of `topicproof watch` stands, how it stood in the last day, and what to
+do now. It reads what the watches of this home have written, and changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import groupby
+
+import streamlit as st
+
+from topicproof.app import wording
+from topicproof.app.session.access import show_errors
+from topicproof.app.session.connection import CLUSTER_PARAMETER, page_settings
+from topicproof.app.wording import Word
+from topicproof.backend.watch.standings import (
+    SEVERITY,
+    Standing,
+    State,
+    WatchedStanding,
+    read_standings,
+)
+from topicproof.backend.watch.state_file import FOLDER
+
+POLL_S = 5.0
+ROWS = 50
+"""Contracts that are drawn at once."""
+UNREADABLE_SHOWN = 3
+STATE_WORDS = {
+    State.HOLDS: Word("HOLDS", "HOLDS", ":material/check_circle:", "green"),
+    State.VIOLATED: Word("VIOLATED", "VIOLATED", ":material/cancel:", "red"),
+    State.UNKNOWN: Word("UNKNOWN", "UNKNOWN", ":material/help:", "yellow"),
+    State.BEHIND: Word("BEHIND", "BEHIND", ":material/hourglass_top:", "blue"),
+}
+STALE = Word("NOT WATCHED", "NOT WATCHED", ":material/visibility_off:", "gray")
+STRIP_STATES = {
+    State.HOLDS: ("#009E73", 40),
+    State.BEHIND: ("#56B4E9", 60),
+    State.UNKNOWN: ("#E69F00", 80),
+    State.VIOLATED: ("#D55E00", 100),
+    None: ("rgba(128,128,128,0.25)", 12),
+}
+"""Colour, and height in per cent: states are told apart without colours, too."""
+STRIP_PX = 30
+COMMAND = "topicproof watch contract.yaml{options}"
+
+settings = page_settings()
+
+
+def page() -> None:
+    st.title("Watch", anchor=False)
+    st.fragment(rows, run_every=POLL_S)()
+
+
+def rows() -> None:
+    """Shows the contracts, the worst first, again and again."""
+    now_s = int(time.time())
+    with show_errors():
+        watched, unreadable = read_standings(settings.home / FOLDER, now_s)
+    if unreadable:
+        names = ", ".join(unreadable[:UNREADABLE_SHOWN])
+        st.warning(
+            f"{wording.count(len(unreadable), 'state')} of a watch cannot be read:"
+            f" {wording.plain(names)}. `topicproof watch` says why."
+        )
+    if not watched:
+        empty()
+        return
+    watched.sort(key=lambda each: (-_rank(each.standing, now_s), each.standing.name))
+    st.markdown(summary([each.standing for each in watched], now_s))
+    st.caption(
+        "Each strip is the last day, from left to right, with the worst of each five minutes: the"
+        " higher, the worse (holds, behind, unknown, violated). A low grey line: nobody watched."
+    )
+    for each in choice(watched):
+        with st.container(border=True):
+            row(each, now_s)
+
+
+def empty() -> None:
+    """Says how to begin."""
+    st.info(
+        "No contract is watched from this home. A watch judges contracts as their topics grow, and"
+        " tells what begins to be wrong. Begin one in a terminal; this page then follows it.",
+        icon=":material/monitor_heart:",
+    )
+    st.code(COMMAND.format(options=settings.cluster_options), language="sh")
+    st.page_link("views/check.py", label="Draft a contract", icon=":material/fact_check:")
+
+
+def choice(watched: Sequence[WatchedStanding]) -> Sequence[WatchedStanding]:
+    """Returns the contracts to draw; asks which ones if they are many."""
+    if len(watched) <= ROWS:
+        return watched
+    first = st.selectbox(
+        "Contracts",
+        range(0, len(watched), ROWS),
+        format_func=lambda at: f"{at + 1} to {min(at + ROWS, len(watched))} of {len(watched)}",
+        key="watch_rows",
+        width=240,
+    )
+    return watched[first : first + ROWS]
+
+
+def summary(standings: Sequence[Standing], now_s: int) -> str:
+    """Counts the contracts by how they stand, for Markdown."""
+    parts = []
+    for state in sorted(State, key=lambda each: -SEVERITY[each]):
+        number = sum(each.state is state and not each.is_stale(now_s) for each in standings)
+        if number:
+            parts.append(wording.badge(STATE_WORDS[state], f"{number} {STATE_WORDS[state].word}"))
+    stale = sum(each.is_stale(now_s) for each in standings)
+    if stale:
+        parts.append(wording.badge(STALE, f"{stale} {STALE.word}"))
+    return " ".join(parts)
+
+
+def row(watched: WatchedStanding, now_s: int) -> None:
+    """Shows one contract."""
+    standing = watched.standing
+    left, middle, right = st.columns([2, 4, 3], gap="medium")
+    with left:
+        is_stale = standing.is_stale(now_s)
+        word = STALE if is_stale else STATE_WORDS[standing.state]
+        st.markdown(f"{wording.badge(word)} **{wording.plain(standing.name)}**")
+        st.caption(wording.plain(f"{standing.source} → {standing.sink}"))
+    with middle:
+        st.html(strip(watched.slots))
+        st.markdown(wording.plain(standing.why))
+        if is_stale:
+            ago = wording.duration(now_s - standing.at_s)
+            st.caption(f"The watch last wrote {ago} ago: nothing newer is known.")
+    with right:
+        st.caption(wording.plain(figures(standing)))
+        if standing.waived:
+            kinds = ", ".join(map(wording.kind_title, standing.waived))
+            st.caption(f":material/notifications_off: Waived: {wording.plain(kinds)}.")
+        if standing.next_step:
+            st.markdown(f"**Now:** {wording.plain(standing.next_step)}")
+        link(standing)
+
+
+def figures(standing: Standing) -> str:
+    """Says the figures of a contract."""
+    late = wording.count(standing.late, "input")
+    due = wording.count(standing.due, "input")
+    return (
+        f"{due} due, {late} late. {wording.count(standing.withheld, 'offset')} withheld."
+        f" {wording.count(standing.behind, 'offset')} not judged yet, delay"
+        f" {wording.duration(standing.delay_s)}."
+    )
+
+
+def link(standing: Standing) -> None:
+    """Shows the way to what is wrong, or to the sink."""
+    params = _cluster_params(standing)
+    if params is None:
+        where = standing.bootstrap or "the embedded Kafka"
+        st.caption(f"Its topics are on another cluster: {wording.plain(where)}.")
+        return
+    topic, partition, offset = standing.place or (standing.sink, None, None)
+    params |= {"topic": topic}
+    label = wording.plain(f"Compare {topic}")
+    if partition is not None:
+        params |= {"partition": str(partition), "offset": str(offset)}
+        label = wording.plain(f"Compare {topic} {partition} at {offset:,}")
+    st.page_link("views/compare.py", label=label, icon=":material/compare:", query_params=params)
+
+
+def strip(slots: Sequence[State | None]) -> str:
+    """Returns the last day as HTML."""
+    parts = []
+    for state, run in groupby(slots):
+        colour, height = STRIP_STATES[state]
+        parts.append(f'<div style="flex:{len([*run])};height:{height}%;background:{colour}"></div>')
+    watched = [state for state in slots if state is not None]
+    shares = [
+        f"{state} {100 * watched.count(state) / len(watched):.0f} %"
+        for state in State
+        if state in watched
+    ]
+    words = ", ".join(shares) or "not watched"
+    return (
+        f'<div role="img" aria-label="Last day: {words}" title="{words}"'
+        f' style="display:flex;align-items:flex-end;height:{STRIP_PX}px">{"".join(parts)}</div>'
+    )
+
+
+def _rank(standing: Standing, now_s: int) -> float:
+    """How much a contract needs somebody: one that nobody watches any more comes behind those that
+    are violated."""
+    if standing.is_stale(now_s):
+        return SEVERITY[State.VIOLATED] - 0.5
+    return SEVERITY[standing.state]
+
+
+def _cluster_params(standing: Standing) -> dict[str, str] | None:
+    """Returns the parameters that name the contract's cluster; None if this dashboard cannot look
+    at it."""
+    if standing.cluster:
+        is_named = standing.cluster in settings.named_clusters
+        return {CLUSTER_PARAMETER: standing.cluster} if is_named else None
+    is_here = settings.cluster is None and standing.bootstrap == (settings.bootstrap or "")
+    return {} if is_here else None
+
+
+page()

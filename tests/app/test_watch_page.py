@@ -1,0 +1,126 @@
+"""The page Watch: nothing watched, contracts of several clusters, many of them, names as strangers
+choose them, and hours of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.app.conftest import OpenPage, texts
+from topicproof.backend.watch.pair_store import pair_store
+from topicproof.backend.watch.standings import SLOT_S, SLOTS, Standing, State
+from topicproof.backend.watch.state_file import FOLDER
+
+BOOTSTRAP = "127.0.0.1:1"
+HOLDS = Standing(
+    name="orders",
+    source="orders",
+    sink="invoices",
+    bootstrap=BOOTSTRAP,
+    cluster="",
+    state=State.HOLDS,
+    why="7 inputs committed exactly once so far.",
+    next_step="",
+    due=7,
+    late=0,
+    withheld=2,
+    behind=0,
+    delay_s=1.5,
+    every_s=10,
+)
+VIOLATED = replace(
+    HOLDS,
+    name="<b>bill</b> [x](http://y)",
+    state=State.VIOLATED,
+    why="Violated: duplicate: 1 of 8 records.",
+    next_step="Look for two programs.",
+    place=("invoices", 3, 1_500),
+    waived=("gap",),
+)
+Note = Callable[[Sequence[Standing], int, str], None]
+
+
+@pytest.fixture
+def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Note:
+    """Writes standings as the watch of a cluster does."""
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path))
+    monkeypatch.setenv("TOPICPROOF_BOOTSTRAP", BOOTSTRAP)
+    folder = tmp_path / FOLDER
+    folder.mkdir()
+
+    def write(standings: Sequence[Standing], at_s: int, cluster: str) -> None:
+        with pair_store(folder / f"{cluster}.pairs") as store:
+            store.note(standings, at_s)
+
+    return write
+
+
+def strips(app: AppTest) -> list[str]:
+    return [each.proto.body for each in app.get("html") if "Last day" in each.proto.body]
+
+
+@pytest.mark.usefixtures("note")
+def test_without_a_watch_it_says_how_to_begin(open_page: OpenPage) -> None:
+    """Story: somebody opens the page first. It has the command, with the options of this cluster,
+    and the way to a contract."""
+    app = open_page("watch")
+    assert not app.exception and "No contract is watched from this home" in texts(app)
+    (command,) = [each.value for each in app.code]
+    assert command == f"topicproof watch contract.yaml --bootstrap {BOOTSTRAP}"
+    assert [link.value for link in app.page_link] == ["Draft a contract"]
+
+
+def test_each_contract_is_a_row_with_its_day_and_what_to_do(
+    open_page: OpenPage, note: Note
+) -> None:
+    """Story: an operator looks at two contracts of this cluster, one of another, and one that
+    nobody watches any more. The worst is first. A click leads to Compare at the offset. What
+    strangers call things stays text. Each redraw shows what is new, and no more of it."""
+    now = int(time.time())
+    note([replace(HOLDS, state=State.UNKNOWN)], now - 2 * SLOT_S, "here")
+    note([HOLDS, VIOLATED], now, "here")
+    note([replace(HOLDS, name="far", bootstrap="far:9092")], now, "far")
+    note([replace(HOLDS, name="gone")], now - 3_600, "gone")
+    app = open_page("watch")
+    assert not app.exception
+    words = texts(app)
+    order = [words.index(name) for name in ("**<b>bill</b>", "**gone**", "**far**", "**orders**")]
+    assert order == sorted(order)
+    assert "1 VIOLATED" in words and "2 HOLDS" in words and "1 NOT WATCHED" in words
+    assert "7 inputs due, 0 inputs late. 2 offsets withheld." in words
+    assert "**Now:** Look for two programs." in words and "Waived: Gaps" in words
+    assert "on another cluster: far:9092" in words and "nothing newer is known" in words
+    labels = [link.value.replace("\\", "").replace("\u00a0", " ") for link in app.page_link]
+    assert labels == ["Compare invoices 3 at 1,500", "Compare invoices", "Compare invoices"]
+    (query,) = [link.proto.query_string for link in app.page_link if "offset" in str(link.proto)]
+    assert query == "topic=invoices&partition=3&offset=1500"
+    own = strips(app)[-1]
+    assert 'aria-label="Last day: holds 50 %, unknown 50 %"' in own
+    drawn = len(app.get("html")), len(app.markdown), len(app.caption)
+    for later in range(1, 4):
+        note([HOLDS, replace(VIOLATED, due=7 + later)], now + later, "here")
+        app.run()
+        assert (len(app.get("html")), len(app.markdown), len(app.caption)) == drawn
+    assert "10 inputs due" in texts(app)
+
+
+def test_many_contracts_are_drawn_in_parts(open_page: OpenPage, note: Note) -> None:
+    """Story: 120 contracts have changed at each of a day's five minutes. The page draws 50, and no
+    strip has more parts than a day has."""
+    now = int(time.time())
+    many = [replace(HOLDS, name=f"contract {number:03}") for number in range(120)]
+    states = (State.HOLDS, State.BEHIND, State.UNKNOWN)
+    for slot in range(0, SLOTS, 16):
+        state = states[slot // 16 % 3]
+        note([replace(each, state=state) for each in many], now - slot * SLOT_S, "here")
+    note(many, now, "here")
+    app = open_page("watch")
+    assert not app.exception and len(strips(app)) == 50
+    assert max(each.count("flex:") for each in strips(app)) <= SLOTS
+    app.selectbox(key="watch_rows").set_value(100).run()
+    assert len(strips(app)) == 20 and "contract 119" in texts(app)
