@@ -112,10 +112,10 @@ ROOMS = (
         "backend.contracts",
         "backend.judging",
         "backend.doctor",
-        "backend.watch",
     ),
     *(
         "backend.history",
+        "backend.watch",
         "backend.runs",
         "backend.matrix",
         "backend.torture",

@@ -63,6 +63,8 @@ class ContractFigures:
     before that when its watch began."""
     trouble: str = ""
     """Why the last look at it failed; empty if it did not."""
+    is_read: bool = False
+    """Whether the last look at it since the start of this process did not fail."""
     failed_looks: int = 0
     """How many looks at it have failed since the last one that did not."""
 

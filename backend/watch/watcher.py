@@ -147,12 +147,31 @@ class Watcher:
             self._note_standings(sentence)
         else:
             self._trouble("look", " ".join((*look.notes, *look.overview.not_heard)))
+            self._go_on(look)
             self._judge_contracts(look.topic_ids)
             self._take_in(look)
             self._note_standings()
             self._looked_at = time.monotonic()
             self.figures.looked_s = self._looked_at - began
         self._deliver()
+
+    def _go_on(self, look: ClusterLook) -> None:
+        """Tell first what an earlier process has judged, and was killed before it told. What is
+        read next may end it."""
+        if self.contracts or self.store is None:
+            return
+        for contract in self.options.contracts:
+            self._begin(contract, look.topic_ids, self.store)
+        if any(watch.pair.sources for watch in self.contracts.values()):
+            self._take_in(look)
+
+    def _begin(
+        self, contract: WatchedContract, topic_ids: Mapping[str, str], store: PairStore
+    ) -> ContractWatch:
+        watch = ContractWatch.begin(contract, store, topic_ids)
+        self.contracts[contract.name] = watch
+        self.figures.contracts[contract.name] = watch.figures
+        return watch
 
     def _judge_contracts(self, topic_ids: Mapping[str, str]) -> None:
         """Read and judge what is new of each contract's topics, until all are caught up or the time
@@ -197,21 +216,20 @@ class Watcher:
             watch = self.contracts.get(contract.name)
             ids = {topic: topic_ids.get(topic, "") for topic in (contract.source, contract.sink)}
             if watch is None or (watch.topic_ids != ids and set(topic_ids) & set(ids)):
-                watch = ContractWatch.begin(contract, store, topic_ids)
-                self.contracts[contract.name] = watch
-                self.figures.contracts[contract.name] = watch.figures
+                watch = self._begin(contract, topic_ids, store)
             read = watch.look(kafka, time.time_ns() // 1_000_000, offsets_max)
         except (ClusterError, KafkaError) as error:
             self._fail(contract, error)
             return 0
         watch.figures.trouble, watch.figures.failed_looks = "", 0
+        watch.figures.is_read = True
         self._trouble(f"contract {contract.name}", "")
         return read
 
     def _fail(self, contract: WatchedContract, error: ClusterError | KafkaError) -> None:
         why = error if isinstance(error, ClusterError) else cluster_error(self.address, error)
         figures = self.figures.contracts.setdefault(contract.name, ContractFigures())
-        figures.trouble = str(why)
+        figures.trouble, figures.is_read = str(why), False
         figures.failed_looks += 1
         sentence = f"Contract {contract.name} is behind: {why}"
         self._trouble(f"contract {contract.name}", sentence)
@@ -247,7 +265,10 @@ class Watcher:
             look.overview.taken_at,
             clear_kinds=look.clear_kinds,
             left_out=look.left_out,
-            contracts=frozenset(self.contracts),
+            # Of a contract that could not be read nothing ends.
+            contracts=frozenset(
+                name for name, figures in self.figures.contracts.items() if figures.is_read
+            ),
         )
         if self.options.webhook is None:
             # Nobody will take them. What waits since an earlier start stays.

@@ -11,7 +11,8 @@ from tests.runs import Finished
 
 SERIOUS = {"serious", "critical"}
 PAGES = (
-    *("", "run", "demos", "compare", "transactions", "topics", "check", "verdict", "matrix"),
+    *("", "run", "demos", "compare", "transactions", "topics", "check", "verdict", "watch"),
+    "matrix",
     "history",
 )
 

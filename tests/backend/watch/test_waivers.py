@@ -108,6 +108,7 @@ def watch(settings: Settings, history: History) -> Iterator[Watch]:
         watched = ContractWatch.begin(contract, store, {})
         watcher.contracts[contract.name] = watched
         watcher.figures.contracts[contract.name] = watched.figures
+        watched.figures.is_read = True
         yield Watch(watcher, watched, store, notices, troubles)
 
 
