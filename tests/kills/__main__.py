@@ -18,6 +18,7 @@ from tests.kills.dashboard import kill_dashboard
 from tests.kills.files import WRITINGS, kill_writing
 from tests.kills.kill import Kill
 from tests.kills.pipeline import PLAN, REAL_TIME, STATES, VICTIMS, kill_once
+from tests.kills.watched_topics import WATCH, kill_watch
 from topicproof.backend.history.store import State
 from topicproof.backend.services.keeper import services
 from topicproof.backend.settings import Settings, read_settings
@@ -29,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__)
     parser.add_argument("--times", type=int, default=12, help="kills for each victim")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--victims", default=",".join((*WRITINGS, *VICTIMS, DASHBOARD)))
+    parser.add_argument("--victims", default=",".join((*WRITINGS, WATCH, *VICTIMS, DASHBOARD)))
     parser.add_argument("--states", default=",".join(STATES), help="of a run, in turn")
     parser.add_argument("--real-time", action="store_true", help="runs in real time")
     given = parser.parse_args()
@@ -40,6 +41,10 @@ def main() -> None:
     for victim in victims:
         if victim in WRITINGS:
             kills += [_written(victim, given.seed, number) for number in range(given.times)]
+    if WATCH in victims:
+        with tempfile.TemporaryDirectory(prefix="kills-") as home:
+            settings = read_settings(home=Path(home))
+            kills += map(_told, kill_watch(settings, given.times, given.seed))
     left = [one for one in victims if one in (*VICTIMS, DASHBOARD)]
     if left:
         with tempfile.TemporaryDirectory(prefix="kills-") as home:
