@@ -34,6 +34,7 @@ from topicproof.backend.watch.state_file import StateFile, WatchState
 from topicproof.backend.watch.waivers import WaivedKind
 from topicproof.backend.watch.watchable import WatchedContract
 from topicproof.backend.watch.webhook import Webhook
+from topicproof.validators.finding import Bounds
 from topicproof.validators.sentences import counted
 
 EVERY_S = 10.0
@@ -148,7 +149,7 @@ class Watcher:
         else:
             self._trouble("look", " ".join((*look.notes, *look.overview.not_heard)))
             self._go_on(look)
-            self._judge_contracts(look.topic_ids)
+            self._judge_contracts(look, began)
             self._take_in(look)
             self._note_standings()
             self._looked_at = time.monotonic()
@@ -173,15 +174,21 @@ class Watcher:
         self.figures.contracts[contract.name] = watch.figures
         return watch
 
-    def _judge_contracts(self, topic_ids: Mapping[str, str]) -> None:
+    def _judge_contracts(self, look: ClusterLook, began: float) -> None:
         """Read and judge what is new of each contract's topics, until all are caught up or the time
-        of this look is over."""
-        if not self.options.contracts:
+        of this look is over. `began`: when the look began."""
+        topic_ids = look.topic_ids
+        bounds = {topic.topic: topic.bounds for topic in look.overview.topics}
+        open_contracts = [
+            contract
+            for contract in self.options.contracts
+            if not self._is_passed_over(contract, topic_ids, bounds, began)
+        ]
+        if not open_contracts:
             return
         until = time.monotonic() + self.options.every_s
         rate = self.options.offsets_per_second
         left = None if rate is None else max(1, int(rate * self.options.every_s))
-        open_contracts = list(self.options.contracts)
         with ExitStack() as stack:
             try:
                 kafka = stack.enter_context(connect(own_client(self.address)))
@@ -201,6 +208,17 @@ class Watcher:
                         return
                 if time.monotonic() > until:
                     return
+
+    def _is_passed_over(
+        self,
+        contract: WatchedContract,
+        topic_ids: Mapping[str, str],
+        bounds: Mapping[str, Bounds],
+        began: float,
+    ) -> bool:
+        watch = self.contracts.get(contract.name)
+        ids = {topic: topic_ids.get(topic, "") for topic in (contract.source, contract.sink)}
+        return watch is not None and watch.topic_ids == ids and watch.pass_over(bounds, began)
 
     def _judge(
         self,

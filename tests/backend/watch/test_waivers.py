@@ -35,6 +35,7 @@ from topicproof.backend.watch.state_file import FOLDER, state_file
 from topicproof.backend.watch.waivers import waived_of
 from topicproof.backend.watch.watchable import WatchedContract, watched_contracts
 from topicproof.backend.watch.watcher import Watcher, WatchOptions
+from topicproof.validators.finding import Bounds, PartitionBounds
 from topicproof.validators.increments.watched_pair import SinkRows, SourceSpan
 
 CONTRACTS = watched_contracts(
@@ -208,3 +209,31 @@ def test_rules_and_dashboard_name_metrics_that_there_are(watch: Watch) -> None:
     for file in ("topicproof.rules.yml", "topicproof.dashboard.json"):
         metrics = {*re.findall(r"topicproof_watch_\w+", (RULES / file).read_text())}
         assert metrics and metrics <= names, metrics - names
+
+
+def test_a_quiet_contract_is_passed_over(watch: Watch) -> None:
+    """Story: nothing was written to a contract's topics since the last look at them. The look at
+    the cluster has their bounds, so nothing is asked or written for the contract, and it is caught
+    up. What is new, waits or is missing behind an open transaction is looked at."""
+
+    def is_passed_over(source_end: int, lso: int, hw: int) -> bool:
+        bounds = {
+            "numbers": Bounds("numbers", (PartitionBounds(0, 0, source_end, source_end),)),
+            "squares": Bounds("squares", (PartitionBounds(0, 0, lso, hw),)),
+        }
+        return watch.contract.pass_over(bounds, time.monotonic())
+
+    watch.write(3, 0, 1)
+    watch.contract.pair.sink_ends[0] = 2
+    assert not is_passed_over(3, 2, 2), "it was never read in full"
+    watch.contract._looked_at = time.monotonic()
+    watch.contract.figures.read_at -= 900
+    assert is_passed_over(3, 2, 2) and watch.contract.figures.delay_s < 900
+    assert not is_passed_over(4, 2, 2) and not is_passed_over(3, 3, 3)
+    assert not is_passed_over(3, 2, 4), "an open transaction may have the missing output"
+    watch.write(0, 2)
+    watch.contract.pair.sink_ends[0] = 3
+    assert is_passed_over(3, 3, 5) and watch.contract.figures.withheld == 2
+    watch.contract.figures.trouble = "It cannot be read."
+    assert not is_passed_over(3, 3, 5)
+    assert not watch.contract.pass_over({}, 0.0)
