@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from tests.app.test_history_page import TWICE
 from tests.backend.watch.monitoring import RULES
@@ -124,10 +125,12 @@ def ended_check(history: History, contract: WatchedContract) -> str:
     return evidence_hash(run.folder(history.settings)) or ""
 
 
-def test_a_waiver_silences_one_kind_until_its_day(watch: Watch, history: History) -> None:
+@pytest.mark.parametrize("end", ["a-newer-check", "a-changed-row"])
+def test_a_waiver_silences_one_kind_until_its_day(end: str, watch: Watch, history: History) -> None:
     """Story: a contract has a known duplicate. Its alarm begins, QA waives the kind in a check of
     the same topics, and the alarm ends with the waiver's sentence. The verdict stays. A gap is told
-    all the same. A newer check without a waiver brings the alarm back."""
+    all the same. A newer check without a waiver brings the alarm back, and so does somebody who
+    gives the waiver more time in the database."""
     (contract,) = CONTRACTS
     watch.write(3, 0, 1, 1)
     (began, gap) = watch.look()
@@ -152,7 +155,12 @@ def test_a_waiver_silences_one_kind_until_its_day(watch: Watch, history: History
     watch.write(1)
     assert ["gap" in each for each in watch.look()] == [True]
     assert watch.metric("topicproof_watch_contract_silenced") == [0]
-    ended_check(history, contract)
+    if end == "a-newer-check":
+        ended_check(history, contract)
+    else:
+        with history.session() as session:
+            session.execute(sa.text("drop trigger signoffs_refuse_update"))
+            session.execute(sa.text("update signoffs set until = '2099-01-01'"))
     assert ["duplicate" in each for each in watch.look()] == [True]
     assert watch.troubles[-1] == "Contract orders, duplicate: no waiver counts any more."
 
