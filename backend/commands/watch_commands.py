@@ -123,6 +123,8 @@ def watch(
     names = [each.name for each in watched]
     if len(set(names)) < len(names):
         raise UsageError("Two contracts have the same name. Rename one of the files.")
+    if len({each.state_name for each in watched}) < len(watched):
+        raise UsageError("Two contracts match the same topics in the same way. Watch one of them.")
     require_topics(settings)
     options = WatchOptions(
         every_s=every,

@@ -130,8 +130,7 @@ class ContractWatch:
         Raises SetupError if it is damaged."""
         ids = {topic: topic_ids.get(topic, "") for topic in (contract.source, contract.sink)}
         name = f"{contract.state_name} {' '.join(ids.values())}"
-        begun = _begun(contract)
-        pair = store.read(name) or begun
+        pair = store.read(name) or _begun(contract)
         pair.within_ms = contract.contract.within
         watch = cls(contract, store, ids, pair)
         if pair.sources:

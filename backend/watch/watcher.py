@@ -94,11 +94,11 @@ class Watcher:
         store: PairStore | None = None,
         read_waivers: Callable[[], Waivers] = dict,
     ) -> None:
-        """`store` has the contracts' pairs. `on_notice` gets each new notice and the cluster's id,
-        and one again that a killed watch may have handed on;
-        `read_waivers` returns the waivers that count now, or raises TopicproofError; `on_trouble`
-        gets a sentence when a look or a delivery begins to fail, and when it works again.
-        Raises SetupError as `StateFile.read`."""
+        """`on_notice` gets each new notice and the cluster's id, and again one that a killed watch
+        may have handed on. `on_trouble` gets a sentence when a look or a delivery begins to fail,
+        and when it works again. `store` has the contracts' pairs. `read_waivers` returns the
+        waivers that count now, or raises TopicproofError. Raises SetupError as
+        `StateFile.read`."""
         self.address = address
         self.file = file
         self.options = options
