@@ -241,6 +241,7 @@ DOORS: Mapping[str, Door] = {
     "Home": page("home"),
     "Demos": page("demos"),
     "Matrix": page("matrix"),
+    "Watch": page("watch"),
     "Run: output of a process": page("run", run=lambda house: house.judged.id),
     "Run: error, recent runs": page("run", run=lambda house: house.failed.id),
     "Run: totals of accounts": page(
