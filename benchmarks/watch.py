@@ -91,7 +91,8 @@ def main() -> None:
     console, errors = Console(), Console(stderr=True)
     figures = []
     with tempfile.TemporaryDirectory(prefix="topicproof-bench-") as folder:
-        kafka = EmbeddedKafka(Path(folder) / "kafka", jar_files(read_settings(), BROKER))
+        (home := Path(folder) / "kafka").mkdir()
+        kafka = EmbeddedKafka(home, jar_files(read_settings(), BROKER))
         errors.print("starting Apache Kafka")
         kafka.start()
         try:
