@@ -154,7 +154,9 @@ def watch(
                     on_notice=tell,
                     on_trouble=say,
                     store=store,
-                    read_waivers=partial(waived_of, History(settings), watched),
+                    read_waivers=(
+                        partial(waived_of, History(settings), watched) if watched else dict
+                    ),
                 ),
                 metrics,
             ),
