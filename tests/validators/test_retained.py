@@ -28,7 +28,7 @@ from topicproof.validators.report import Report
 from topicproof.validators.selftest import choose
 
 PAIRS = 1_500
-ALONE = 12
+ALONE = 6
 SEED = 48
 
 

@@ -60,8 +60,7 @@ def two_producers(seed: int) -> History:
     return history(*(" ".join(line) for line in lines), inputs=[150, 90])
 
 
-@pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("seed", "few"), [(0, True), (1, False)], ids=["few", "many"])
 def test_both_ways_count_the_same(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, few: bool
 ) -> None:
