@@ -1,5 +1,5 @@
 # The two commands a newcomer needs are `make demo` and `make test`; each sets up all it lacks.
-.PHONY: wheel chart lock sbom demo test test-fast check format docs bench bench-scan bench-click bench-pages bench-hostile bench-fields bench-expressions bench-watch audit clean
+.PHONY: wheel chart lock sbom demo test test-fast check format docs bench bench-scan bench-click bench-pages bench-hostile bench-fields bench-expressions bench-watch audit clean bench-wait
 
 demo:
 	@scripts/setup
@@ -47,6 +47,12 @@ bench-scan:
 bench-click:
 	@scripts/setup --dev
 	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m benchmarks.click
+
+# How long somebody waits at a terminal: for the version, a topic, a small check warm and cold, and the same check by hand in
+# DuckDB. Four minutes.
+bench-wait:
+	@scripts/setup --dev
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m benchmarks.wait $(ARGS)
 
 # How soon each page shows its frame and its content and answers a click, at 10 million offsets: five minutes.
 bench-pages:

@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, str] = {
     "watch": "watch",
     "mcp": "mcp",
     "abort": "abort",
+    "commit": "abort",
     "rights": "rights",
     "stop": "run",
     "release": "run",

@@ -28,6 +28,7 @@ COMMANDS = (
     "watch",
     "mcp",
     "abort",
+    "commit",
     "rights",
     "stop",
     "release",

@@ -42,6 +42,7 @@ class Action(StrEnum):
     FLOOR = "set initial offsets"
     KEEP = "keep a contract"
     ABORT = "abort a transaction"
+    COMMIT = "commit a transaction"
     EXPORT = "export"
     SIGN = "sign"
     WAIVE = "waive a finding"
@@ -63,7 +64,7 @@ _OPERATES = frozenset(
     {
         *(Action.LOOK, Action.LAUNCH, Action.RESUME, Action.STOP, Action.RELEASE),
         *(Action.STRIKE, Action.CHECK, Action.FILL, Action.FLOOR),
-        *(Action.KEEP, Action.ABORT, Action.EXPORT),
+        *(Action.KEEP, Action.ABORT, Action.COMMIT, Action.EXPORT),
     }
 )
 MAY: Mapping[Role, frozenset[Action]] = {

@@ -42,8 +42,8 @@ MOVE_S = 10.0
 
 
 @dataclass(frozen=True)
-class AbortPlan:
-    """What an abort would do now."""
+class EndPlan:
+    """What an abort or a commit would end now."""
 
     topic: str
     found: OpenTransaction
@@ -51,9 +51,11 @@ class AbortPlan:
     """Size of the transaction's record batches on this partition, as stored."""
     last_offset: int
     """Offset of the transaction's last record on this partition."""
+    last_written_ms: int
+    """The time of that record, in ms since 1970."""
     bounds: PartitionBounds
     next_stable: int
-    """The last stable offset after the abort: the next open transaction, else the end."""
+    """The last stable offset afterwards: the next open transaction, else the end."""
 
     @property
     def released(self) -> int:
@@ -72,13 +74,12 @@ class AbortPlan:
         return f"{name}producer {self.found.producer_id}, epoch {self.found.producer_epoch}"
 
     @property
-    def lost(self) -> str:
-        """One sentence: what read_committed consumers will never get."""
-        count = self.found.records
+    def records(self) -> str:
+        """The transaction's records on this partition, in words."""
         return (
-            f"Lost for every read_committed consumer: {_records(count)} ({self.bytes:,} bytes as"
-            f" stored) at offsets {self.found.start_offset:,} to {self.last_offset:,} of"
-            f" {self.topic}-{self.found.partition}, written by {self.whose}."
+            f"{_records(self.found.records)} ({self.bytes:,} bytes as stored) at offsets"
+            f" {self.found.start_offset:,} to {self.last_offset:,} of"
+            f" {self.topic}-{self.found.partition}, written by {self.whose}"
         )
 
     @property
@@ -94,6 +95,16 @@ class AbortPlan:
                 " is open"
             )
         return f"{moves}; {_records(self.released)} of other producers wait behind it."
+
+
+@dataclass(frozen=True)
+class AbortPlan(EndPlan):
+    """What an abort would do now."""
+
+    @property
+    def lost(self) -> str:
+        """One sentence: what read_committed consumers will never get."""
+        return f"Lost for every read_committed consumer: {self.records}."
 
     @property
     def means(self) -> str:
@@ -166,7 +177,7 @@ def abort(address: Address, plan: AbortPlan) -> PartitionBounds:
                 "a coordinator knows every transaction that is not hanging"
             )
             Cluster(address).fence_and_abort([transaction.transactional_id])
-        return _ended(kafka, plan)
+        return await_end(kafka, plan, "abort")
 
 
 def _plan(
@@ -178,6 +189,16 @@ def _plan(
     open_too: bool,
     two_phase_too: bool,
 ) -> AbortPlan:
+    plan = plan_end(kafka, topic, partition, offset, producer_id)
+    _require_abortable(plan.found, open_too, two_phase_too)
+    return AbortPlan(**vars(plan))
+
+
+def plan_end(
+    kafka: Connection, topic: str, partition: int, offset: int | None, producer_id: int | None
+) -> EndPlan:
+    """Return the transaction that begins at `offset` or belongs to `producer_id`, and what waits
+    for its end. Raises UsageError when there is no such open transaction."""
     bounds = kafka.bounds(topic)
     p = next((p for p in bounds.partitions if p.partition == partition), None)
     if p is None:
@@ -190,17 +211,17 @@ def _plan(
     budget = LookBudget(ABORT_LIMITS)
     opened = open_transactions(kafka, topic, behind, ranges, budget=budget, has_whole_ids=True)
     transaction = _chosen(opened, f"{topic}-{partition}", offset, producer_id, budget.note)
-    _require_abortable(transaction, open_too, two_phase_too)
     data_batches = batches.filter(
         (pc.field("producer_id") == transaction.producer_id)
         & (pc.field("base_offset") >= transaction.start_offset)
         & pc.field("control").is_null()
     )
-    return AbortPlan(
+    return EndPlan(
         topic=topic,
         found=transaction,
         bytes=pc.sum(data_batches["size"]).as_py() or 0,
         last_offset=pc.max(data_batches["last_offset"]).as_py() or transaction.start_offset,
+        last_written_ms=pc.max(data_batches["max_timestamp"]).as_py() or 0,
         bounds=p,
         next_stable=min(
             (other.start_offset for other in opened if other != transaction), default=p.hw
@@ -289,9 +310,10 @@ def _write_marker(kafka: Connection, plan: AbortPlan) -> None:
         ) from error
 
 
-def _ended(kafka: Connection, plan: AbortPlan) -> PartitionBounds:
+def await_end(kafka: Connection, plan: EndPlan, what: str) -> PartitionBounds:
     """Wait until the transaction has ended on the partition and the last stable offset has moved
-    on. Returns the partition's bounds."""
+    on. `what`: an abort or a commit, for the error. Returns the partition's bounds. Raises
+    ClusterError."""
     transaction = plan.found
     at = TopicPartition(plan.topic, transaction.partition)
 
@@ -311,7 +333,7 @@ def _ended(kafka: Connection, plan: AbortPlan) -> PartitionBounds:
     has_ended, bounds = ask_until(ask, itemgetter(0), MOVE_S)
     if not has_ended:
         raise ClusterError(
-            f"The abort was accepted, but {plan.topic}-{transaction.partition} does not show it"
+            f"The {what} was accepted, but {plan.topic}-{transaction.partition} does not show it"
             f" after {MOVE_S:.0f} s. Look again: {command_line('topicproof inspect', plan.topic)}"
         )
     return bounds
