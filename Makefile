@@ -1,5 +1,5 @@
 # The two commands a newcomer needs are `make demo` and `make test`; each sets up all it lacks.
-.PHONY: wheel chart lock sbom demo test test-fast check format docs bench bench-scan bench-click bench-pages bench-hostile bench-fields bench-expressions bench-watch audit clean bench-wait
+.PHONY: wheel chart lock sbom demo test test-fast check format docs bench bench-scan bench-click bench-pages bench-hostile bench-fields bench-expressions bench-watch audit clean bench-wait pythons sparks release-check
 
 demo:
 	@scripts/setup
@@ -102,6 +102,21 @@ lock:
 sbom:
 	@scripts/setup --dev
 	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m tests.sbom dist/sbom.cdx.json
+
+# The wheel on each Python from 3.11 to 3.14 that this machine has or can get: minutes each. ARGS=3.13 tries one.
+pythons:
+	@scripts/setup --dev
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m tests.pythons $(ARGS)
+
+# Runs and checks on versions of Spark, each with the wheel in an environment of its own: minutes each. ARGS=4.3.0 tries one.
+sparks:
+	@scripts/setup --dev
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m tests.sparks $(ARGS)
+
+# The whole list of a release (CONTRIBUTING.md) on this machine: two hours. ARGS="lock wheel" does two steps.
+release-check:
+	@scripts/setup --dev
+	@PYTHONPATH=$(CURDIR) .venv/bin/python -P -m tests.release $(ARGS)
 
 # Are installed files, jars and licences as they were locked, and does an advisory name a locked version? Without a network:
 # ADVISORIES=FOLDER, a clone of github.com/pypa/advisory-database.

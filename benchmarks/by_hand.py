@@ -15,7 +15,7 @@ import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 PATIENCE_S = 30.0
-AT_ONCE = 50_000
+AT_ONCE, AT_ONCE_S = 50_000, 0.1
 
 
 def keys_of(bootstrap: str, topic: str) -> pa.Table:
@@ -34,7 +34,7 @@ def keys_of(bootstrap: str, topic: str) -> pa.Table:
     keys: list[bytes | None] = []
     ends = 0
     while ends < len(partitions):
-        messages = consumer.consume(AT_ONCE, 1.0)
+        messages = consumer.consume(AT_ONCE, AT_ONCE_S)
         ends += sum(message.error() is not None for message in messages)
         keys += [message.key() for message in messages if message.error() is None]
     consumer.close()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from topicproof.backend import cli
 from topicproof.backend.commands import run_commands, terminal
@@ -78,6 +81,21 @@ def test_every_command_explains_itself_with_an_example(
     assert call(command, "--help") == 0
     text = capsys.readouterr().out
     assert f"Example: topicproof {command}" in re.sub(r"\s+", " ", text) and "--json" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_examples_of_a_command_work_outside_of_a_clone(command: str) -> None:
+    """Story: somebody has the wheel alone, and copies an example. Its options are the command's,
+    and it names no file of this repository."""
+    group = get_command(cli.command_line([command]))
+    assert isinstance(group, TyperGroup)
+    help_text = " ".join((group.commands[command].help or "").split())
+    examples = re.findall(rf"`topicproof {command}( [^`]+)?`", help_text)
+    assert examples
+    for example in examples:
+        words = shlex.split(example)
+        assert not [word for word in words if "/" in word]
+        group.commands[command].make_context(command, words)
 
 
 def test_all_commands_are_tested(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.backend.evidence.test_attestation import made
-from tests.wheel import CORE, fresh_python
+from tests.backend.kafka.topics import Writer
+from tests.wheel import CORE, fresh_python, requirements_of
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import ROOT
 
 
@@ -140,6 +147,65 @@ def test_a_worker_needs_cryptography_only_for_other_forms_of_keys(
         "UsageError: Client property ssl.key.pem: reading this needs the package cryptography (pip"
         " install cryptography).\n"
     )
+
+
+def test_the_wheel_alone_serves_the_dashboard_and_inspects_a_topic(
+    cluster: Services, wheel: Path, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Story: somebody installs the wheel with its dashboard, has an empty home, and works outside
+    of any clone. The dashboard answers, and so does `inspect` of a topic on a given broker. Without
+    Java, what needs it says so in one sentence."""
+    python = fresh_python(wheel, tmp_path / "fresh", (*CORE, *requirements_of("dashboard")))
+    (work := tmp_path / "work").mkdir()
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home")}
+    topicproof = [str(python), "-P", "-m", "topicproof"]
+    topic = new_topic()
+    Writer(cluster.bootstrap, topic).write("A3 A-")
+    inspect = subprocess.run(
+        [*topicproof, "inspect", topic, "--bootstrap", cluster.bootstrap, "--json"],
+        cwd=work,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert inspect.returncode == 0, inspect.stderr
+    assert json.loads(inspect.stdout)["fates"]["aborted"] == 3
+
+    without_java = subprocess.run(
+        [*topicproof, "up"],
+        cwd=work,
+        env=environment | {"PATH": str(work)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert without_java.returncode == 3 and without_java.stderr.count("\n") == 1
+    assert "No Java was found" in without_java.stderr
+
+    (port,) = free_ports(1)
+    up = [*topicproof, "up", "--no-demo", "--port", str(port), "--bootstrap", cluster.bootstrap]
+    with subprocess.Popen(
+        up,
+        cwd=work,
+        env=environment | {"SPARK_REMOTE": cluster.spark_remote},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if "The dashboard is at" in line:
+                break
+        try:
+            page = httpx.get(f"http://127.0.0.1:{port}", timeout=60)
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert page.status_code == 200 and "streamlit" in page.text.lower(), lines
+    assert process.returncode == 0
+    assert list(work.iterdir()) == []
 
 
 SPARK = {"pyspark.sql.connect", "grpc"}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import sysconfig
 import tomllib
 import venv
 import zipfile
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from topicproof.backend.errors import SetupError
 from topicproof.backend.settings import ROOT
 
 CORE = ("confluent-kafka", "numpy", "pyarrow", "pyspark", "tenacity")
@@ -83,3 +86,28 @@ def _needed(wanted: tuple[str, ...]) -> set[str]:
                 or any(each.marker.evaluate({"extra": extra}) for extra in ("", *one.extras))
             ]
     return {name for name, _ in found}
+
+
+def installed_python(
+    folder: Path, python: str, requirements: Sequence[str], overrides: Sequence[str] = ()
+) -> Path:
+    """The Python of a new environment in `folder`, with these requirements from the registry;
+    `overrides` replace what they ask for. Raises SetupError: no such Python, or something cannot be
+    installed."""
+    uv = str(Path(sys.executable).with_name("uv"))
+    (folder.parent / "overrides.txt").write_text("\n".join(overrides))
+    environment = folder / "bin" / "python"
+    commands = (
+        [uv, "venv", "--quiet", "--python", python, str(folder)],
+        [
+            *(uv, "pip", "install", "--quiet", "--python", str(environment)),
+            *("--overrides", str(folder.parent / "overrides.txt"), *requirements),
+        ],
+    )
+    for command in commands:
+        answer = subprocess.run(
+            command, cwd=folder.parent, capture_output=True, text=True, check=False
+        )
+        if answer.returncode != 0:
+            raise SetupError(answer.stderr.strip().splitlines()[0])
+    return environment

@@ -169,7 +169,7 @@ def check(
     key, or by the contract's identity.
 
     Example: `topicproof check --source numbers --sink squares --identity key`, or
-    `topicproof check --contract contracts/squares.yaml`
+    `topicproof check --contract orders.yaml`
     """
     if self_tested and payloads is Payloads.NONE:
         raise UsageError(

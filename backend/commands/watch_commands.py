@@ -112,7 +112,7 @@ def watch(
     Changes nothing, and reads each record of a contract's topics once. A restart continues: what
     was told is not told again. `--json` writes each notice as one line.
 
-    Example: `topicproof watch contract.yaml --bootstrap broker:9092 --every 10 --metrics 9464`
+    Example: `topicproof watch orders.yaml --bootstrap broker:9092 --every 10 --metrics 9464`
     """
     if every < EVERY_S_MIN or patience < 0:
         raise UsageError(
