@@ -116,7 +116,7 @@ def python_by_hand(folder: Path) -> Path:
     uv = str(Path(sys.executable).with_name("uv"))
     environment = folder / "by-hand"
     for command in (
-        [uv, "venv", "--quiet", "--python", sys.executable, str(environment)],
+        [uv, "venv", "--quiet", f"--python={sys.executable}", str(environment)],
         [uv, "pip", "install", "--quiet", "--python", str(environment / "bin" / "python")],
     ):
         needs = BY_HAND_NEEDS if "pip" in command else ()

@@ -153,8 +153,9 @@ def test_the_wheel_alone_serves_the_dashboard_and_inspects_a_topic(
     cluster: Services, wheel: Path, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     """Story: somebody installs the wheel with its dashboard, has an empty home, and works outside
-    of any clone. The dashboard answers, and so does `inspect` of a topic on a given broker. Without
-    Java, what needs it says so in one sentence."""
+    of any clone. The dashboard answers, and so does `inspect` of a topic on a given broker, which
+    loads neither Spark nor the history nor the pages. Without Java, what needs it says so in one
+    sentence."""
     python = fresh_python(wheel, tmp_path / "fresh", (*CORE, *requirements_of("dashboard")))
     (work := tmp_path / "work").mkdir()
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home")}
@@ -164,13 +165,16 @@ def test_the_wheel_alone_serves_the_dashboard_and_inspects_a_topic(
     inspect = subprocess.run(
         [*topicproof, "inspect", topic, "--bootstrap", cluster.bootstrap, "--json"],
         cwd=work,
-        env=environment,
+        # Each import is a line on stderr.
+        env=environment | {"PYTHONPROFILEIMPORTTIME": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert inspect.returncode == 0, inspect.stderr
     assert json.loads(inspect.stdout)["fates"]["aborted"] == 3
+    imported = {line.rpartition("|")[2].strip() for line in inspect.stderr.splitlines()}
+    assert "kafka" in imported and not imported & (SPARK | HISTORY | PAGES | {"pyspark"})
 
     without_java = subprocess.run(
         [*topicproof, "up"],
