@@ -8,7 +8,9 @@ from pathlib import Path
 import streamlit as st
 
 from topicproof.app.session.access import show_errors
-from topicproof.app.shell.pages import PAGES, choose_cluster, keep_in_url, show_person
+from topicproof.app.shell import jump
+from topicproof.app.shell.pages import choose_cluster, keep_in_url, show_person
+from topicproof.app.shell.places import FRONTS, HOME, PLACES, RUN, go_on, navigation_style
 
 
 @st.cache_resource(show_spinner=False)
@@ -23,32 +25,42 @@ def freeze() -> None:
 st.set_page_config(
     page_title="Topicproof", page_icon=Path(__file__).with_name("icon.png"), layout="wide"
 )
-start, *others = (
-    st.Page(
-        one.file,
-        title=one.title,
-        icon=one.icon,
-        default=one is PAGES[0],
-        url_path="" if one is PAGES[0] else one.path,
+pages = {
+    entry: st.Page(
+        entry.file,
+        title=place.title if entry is place.pages[0] else entry.title,
+        icon=place.icon,
+        default=entry is HOME,
+        url_path="" if entry is HOME else entry.path,
+        # The navigation leads to the front of each place, and tabs from there to its other pages.
+        visibility="visible" if entry is place.pages[0] else "hidden",
     )
-    for one in PAGES
-)
-# People type the start page's name as well. Streamlit knows it only at the root.
-named = st.Page(lambda: None, title=start.title, url_path=PAGES[0].path, visibility="hidden")
-page = st.navigation([start, *others, named], position="top")
-if page is named:
-    st.switch_page(start, query_params=st.query_params.to_dict())
+    for place in PLACES
+    for entry in place.pages
+}
+# People type the names of places as well, and that of the start page, which is at the root.
+fronts = {
+    st.Page(lambda: None, title=name, url_path=name.lower(), visibility="hidden"): pages[front]
+    for name, front in FRONTS.items()
+}
+page = st.navigation([*pages.values(), *fronts], position="top")
+if page in fronts:
+    st.switch_page(fronts[page], query_params=st.query_params.to_dict())
 # The page Run was at the root once. Its old addresses still open it.
-if page is start and any(one == "run" or one.startswith("plan_") for one in st.query_params):
-    st.switch_page("views/run.py", query_params=st.query_params.to_dict())
+if page is pages[HOME] and any(one == "run" or one.startswith("plan_") for one in st.query_params):
+    st.switch_page(RUN.file, query_params=st.query_params.to_dict())
+entry = next(entry for entry in pages if pages[entry] is page)
 # Tabs and bookmarks tell pages, topics and runs apart.
 shown = st.query_params.get("topic") or st.query_params.get("run")
-st.set_page_config(page_title=" · ".join(filter(None, (shown, page.title, "Topicproof"))))
+st.set_page_config(page_title=" · ".join(filter(None, (shown, entry.title, "Topicproof"))))
+st.html(f"<style>{navigation_style(entry, dark=st.context.theme.type == 'dark')}</style>")
 if st.context.theme.type == "dark":
     # Streamlit writes white text on the primary colour. In the dark theme that colour must be light
     # enough to be readable as text itself.
     st.html("<style>[data-testid^=stBaseButton-primary] {color: #0b141d}</style>")
 freeze()
+go_on()
+jump.button()
 with show_errors():
     show_person()
     choose_cluster()

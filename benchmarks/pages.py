@@ -129,8 +129,8 @@ class Visit:
     """What must be open for the click, as a list of options."""
     title: str = ""
     """Its heading, if that is not its name."""
-    back_from: str = "Demos"
-    """The page from which the user comes back."""
+    back_from: str = "Lab"
+    """The place from which the user comes back."""
 
 
 @dataclass(frozen=True)
@@ -178,12 +178,21 @@ def visits(runs: Sequence[str]) -> list[Visit]:
 
     return [
         Visit("Home", "", [text("asked at"), text("not signed")], title="Topicproof"),
-        Visit("Run", f"run?run={newest}", [text("Recent runs")], second_row(35), heading(older)),
+        Visit(
+            "Run",
+            f"run?run={newest}",
+            [text("Recent runs")],
+            second_row(35),
+            heading(older),
+            title="Lab",
+            back_from="Checks",
+        ),
         Visit(
             "Demos",
             f"demos?story=aborts&runs={newest}",
             [text("What there is to see")],
-            back_from="Matrix",
+            title="Lab",
+            back_from="Checks",
         ),
         Visit(
             "Compare",
@@ -191,6 +200,7 @@ def visits(runs: Sequence[str]) -> list[Visit]:
             [HEAT_MAP, heading("Offset")],
             press("Next marker"),
             text("no consumer ever gets"),
+            title="Topics",
         ),
         Visit(
             "Transactions",
@@ -198,6 +208,7 @@ def visits(runs: Sequence[str]) -> list[Visit]:
             [Sight(".stPlotlyChart .barlayer .point path"), TABLE],
             second_row(28),
             text("Compare at its marker"),
+            title="Topics",
         ),
         Visit(
             "Topics",
@@ -215,12 +226,21 @@ def visits(runs: Sequence[str]) -> list[Visit]:
             title="Topics",
         ),
         Visit(
+            "All groups",
+            "topics?view=all-groups",
+            [TABLE, text("stuck behind an open transaction")],
+            lambda page: page.get_by_role("button", name="with members").click(),
+            text("No group matches these filters."),
+            title="Topics",
+        ),
+        Visit(
             "Check",
             f"check?source={OTHER.format(0)}&sink={OTHER.format(1)}",
             [text("What the identity matches"), TABLE],
             choose("several, by a count"),
             Sight("[data-testid=stTextInput] label", "Count"),
             unfold("Outputs per input"),
+            title="Checks",
         ),
         Visit(
             "Verdict",
@@ -229,6 +249,7 @@ def visits(runs: Sequence[str]) -> list[Visit]:
             choose(older),
             text(f"/{older}"),
             unfold("Run or check"),
+            title="Checks",
         ),
         Visit(
             "Matrix",
@@ -236,6 +257,8 @@ def visits(runs: Sequence[str]) -> list[Visit]:
             [HEAT_MAP, TABLE, text("cells agree")],
             second_row(28),
             heading("under"),
+            title="Lab",
+            back_from="Checks",
         ),
         Visit(
             "History",

@@ -25,11 +25,12 @@ STRIP_POINTS_MAX = 1_000
 fifth of a second. If there are more cells, neighbours share a point."""
 STRIP_COLUMNS_MAX = 480
 STRIP_COLUMNS_MIN = 100
-STRIP_PARTITIONS_MAX = 48
+STRIP_PARTITIONS_MAX = 16
+"""More would push what a page is for out of the window."""
 LABELLED_SHARE = 0.02
 """A stretch of one fate shows its symbol if it takes up at least this share of the strip."""
 LABELLED = (Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
-ROWS_PX: Mapping[float, int] = {4: 32, 8: 26, 16: 18, float("inf"): 12}
+ROWS_PX: Mapping[float, int] = {4: 28, 8: 18, float("inf"): 12}
 """Row height in the strip, by the largest number of partitions it applies to."""
 TICKS_MAX = 12
 _TOP_PX, _AXIS_PX = 4, 30

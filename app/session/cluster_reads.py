@@ -9,6 +9,7 @@ import streamlit as st
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicproofError
+from topicproof.backend.kafka.browse.all_groups import ClusterGroup, all_groups, group_names
 from topicproof.backend.kafka.browse.describe import (
     ClusterView,
     Placement,
@@ -24,6 +25,7 @@ from topicproof.backend.kafka.browse.overview import (
     overview as take_overview,
 )
 from topicproof.backend.kafka.log.rawlog import connect
+from topicproof.backend.kafka.look import LookBudget
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Bounds
@@ -46,6 +48,25 @@ def cluster_view(bootstrap: str, _client: Mapping[str, str]) -> ClusterView:
 def cluster_overview(bootstrap: str, _client: Mapping[str, str]) -> Overview:
     """Returns every topic at a glance. Raises ClusterError."""
     return take_overview(Address(bootstrap, _client))
+
+
+@st.cache_resource(
+    ttl=OVERVIEW_AGE_MAX_S, max_entries=4, show_spinner="Asking every group for its offsets…"
+)
+def cluster_groups(
+    bootstrap: str, _client: Mapping[str, str]
+) -> tuple[tuple[ClusterGroup, ...], str]:
+    """Returns every group of the cluster, and what was left out. Raises ClusterError."""
+    budget = LookBudget()
+    address = Address(bootstrap, _client)
+    groups = all_groups(address, cluster_overview(bootstrap, _client), budget=budget)
+    return groups, budget.note
+
+
+@st.cache_resource(ttl=OVERVIEW_AGE_MAX_S, max_entries=4, show_spinner="Asking for groups…")
+def cluster_group_names(bootstrap: str, _client: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the names of the cluster's groups. Raises ClusterError."""
+    return group_names(Address(bootstrap, _client), budget=LookBudget())
 
 
 def newest_records_of(

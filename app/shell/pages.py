@@ -1,7 +1,7 @@
-"""The pages, in the order of the navigation, and what stands above each: the selector of named
-clusters, if there is more than one, and who has signed in, with the way out.
+"""What stands above each page: the selector of named clusters, if there is more than one, and who
+has signed in, with the way out.
 
-The first page is the start page, at the root. The URL has the choice of the cluster as `?cluster=`.
+The URL has the choice of the cluster as `?cluster=`.
 Without it, a run's page shows the run's own cluster, and any other page the last choice of this
 browser tab. The empty name is the cluster that has none: the given address, or the embedded Kafka.
 Without a login nobody is shown.
@@ -10,7 +10,6 @@ Without a login nobody is shown.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import streamlit as st
 
@@ -21,38 +20,6 @@ from topicproof.app.wording import plain
 from topicproof.backend.errors import UsageError
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.trust.identity import How
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A page. Its title determines its file, below `app/`, and its URL."""
-
-    title: str
-    icon: str
-
-    @property
-    def path(self) -> str:
-        return self.title.lower()
-
-    @property
-    def file(self) -> str:
-        return f"views/{self.path}.py"
-
-
-PAGES = (
-    Entry("Home", ":material/home:"),
-    Entry("Run", ":material/play_circle:"),
-    Entry("Demos", ":material/theater_comedy:"),
-    Entry("Compare", ":material/compare:"),
-    Entry("Transactions", ":material/timeline:"),
-    Entry("Topics", ":material/topic:"),
-    Entry("Check", ":material/fact_check:"),
-    Entry("Watch", ":material/monitor_heart:"),
-    Entry("Verdict", ":material/gavel:"),
-    Entry("Matrix", ":material/grid_on:"),
-    Entry("History", ":material/history:"),
-)
-
 
 PARAM = CLUSTER_PARAMETER
 SELECTOR_PX = 240

@@ -23,16 +23,17 @@ from topicproof.validators.report import LINEAGE_PARTS, Report, place_of
 
 BOTH, COMMITTED, UNCOMMITTED = "both", "committed", "uncommitted"
 LEVELS = (BOTH, UNCOMMITTED, COMMITTED)
-RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS, CLUSTER = (
+RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS = (
     "records",
     "tail",
     "partitions",
     "groups",
     "settings",
-    "cluster",
 )
-VIEWS = (RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS, CLUSTER)
+VIEWS = (RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS)
 """The views of a topic on the Topics page."""
+CLUSTER, ALL_GROUPS = "cluster", "all-groups"
+"""Its views of a whole cluster."""
 OLDEST, NEWEST = "oldest", "newest"
 """The two directions of a search."""
 NEEDLE_CHARACTERS = 200

@@ -23,7 +23,7 @@ from topicproof.app.shell.url_state import (
     TopicsState,
     write_topics,
 )
-from topicproof.app.topic import tables, topic_header
+from topicproof.app.topic import tables
 from topicproof.app.topic.field_columns import (
     COLUMNS_MAX,
     as_path,
@@ -62,8 +62,6 @@ def go(selection: TopicsState) -> None:
 
 def records(kafka: Services, snapshot: Snapshot, selection: TopicsState) -> None:
     """Shows the record browser."""
-    if topic_header.empty(snapshot):
-        return
     conditions(snapshot, selection)
     progress = st.empty()
     partitions = (

@@ -24,6 +24,7 @@ from topicproof.app.wording import (
     not_here,
     short_transaction,
 )
+from topicproof.backend.kafka.browse.all_groups import ClusterGroup
 from topicproof.backend.kafka.browse.overview import NewestRecords, TopicOverview
 from topicproof.backend.kafka.browse.records import Headers, Record, as_text
 from topicproof.backend.kafka.browse.search import Row
@@ -34,6 +35,7 @@ from topicproof.backend.kafka.mirror_offsets import Checkpoint
 from topicproof.validators.finding import Bounds, Check, Fate, Finding
 from topicproof.validators.lineage.compact import COMPACT_HEADER, describe_compact
 from topicproof.validators.report import Report
+from topicproof.validators.sentences import first_of
 
 CELL_CHARACTERS = 80
 CELLS_FORMATTED_MAX = 20_000
@@ -243,6 +245,38 @@ def group_table(lags: Sequence[GroupLag]) -> pd.DataFrame:
             "withheld": [lag.withheld for lag in lags],
             "HW − committed": [lag.subtraction for lag in lags],
             "stuck": ["stuck behind an open transaction" if lag.stuck else "" for lag in lags],
+        }
+    )
+    return cut(table)
+
+
+def all_groups_table(groups: Sequence[ClusterGroup]) -> pd.DataFrame:
+    """Shows the groups of a cluster, each over all its topics; a share group has no lag."""
+    counted = [bool(group.lags) for group in groups]
+    table = pd.DataFrame(
+        {
+            "group": [group.group for group in groups],
+            "state": [group.state for group in groups],
+            "kind": [group.kind for group in groups],
+            "topics": [first_of(list(group.lags), 2) for group in groups],
+            **{
+                name: pd.array(
+                    [
+                        getattr(group, field) if has_lag else None
+                        for group, has_lag in zip(groups, counted, strict=True)
+                    ],
+                    dtype="Int64",
+                )
+                for name, field in zip(
+                    LAG_COLUMNS, ("visible", "uncommitted", "withheld", "subtraction"), strict=True
+                )
+            },
+            "stuck behind": [
+                (first_of(list(group.stuck_behind), 2) or "an open transaction")
+                if group.stuck
+                else ""
+                for group in groups
+            ],
         }
     )
     return cut(table)

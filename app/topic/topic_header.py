@@ -1,5 +1,5 @@
-"""The header of every page about one topic: the topic, its cluster, the run whose sink it is, and a
-refresh button."""
+"""What is the same on every tab of a topic: the choice of the topic, the newest verdict on it, a
+refresh button, and the tabs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from topicproof.app.session.access import open_history, show_error, show_errors
 from topicproof.app.session.connection import running_kafka, topic_names
 from topicproof.app.session.reports import judged_run
 from topicproof.app.session.run_reads import newest_runs, run_of_url
+from topicproof.app.shell.places import COMPARE, TOPICS, TRANSACTIONS, Tab, go_on, tabs
+from topicproof.app.shell.url_state import GROUPS, PARTITIONS, RECORDS, SETTINGS, TAIL
+from topicproof.app.topic import topic_strip
 from topicproof.app.topic.snapshot import Snapshot, page_snapshot, request_new_snapshot
 from topicproof.backend.errors import ClusterError, TopicproofError, UsageError
 from topicproof.backend.history.store import Run
@@ -24,15 +27,36 @@ RETRY_S = 3.0
 KEPT = ("view", "level")
 """What stays of a page's address when another topic is chosen."""
 Body = Callable[[Services, Snapshot, bool], None]
+COMPARE_TAB, TRANSACTIONS_TAB = "Compare", "Transactions"
+VIEW_TABS = {
+    RECORDS: "Records",
+    TAIL: "Live tail",
+    GROUPS: "Groups",
+    PARTITIONS: "Partitions",
+    SETTINGS: "Configuration",
+}
+"""The views of the page Topics that are about one topic, as tabs."""
 
 
-def page(settings: Settings, title: str, body: Body, follow: bool = True) -> None:
+def topic_tabs(topic: str) -> tuple[Tab, ...]:
+    """Returns the tabs of a topic."""
+    views = {
+        view: Tab(label, TOPICS, {"topic": topic, "view": view})
+        for view, label in VIEW_TABS.items()
+    }
+    compare = Tab(COMPARE_TAB, COMPARE, {"topic": topic})
+    transactions = Tab(TRANSACTIONS_TAB, TRANSACTIONS, {"topic": topic})
+    return compare, views.pop(RECORDS), views.pop(TAIL), transactions, *views.values()
+
+
+def page(settings: Settings, tab: str, body: Body, follow: bool = True) -> None:
     """Draws the frame, then `body(kafka, snapshot, live)`. While the topic's run goes on, redraws
     the body automatically, unless `follow` is False."""
-    title_slot, topic_slot, verdict_slot, button_slot = st.columns(
-        [1.25, 2.2, 0.7, 1.2], vertical_alignment="bottom"
+    row = st.container(horizontal=True, vertical_alignment="bottom", gap="medium")
+    row.title("Topics", anchor=False, width="content")
+    topic_slot, verdict_slot, button_slot = (
+        row.container(width=width) for width in ("stretch", "content", "content")
     )
-    title_slot.title(title, anchor=False)
     with show_errors():
         kafka = connected(settings)
         if kafka is None:
@@ -71,9 +95,12 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
             query_params={"run": judged.id},
             help=wording.plain(f"{judged.id}, {word.word}: {judged.why}"),
         )
+    choices = topic_tabs(topic)
+    tabs("Of the topic", choices, next(each for each in choices if each.label == tab), topic)
     following = follow and run is not None and run.alive
 
     def looked_at() -> None:
+        go_on()
         with show_errors():
             live = following and run is not None and open_history(settings).get(run.id).alive
             snapshot = page_snapshot(settings, kafka, topic, live)
@@ -117,8 +144,9 @@ def wait_for_kafka(settings: Settings) -> None:
 
 
 def empty(snapshot: Snapshot) -> bool:
-    """Whether the topic is empty; if so, shows a notice."""
+    """Whether the topic is empty; if so, shows its balance and a notice."""
     if not snapshot.bounds.offsets:
+        topic_strip.balance(snapshot)
         st.info(
             "This topic is empty: HW and log start are the same in every partition. Refresh once"
             " something has been written.",

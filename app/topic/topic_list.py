@@ -17,9 +17,9 @@ from topicproof.app.session.cluster_reads import (
     newest_records_of,
     read_newest_records,
 )
-from topicproof.app.shell.url_state import TopicsState
-from topicproof.app.topic import tables, topic_header
-from topicproof.app.topic.record_browser import ROW_PX, go
+from topicproof.app.shell.places import COMPARE, go_on, open_next
+from topicproof.app.topic import tables
+from topicproof.app.topic.record_browser import ROW_PX
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.kafka.browse.overview import (
     NEWEST_OFFSETS,
@@ -34,7 +34,7 @@ from topicproof.validators.finding import Fate
 BUDGET_S, POLL_S = 0.5, 0.8
 """How long one look reads batch headers before it shows what it has, and when the next one
 follows."""
-TABLE_PX = 620
+TABLE_PX, NAME_PX = 620, 320
 WITHHELD, ABORTED, BEHIND, EMPTY = "withheld", "aborted", "behind", "not empty"
 ONLY = {
     WITHHELD: "with withheld records",
@@ -50,37 +50,27 @@ FORMATS: dict[Any, Any] = {
 }
 
 
-def page(settings: Settings) -> None:
-    """Draws the page. Every topic is there at once; what needs batch headers follows."""
-    title, name, button = st.columns([0.9, 3.2, 0.9], vertical_alignment="bottom")
-    title.title("Topics", anchor=False)
-    name.text_input(
-        "Topic name contains",
-        key="named",
-        bind="query-params",
-        placeholder="Part of a topic's name",
-        label_visibility="collapsed",
-    )
-    st.pills(
-        "Only topics with",
-        list(ONLY),
-        format_func=ONLY.__getitem__,
-        selection_mode="multi",
-        key="only",
-        bind="query-params",
-        label_visibility="collapsed",
-    )
-    button.button(
-        "Refresh",
-        icon=":material/refresh:",
-        width="stretch",
-        on_click=cluster_overview.clear,
-        help="Ask for all figures again.",
-    )
+def page(settings: Settings, kafka: Services) -> None:
+    """Draws the list. Every topic is there at once; what needs batch headers follows."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.text_input(
+            "Topic name contains",
+            key="named",
+            bind="query-params",
+            placeholder="Part of a topic's name",
+            label_visibility="collapsed",
+            width=NAME_PX,
+        )
+        st.pills(
+            "Only topics with",
+            list(ONLY),
+            format_func=ONLY.__getitem__,
+            selection_mode="multi",
+            key="only",
+            bind="query-params",
+            label_visibility="collapsed",
+        )
     with show_errors():
-        kafka = topic_header.connected(settings)
-        if kafka is None:
-            return
         cluster = cluster_overview(kafka.bootstrap, settings.client)
     named = st.session_state["named"].strip().lower()
     topics = [overview for overview in cluster.topics if named in overview.topic.lower()]
@@ -101,6 +91,7 @@ def listing(
 ) -> None:
     """Shows the topics that pass the filters. While `loading`, then reads more of them for the next
     time."""
+    go_on()
     newest, refused = newest_records_of(settings, kafka, topics)
     read_count = len(newest) + len(refused)
     only = st.session_state["only"] or ()
@@ -151,12 +142,12 @@ def passes(overview: TopicOverview, newest: Mapping[str, NewestRecords], only: s
 
 
 def table(topics: Sequence[TopicOverview], newest: Mapping[str, NewestRecords]) -> None:
-    """Shows one row for each topic; a click opens its records."""
+    """Shows one row for each topic; a click opens it."""
 
     def chosen() -> None:
         cells = st.session_state["topics"].selection.cells
         if cells and cells[0][0] < len(topics):
-            go(TopicsState(topics[cells[0][0]].topic))
+            open_next(COMPARE, {"topic": topics[cells[0][0]].topic})
 
     st.dataframe(
         tables.formatted(tables.topic_table(topics, newest), FORMATS, na_rep="–"),
@@ -202,7 +193,7 @@ def table(topics: Sequence[TopicOverview], newest: Mapping[str, NewestRecords]) 
             ),
         },
     )
-    st.caption("Click a row to open its records. A click on a column name sorts.")
+    st.caption("Click a row to open its topic. A click on a column name sorts.")
 
 
 def brokers(settings: Settings, kafka: Services) -> None:

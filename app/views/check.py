@@ -30,6 +30,7 @@ from topicproof.app.session.access import may, open_history, show_errors
 from topicproof.app.session.connection import page_settings, topic_names
 from topicproof.app.session.page_masks import shown_error
 from topicproof.app.session.run_reads import newest_runs
+from topicproof.app.shell import places
 from topicproof.app.topic import topic_header
 from topicproof.app.topic.payload import download, verbatim
 from topicproof.backend.characters import visible_lines
@@ -57,10 +58,10 @@ settings = page_settings()
 
 
 def page() -> None:
-    title, source_slot, sink_slot, kept_slot, import_slot = st.columns(
-        [0.9, 2, 2, 1.7, 0.9], vertical_alignment="bottom"
+    places.head(places.CHECK)
+    source_slot, sink_slot, kept_slot, import_slot = st.columns(
+        [2, 2, 1.7, 0.9], vertical_alignment="bottom"
     )
-    title.title("Check", anchor=False)
     state, notices = read_check(st.query_params)
     run = shown_run(state)
     origin = origin_of(state, run)

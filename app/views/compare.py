@@ -5,26 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from urllib.parse import urlencode
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from topicproof.app import wording
-from topicproof.app.charts.marks import Mark
-from topicproof.app.charts.strip import (
-    STRIP_PARTITIONS_MAX,
-    strip_columns,
-    strip_figure,
-    strip_pointer,
-    strip_with_pointer,
-)
 from topicproof.app.session.access import show_errors
 from topicproof.app.session.connection import decoders, page_settings
+from topicproof.app.session.coordination import topic_coordination
 from topicproof.app.session.record_reads import committed_retry, records_in_window
 from topicproof.app.session.reports import verdict_findings
 from topicproof.app.shell import downloads
-from topicproof.app.shell.downloads import clickable
 from topicproof.app.shell.url_state import (
     BOTH,
     COMMITTED,
@@ -38,20 +28,15 @@ from topicproof.app.shell.url_state import (
     write_compare,
     write_transactions,
 )
-from topicproof.app.topic import tables, topic_header
+from topicproof.app.topic import tables, topic_header, topic_strip
 from topicproof.app.topic.payload import RowDecoder, decoded, payload, verbatim
-from topicproof.app.topic.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
-from topicproof.app.topic.topic_findings import (
-    TopicFindings,
-    first_copy,
-    marks_legend,
-    marks_sentence,
-)
+from topicproof.app.topic.snapshot import FATES_NEXT, Snapshot, next_of
+from topicproof.app.topic.topic_findings import TopicFindings, first_copy
 from topicproof.backend.characters import visible
 from topicproof.backend.kafka.browse.records import Record
 from topicproof.backend.kafka.log import fates
 from topicproof.backend.services.keeper import Services
-from topicproof.validators.finding import Bounds, Fate
+from topicproof.validators.finding import Fate
 from topicproof.validators.lineage.headers import parse_lineage
 
 TABLE_PX = 560
@@ -72,26 +57,31 @@ def go(selection: CompareState) -> None:
 
 def body(kafka: Services, snapshot: Snapshot, live: bool) -> None:
     """Draws everything that depends on the topic's snapshot."""
-    facts_slot = st.container()
-    if not snapshot.bounds.offsets:
-        facts(kafka, snapshot, facts_slot)
-        topic_header.empty(snapshot)
+    if topic_header.empty(snapshot):
         return
     selection, notices = read_compare(
         st.query_params, snapshot.bounds, next_of(snapshot.ranges, -1, -1, Fate.ABORTED)
     )
     for notice in notices:
         st.warning(notice, icon=":material/info:")
-    # First of all: the browser loads the drawing code and draws the strip while the rest is
-    # computed.
     with show_errors():
         topic_findings = (
             None
             if live
             else verdict_findings(settings, selection.topic, selection.run, selection.stage)
         )
-    strip = overview(snapshot, selection, topic_findings, live)
-    facts(kafka, snapshot, facts_slot)
+
+    def cell_chosen(partition: int, offset: int) -> None:
+        go(replace(selection, partition=partition, offset=offset, record=offset))
+
+    strip = topic_strip.head(
+        kafka,
+        snapshot,
+        (selection.partition, selection.record),
+        cell_chosen,
+        live=live,
+        topic_findings=topic_findings,
+    )
     controls(snapshot, selection)
     with show_errors():
         records = records_in_window(
@@ -113,92 +103,6 @@ def body(kafka: Services, snapshot: Snapshot, live: bool) -> None:
     with right:
         if chosen is not None:
             detail(kafka, snapshot, selection, chosen, topic_findings)
-
-
-def facts(kafka: Services, snapshot: Snapshot, slot: DeltaGenerator) -> None:
-    """Shows the balance, in one line and in numbers."""
-    with slot.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(f"### {wording.balance(snapshot.bounds.offsets, snapshot.fates)}")
-        with st.popover("In numbers", icon=":material/table:", width="content"):
-            st.dataframe(
-                tables.formatted(tables.balance_table(snapshot.bounds, snapshot.counts), "{:,}"),
-                hide_index=True,
-                width="content",
-                alt="Bounds and fates of every partition",
-            )
-            st.caption(
-                f"{wording.plain(snapshot.bounds.topic)} at {wording.plain(kafka.bootstrap)}:"
-                f" {wording.count(snapshot.batches.num_rows, 'batch header', 'batch headers')}"
-                f" read in {snapshot.took_s:.2f} s."
-            )
-
-
-def overview(
-    snapshot: Snapshot, selection: CompareState, topic_findings: TopicFindings | None, live: bool
-) -> downloads.Chart:
-    """Draws the strip: every partition on one axis of offsets, with what the topic's verdict found.
-    Returns the chart, for export."""
-    bounds = around(snapshot.bounds, selection.partition)
-    bins = fates.bins(snapshot.ranges, bounds, strip_columns(len(bounds.partitions)))
-    width = int(bins.edges[1] - bins.edges[0])
-
-    def clicked() -> None:
-        points = st.session_state["strip"].selection.points
-        if points and "customdata" in points[0]:
-            st.session_state["strip_cell"] = (selection.topic, *list(points[0]["customdata"])[:3])
-        topic_then, *cell = st.session_state.get("strip_cell", ("",))
-        # Clicking the same cell again deselects it. Go there anyway, because the page may have
-        # moved elsewhere meanwhile.
-        if topic_then == selection.topic:
-            partition, first, end = (int(part) for part in cell)
-            offset = worst_place(snapshot.ranges, partition, first, end)
-            go(replace(selection, partition=partition, offset=offset, record=offset))
-
-    marks = (
-        []
-        if topic_findings is None
-        else [mark for mark in topic_findings.marks if within(mark, bounds)]
-    )
-    strip = strip_figure(bins, bounds, marks)
-    alt = (
-        f"Fates of the offsets of {selection.topic}, one row per partition. The balance table has"
-        " the same figures."
-    )
-    if topic_findings is not None and marks:
-        alt += f" Marked on it: {marks_sentence(marks)}"
-    clickable(
-        strip, strip_pointer(bins, selection.partition, selection.record), "strip", clicked, alt
-    )
-    hidden = len(snapshot.bounds.partitions) - len(bounds.partitions)
-    st.caption(
-        f"Bounds taken {snapshot.taken_at:%H:%M:%S} UTC, "
-        + ("again every 2 s while the run continues. " if live else "kept until you refresh. ")
-        + f"{wording.bin_sentence(width)} ◇ shown below · ┃ LSO, where something is withheld"
-        + (f" · {wording.count(hidden, 'further partition')} only in numbers" if hidden else "")
-    )
-    if topic_findings is not None and marks:
-        st.markdown(
-            f"{wording.plain(marks_sentence(marks))} {marks_legend(marks)}"
-            f" [{wording.plain(f'Verdict of {topic_findings.run}')}]"
-            f"(verdict?{urlencode(verdict_params(topic_findings.run, topic_findings.stage))})"
-        )
-    return lambda: strip_with_pointer(strip, selection.partition, selection.record)
-
-
-def within(mark: Mark, bounds: Bounds) -> bool:
-    """Whether the topic still has the offsets of a mark."""
-    return any(
-        p.partition == mark.partition and p.start <= mark.first and mark.last < p.hw
-        for p in bounds.partitions
-    )
-
-
-def around(bounds: Bounds, partition: int) -> Bounds:
-    """Returns as many partitions as a strip can show, including the chosen one."""
-    numbers = [p.partition for p in bounds.partitions]
-    first = max(0, min(numbers.index(partition) - STRIP_PARTITIONS_MAX // 2, len(numbers)))
-    first = max(0, min(first, len(numbers) - STRIP_PARTITIONS_MAX))
-    return replace(bounds, partitions=bounds.partitions[first : first + STRIP_PARTITIONS_MAX])
 
 
 def controls(snapshot: Snapshot, selection: CompareState) -> None:
@@ -390,6 +294,7 @@ def detail(
                         "The same output of the same input, by a later attempt, on this partition."
                     ),
                 )
+            why_aborted(kafka, snapshot, selection, record)
         if record.transaction is not None:
             st.caption("Transaction")
             verbatim(visible(record.transaction[:TRANSACTION_SHOWN]))
@@ -441,6 +346,39 @@ def detail(
         st.caption(f"Timestamp {wording.moment_of_ms(record.timestamp_ms)}")
 
 
+def why_aborted(
+    kafka: Services, snapshot: Snapshot, selection: CompareState, record: Record
+) -> None:
+    """Says who ended the transaction of an aborted record, on demand: the coordinators' own log may
+    be long."""
+    place = snapshot.transaction_at(selection.partition, record.offset)
+    if place is None:
+        return
+    state = st.session_state
+    if state.get("why_of") != (selection.topic, place):
+        st.button(
+            "Why was it aborted?",
+            key="why",
+            icon=":material/help:",
+            on_click=state.update,
+            args=({"why_of": (selection.topic, place)},),
+        )
+        return
+    with show_errors():
+        coordination = topic_coordination(settings, kafka, snapshot)
+    reason = coordination.reasons.get(place)
+    if reason is None:
+        unknown = "The coordinators' own log no longer tells who aborted it."
+        st.caption(wording.plain(coordination.not_heard or unknown))
+        return
+    began = snapshot.transactions[["partition", "first_offset"]].eq(place).all(axis=1)
+    (producer_id,) = snapshot.transactions.loc[began, "producer_id"]
+    name = coordination.names.get(producer_id, f"producer {producer_id}")
+    st.markdown(
+        f"**Why was it aborted?** {wording.plain(f'{name}: {wording.ABORT_WORDS[reason]}.')}"
+    )
+
+
 def findings(
     snapshot: Snapshot, selection: CompareState, topic_findings: TopicFindings | None
 ) -> None:
@@ -465,4 +403,4 @@ def findings(
             )
 
 
-topic_header.page(settings, "Compare", body)
+topic_header.page(settings, topic_header.COMPARE_TAB, body)

@@ -12,6 +12,7 @@ from topicproof.app.run.stories import STORIES, Story, start_story
 from topicproof.app.session.access import open_history, page_identity, show_errors
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.reports import kept_report
+from topicproof.app.shell import places
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.context import stop
@@ -162,7 +163,7 @@ def following(story: Story) -> None:
 
 
 def page() -> None:
-    st.title("Demos", anchor=False)
+    places.head(places.DEMOS)
     left, right = st.columns([1, 2.4], gap="large")
     with right:
         opened_story = opened()

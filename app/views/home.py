@@ -16,7 +16,7 @@ from topicproof.app.session.access import open_history, show_error, show_errors
 from topicproof.app.session.cluster_reads import cluster_overview
 from topicproof.app.session.connection import page_settings, running_kafka
 from topicproof.app.session.run_reads import newest_runs
-from topicproof.app.shell.url_state import GROUPS, TransactionsState, write_transactions
+from topicproof.app.shell.url_state import ALL_GROUPS, TransactionsState, write_transactions
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.evidence.folder import evidence_hash
 from topicproof.backend.history import trend
@@ -187,7 +187,7 @@ def cause_link(cause: Cause) -> None:
         "views/topics.py",
         label="Show the group",
         icon=":material/groups:",
-        query_params={"topic": cause.topics[0], "view": GROUPS},
+        query_params={"view": ALL_GROUPS, "group": cause.holder},
     )
 
 

@@ -13,7 +13,7 @@ from topicproof.app.charts.matrix_chart import CELL_COLOURS, matrix_figure, matr
 from topicproof.app.run import matrix_cells
 from topicproof.app.session.access import open_history, show_errors
 from topicproof.app.session.connection import page_settings
-from topicproof.app.shell import downloads
+from topicproof.app.shell import downloads, places
 from topicproof.app.shell.downloads import clickable
 from topicproof.app.topic.payload import verbatim
 from topicproof.backend.commands.show_matrix import summary
@@ -247,5 +247,5 @@ def going() -> bool:
     return time.time() - max(written, started) < GOES_ON_S
 
 
-st.title("Matrix", anchor=False)
+places.head(places.MATRIX)
 st.fragment(body, run_every=POLL_S if going() else None)()

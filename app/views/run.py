@@ -18,6 +18,7 @@ from topicproof.app.session.access import open_history, show_error, show_errors
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.page_masks import hides_parts, shown_error
 from topicproof.app.session.run_reads import newest_runs, run_of_url
+from topicproof.app.shell import places
 from topicproof.app.topic.payload import verbatim
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.faults.kinds import KINDS, choices
@@ -392,7 +393,7 @@ def recent(runs: list[Run]) -> None:
 
 
 def page() -> None:
-    st.title("Run", anchor=False)
+    places.head(places.RUN)
     left, right = st.columns([1, 1.8], gap="large")
     with show_errors():
         runs = [run for run in newest_runs(settings) if run.kind == "run"]

@@ -1,10 +1,9 @@
-"""Topics: all topics of a cluster (`?view=cluster`), and of one its contents, its readers, and a
-browser of its records."""
+"""Topics: all topics and groups of a cluster, and of one topic (`?topic=NAME&view=`) its records,
+readers, partitions and configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -12,22 +11,23 @@ import streamlit as st
 
 from topicproof.app import wording
 from topicproof.app.session.access import show_errors
-from topicproof.app.session.cluster_reads import topic_view
+from topicproof.app.session.cluster_reads import cluster_groups, cluster_overview, topic_view
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.coordination import mirrored_offsets, topic_lags, topic_share_groups
+from topicproof.app.shell.places import TOPICS, Tab, tabs
 from topicproof.app.shell.url_state import (
+    ALL_GROUPS,
     CLUSTER,
     GROUPS,
     PARTITIONS,
     RECORDS,
     SETTINGS,
     TAIL,
-    VIEWS,
     TopicsState,
     read_topics,
 )
-from topicproof.app.topic import tables, topic_header, topic_list
-from topicproof.app.topic.record_browser import ROW_PX, go, records
+from topicproof.app.topic import group_list, tables, topic_header, topic_list, topic_strip
+from topicproof.app.topic.record_browser import ROW_PX, records
 from topicproof.app.topic.snapshot import Snapshot
 from topicproof.app.topic.tail import tail
 from topicproof.backend.kafka.browse.describe import VERDICT_SETTINGS
@@ -37,23 +37,22 @@ from topicproof.backend.kafka.mirror_offsets import Checkpoint
 from topicproof.backend.services.keeper import Services
 
 STUCK_SHOWN = 5
-VIEW_NAMES = {
-    RECORDS: ":material/search: Records",
-    TAIL: ":material/stream: Live tail",
-    PARTITIONS: ":material/view_week: Partitions",
-    GROUPS: ":material/group: Groups and lag",
-    SETTINGS: ":material/tune: Configuration",
-    CLUSTER: ":material/list: All topics",
-}
+TOPICS_TAB = Tab("All topics", TOPICS, {"view": CLUSTER})
+GROUPS_TAB = Tab("All groups", TOPICS, {"view": ALL_GROUPS})
+CLUSTER_TABS = (TOPICS_TAB, GROUPS_TAB)
 
 settings = page_settings()
 
 
 def body(kafka: Services, snapshot: Snapshot, _live: bool) -> None:
     """Shows the chosen view of the topic; the others are not queried."""
-    st.markdown(f"### {wording.balance(snapshot.bounds.offsets, snapshot.fates)}")
     selection, notices = read_topics(st.query_params, snapshot.bounds)
-    choose_view(selection)
+    if selection.view == RECORDS and topic_header.empty(snapshot):
+        return
+    if snapshot.bounds.offsets:
+        topic_strip.head(kafka, snapshot)
+    else:
+        topic_strip.balance(snapshot)
     for notice in notices:
         st.warning(notice, icon=":material/info:")
     views = {
@@ -64,23 +63,6 @@ def body(kafka: Services, snapshot: Snapshot, _live: bool) -> None:
         SETTINGS: configuration,
     }
     views[selection.view](kafka, snapshot, selection)
-
-
-def choose_view(selection: TopicsState) -> None:
-    st.session_state["view"] = selection.view
-
-    def chosen() -> None:
-        go(replace(selection, view=st.session_state["view"]))
-
-    st.segmented_control(
-        "View of the topic",
-        VIEWS,
-        format_func=lambda view: VIEW_NAMES[view],
-        key="view",
-        on_change=chosen,
-        required=True,
-        label_visibility="collapsed",
-    )
 
 
 def partitions(kafka: Services, snapshot: Snapshot, _selection: TopicsState) -> None:
@@ -251,8 +233,35 @@ def configuration(kafka: Services, snapshot: Snapshot, _selection: TopicsState) 
     st.dataframe(table, hide_index=True, row_height=ROW_PX, alt="Settings of the topic")
 
 
-if st.query_params.get("view") == CLUSTER:
+def whole_cluster(current: Tab) -> None:
+    """Shows all topics of the cluster, or all groups."""
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        st.title("Topics", anchor=False, width="content")
+        tabs("Of the cluster", CLUSTER_TABS, current)
+        st.space("stretch")
+        st.button(
+            "Refresh",
+            icon=":material/refresh:",
+            on_click=asked_again,
+            help="Ask for all figures again.",
+        )
+    with show_errors():
+        kafka = topic_header.connected(settings)
+    if kafka is not None:
+        (group_list if current is GROUPS_TAB else topic_list).page(settings, kafka)
+
+
+def asked_again() -> None:
+    cluster_overview.clear()
+    cluster_groups.clear()
+
+
+view = st.query_params.get("view")
+if view == ALL_GROUPS:
+    whole_cluster(GROUPS_TAB)
+elif view == CLUSTER or (view is None and "topic" not in st.query_params):
     # Without a snapshot of one topic, which may take a while.
-    topic_list.page(settings)
+    whole_cluster(TOPICS_TAB)
 else:
-    topic_header.page(settings, "Topics", body, follow=False)
+    chosen_tab = topic_header.VIEW_TABS.get(view or RECORDS, topic_header.VIEW_TABS[RECORDS])
+    topic_header.page(settings, chosen_tab, body, follow=False)

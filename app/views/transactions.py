@@ -22,7 +22,7 @@ from topicproof.app.session.record_reads import records_in_window
 from topicproof.app.shell import downloads
 from topicproof.app.shell.downloads import clickable
 from topicproof.app.shell.url_state import TransactionsState, read_transactions, write_transactions
-from topicproof.app.topic import topic_header, transaction_rows
+from topicproof.app.topic import topic_header, topic_strip, transaction_rows
 from topicproof.app.topic.snapshot import Snapshot
 from topicproof.backend.kafka.browse.causes import abort_command, advice
 from topicproof.backend.kafka.log.over_partitions import SPLIT
@@ -46,11 +46,12 @@ def go(selection: TransactionsState) -> None:
 
 def body(kafka: Services, snapshot: Snapshot, live: bool) -> None:
     """Draws everything that depends on the topic's snapshot."""
+    if topic_header.empty(snapshot):
+        return
+    topic_strip.head(kafka, snapshot, live=live)
     head = st.empty()
     with head.container():
         facts(snapshot, snapshot.transactions)
-    if topic_header.empty(snapshot):
-        return
     open_slot, controls_slot = st.container(), st.container()
     # What is drawn at first is replaced. Later an empty place would flicker.
     first = st.session_state.get("coordinators_of") != snapshot.bounds.topic
@@ -550,4 +551,4 @@ def producers(coordination: Coordination) -> None:
         )
 
 
-topic_header.page(settings, "Transactions", body)
+topic_header.page(settings, topic_header.TRANSACTIONS_TAB, body)

@@ -22,7 +22,7 @@ from topicproof.app.session.reports import (
     shown_report,
 )
 from topicproof.app.session.run_reads import newest_runs, run_of_url
-from topicproof.app.shell import downloads
+from topicproof.app.shell import downloads, places
 from topicproof.app.shell.url_state import example_position, verdict_params
 from topicproof.app.topic import tables
 from topicproof.app.topic.payload import download
@@ -49,8 +49,7 @@ QUESTIONS = {validator.NAME: validator.QUESTION for validator in VALIDATORS}
 
 
 def page() -> None:
-    title, slot = st.columns([0.9, 4.4], vertical_alignment="bottom")
-    title.title("Verdict", anchor=False)
+    slot = places.head(places.VERDICT)
     with show_errors():
         runs = newest_runs(settings)
     if not runs:

@@ -12,6 +12,7 @@ import streamlit as st
 from topicproof.app import wording
 from topicproof.app.session.access import show_errors
 from topicproof.app.session.connection import CLUSTER_PARAMETER, page_settings
+from topicproof.app.shell import places
 from topicproof.app.wording import Word
 from topicproof.backend.watch.standings import (
     SEVERITY,
@@ -48,7 +49,7 @@ settings = page_settings()
 
 
 def page() -> None:
-    st.title("Watch", anchor=False)
+    places.head(places.WATCH)
     st.fragment(rows, run_every=POLL_S)()
 
 

@@ -86,7 +86,8 @@ def test_what_pages_cache_by_number_is_small() -> None:
         # Clients, connections and themselves.
         *("_history", "_running", "_formats", "_follower", "byte_budget", "freeze"),
         # What clusters say of themselves, and batch headers.
-        *("cluster_view", "cluster_overview", "_newest", "topic_view", "_topics", "_watches"),
+        *("cluster_view", "cluster_overview", "cluster_groups", "cluster_group_names"),
+        *("_newest", "topic_view", "_topics", "_watches"),
         *(
             "_coordination",
             "_read_coordinator_log",

@@ -181,5 +181,5 @@ def test_an_unreachable_broker_is_said(open_page: OpenPage) -> None:
     what."""
     app = open_page("compare")
     assert not app.exception
-    assert app.title[0].value == "Compare"
+    assert app.title[0].value == "Topics"
     assert "No Kafka broker can be reached (127.0.0.1:1: Connection refused)" in texts(app)

@@ -26,6 +26,7 @@ def test_a_fresh_installation_whose_kafka_does_not_answer(open_page: OpenPage) -
     app = open_page("home")
     assert not app.exception
     assert [one.label for one in app.button] == [
+        "Jump to …",
         "Watch a demo",
         "Inspect a topic",
         "Check a pipeline",

@@ -15,6 +15,7 @@ from streamlit.testing.v1 import AppTest
 from tests.app.conftest import OpenPage
 from tests.app.test_history_page import TWICE, Stored, stored
 from tests.backend.kafka.topics import Writer
+from topicproof.app.shell.places import PLACES
 from topicproof.app.wording import plain
 from topicproof.backend.history.store import State
 from topicproof.backend.settings import Settings
@@ -89,7 +90,8 @@ def test_an_address_that_is_a_script_falls_back(
     markup."""
     stored.add(TWICE)
     app = open_page(page, **dict.fromkeys(names, HOSTILE))
-    assert HOSTILE not in read(app) and app.title[0].value == page.capitalize()
+    place = next(place for place in PLACES if page in {each.path for each in place.pages})
+    assert HOSTILE not in read(app) and app.title[0].value == place.title
 
 
 class Stranger(Writer):
@@ -112,7 +114,7 @@ def test_a_transactional_id_is_text(
     said = read(app)
     assert HOSTILE not in said
     assert plain(f"B{HOSTILE}{topic}") in said and plain(f"A{HOSTILE}{topic}") in said
-    assert app.dataframe[0].value["transactional id"].tolist() == [
+    assert app.dataframe[1].value["transactional id"].tolist() == [
         f"{who}{HOSTILE}{topic}" for who in "BA"
     ]
     writer.write("B+")

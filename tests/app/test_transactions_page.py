@@ -211,7 +211,7 @@ def test_the_transactions_of_a_run(
     assert not app.exception
     said = texts(app)
     assert "nothing is open" in said
-    table = app.dataframe[0].value
+    table = app.dataframe[1].value
     assert len(table) and set(table["outcome"]) == {"✕ aborted"}
     # A transaction has a row for each of its partitions, and counts once.
     whole = sum(1 / len(partitions.split(", ")) for partitions in table["partitions"])
@@ -224,7 +224,7 @@ def test_the_transactions_of_a_run(
 
     app.pills(key="outcomes").set_value([]).run()
     assert "outcome" not in app.query_params
-    assert len(app.dataframe[0].value) > len(table)
+    assert len(app.dataframe[1].value) > len(table)
 
 
 def test_open_transactions_are_on_top_and_one_is_shown_in_detail(
@@ -253,7 +253,7 @@ def test_open_transactions_are_on_top_and_one_is_shown_in_detail(
     assert "Its producer may still end it" in said
     assert "Partition 0, offset 4" in said and "its marker is at 6" in said
     assert "Its producer aborted it." in said
-    table = app.dataframe[0].value
+    table = app.dataframe[1].value
     assert table["outcome"].tolist() == ["◔ open", "✕ aborted", "● committed"]
     assert table["transactional id"].tolist() == [f"{topic}-{who}" for who in "CBA"]
     assert table["why"].tolist()[1:] == ["its producer aborted it", ""]
@@ -272,7 +272,7 @@ def test_no_transaction_at_all_is_said(
     assert at_home.home
     app = open_page("transactions", topic=new_topic())
     assert not app.exception
-    assert "This topic is empty" in texts(app) and "**0** transactions" in texts(app)
+    assert "This topic is empty" in texts(app) and "**0** offsets" in texts(app)
     plain = new_topic()
     Writer(bootstrap, plain).write("n7")
     app = open_page("transactions", topic=plain)
@@ -314,5 +314,5 @@ def test_an_unreachable_broker_is_said(open_page: OpenPage) -> None:
     what."""
     app = open_page("transactions")
     assert not app.exception
-    assert app.title[0].value == "Transactions"
+    assert app.title[0].value == "Topics"
     assert "No Kafka broker can be reached (127.0.0.1:1: Connection refused)" in texts(app)

@@ -93,3 +93,8 @@ def settled(window: Page) -> None:
     # What is about to be replaced is drawn pale meanwhile.
     expect(window.locator("[data-stale=true]")).to_have_count(0)
     expect(window.get_by_test_id("stException")).to_have_count(0)
+
+
+def at_tab(window: Page, name: str) -> None:
+    """Until the page is open that this tab of its place leads to."""
+    expect(window.get_by_role("radio", name=name, exact=True, checked=True)).to_be_visible()

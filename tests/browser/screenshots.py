@@ -2,7 +2,7 @@
 at.
 
 `python -m tests.browser.screenshots FOLDER` starts a Kafka, a Spark and a dashboard of its own, and
-writes `FOLDER/STATE-PAGE-THEME-WIDTH.png`: a quarter of an hour for all 360. `--states`, `--pages`,
+writes `FOLDER/STATE-PAGE-THEME-WIDTH.png`: a quarter of an hour for all 432. `--states`, `--pages`,
 `--themes` and `--widths` take fewer: `--pages check topics --themes dark --widths 820`.
 """
 
@@ -60,6 +60,8 @@ def pages(run: str = "", topic: str = "", source: str = "") -> Pages:
         "compare": f"compare{at}",
         "transactions": f"transactions{at}",
         "topics": f"topics{at}",
+        "all-topics": "topics?view=cluster",
+        "all-groups": "topics?view=all-groups",
         "check": f"check?source={source}&sink={topic}" if source else "check",
         "verdict": f"verdict{about}",
         "watch": "watch",

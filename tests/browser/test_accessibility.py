@@ -12,8 +12,7 @@ from tests.runs import Finished
 SERIOUS = {"serious", "critical"}
 PAGES = (
     *("", "run", "demos", "compare", "transactions", "topics", "check", "verdict", "watch"),
-    "matrix",
-    "history",
+    *("matrix", "history", "all topics", "all groups"),
 )
 
 
@@ -39,6 +38,8 @@ def test_no_page_has_a_serious_violation(
         "demos": f"demos?story=clean&runs={run}",
         "check": f"check?source={finished.source}&sink={sink}",
         "verdict": f"verdict?run={run}",
+        "all topics": "topics",
+        "all groups": f"topics?view=all-groups&group={finished.group}",
     }
     window = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
     found = []

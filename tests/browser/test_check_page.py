@@ -50,7 +50,7 @@ def test_a_newcomer_checks_signs_and_downloads_in_ten_clicks(
         clicks.append(what)
 
     window.goto(address)
-    click(window.get_by_role("link", name="Check", exact=True), "the page")
+    click(window.get_by_role("link", name="Checks", exact=True), "the page")
     for side, topic in zip(("Source", "Sink"), foreign, strict=True):
         box = window.get_by_role("combobox", name=side)
         click(box, f"open {side}")

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.backend.kafka.hanging import end_what_hangs, hang
 from tests.backend.kafka.test_lag import commit
-from tests.browser.conftest import HEIGHT, settled
+from tests.browser.conftest import HEIGHT, at_tab, settled
 from tests.runs import Finished
 
 RUN_MS = 300_000
@@ -42,7 +42,7 @@ def test_a_run_from_the_form_to_its_aborted_records(
     link = window.get_by_role("link", name="Open the verdict")
     expect(link).to_be_visible(timeout=RUN_MS)
     link.click()
-    expect(window.get_by_role("heading", name="Verdict", level=1)).to_be_visible()
+    at_tab(window, "Verdict")
     expect(
         window.get_by_text("20,000 of 20,000 inputs committed exactly once, in order")
     ).to_be_visible()
@@ -55,7 +55,7 @@ def test_a_run_from_the_form_to_its_aborted_records(
     expect(sign).to_be_in_viewport()
 
     window.get_by_role("link", name="Compare both levels of the sink").click()
-    expect(window.get_by_role("heading", name="Compare", level=1)).to_be_visible()
+    at_tab(window, "Compare")
     expect(
         window.get_by_text("Not delivered: its transaction was aborted (marker at")
     ).to_be_visible()
@@ -71,9 +71,19 @@ def test_a_run_from_the_form_to_its_aborted_records(
 def test_a_click_on_the_strip_and_on_a_row_is_an_address(
     address: str, window: Page, written: str
 ) -> None:
-    """Story: somebody clicks a cell of the strip, then a row of the table, and goes back: each is
-    an address."""
-    window.goto(f"{address}/compare?topic={written}")
+    """Story: somebody jumps to a topic by keyboard, clicks a cell of the strip, then a row of the
+    table, and goes back: each is an address, and so is each tab."""
+    window.goto(address)
+    settled(window)
+    # By keyboard alone: a box that leads to any topic.
+    window.keyboard.press("Control+k")
+    box = window.get_by_role("combobox", name="Topic, group, open transaction, run or contract")
+    expect(box).to_be_focused()
+    window.keyboard.type(f"topic · {written}")
+    expect(window.get_by_role("option", name=f"topic · {written}")).to_be_visible()
+    window.keyboard.press("Enter")
+    window.wait_for_url(f"**/compare?topic={written}*")
+    at_tab(window, "Compare")
     chart = window.locator(".stPlotlyChart")
     expect(chart.locator(".main-svg").first).to_be_visible()
     settled(window)
@@ -94,6 +104,14 @@ def test_a_click_on_the_strip_and_on_a_row_is_an_address(
     table.click(position={"x": 150, "y": 71 + 28 * 6 + 14})
     window.wait_for_url("**record=*")
     window.go_back()
+    window.wait_for_url(clicked)
+    # Other tabs are about the same topic, and Compare is as it was left.
+    settled(window)
+    window.get_by_role("radio", name="Partitions").click()
+    window.wait_for_url(f"**/topics?topic={written}&view=partitions")
+    expect(window.get_by_text("Offsets by fate between log start and HW")).to_be_visible()
+    at_tab(window, "Partitions")
+    window.get_by_role("radio", name="Compare").click()
     window.wait_for_url(clicked)
 
 
@@ -139,6 +157,8 @@ def test_from_a_transaction_and_a_record_to_compare(
     expect(
         window.get_by_text("Not delivered: its transaction was aborted (marker at 501)")
     ).to_be_visible()
+    window.get_by_role("button", name="Why was it aborted?").click()
+    expect(window.get_by_text(f"{written}-B: its producer aborted it")).to_be_visible()
 
 
 def test_what_is_wrong_is_seen_without_a_click(
@@ -167,6 +187,12 @@ def test_what_is_wrong_is_seen_without_a_click(
     ):
         expect(window.get_by_text(text)).to_be_in_viewport()
     window.screenshot(path=artifacts / "home-wrong.png")
+    # The same from the side of the group.
+    window.goto(f"{address}/topics?view=all-groups&group={written}-billing")
+    expect(
+        window.get_by_text(f"{written}-C holds back 150 records on partitions 0, 1 and 2")
+    ).to_be_visible()
+    window.go_back()
     window.get_by_role("link", name="Show the transaction").first.click()
     window.wait_for_url(f"**/transactions?topic={hung}&producer={producer_id}&outcome=open*")
     expect(window.get_by_text(f"producer {producer_id} last wrote", exact=False)).to_be_visible()

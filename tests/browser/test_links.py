@@ -65,6 +65,10 @@ def test_each_kind_of_link_opens_what_it_names(
         expect(window.get_by_text(text).first).to_be_visible()
         settled(window)
         assert not window.get_by_text("is ignored").count() and window.url.endswith(link), link
+    # Names of places are addresses as well.
+    for name, front in (("lab", "demos"), ("checks", "check"), ("home", "")):
+        window.goto(f"{address}/{name}")
+        window.wait_for_url(f"{address}/{front}")
     # The page Run was at the root once.
     window.goto(f"{address}/?run={run}")
     window.wait_for_url(f"**/run?run={run}")

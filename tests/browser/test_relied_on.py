@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import settled
+from tests.browser.conftest import at_tab, settled
 from topicproof.backend.address import Address
 from topicproof.backend.evidence.manifest import differences
 from topicproof.backend.history.signoff import Decision, breaking, sign, signable
@@ -58,7 +58,7 @@ def test_the_start_page_has_a_name_and_its_form_survives_a_reload(
     """Story: somebody types the address of a page as it is called, fills in its form, and reloads
     before the start."""
     window.goto(f"{address}/run")
-    expect(window.get_by_role("heading", name="Run", level=1)).to_be_visible()
+    at_tab(window, "Run")
     expect(window.get_by_text("Page not found")).to_have_count(0)
     records = window.get_by_role("spinbutton", name="Records", exact=True)
     records.fill("5000")

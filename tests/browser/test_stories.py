@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import settled
+from tests.browser.conftest import at_tab, settled
 from topicproof.app.run.stories import STORIES, Story
 
 STORY_MS = 600_000
@@ -138,7 +138,7 @@ def test_a_story_runs_by_itself(story: Story, address: str, window: Page, artifa
         expect(at_least_once.get_by_role("img", name="repeat earlier ones (2×)")).to_be_visible()
         expect(exactly_once.get_by_role("img", name="Crosses: 3 killed.")).to_be_visible()
         window.get_by_role("link", name="A record that came twice").click()
-        expect(window.get_by_role("heading", name="Compare", level=1)).to_be_visible()
+        at_tab(window, "Compare")
         expect(window.get_by_text("Delivered: it is in no transaction")).to_be_visible()
     if story.name == "by-hand":
         window.get_by_role("link", name="The verdict, and where to sign it").click()
@@ -149,25 +149,25 @@ def test_the_path_of_a_newcomer(address: str, window: Page, artifacts: Path) -> 
     """Story: somebody opens the dashboard who knows nothing of it, and types no address: a demo,
     one of its aborted records, that record's transaction, the verdict, a signature."""
     window.goto(address)
-    window.get_by_role("link", name="Demos").click()
+    window.get_by_role("link", name="Lab").click()
     start(window, ABORTS)
     to_its_end(window, ABORTS)
 
     window.get_by_role("link", name="An aborted record, seen at both levels").click()
-    expect(window.get_by_role("heading", name="Compare", level=1)).to_be_visible()
+    at_tab(window, "Compare")
     expect(
         window.get_by_text("Not delivered: its transaction was aborted (marker at")
     ).to_be_visible()
     settled(window)
 
     window.get_by_role("link", name="Show the transaction").click()
-    expect(window.get_by_role("heading", name="Transactions", level=1)).to_be_visible()
+    at_tab(window, "Transactions")
     expect(window.get_by_text("Its producer aborted it.")).to_be_visible()
     settled(window)
     window.screenshot(path=artifacts / "newcomer-transaction.png", full_page=True)
 
     window.get_by_role("link", name=re.compile(r"Verdict$")).last.click()
-    expect(window.get_by_role("heading", name="Verdict", level=1)).to_be_visible()
+    at_tab(window, "Verdict")
     expect(
         window.get_by_text("9,000 of 9,000 inputs committed exactly once, in order")
     ).to_be_visible()

@@ -18,7 +18,7 @@ from tests.conftest import wait_until
 from tests.field.conftest import BrokerWith
 from tests.field.test_recreated_source import Pair
 from tests.test_cli import call
-from topicproof.app.shell.pages import PAGES
+from topicproof.app.shell.places import PAGES
 from topicproof.backend.address import Address, Sides
 from topicproof.backend.cli import COMMANDS
 from topicproof.backend.contracts.contract import make_contract

@@ -239,7 +239,7 @@ ANOMALIES: tuple[Anomaly, ...] = (
         "True lag",
         "committed records between a group's offset and the last stable offset",
         (),
-        "No finding but a figure of a living group: `topicproof inspect` and the page Topics"
+        "No finding but a figure of a living group: `topicproof inspect` and Groups of a topic"
         " show it.",
         jepsen="a plot",
         uis="offsets, markers and aborted records included",

@@ -20,7 +20,12 @@ from tests.backend.kafka.topics import Writer, ask, look
 from tests.test_cli import call
 from topicproof.app.topic.snapshot import take
 from topicproof.backend.address import Address
-from topicproof.backend.kafka.browse import causes as causes_of, inspect
+from topicproof.backend.kafka.browse import (
+    all_groups as all_groups_of,
+    causes as causes_of,
+    inspect,
+)
+from topicproof.backend.kafka.browse.all_groups import all_groups
 from topicproof.backend.kafka.browse.causes import CauseKind, Severity, causes, exit_code
 from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.browse.overview import (
@@ -88,6 +93,10 @@ def test_every_topic_at_a_glance(bootstrap: str, new_topic: NewTopic) -> None:
         " It has been open for "
     )
     assert seen.withheld >= 8
+    every = all_groups(Address(bootstrap), seen, budget=LookBudget())
+    (waiting,) = (group for group in every if group.group == f"{opened}-group")
+    assert (waiting.stuck, waiting.stuck_behind) == ((opened,), (f"{opened}-A",))
+    assert (waiting.visible, waiting.uncommitted, waiting.withheld) == (0, 7, 5)
 
 
 def test_the_terminal_lists_the_same_causes(
@@ -226,9 +235,12 @@ def test_what_the_newest_offsets_hold(bootstrap: str, new_topic: NewTopic) -> No
     assert found.written_ms == last["last_timestamp"] and last["outcome"] == "COMMITTED"
 
 
-def test_the_worst_lag_is_that_of_the_lag_page(bootstrap: str, new_topic: NewTopic) -> None:
+def test_the_worst_lag_is_that_of_the_lag_page(
+    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The group with the most offsets left has only aborted ones. Another one has fewer offsets and
-    more records left: that is the worst."""
+    more records left: that is the worst. The list of all groups counts each as the page of its
+    topic does, or says that it counts at most."""
     topic = new_topic()
     Writer(bootstrap, topic).write("A90 A- B20 B+")
     commit(bootstrap, topic, f"{topic}-all", 0)
@@ -249,6 +261,16 @@ def test_the_worst_lag_is_that_of_the_lag_page(bootstrap: str, new_topic: NewTop
     assert worst is not None and (worst.group, worst.exact) == (f"{other}-all", True)
     assert worst.records == lags(bootstrap, other)[1][worst.group].visible == 30
     assert bounds_from(every[topic], {}).partitions == ()
+    seen = overview(Address(bootstrap))
+    listed = all_groups(Address(bootstrap), seen, budget=LookBudget())
+    monkeypatch.setattr(all_groups_of, "COUNTED_OFFSETS_MAX", 0)
+    not_counted = all_groups(Address(bootstrap), seen, budget=LookBudget())
+    for group, at_most in zip(listed, not_counted, strict=True):
+        for name in {topic, other} & group.lags.keys():
+            counted = lags(bootstrap, name)[1][group.group]
+            assert replace(counted, members=None) == group.lags[name]
+            assert group.is_exact and not at_most.is_exact
+            assert at_most.visible >= group.visible and at_most.subtraction == group.subtraction
 
 
 def test_of_many_groups_only_so_many_are_looked_at(

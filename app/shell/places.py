@@ -1,0 +1,159 @@
+"""The five places of the dashboard, the pages of each, and the tabs that lead from one to another.
+
+The navigation names the places. A page is a script with an address of its own: its path is the
+page, its parameters what is shown there. So links stay true, whatever place a page belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from topicproof.app.session.connection import CLUSTER_PARAMETER
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A page. Its title determines its file, below `app/`, and its URL."""
+
+    title: str
+    icon: str
+
+    @property
+    def path(self) -> str:
+        return self.title.lower()
+
+    @property
+    def file(self) -> str:
+        return f"views/{self.path}.py"
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a person comes for: an entry of the navigation."""
+
+    title: str
+    icon: str
+    pages: tuple[Entry, ...]
+    """The first one is where the navigation leads."""
+
+
+HOME = Entry("Home", ":material/home:")
+TOPICS = Entry("Topics", ":material/topic:")
+COMPARE = Entry("Compare", ":material/compare:")
+TRANSACTIONS = Entry("Transactions", ":material/timeline:")
+DEMOS = Entry("Demos", ":material/theater_comedy:")
+RUN = Entry("Run", ":material/play_circle:")
+MATRIX = Entry("Matrix", ":material/grid_on:")
+CHECK = Entry("Check", ":material/fact_check:")
+VERDICT = Entry("Verdict", ":material/gavel:")
+WATCH = Entry("Watch", ":material/monitor_heart:")
+HISTORY = Entry("History", ":material/history:")
+PLACES = (
+    Place("Home", HOME.icon, (HOME,)),
+    Place("Topics", TOPICS.icon, (TOPICS, COMPARE, TRANSACTIONS)),
+    Place("Lab", ":material/science:", (DEMOS, RUN, MATRIX)),
+    Place("Checks", CHECK.icon, (CHECK, VERDICT, WATCH)),
+    Place("History", HISTORY.icon, (HISTORY,)),
+)
+PAGES = tuple(page for place in PLACES for page in place.pages)
+FRONTS = {
+    place.title: place.pages[0]
+    for place in PLACES
+    if place.pages[0] is HOME or place.title not in {page.title for page in PAGES}
+}
+"""The pages that have the name of a place as a second address."""
+FOCUS, FOCUS_DARK = "#0072B2", "#56B4E9"
+"""The primary colours of .streamlit/config.toml."""
+_NEXT, _LEFT = "next_page", "pages_left"
+"""Session state: the page to open and its parameters, and the parameters of pages that were
+left."""
+
+
+@dataclass(frozen=True)
+class Tab:
+    """A page, or one of the views of a page."""
+
+    label: str
+    page: Entry
+    params: Mapping[str, str] = field(default_factory=dict)
+
+
+def place_of(page: Entry) -> Place:
+    return next(place for place in PLACES if page in place.pages)
+
+
+def navigation_style(page: Entry, dark: bool) -> str:
+    """Returns the style of the navigation: marks the place of the page, which Streamlit does for
+    its front only; does not mark links to the page that is open, which may all lead to other
+    things on it; and frames what has the focus."""
+    front = place_of(page).pages[0]
+    link = f'[data-testid=stTopNavLink][href$="/{front.path}"]'
+    marked = f"{link} {{background: rgba(151, 166, 195, 0.25)}} {link} * {{font-weight: 700}}"
+    inner = "[data-testid=stMain] [data-testid=stPageLink-NavLink]"
+    plain = f"{inner}:not(:hover) {{background: none}} {inner} * {{font-weight: 400}}"
+    links = ("stTopNavLink", "stPageLink-NavLink")
+    framed = ", ".join(f"[data-testid={link}]:focus-visible" for link in links)
+    focus = f"outline: 2px solid {FOCUS_DARK if dark else FOCUS} !important; outline-offset: 2px"
+    return f"{'' if page is front else marked} {plain} {framed} {{{focus}}}"
+
+
+def open_next(page: Entry, params: Mapping[str, str]) -> None:
+    """Opens a page when the script runs again: Streamlit goes to no page within a callback."""
+    st.session_state[_NEXT] = page, dict(params)
+
+
+def go_on() -> None:
+    """Opens the page of `open_next`, if there is one."""
+    if _NEXT in st.session_state:
+        page, params = st.session_state.pop(_NEXT)
+        st.switch_page(page.file, query_params=params)
+
+
+def tabs(label: str, choices: tuple[Tab, ...], current: Tab, about: str = "") -> None:
+    """Shows the tabs of a place. A tab opens as it was left, as long as it is about the same
+    thing, such as a topic."""
+    go_on()
+    by_label = {tab.label: tab for tab in choices}
+    st.session_state["tab"] = current.label
+
+    def chosen() -> None:
+        tab = by_label[st.session_state["tab"]]
+        params = st.query_params.to_dict()
+        subject = about, params.pop(CLUSTER_PARAMETER, "")
+        left = st.session_state.setdefault(_LEFT, {})
+        left[label, current.label] = subject, params
+        subject_then, params_then = left.get((label, tab.label), (None, {}))
+        opened = params_then if subject_then == subject else tab.params
+        if tab.page is current.page:
+            st.query_params.from_dict(opened)
+        else:
+            open_next(tab.page, opened)
+
+    st.segmented_control(
+        label,
+        list(by_label),
+        key="tab",
+        on_change=chosen,
+        required=True,
+        label_visibility="collapsed",
+    )
+
+
+def head(page: Entry) -> DeltaGenerator:
+    """Shows the title of the place and its tabs, in one row. Returns the row."""
+    place = place_of(page)
+    choices = {entry: Tab(entry.title, entry) for entry in place.pages}
+    run = st.query_params.get("run")
+    if page is CHECK and run:
+        # The verdict of this check, not the one that was looked at before.
+        choices[VERDICT] = Tab(VERDICT.title, VERDICT, {"run": run})
+        st.session_state.get(_LEFT, {}).pop((place.title, VERDICT.title), None)
+    row = st.container(horizontal=True, vertical_alignment="bottom", gap="medium")
+    with row:
+        st.title(place.title, anchor=False, width="content")
+        tabs(place.title, tuple(choices.values()), choices[page])
+    return row
