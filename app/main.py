@@ -10,7 +10,7 @@ import streamlit as st
 from topicproof.app.session.access import show_errors
 from topicproof.app.shell import jump
 from topicproof.app.shell.pages import choose_cluster, keep_in_url, show_person
-from topicproof.app.shell.places import FRONTS, HOME, PLACES, RUN, go_on, navigation_style
+from topicproof.app.shell.places import FRONTS, HOME, PLACES, RUN, navigation_style
 
 
 @st.cache_resource(show_spinner=False)
@@ -59,7 +59,6 @@ if st.context.theme.type == "dark":
     # enough to be readable as text itself.
     st.html("<style>[data-testid^=stBaseButton-primary] {color: #0b141d}</style>")
 freeze()
-go_on()
 jump.button()
 with show_errors():
     show_person()

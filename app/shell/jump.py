@@ -40,20 +40,29 @@ SHORTCUT = "Ctrl+K"
 _focus = st.components.v2.component(
     "topicproof_focus",
     html="<span></span>",
-    # Streamlit gives the focus to a dialog as a whole, before or after this runs.
+    # The box may be drawn after this, and Streamlit gives the focus to the dialog as a whole,
+    # before or after. Until somebody does something, the focus is the box's.
     js="""export default ({ parentElement }) => {
         const root = parentElement.getRootNode();
         const dialog = (root.host ?? parentElement).closest("[role=dialog]");
-        const box = dialog?.querySelector("input");
-        if (!box) return;
-        const aim = () => box.focus();
+        if (!dialog) return;
+        const aim = () => dialog.querySelector("input")?.focus();
+        const watch = new MutationObserver(aim);
+        const end = () => {
+            watch.disconnect();
+            dialog.removeEventListener("focusin", aim);
+        };
+        dialog.addEventListener("focusin", aim);
+        for (const event of ["keydown", "pointerdown"]) {
+            dialog.addEventListener(event, end, { capture: true, once: true });
+        }
+        watch.observe(dialog, { childList: true, subtree: true });
         aim();
-        dialog.addEventListener("focus", aim);
-        return () => dialog.removeEventListener("focus", aim);
+        return end;
     }""",
 )
 STYLE = """<style>
-    .st-key-jump {position: fixed; top: 0.5rem; right: 9rem; width: auto; z-index: 999991}
+    .st-key-corner {position: fixed; top: 0.5rem; right: 9rem; width: auto; z-index: 999991}
     @media (max-width: 640px) {.st-key-jump {display: none}}
 </style>"""
 """The button stands in the head beside the navigation, where it takes no line of a page."""
@@ -83,14 +92,17 @@ class Target:
 def button() -> None:
     """Shows the button that opens the box. Its key works wherever the focus is."""
     st.html(STYLE)
-    if st.button(
-        "Jump to …",
-        icon=":material/search:",
-        type="tertiary",
-        key="jump",
-        shortcut=SHORTCUT,
-        help="A topic, group, open transaction, run or contract.",
-    ):
+    with st.container(key="corner"):
+        pressed = st.button(
+            "Jump to …",
+            icon=":material/search:",
+            type="tertiary",
+            key="jump",
+            shortcut=SHORTCUT,
+            help="A topic, group, open transaction, run or contract.",
+        )
+        go_on()
+    if pressed:
         box()
 
 

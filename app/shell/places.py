@@ -6,8 +6,10 @@ page, its parameters what is shown there. So links stay true, whatever place a p
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from urllib.parse import urlencode
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -68,9 +70,21 @@ FRONTS = {
 """The pages that have the name of a place as a second address."""
 FOCUS, FOCUS_DARK = "#0072B2", "#56B4E9"
 """The primary colours of .streamlit/config.toml."""
-_NEXT, _LEFT = "next_page", "pages_left"
-"""Session state: the page to open and its parameters, and the parameters of pages that were
-left."""
+_NEXT, _LEFT, _TAB = "next_page", "pages_left", "tab_clicked"
+"""Session state: the page to open and its parameters, the parameters of pages that were left, and
+the tab that was clicked."""
+_visit = st.components.v2.component(
+    "topicproof_visit",
+    html="<span></span>",
+    # As if somebody had gone there in the history of the browser. Drawn again, it goes nowhere.
+    js="""let last = "";
+    export default ({ data }) => {
+        if (data.visit === last) return;
+        last = data.visit;
+        history.pushState({}, "", data.address);
+        dispatchEvent(new PopStateEvent("popstate"));
+    };""",
+)
 
 
 @dataclass(frozen=True)
@@ -101,24 +115,36 @@ def navigation_style(page: Entry, dark: bool) -> str:
     return f"{'' if page is front else marked} {plain} {framed} {{{focus}}}"
 
 
+def open_page(page: Entry, params: Mapping[str, str] | None = None) -> None:
+    """Makes the browser open a page, in place of `st.switch_page`. That one changes the page here
+    while the browser may still ask for a fragment of the page before. Streamlit would answer, and
+    the browser would empty the new page."""
+    _visit(data={"address": address_of(page, params or {}), "visit": uuid.uuid4().hex})
+
+
+def address_of(page: Entry, params: Mapping[str, str]) -> str:
+    """Returns the address of a page, relative to any other page."""
+    path = "./" if page is HOME else page.path
+    return f"{path}?{urlencode(params)}" if params else path
+
+
 def open_next(page: Entry, params: Mapping[str, str]) -> None:
-    """Opens a page when the script runs again: Streamlit goes to no page within a callback."""
+    """Opens a page when the script runs again: a callback can draw nothing."""
     st.session_state[_NEXT] = page, dict(params)
 
 
 def go_on() -> None:
-    """Opens the page of `open_next`, if there is one."""
+    """Opens the page of `open_next`, if there is one. The page before is drawn meanwhile."""
     if _NEXT in st.session_state:
-        page, params = st.session_state.pop(_NEXT)
-        st.switch_page(page.file, query_params=params)
+        open_page(*st.session_state.pop(_NEXT))
 
 
 def tabs(label: str, choices: tuple[Tab, ...], current: Tab, about: str = "") -> None:
     """Shows the tabs of a place. A tab opens as it was left, as long as it is about the same
     thing, such as a topic."""
-    go_on()
     by_label = {tab.label: tab for tab in choices}
-    st.session_state["tab"] = current.label
+    clicked = st.session_state.pop(_TAB, None)
+    st.session_state["tab"] = clicked if clicked in by_label else current.label
 
     def chosen() -> None:
         tab = by_label[st.session_state["tab"]]
@@ -131,6 +157,7 @@ def tabs(label: str, choices: tuple[Tab, ...], current: Tab, about: str = "") ->
         if tab.page is current.page:
             st.query_params.from_dict(opened)
         else:
+            st.session_state[_TAB] = tab.label
             open_next(tab.page, opened)
 
     st.segmented_control(

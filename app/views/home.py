@@ -16,7 +16,13 @@ from topicproof.app.session.access import open_history, show_error, show_errors
 from topicproof.app.session.cluster_reads import cluster_overview
 from topicproof.app.session.connection import page_settings, running_kafka
 from topicproof.app.session.run_reads import newest_runs
-from topicproof.app.shell.url_state import ALL_GROUPS, TransactionsState, write_transactions
+from topicproof.app.shell.places import CHECK, DEMOS, TOPICS, open_page
+from topicproof.app.shell.url_state import (
+    ALL_GROUPS,
+    CLUSTER,
+    TransactionsState,
+    write_transactions,
+)
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.evidence.folder import evidence_hash
 from topicproof.backend.history import trend
@@ -69,17 +75,17 @@ def doors() -> None:
         if st.button("Watch a demo", icon=STORIES[0].icon, type="primary", width="stretch"):
             with show_errors():
                 params = start_story(settings, STORIES[0])
-            st.switch_page("views/demos.py", query_params=params)
+            open_page(DEMOS, params)
         st.page_link("views/demos.py", label="All six stories", icon=":material/theater_comedy:")
     with inspect.container(border=True, height="stretch"):
         st.markdown("**Look into a topic.** Both isolation levels, the fate of each offset.")
         if st.button("Inspect a topic", icon=":material/topic:", width="stretch"):
-            st.switch_page("views/topics.py", query_params={"view": "cluster"})
+            open_page(TOPICS, {"view": CLUSTER})
         st.page_link("views/transactions.py", label="Transactions", icon=":material/timeline:")
     with check.container(border=True, height="stretch"):
         st.markdown("**Judge a pipeline.** Any program, any two topics, by a contract.")
         if st.button("Check a pipeline", icon=":material/fact_check:", width="stretch"):
-            st.switch_page("views/check.py")
+            open_page(CHECK)
         st.page_link("views/history.py", label="Earlier verdicts", icon=":material/history:")
 
 

@@ -170,7 +170,7 @@ def detail(cell: Result) -> None:
                     make_plan(dict(cell.plan)),
                     lambda line: status.update(label=wording.plain(line)),
                 )
-            st.switch_page("views/run.py", query_params={"run": run_id})
+            places.open_page(places.RUN, {"run": run_id})
 
 
 def listing(results: Sequence[Result]) -> None:
