@@ -529,6 +529,21 @@ def test_names_of_security_are_in_one_package() -> None:
     assert wrong == []
 
 
+def test_pages_are_changed_in_the_browser() -> None:
+    """Story: a page that Streamlit leaves by itself may still ask for its fragments, and the answer
+    would empty the page that follows. `places.open_page` has the browser go there. Only an address
+    is redirected here, before anything is drawn."""
+    switching = {
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        if any(
+            isinstance(node, ast.Attribute) and node.attr == "switch_page"
+            for node in ast.walk(parsed(path))
+        )
+    }
+    assert switching == {"app/main.py"}
+
+
 def test_one_module_writes_to_the_terminal() -> None:
     """Story: somebody prints a name. Only terminal.py writes what people read there, and it takes
     no markup: all else hands it pieces of a line. What is printed elsewhere is the log of a

@@ -93,6 +93,12 @@ def settled(window: Page) -> None:
     # What is about to be replaced is drawn pale meanwhile.
     expect(window.locator("[data-stale=true]")).to_have_count(0)
     expect(window.get_by_test_id("stException")).to_have_count(0)
+    # What was pale comes back by and by. In between its contrast is that of nothing anybody reads.
+    window.wait_for_function(
+        """() => document.getAnimations().every(animation =>
+            animation.playState !== "running"
+            || animation.effect?.getComputedTiming().endTime === Infinity)"""
+    )
 
 
 def at_tab(window: Page, name: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
@@ -10,18 +12,23 @@ from tests.browser.conftest import settled
 from tests.runs import Finished
 
 SERIOUS = {"serious", "critical"}
+HTML_SHOWN = 200
+"""Characters of an element, which may be a whole table."""
 PAGES = (
     *("", "run", "demos", "compare", "transactions", "topics", "check", "verdict", "watch"),
     *("matrix", "history", "all topics", "all groups"),
 )
 
 
-def violations(found: dict[str, list[dict[str, object]]]) -> list[str]:
-    """What is serious, one line each with the first places."""
+def violations(response: dict[str, Any]) -> list[str]:
+    """Returns what is serious in axe's answer: for each element the rule, where the element is,
+    what is wrong with it, and its HTML."""
     return [
-        f"{one['id']}: {one['help']}, at {one['nodes']}"
-        for one in found["violations"]
-        if one["impact"] in SERIOUS
+        f"{violation['id']}: {violation['help']}, at {node['target']}:"
+        f" {' '.join(node['failureSummary'].split())} {node['html'][:HTML_SHOWN]}"
+        for violation in response["violations"]
+        if violation["impact"] in SERIOUS
+        for node in violation["nodes"]
     ]
 
 
@@ -42,14 +49,15 @@ def test_no_page_has_a_serious_violation(
         "all groups": f"topics?view=all-groups&group={finished.group}",
     }
     window = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-    found = []
+    serious = []
     for page in PAGES:
         window.goto(f"{address}/{places.get(page, f'{page}?topic={sink}')}")
         expect(window.get_by_role("heading", level=1)).to_be_visible()
         settled(window)
-        found += [f"{page or 'start'}: {one}" for one in violations(Axe().run(window).response)]
+        response = Axe().run(window).response
+        serious += [f"{page or 'start'}: {violation}" for violation in violations(response)]
     window.close()
-    assert found == []
+    assert not serious, "\n".join(serious)
 
 
 def test_a_violation_would_be_found(browser: Browser) -> None:
@@ -58,6 +66,7 @@ def test_a_violation_would_be_found(browser: Browser) -> None:
     window.set_content(
         "<html lang=en><title>x</title><p style='color:#ccc'>pale</p><img src=data:,></html>"
     )
-    found = violations(Axe().run(window).response)
+    serious = violations(Axe().run(window).response)
     window.close()
-    assert [one.partition(":")[0] for one in found] == ["color-contrast", "image-alt"]
+    assert [violation.partition(":")[0] for violation in serious] == ["color-contrast", "image-alt"]
+    assert "<p style=" in serious[0] and "contrast of 1.6" in serious[0]
