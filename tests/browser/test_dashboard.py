@@ -6,17 +6,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, WebSocketRoute, expect
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from tests.backend.kafka.hanging import end_what_hangs, hang
 from tests.backend.kafka.test_lag import commit
 from tests.browser.conftest import HEIGHT, at_tab, settled
+from tests.conftest import wait_until
 from tests.runs import Finished
 
 RUN_MS = 300_000
 WIDTHS = (820, 1280, 1920)
+HOME_POLL_S = 5
 
 
 def test_a_run_from_the_form_to_its_aborted_records(
@@ -113,6 +117,57 @@ def test_a_click_on_the_strip_and_on_a_row_is_an_address(
     at_tab(window, "Partitions")
     window.get_by_role("radio", name="Compare").click()
     window.wait_for_url(clicked)
+
+
+def test_a_page_that_is_left_does_not_empty_the_next_one(
+    address: str, window: Page, written: str
+) -> None:
+    """Story: somebody jumps from Home to Compare on a busy machine. The time comes when Home asks
+    for its figures again, before the browser hears of Compare. Compare is drawn, and stays."""
+    sockets: list[WebSocketRoute] = []
+    held: list[str | bytes] = []
+    leaving = Event()
+
+    def relayed(browser_side: WebSocketRoute) -> None:
+        server_side = browser_side.connect_to_server()
+
+        def answered(message: str | bytes) -> None:
+            if held or (leaving.is_set() and begins_page(message)):
+                held.append(message)
+            else:
+                browser_side.send(message)
+
+        server_side.on_message(answered)
+        sockets.append(browser_side)
+
+    window.clock.install()
+    window.route_web_socket(re.compile(r"/_stcore/stream"), relayed)
+    window.goto(address)
+    settled(window)
+    window.keyboard.press("Control+k")
+    box = window.get_by_role("combobox", name="Topic, group, open transaction, run or contract")
+    expect(box).to_be_focused()
+    window.keyboard.type(f"topic · {written}")
+    expect(window.get_by_role("option", name=f"topic · {written}")).to_be_visible()
+    leaving.set()
+    window.keyboard.press("Enter")
+    wait_until(lambda: window.evaluate("1") and bool(held), 60, "that Compare begins")
+    window.clock.fast_forward(1000 * (HOME_POLL_S + 1))
+    leaving.clear()
+    while held:
+        sockets[-1].send(held[0])
+        held.pop(0)
+    expect(window.locator(".stPlotlyChart .main-svg").first).to_be_visible()
+    settled(window)
+    at_tab(window, "Compare")
+    expect(window.locator(".stPlotlyChart .main-svg").first).to_be_visible()
+
+
+def begins_page(message: str | bytes) -> bool:
+    """Whether Streamlit begins to draw a whole page."""
+    answer = ForwardMsg()
+    answer.ParseFromString(message if isinstance(message, bytes) else message.encode())
+    return answer.WhichOneof("type") == "new_session" and not answer.metadata.run.fragment_ids
 
 
 def test_from_a_transaction_and_a_record_to_compare(
