@@ -64,6 +64,7 @@ class Figures:
 
     contracts: int
     records_per_second: int
+    """Of both topics, as the watch judged them."""
     seconds: float
     delay_p50_s: float
     delay_p99_s: float
@@ -118,7 +119,7 @@ def busy(bootstrap: str, folder: Path, options: argparse.Namespace) -> Figures:
     try:
         contract = _contract(folder, "numbers", "squares")
         with _watch(bootstrap, folder, [contract], options.every, options.profile) as watch:
-            figures = _measured(watch, options.seconds, options.rate)
+            figures = _measured(watch, options.seconds)
             if options.profile:
                 watch.process.terminate()
                 watch.process.wait(60)
@@ -144,7 +145,7 @@ def quiet(bootstrap: str, folder: Path, options: argparse.Namespace) -> Figures:
         contracts.append(_contract(folder, source, sink))
     producer.flush()
     with _watch(bootstrap, folder, contracts, QUIET_EVERY_S) as watch:
-        return _measured(watch, options.quiet_seconds, 0)
+        return _measured(watch, options.quiet_seconds)
 
 
 def feed(bootstrap: str, rate: int, stop: multiprocessing.synchronize.Event) -> None:
@@ -238,12 +239,13 @@ def _watch(
             process.kill()
 
 
-def _measured(watch: Watch, seconds: int, rate: int) -> Figures:
+def _measured(watch: Watch, seconds: int) -> Figures:
     """Wait until the watch is caught up, then measure for so long."""
     until = time.monotonic() + CAUGHT_UP_S
     while not watch.is_caught_up and time.monotonic() < until:
         time.sleep(SAMPLE_S)
     began, cpu_s = time.monotonic(), watch.cpu_s
+    judged = sum(watch.metrics("records_judged_total"))
     delays: list[float] = []
     memory: list[float] = []
     while time.monotonic() - began < seconds:
@@ -253,11 +255,13 @@ def _measured(watch: Watch, seconds: int, rate: int) -> Figures:
     took = time.monotonic() - began
     quarter = max(1, int(len(memory) * FIRST_SHARE))
     before, after = max(memory[:quarter]), max(memory[-quarter:])
-    cuts = statistics.quantiles(delays, n=100)
+    cuts = statistics.quantiles(delays, n=100, method="inclusive")
+    # Each output has an input.
+    records = 2 * (sum(watch.metrics("records_judged_total")) - judged)
     verdicts = watch.metrics("contract_verdict")
     return Figures(
         contracts=len(verdicts),
-        records_per_second=rate,
+        records_per_second=round(records / took),
         seconds=round(took, 1),
         delay_p50_s=round(cuts[49], 2),
         delay_p99_s=round(cuts[98], 2),
