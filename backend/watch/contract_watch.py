@@ -142,9 +142,10 @@ class ContractWatch:
         return f"{self.contract.state_name} {' '.join(self.topic_ids.values())}"
 
     def pass_over(self, bounds: Mapping[str, Bounds], taken_at: float) -> bool:
-        """Whether nothing is to be read or told at these bounds of the cluster's topics, which were
-        taken at this time of the monotonic clock. Then it counts as looked at: hundreds of quiet
-        contracts cost no request and no write."""
+        """Whether nothing is to be read at these bounds of the cluster's topics, which were taken
+        at this time of the monotonic clock. Then it counts as looked at, and what is late by now
+        is folded: hundreds of quiet contracts cost no request. Raises StateTooLarge,
+        SetupError."""
         source, sink = bounds.get(self.contract.source), bounds.get(self.contract.sink)
         if source is None or sink is None or not self.figures.is_read or self.figures.trouble:
             return False
@@ -152,11 +153,23 @@ class ContractWatch:
             return False
         self.figures.read_at = max(self.figures.read_at, taken_at)
         self.figures.withheld = sum(p.hw - p.lso for p in sink.partitions)
+        if self._waits_for_time:
+            age_ms = int((time.monotonic() - taken_at) * 1_000)
+            ends = [part.late_end for part in self.pair.sources.values()]
+            self.pair.settle(time.time_ns() // 1_000_000 - age_ms, is_sink_read=True)
+            if ends != [part.late_end for part in self.pair.sources.values()]:
+                self._judge()
+                self.store.write(self.name, self.pair)
         return True
 
+    @property
+    def _waits_for_time(self) -> bool:
+        """Whether an input was read whose time for an output is not over."""
+        return any(part.late_end < part.end for part in self.pair.sources.values())
+
     def _is_settled(self, source: Bounds, sink: Bounds) -> bool:
-        """Whether all of these bounds was read, and nothing waits for its time, its input or the
-        end of a transaction."""
+        """Whether all of these bounds was read, and no output waits for its input or for the end of
+        a transaction."""
         pair = self.pair
         ends = {number: part.end for number, part in pair.sources.items()}
         is_read = all(
@@ -168,8 +181,7 @@ class ContractWatch:
         return (
             is_read
             and not pair.held.size
-            and all(part.late_end >= part.end for part in pair.sources.values())
-            and not (is_withheld and pair.missing_count())
+            and not (is_withheld and (self._waits_for_time or pair.missing_count()))
         )
 
     def look(self, kafka: Connection, now_ms: int, offsets_max: int) -> int:

@@ -218,7 +218,11 @@ class Watcher:
     ) -> bool:
         watch = self.contracts.get(contract.name)
         ids = {topic: topic_ids.get(topic, "") for topic in (contract.source, contract.sink)}
-        return watch is not None and watch.topic_ids == ids and watch.pass_over(bounds, began)
+        try:
+            return watch is not None and watch.topic_ids == ids and watch.pass_over(bounds, began)
+        except ClusterError:
+            # The look at it says so.
+            return False
 
     def _judge(
         self,

@@ -242,6 +242,15 @@ def test_a_quiet_contract_is_passed_over(watch: Watch) -> None:
     watch.write(0, 2)
     watch.contract.pair.sink_ends[0] = 3
     assert is_passed_over(3, 3, 5) and watch.contract.figures.withheld == 2
+    pair = watch.contract.pair
+    watch.write(1)
+    pair.sources[0].late_end, pair.sources[0].seen = 3, [(0, 4)]
+    pair.through_ms = 0
+    assert not is_passed_over(4, 3, 5), "its output may be withheld"
+    late_before = pair.counts.late_total
+    assert is_passed_over(4, 3, 3) and pair.sources[0].late_end == 4
+    assert pair.counts.late_total == late_before + 1 and pair.missing_count() == 1
+    assert watch.store.read(watch.contract.name) is not None, "it is on disk"
     watch.contract.figures.trouble = "It cannot be read."
-    assert not is_passed_over(3, 3, 5)
+    assert not is_passed_over(4, 3, 3)
     assert not watch.contract.pass_over({}, 0.0)
