@@ -19,6 +19,7 @@ from topicproof.validators.increments.watched_pair import (
     UNRESOLVED,
     SinkRows,
     WatchedPair,
+    behind_first,
 )
 
 Ints = npt.NDArray[np.int64]
@@ -83,11 +84,17 @@ class Identities:
         nameless = (rows.identity_high == 0) & (rows.identity_low == 0)
         pair.counts.nameless_outputs += int(nameless.sum())
         pair.counts.committed += int(nameless.sum())
-        pair.held = self.resolve(
-            pair.held, pair.are_decided(pair.held, is_source_read=is_source_read)
-        )
         rows = rows.take(~nameless)
-        return self.resolve(rows, np.full(rows.size, is_source_read))
+        waiting = pair.held.size
+        decided = pair.are_decided(pair.held, is_source_read=is_source_read)
+        # Together: a waiting row holds back the new ones of its partition.
+        together = self.resolve(
+            SinkRows(*map(np.concatenate, zip(pair.held, rows, strict=True))),
+            np.concatenate((decided, np.full(rows.size, is_source_read))),
+        )
+        at = np.arange(together.size)
+        pair.held = together.take(at < waiting)
+        return together.take(at >= waiting)
 
     def _add(
         self, high: Ints, low: Ints, partition: int, offsets: Ints, now_s: int
@@ -113,9 +120,13 @@ class Identities:
         return int((~new).sum()), np.array(taken, np.int64)
 
     def resolve(self, rows: SinkRows, decided: Flags, *, is_counted: bool = True) -> SinkRows:
-        """Return the rows with the places of their inputs. `decided`: the rows of which an identity
-        that is not there is none of an input (`WatchedPair.are_decided`). `is_counted`: they are
-        outputs, and not pending ones."""
+        """Return the rows with the places of their inputs, each partition's in their order.
+        `decided`: the rows of which an identity that is not there is none of an input
+        (`WatchedPair.are_decided`). `is_counted`: they are outputs, and not pending ones.
+
+        A row behind one that waits gets no place and counts as no output yet. Until it is folded,
+        an input with its identity may still come, and it is no copy before that.
+        """
         open_rows = np.flatnonzero(
             (rows.source_partition < 0) & ((rows.identity_high != 0) | (rows.identity_low != 0))
         )
@@ -124,6 +135,10 @@ class Identities:
         certain = rows.certain.copy()
         partition[open_rows] = np.where(decided[open_rows], NO_PARTITION, UNRESOLVED)
         places = self._find(high, low)
+        # Their input is there: they do not wait for it.
+        partition[open_rows[list(places)]] = NO_PARTITION
+        is_held = behind_first(rows, partition == UNRESOLVED)
+        places = {at: place for at, place in places.items() if not is_held[open_rows[at]]}
         ahead: Counter[tuple[int, int]] = Counter()
         for at, (number, place, is_shared) in places.items():
             row = open_rows[at]

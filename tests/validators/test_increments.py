@@ -323,6 +323,48 @@ def test_an_input_without_an_output_is_forgotten_too(tmp_path: Path) -> None:
         assert (after.primary, after.explained_by) == (2, "forgotten")
 
 
+def test_a_copy_that_waits_becomes_the_output_of_a_later_twin(tmp_path: Path) -> None:
+    """Story: a stray output waits for its input, and behind it wait two outputs of one key. Then
+    the source has that key again. The second output is no copy, and the watch goes on. A third
+    output is a copy, once it is folded. Neither is a count ever below zero."""
+    state = WatchedPair("letters", "sink", outputs=1, within_ms=0, by_key=True)
+    none = offsets([])
+    with pair_store(tmp_path / "pairs") as store:
+        identities = store.identities("pair")
+
+        def read_input(offset: int, key: str) -> None:
+            named, taken = identities.add_inputs(state, 0, offsets([offset]), [digested(key)], 0)
+            span = SourceSpan(0, offset, offset + 1, 3, named, none, none)
+            state.add_source(span, now_ms=0)
+            state.take_back(0, taken)
+
+        def fold(first: int, *keys: str, is_source_read: bool) -> Counter[str | None]:
+            rows = rows_of(
+                [
+                    (0, first + at, 1, NO_PARTITION, 0, 0, *digest_of(key), 1)
+                    for at, key in enumerate(keys)
+                ]
+            )
+            rows = identities.resolve_outputs(state, rows, is_source_read=is_source_read)
+            state.add_sink(rows)
+            state.settle(1, is_sink_read=True)
+            return +state.causes.get("duplicate", Counter())
+
+        read_input(0, "twice")
+        copies = fold(0, "stray", "twice", "twice", is_source_read=False)
+        assert (copies, state.held.size, state.waiting()) == (Counter(), 3, 1)
+        read_input(1, "twice")
+        assert state.causes.get("duplicate", Counter())[None] == 0
+        copies = fold(3, "twice", is_source_read=False)
+        assert (copies, state.held.size) == (Counter(), 4)
+        read_input(2, "other")
+        copies = fold(4, "other", is_source_read=True)
+        assert (copies, state.held.size, state.missing_count()) == ({None: 1}, 0, 0)
+        state.take_back(0, offsets([0, 1, 2]))
+        assert state.causes["duplicate"][None] == 0
+    assert state.causes["phantom"] == {None: 1}
+
+
 @pytest.mark.parametrize("ranges", [ALL, 4], ids=["all-ranges", "few-ranges"])
 def test_a_partition_that_lost_offsets_forgets_all_the_same(
     ranges: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -308,14 +308,15 @@ class WatchedPair:
         """Count the outputs of these inputs as theirs. Each was taken for a copy of the output of
         an earlier input with the same identity."""
         self.sources[partition].matched[0].add(offsets)
-        if offsets.size:
-            self.causes[duplicate.NAME][None] -= int(offsets.size)
+        copies = self.causes.get(duplicate.NAME, Counter())
+        # Of an earlier input of which nothing is known any more, none was counted as a copy.
+        self._count(duplicate.NAME, None, -min(copies[None], int(offsets.size)))
 
     def add_sink(self, rows: SinkRows) -> None:
         """Fold committed records of the sink, the new ones of each partition in their order."""
         rows = rows_together((self.held, rows))
         source = self._sources_of(rows)
-        is_held = _behind_first(rows, source.waits)
+        is_held = behind_first(rows, source.waits)
         self.held = rows.take(is_held)
         rows, source = rows.take(~is_held), source.take(~is_held)
         self.counts.committed += rows.size
@@ -645,8 +646,9 @@ def _are_below(rows: SinkRows, ends: Mapping[int, int]) -> Flags:
     return np.asarray(rows.offset < np.array(below, np.int64), bool)
 
 
-def _behind_first(rows: SinkRows, marked: Flags) -> Flags:
-    """Mark the first marked row of each partition, and all behind it."""
+def behind_first(rows: SinkRows, marked: Flags) -> Flags:
+    """Mark the first marked row of each partition, and all behind it. The rows of a partition are
+    in their order."""
     behind = np.zeros(rows.size, bool)
     for number in np.unique(rows.partition[marked]).tolist():
         of_partition = np.flatnonzero(rows.partition == number)
