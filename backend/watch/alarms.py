@@ -122,19 +122,25 @@ def after_look(
     clear_kinds: Collection[Kind],
     left_out: Set[str] = frozenset(),
     contracts: Set[str] = frozenset(),
+    unknown: Set[tuple[str, str]] = frozenset(),
 ) -> tuple[AlarmState, tuple[Notice, ...]]:
     """Return the state after a look, and the new notices: one when a condition begins, one when it
     ends, one for each event.
 
     `clear_kinds`: kinds that were looked at in full. `left_out`: topics that were not looked at. Of
     other kinds and of these topics nothing ends: what was not looked at is no all-clear.
-    `contracts`: those that were judged; only what is about them ends.
+    `contracts`: those that were judged; only what is about them ends. `unknown`: contracts with
+    each kind of finding of which this look leaves nothing known: what is not known is no all-clear,
+    either.
     """
     current = {condition.key: condition for condition in conditions}
-    going_on = [
-        alarm.condition
+    over = {
+        key
         for key, alarm in state.alarms.items()
-        if key in current or not _is_over(alarm.condition, clear_kinds, left_out, contracts)
+        if _is_over(alarm.condition, clear_kinds, left_out, contracts, unknown)
+    }
+    going_on = [
+        alarm.condition for key, alarm in state.alarms.items() if key in current or key not in over
     ]
     current = {each.key: each for each in _folded(current.values(), state.alarms, going_on)}
     alarms: dict[str, Alarm] = {}
@@ -142,7 +148,7 @@ def after_look(
     for key, alarm in state.alarms.items():
         if key in current:
             alarms[key] = replace(alarm, condition=current[key])
-        elif _is_over(alarm.condition, clear_kinds, left_out, contracts):
+        elif key in over:
             notices.append(Notice(Change.ENDED, alarm, at))
         else:
             alarms[key] = alarm
@@ -177,11 +183,16 @@ def importance(record: Notice | Alarm) -> int:
 
 
 def _is_over(
-    condition: Condition, clear_kinds: Collection[Kind], left_out: Set[str], contracts: Set[str]
+    condition: Condition,
+    clear_kinds: Collection[Kind],
+    left_out: Set[str],
+    contracts: Set[str],
+    unknown: Set[tuple[str, str]],
 ) -> bool:
     """Whether an alarm whose condition is not seen any more is over."""
     if condition.contract:
-        return condition.contract in contracts
+        place = condition.contract, condition.finding
+        return condition.contract in contracts and place not in unknown
     # One of the whole kind does not name all its topics.
     missing = left_out - INTERNAL_TOPICS if not condition.holder else left_out & {*condition.topics}
     return condition.kind in clear_kinds and not missing

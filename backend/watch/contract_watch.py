@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from confluent_kafka import Message
@@ -409,6 +409,14 @@ class ContractWatch:
         if verdict is None:
             return []
         wrong = [verdict.by_kind[kind] for kind in verdict.violating]
+        wrong += [
+            replace(
+                verdict.by_kind[kind],
+                why=f"{verdict.by_kind[kind].why} But so few inputs cannot explain {rows:,} of"
+                " them: these violate the contract.",
+            )
+            for kind, rows in verdict.unexplained.items()
+        ]
         unknown = [
             finding
             for finding in verdict.findings
@@ -419,6 +427,14 @@ class ContractWatch:
             *(self._condition(Kind.UNKNOWN, finding) for finding in unknown),
             *self._doubts(verdict.doubts),
         ]
+
+    @property
+    def unknown(self) -> frozenset[tuple[str, str]]:
+        """The contract with each kind of finding of which nothing is known now. None of its alarms
+        of them is over."""
+        verdict = self.figures.verdict
+        kinds = () if verdict is None else verdict.unknown
+        return frozenset((self.contract.name, kind) for kind in kinds)
 
     def _doubts(self, doubts: Sequence[str]) -> Iterator[Condition]:
         """Yield a condition for the reasons why nothing more can be judged."""

@@ -291,6 +291,9 @@ class Watcher:
             contracts=frozenset(
                 name for name, figures in self.figures.contracts.items() if figures.is_read
             ),
+            # A waiver ends an alarm whatever is known.
+            unknown=frozenset().union(*(watch.unknown for watch in self.contracts.values()))
+            - self._waivers.keys(),
         )
         if self.options.webhook is None:
             # Nobody will take them. What waits since an earlier start stays.

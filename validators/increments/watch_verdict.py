@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from topicproof.validators.expectation import (
     FORGOTTEN,
@@ -67,6 +67,12 @@ class WatchVerdict:
     """Reasons, as sentences, why nothing more can be judged."""
     violating: tuple[str, ...] = ()
     """Kinds that violate the contract. What another one of them explains is none of its own."""
+    unknown: tuple[str, ...] = ()
+    """Kinds that the contract requires, and of which nothing is known now: neither wrong nor all
+    clear."""
+    unexplained: Mapping[str, int] = field(default_factory=dict)
+    """Of some of the unknown kinds, the rows that violate the contract all the same: more than the
+    inputs without an identity, and the removed ones, can explain."""
 
     @property
     def by_kind(self) -> Mapping[str, Finding]:
@@ -102,7 +108,37 @@ def verdict_of(
         for finding in violated.values()
         if finding.primary or finding.explained_by not in violated
     ]
-    return WatchVerdict(verdict, why, tuple(findings), tuple(doubts), tuple(violating))
+    unknown = [
+        finding.kind
+        for finding in findings
+        if finding.kind in terms.kinds and finding.outcome is Outcome.UNKNOWN
+    ]
+    return WatchVerdict(
+        verdict=verdict,
+        why=why,
+        findings=tuple(findings),
+        doubts=tuple(doubts),
+        violating=tuple(violating),
+        unknown=tuple(unknown),
+        unexplained={
+            kind: rows for kind in unknown if (rows := _unexplained(kind, pair, terms.guarantee))
+        },
+    )
+
+
+def _unexplained(kind: str, pair: WatchedPair, guarantee: Guarantee) -> int:
+    """Count the rows of an unknown kind that are wrong whatever the inputs are that nobody can
+    name. Each of these has so many outputs, and none of them explains more rows."""
+    of_outputs = kind in (duplicate.NAME, phantom.NAME)
+    if kind == order.NAME:
+        # The first copy may be among what the sink has lost.
+        of_outputs = not pair.sink_lost.total()
+    if not pair.by_key or not of_outputs or _is_disjoint(pair):
+        return 0
+    inputs = pair.counts.nameless_inputs + pair.source_lost.total()
+    rows = Counter(pair.causes.get(kind))[None] - inputs * pair.outputs
+    is_wrong = rows > 0 and judge_rows(kind, {None: rows}, guarantee) is Outcome.VIOLATED
+    return rows if is_wrong else 0
 
 
 def _causes(
@@ -150,6 +186,9 @@ def _causes(
                 reason = source_removed.NAME
             elif pair.counts.nameless_inputs:
                 reason = identity_missing.NAME
+            if reason is not None and kind == order.NAME:
+                # What was taken for a copy may be the output of such an input.
+                causes[reason] += causes.pop(duplicate.NAME, 0)
     if kind == order.NAME and not Counter(pair.causes.get(duplicate.NAME, {}))[None]:
         # What was taken for a copy was the output of a later input with the same identity.
         del causes[duplicate.NAME]

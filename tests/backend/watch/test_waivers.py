@@ -1,11 +1,12 @@
-"""Waivers and alarms of watched contracts, and what the dashboard reads of a watch."""
+"""Waivers and alarms of watched contracts, what ends no alarm, and what the dashboard reads of a
+watch."""
 
 from __future__ import annotations
 
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -27,8 +28,10 @@ from topicproof.backend.history.signoff import Decision, sign
 from topicproof.backend.history.store import History, State as RunState
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.watch import standings
-from topicproof.backend.watch.alarms import Notice
+from topicproof.backend.watch.alarms import NO_ALARMS, Notice, after_look
+from topicproof.backend.watch.conditions import Kind
 from topicproof.backend.watch.contract_watch import ContractWatch
+from topicproof.backend.watch.identities import digest, numbers_of
 from topicproof.backend.watch.metrics import WatchCollector
 from topicproof.backend.watch.pair_store import PairStore, pair_store
 from topicproof.backend.watch.standings import SLOT_S, SLOTS, State, read_standings
@@ -36,7 +39,7 @@ from topicproof.backend.watch.state_file import FOLDER, state_file
 from topicproof.backend.watch.waivers import waived_of
 from topicproof.backend.watch.watchable import WatchedContract, watched_contracts
 from topicproof.backend.watch.watcher import Watcher, WatchOptions
-from topicproof.validators.finding import Bounds, PartitionBounds
+from topicproof.validators.finding import Bounds, Outcome, PartitionBounds
 from topicproof.validators.increments.watched_pair import SinkRows, SourceSpan
 
 CONTRACTS = watched_contracts(
@@ -90,6 +93,12 @@ def history(settings: Settings) -> Iterator[History]:
     opened = History(settings)
     yield opened
     opened.engine.dispose()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[PairStore]:
+    with pair_store(tmp_path / "pairs") as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -254,3 +263,76 @@ def test_a_quiet_contract_is_passed_over(watch: Watch) -> None:
     watch.contract.figures.trouble = "It cannot be read."
     assert not is_passed_over(4, 3, 3)
     assert not watch.contract.pass_over({}, 0.0)
+
+
+def test_what_is_not_known_is_no_all_clear(watch: Watch) -> None:
+    """Story: an output is lost, and its alarm began. A stranger opens a transaction that names the
+    lost input, and aborts it: neither is told. The true output ends the alarm. A duplicate is
+    proven, and then nothing can be judged in full: its alarm lasts, and the doubt is one."""
+    watch.write(3, 0, 1)
+    assert ["began Contract orders, gap" in each for each in watch.look()] == [True]
+    for pending, outcome in ((1, Outcome.UNKNOWN), (0, Outcome.VIOLATED)):
+        watch.contract.pair.counts.pending = pending
+        watch.write(0)
+        assert watch.contract.figures.outcome is outcome
+        assert watch.look() == []
+    watch.write(0, 2)
+    assert ["ended Contract orders, gap" in each for each in watch.look()] == [True]
+    watch.write(0, 1)
+    assert ["began Contract orders, duplicate" in each for each in watch.look()] == [True]
+    watch.contract.pair.counts.unreadable = 20
+    watch.contract.pair.counts.hidden = 3
+    watch.write(0)
+    (doubt,) = watch.look()
+    assert doubt.startswith("began Contract orders cannot be judged in full: 3 records that")
+    assert "20 records cannot be told" in doubt
+
+
+def test_one_input_without_a_key_explains_one_row(store: PairStore) -> None:
+    """Story: by key, an output is written twice and another one has no input. Then somebody writes
+    one record without a key to the source. A check cannot say any more which rows are wrong, but no
+    alarm is over. Of a hundred copies, at most one is the output of that record."""
+    (contract,) = watched_contracts(
+        "pair",
+        make_contract({"source": {"topic": "s"}, "sink": {"topic": "k"}, "identity": "key"}),
+    )
+    watch = ContractWatch.begin(contract, store, {"s": "1", "k": "2"})
+    pair, none, state = watch.pair, np.zeros(0, np.int64), NO_ALARMS
+
+    def fold(inputs: Sequence[bytes | None], outputs: Sequence[bytes]) -> list[tuple[str, str]]:
+        nonlocal state
+        begin = pair.sources[0].end if pair.sources else 0
+        end, at = begin + len(inputs), pair.counts.committed
+        named, taken = watch._identities.add_inputs(
+            pair, 0, np.arange(begin, end), [digest(key) for key in inputs], now_s=1
+        )
+        pair.add_source(SourceSpan(0, begin, end, end, named, none, none), 0)
+        pair.take_back(0, taken)
+        high, low = numbers_of([digest(key) for key in outputs])
+        zeros = np.zeros(len(outputs), np.int64)
+        offsets = np.arange(at, at + len(outputs))
+        rows = SinkRows(zeros, offsets, zeros, zeros - 1, zeros, zeros, high, low, zeros + 1)
+        pair.add_sink(watch._identities.resolve_outputs(pair, rows, is_source_read=True))
+        pair.settle(10**13, is_sink_read=True)
+        watch._judge()
+        state, notices = after_look(
+            state,
+            watch.conditions(),
+            datetime.now(UTC),
+            clear_kinds=frozenset(Kind),
+            contracts={"pair"},
+            unknown=watch.unknown,
+        )
+        return [(each.change.value, each.alarm.condition.finding) for each in notices]
+
+    began = fold([b"a", b"b"], [b"a", b"a", b"b", b"stray"])
+    assert began == [("began", "duplicate"), ("began", "phantom")]
+    assert fold([None], []) == [("began", "identity_missing")]
+    assert watch.figures.outcome is Outcome.UNKNOWN and watch.figures.violating == ()
+    assert [each.finding for each in watch.conditions()] == ["identity_missing"]
+    assert fold([], [b"b"] * 100) == []
+    wrong, _ = watch.conditions()
+    assert (wrong.kind, wrong.finding) == (Kind.VIOLATED, "duplicate")
+    assert "cannot explain 100 of them" in wrong.sentence
+    state = NO_ALARMS
+    assert fold([], []) == [("began", "duplicate"), ("began", "identity_missing")]
