@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kafka.errors import KafkaError
 
 from topicproof.backend.address import Address
-from topicproof.backend.errors import ClusterError, TopicproofError, UsageError
+from topicproof.backend.errors import (
+    ClusterError,
+    SetupError,
+    TopicError,
+    TopicproofError,
+    UsageError,
+)
 from topicproof.backend.kafka.browse.overview import overview
 from topicproof.backend.kafka.log.client import cluster_error
 from topicproof.backend.kafka.log.rawlog import Connection, connect
@@ -37,6 +45,7 @@ from topicproof.backend.watch.webhook import Webhook
 from topicproof.validators.finding import Bounds
 from topicproof.validators.sentences import counted
 
+LOG = logging.getLogger("topicproof.watch")
 EVERY_S = 10.0
 """Default time from one look to the next."""
 CLIENT_ID = "topicproof-watch"
@@ -46,6 +55,8 @@ BEHIND_LOOKS = 3
 
 UNREAD_LOOKS = 3
 """A contract whose topics could not be read at so many looks, one after the other, is an alarm."""
+TROUBLE_EVERY_S = 600.0
+"""From one sentence of a trouble that lasts to the next, if it differs."""
 DELIVERIES_MAX = 100
 """Notices that are sent after one look. The others wait for the next one."""
 WAIVERS_EVERY_S = 60.0
@@ -78,6 +89,15 @@ class WatchOptions:
     """The name of the cluster in the settings; empty without one."""
     bootstrap: str = ""
     """Its address there; empty for the embedded Kafka."""
+
+
+class Trouble(NamedTuple):
+    """A trouble that lasts, as it was told."""
+
+    sentence: str
+    cause: str
+    at: float
+    """When, in seconds of the monotonic clock."""
 
 
 class Watcher:
@@ -114,7 +134,8 @@ class Watcher:
         self.stop = threading.Event()
         self.figures = WatchFigures(alarms=self.state.alarms)
         self._looked_at: float | None = None
-        self._troubles: dict[str, str] = {}
+        self._troubles: dict[str, Trouble] = {}
+        """As they were told last."""
         self._refusals: Counter[Notice] = Counter()
 
     @property
@@ -144,7 +165,7 @@ class Watcher:
             self.figures.is_up = False
             self.figures.failed += 1
             sentence = f"The cluster cannot be looked at: {error}"
-            self._trouble("look", sentence)
+            self._trouble("look", sentence, cause=type(error).__name__)
             self._note_standings(sentence)
         else:
             self._trouble("look", " ".join((*look.notes, *look.overview.not_heard)))
@@ -162,7 +183,14 @@ class Watcher:
         if self.contracts or self.store is None:
             return
         for contract in self.options.contracts:
-            self._begin(contract, look.topic_ids, self.store)
+            try:
+                self._ids_of(contract, look.topic_ids)
+                self._begin(contract, look.topic_ids, self.store)
+            except SetupError:
+                raise
+            except Exception:
+                # It is judged next, which fails likewise, and tells.
+                continue
         if any(watch.pair.sources for watch in self.contracts.values()):
             self._take_in(look)
 
@@ -231,16 +259,20 @@ class Watcher:
         topic_ids: Mapping[str, str],
         offsets_max: int,
     ) -> int:
-        """Judge a contract. Returns how many offsets were read; 0 if that failed."""
+        """Judge a contract. Returns how many offsets were read; 0 if that failed. Raises SetupError
+        if the state cannot be written. No other error of a contract ends the watch of the
+        others."""
         store = self.store
         assert store is not None, "contracts have a store"
         try:
+            ids = self._ids_of(contract, topic_ids)
             watch = self.contracts.get(contract.name)
-            ids = {topic: topic_ids.get(topic, "") for topic in (contract.source, contract.sink)}
-            if watch is None or (watch.topic_ids != ids and set(topic_ids) & set(ids)):
+            if watch is None or watch.topic_ids != ids:
                 watch = self._begin(contract, topic_ids, store)
             read = watch.look(kafka, time.time_ns() // 1_000_000, offsets_max)
-        except (ClusterError, KafkaError) as error:
+        except SetupError:
+            raise
+        except Exception as error:
             self._fail(contract, error)
             return 0
         watch.figures.trouble, watch.figures.failed_looks = "", 0
@@ -248,13 +280,35 @@ class Watcher:
         self._trouble(f"contract {contract.name}", "")
         return read
 
-    def _fail(self, contract: WatchedContract, error: ClusterError | KafkaError) -> None:
-        why = error if isinstance(error, ClusterError) else cluster_error(self.address, error)
+    def _ids_of(self, contract: WatchedContract, topic_ids: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the ids of a contract's topics; empty ones on a cluster without ids. A topic that
+        is not listed is no new topic: it may be listed again. Raises TopicError."""
+        ids = {topic: topic_ids.get(topic, "") for topic in (contract.source, contract.sink)}
+        watch = self.contracts.get(contract.name)
+        watched_ids = {} if watch is None else watch.topic_ids
+        has_ids = bool(topic_ids or self.state.baseline.topic_ids or any(watched_ids.values()))
+        missing = [topic for topic, topic_id in ids.items() if has_ids and not topic_id]
+        if missing:
+            raise TopicError(
+                f"The cluster does not list the topic {missing[0]}: it was deleted, or this client"
+                " may not describe it."
+            )
+        return ids
+
+    def _fail(self, contract: WatchedContract, error: Exception) -> None:
         figures = self.figures.contracts.setdefault(contract.name, ContractFigures())
+        why: object = error
+        if isinstance(error, KafkaError):
+            why = cluster_error(self.address, error)
+        elif not isinstance(error, TopicproofError):
+            # What the error says is in the log alone: it may quote a record.
+            why = f"{type(error).__name__}: this is a fault of Topicproof, and is in its log."
+            if not figures.failed_looks:
+                LOG.error("the contract %s cannot be judged", contract.name, exc_info=error)
         figures.trouble, figures.is_read = str(why), False
         figures.failed_looks += 1
         sentence = f"Contract {contract.name} is behind: {why}"
-        self._trouble(f"contract {contract.name}", sentence)
+        self._trouble(f"contract {contract.name}", sentence, cause=type(error).__name__)
 
     def _unread(self) -> Iterator[Condition]:
         """Yield a condition for each contract that is not judged any more, so that whoever waits
@@ -388,7 +442,8 @@ class Watcher:
                     del self._refusals[notice]
             elif delivery.why:
                 why = delivery.why
-                self._trouble("webhook", f"The webhook does not take notices: {why}.")
+                sentence = f"The webhook does not take notices: {why}."
+                self._trouble("webhook", sentence, cause=why)
                 break
             else:
                 sent.append(at)
@@ -434,14 +489,22 @@ class Watcher:
         self.state = state
         self.figures.alarms = state.alarms
 
-    def _trouble(self, of: str, sentence: str) -> None:
-        """Tell a trouble once, and once that it is over."""
-        before = self._troubles.get(of, "")
-        if sentence and sentence != before:
+    def _trouble(self, of: str, sentence: str, *, cause: str = "") -> None:
+        """Tell a trouble once, and once that it is over. While it lasts, the names and counts in
+        its sentence may differ from look to look: another sentence is told if the cause is another
+        one too, or after `TROUBLE_EVERY_S`."""
+        before, now = self._troubles.get(of), time.monotonic()
+        if not sentence:
+            if before is not None:
+                del self._troubles[of]
+                self.on_trouble(_OVER.get(of, f"{of.capitalize()} is judged again."))
+            return
+        is_new = before is None or before.cause != cause
+        if before is not None and sentence != before.sentence:
+            is_new |= now - before.at >= TROUBLE_EVERY_S
+        if is_new:
+            self._troubles[of] = Trouble(sentence, cause, now)
             self.on_trouble(sentence)
-        elif before and not sentence:
-            self.on_trouble(_OVER.get(of, f"{of.capitalize()} is judged again."))
-        self._troubles[of] = sentence
 
 
 _OVER = {

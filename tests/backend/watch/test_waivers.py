@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,13 +21,15 @@ from tests.backend.watch.monitoring import RULES
 from tests.backend.watch.test_alarms import look
 from topicproof.backend.address import Address
 from topicproof.backend.contracts.contract import make_contract
+from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.evidence.folder import EVIDENCE, evidence_hash
 from topicproof.backend.evidence.manifest import MANIFEST
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.signoff import Decision, sign
 from topicproof.backend.history.store import History, State as RunState
+from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.backend.settings import Settings, read_settings
-from topicproof.backend.watch import standings
+from topicproof.backend.watch import standings, watcher as watcher_module
 from topicproof.backend.watch.alarms import NO_ALARMS, Notice, after_look
 from topicproof.backend.watch.conditions import Kind
 from topicproof.backend.watch.contract_watch import ContractWatch
@@ -336,3 +338,71 @@ def test_one_input_without_a_key_explains_one_row(store: PairStore) -> None:
     assert "cannot explain 100 of them" in wrong.sentence
     state = NO_ALARMS
     assert fold([], []) == [("began", "duplicate"), ("began", "identity_missing")]
+
+
+def test_a_topic_that_is_not_listed_ends_no_alarm(watch: Watch) -> None:
+    """Story: the source of a violated contract is deleted, or the watch may no longer describe it.
+    That is a look that fails, and no new watch. A restart meanwhile begins none either. Made again,
+    the topic has another id, and its watch begins."""
+    (contract,) = CONTRACTS
+    watcher, ids = watch.watcher, {"numbers": "1", "squares": "2"}
+    watch.contract.topic_ids = ids
+    watch.write(3, 0, 1, 1, 2)
+    assert ["duplicate" in each for each in watch.look()] == [True]
+    kafka: Connection = None  # type: ignore[assignment]
+    for topic_ids in ({"squares": "2"}, {}):
+        assert watcher._judge(kafka, contract, topic_ids, 10) == 0
+        assert watcher.contracts["orders"] is watch.contract
+        assert "does not list the topic numbers" in watch.contract.figures.trouble
+        assert watch.look() == []
+    watcher.contracts.clear()
+    watcher._go_on(replace(look(), topic_ids={"squares": "2"}))
+    assert not watcher.contracts
+    # This look fails too: nobody is there to be asked.
+    assert watcher._judge(kafka, contract, {**ids, "numbers": "3"}, 10) == 0
+    assert watcher.contracts["orders"].topic_ids == {**ids, "numbers": "3"}
+
+
+def test_a_fault_in_one_contract_does_not_end_the_watch(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Story: judging a contract raises an error that nobody foresaw, at each look. The contract has
+    failed, which is an alarm in time. The traceback is in the log, once."""
+    (contract,) = CONTRACTS
+    watch.contract.topic_ids = ids = {"numbers": "1", "squares": "2"}
+    watch.write(3, 0, 1, 1, 2)
+    assert ["duplicate" in each for each in watch.look()] == [True]
+
+    def fail(*_arguments: object) -> int:
+        raise KeyError("a record")
+
+    monkeypatch.setattr(ContractWatch, "_look", fail)
+    kafka: Connection = None  # type: ignore[assignment]
+    for _ in range(3):
+        assert watch.look() == []
+        assert watch.watcher._judge(kafka, contract, ids, 10) == 0
+    (unread,) = watch.look()
+    assert "began Contract orders is not judged any more: KeyError: this is a fault" in unread
+    assert len(watch.troubles) == 1 and "a record" not in watch.troubles[0]
+    (entry,) = caplog.records
+    assert entry.exc_info is not None and "orders" in entry.getMessage()
+
+
+def test_a_trouble_that_lasts_is_told_once(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: each look fails for the same reason, and names another topic or count each time. One
+    line tells it, another one tells of another reason, and one after a while of what it is now."""
+    (contract,) = CONTRACTS
+    for number in range(4):
+        watch.watcher._fail(contract, TopicError(f"{number} offsets are left."))
+    watch.watcher._fail(contract, ClusterError("No broker answers."))
+    assert [each.rpartition(": ")[2] for each in watch.troubles] == [
+        "0 offsets are left.",
+        "No broker answers.",
+    ]
+    monkeypatch.setattr(watcher_module, "TROUBLE_EVERY_S", 0)
+    watch.watcher._fail(contract, ClusterError("No broker answers."))
+    assert len(watch.troubles) == 2
+    watch.watcher._fail(contract, ClusterError("Broker 2 does not answer."))
+    assert len(watch.troubles) == 3
+    watch.watcher._trouble("contract orders", "")
+    assert watch.troubles[3] == "Contract orders is judged again."
