@@ -13,7 +13,7 @@ from confluent_kafka import Message
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.backend.kafka.reading import NotText
-from topicproof.backend.watch.conditions import NAMES_MAX, Condition, Kind
+from topicproof.backend.watch.conditions import NAMES_MAX, PATIENCE_S, Condition, Kind
 from topicproof.backend.watch.identities import NO_DIGEST, SLICES, Identities, digest
 from topicproof.backend.watch.pair_reader import (
     NAMESAKE,
@@ -35,7 +35,7 @@ from topicproof.validators.expectation import PREMISES
 from topicproof.validators.finding import Bounds, Finding, Outcome
 from topicproof.validators.increments.watch_verdict import WatchVerdict, verdict_of
 from topicproof.validators.increments.watched_pair import HELD_MAX, NO_ROWS, SinkRows, WatchedPair
-from topicproof.validators.kinds import source_removed
+from topicproof.validators.kinds import gap, source_removed
 from topicproof.validators.sentences import counted
 
 PASSED_OVER_S = 300.0
@@ -121,6 +121,8 @@ class ContractWatch:
     turn: int = 0
     _looked_at: float = 0.0
     """When it was last read, in seconds of the monotonic clock."""
+    _pending_at: float | None = None
+    """Since when open transactions have kept it unknown, at every look, whether inputs are lost."""
 
     @classmethod
     def begin(
@@ -385,6 +387,10 @@ class ContractWatch:
         figures.verdict = verdict_of(
             pair, self.contract.terms, pending=pair.counts.pending, doubts=doubts
         )
+        if gap.NAME not in figures.verdict.unknown or not pair.counts.pending:
+            self._pending_at = None
+        elif self._pending_at is None:
+            self._pending_at = time.monotonic()
         figures.inputs_due, figures.inputs_late = pair.counts.due_total, pair.counts.late_total
         figures.judged = pair.counts.committed + pair.counts.aborted
         figures.aborted = pair.counts.aborted
@@ -422,6 +428,9 @@ class ContractWatch:
             for finding in verdict.findings
             if finding.kind in PREMISES and finding.outcome is Outcome.UNKNOWN
         ]
+        if self._pending_at is not None and time.monotonic() - self._pending_at >= PATIENCE_S:
+            # One transaction ends soon. But they may follow one another without an end.
+            unknown.append(verdict.by_kind[gap.NAME])
         return [
             *(self._condition(Kind.VIOLATED, finding) for finding in wrong),
             *(self._condition(Kind.UNKNOWN, finding) for finding in unknown),

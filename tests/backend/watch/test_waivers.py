@@ -29,7 +29,7 @@ from topicproof.backend.history.signoff import Decision, sign
 from topicproof.backend.history.store import History, State as RunState
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.backend.settings import Settings, read_settings
-from topicproof.backend.watch import standings, watcher as watcher_module
+from topicproof.backend.watch import contract_watch, standings, watcher as watcher_module
 from topicproof.backend.watch.alarms import NO_ALARMS, Notice, after_look
 from topicproof.backend.watch.conditions import Kind
 from topicproof.backend.watch.contract_watch import ContractWatch
@@ -267,10 +267,11 @@ def test_a_quiet_contract_is_passed_over(watch: Watch) -> None:
     assert not watch.contract.pass_over({}, 0.0)
 
 
-def test_what_is_not_known_is_no_all_clear(watch: Watch) -> None:
+def test_what_is_not_known_is_no_all_clear(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Story: an output is lost, and its alarm began. A stranger opens a transaction that names the
-    lost input, and aborts it: neither is told. The true output ends the alarm. A duplicate is
-    proven, and then nothing can be judged in full: its alarm lasts, and the doubt is one."""
+    lost input, and aborts it: neither is told. If such transactions follow one another, that is an
+    alarm in time. The true output ends both. A duplicate is proven, and then nothing can be judged
+    in full: its alarm lasts, and the doubt is one."""
     watch.write(3, 0, 1)
     assert ["began Contract orders, gap" in each for each in watch.look()] == [True]
     for pending, outcome in ((1, Outcome.UNKNOWN), (0, Outcome.VIOLATED)):
@@ -278,8 +279,14 @@ def test_what_is_not_known_is_no_all_clear(watch: Watch) -> None:
         watch.write(0)
         assert watch.contract.figures.outcome is outcome
         assert watch.look() == []
+    watch.contract.pair.counts.pending = 1
+    watch.write(0)
+    monkeypatch.setattr(contract_watch, "PATIENCE_S", 0)
+    (withheld,) = watch.look()
+    assert withheld.startswith("began Contract orders, gap") and "open transaction" in withheld
+    watch.contract.pair.counts.pending = 0
     watch.write(0, 2)
-    assert ["ended Contract orders, gap" in each for each in watch.look()] == [True]
+    assert ["ended Contract orders, gap" in each for each in watch.look()] == [True, True]
     watch.write(0, 1)
     assert ["began Contract orders, duplicate" in each for each in watch.look()] == [True]
     watch.contract.pair.counts.unreadable = 20
