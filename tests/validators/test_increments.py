@@ -323,6 +323,26 @@ def test_an_input_without_an_output_is_forgotten_too(tmp_path: Path) -> None:
         assert (after.primary, after.explained_by) == (2, "forgotten")
 
 
+def test_the_first_copy_may_be_a_record_without_a_key(tmp_path: Path) -> None:
+    """Story: a sink at least once by key has a record without a key, then the output of a later
+    input before that of an earlier one. The latter may be a copy of the first record, so nothing is
+    known of the order. A check says the same."""
+    state, none = WatchedPair("letters", "sink", outputs=1, within_ms=0, by_key=True), offsets([])
+    guarantee = Guarantee.AT_LEAST_ONCE
+    with pair_store(tmp_path / "pairs") as store:
+        identities = store.identities("pair")
+        keys = [digested(key) for key in ("a", "b")]
+        named, _ = identities.add_inputs(state, 0, offsets([0, 1]), keys, now_s=0)
+        state.add_source(SourceSpan(0, 0, 2, 2, named, none, none), now_ms=0)
+        written = [digest_of(None), digest_of("b"), digest_of("a")]
+        rows = rows_of([(0, at, at, NO_PARTITION, 0, 0, *key, 1) for at, key in enumerate(written)])
+        state.add_sink(identities.resolve_outputs(state, rows, is_source_read=True))
+        state.settle(1, is_sink_read=True)
+    order = verdict_of(state, WatchTerms(guarantee, REQUIRED[guarantee])).by_kind["order"]
+    assert (order.count, order.primary, order.explained_by) == (1, 0, "identity_missing")
+    assert order.outcome is Outcome.UNKNOWN
+
+
 def test_a_copy_that_waits_becomes_the_output_of_a_later_twin(tmp_path: Path) -> None:
     """Story: a stray output waits for its input, and behind it wait two outputs of one key. Then
     the source has that key again. The second output is no copy, and the watch goes on. A third

@@ -131,8 +131,8 @@ def _unexplained(kind: str, pair: WatchedPair, guarantee: Guarantee) -> int:
     name. Each of these has so many outputs, and none of them explains more rows."""
     of_outputs = kind in (duplicate.NAME, phantom.NAME)
     if kind == order.NAME:
-        # The first copy may be among what the sink has lost.
-        of_outputs = not pair.sink_lost.total()
+        # The first copy may be among what the sink has lost, or a record without an identity.
+        of_outputs = not pair.sink_lost.total() and not pair.counts.nameless_outputs
     if not pair.by_key or not of_outputs or _is_disjoint(pair):
         return 0
     inputs = pair.counts.nameless_inputs + pair.source_lost.total()
@@ -162,8 +162,14 @@ def _causes(
         if terms.retained:
             causes[RANGE] += causes.pop(source_removed.NAME, 0)
     elif kind == order.NAME and terms.guarantee is Guarantee.AT_LEAST_ONCE:
-        # The first copy may be among what the sink has lost.
-        reason = sink_removed.NAME if pair.sink_lost.total() else None
+        # The first copy may be among what the sink has lost, or a record without an identity.
+        if pair.sink_lost.total():
+            reason = sink_removed.NAME
+        elif pair.by_key and pair.counts.nameless_outputs:
+            reason = identity_missing.NAME
+    if kind == order.NAME and not Counter(pair.causes.get(duplicate.NAME, {}))[None]:
+        # What was taken for a copy was the output of a later input with the same identity.
+        del causes[duplicate.NAME]
     if reason is None and kind in (gap.NAME, phantom.NAME) and _is_disjoint(pair):
         reason = identity_disjoint.NAME
     if pair.by_key:
@@ -182,16 +188,15 @@ def _causes(
             causes[identity_missing.NAME] += nameless
         if kind in (duplicate.NAME, order.NAME, phantom.NAME):
             # The true input may be one that is gone, or that has no identity.
+            another = None
             if pair.source_lost.total():
-                reason = source_removed.NAME
+                another = source_removed.NAME
             elif pair.counts.nameless_inputs:
-                reason = identity_missing.NAME
-            if reason is not None and kind == order.NAME:
-                # What was taken for a copy may be the output of such an input.
-                causes[reason] += causes.pop(duplicate.NAME, 0)
-    if kind == order.NAME and not Counter(pair.causes.get(duplicate.NAME, {}))[None]:
-        # What was taken for a copy was the output of a later input with the same identity.
-        del causes[duplicate.NAME]
+                another = identity_missing.NAME
+            if another is not None:
+                reason = another
+                # So may that of what was taken for a copy.
+                causes[another] += causes.pop(duplicate.NAME, 0)
     causes[reason] += primary
     return {cause: count for cause, count in causes.items() if count}
 
