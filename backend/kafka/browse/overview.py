@@ -7,6 +7,7 @@ a topic's newest offsets hold (`newest_records`).
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import pandas as pd
 import pyarrow.compute as pc
 from kafka import TopicPartition
 from kafka.errors import KafkaError
-from kafka.protocol.consumer import IsolationLevel, OffsetSpec
+from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest, OffsetSpec
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
@@ -41,7 +42,9 @@ from topicproof.backend.kafka.log.fates import DATA_FATES, RANGE_COLUMNS, fate_r
 from topicproof.backend.kafka.log.rawlog import (
     COMMITTED,
     EARLIEST,
+    FAILOVER_TIMEOUT_S,
     LATEST,
+    RETRY_PAUSE_S,
     UNCOMMITTED,
     Connection,
     connect,
@@ -56,6 +59,8 @@ NEWEST_OFFSETS = 2_000
 PARTITION_OFFSETS_MIN = 100
 NAMED_MAX = 3
 """Topics and groups that a sentence names; it counts the others."""
+LIST_OFFSETS_VERSION_MIN = 2
+"""The first version with an isolation level."""
 OVERVIEW_LIMITS = LookLimits(entries=20_000)
 """Pages look at a whole cluster again every few seconds."""
 
@@ -170,9 +175,9 @@ def overview(address: Address) -> Overview:
             return instead
 
         taken_at = datetime.now(UTC)
-        answer = kafka.with_retries(kafka.metadata_of_all)
-        bounds = _all_bounds(kafka, answer)
-        not_heard.extend(without_leader(answer, bounds))
+        topics = _topics(kafka)
+        bounds = topics.bounds
+        not_heard.extend(without_leader(topics.names, bounds))
         sizes: dict[str, int] = ask(lambda _: _sizes(kafka), {}, not_sized)
         waiting = {topic for topic in bounds if any(p.lso < p.hw for p in bounds[topic].partitions)}
         opened: dict[str, tuple[OpenTransaction, ...]] = ask(
@@ -186,8 +191,8 @@ def overview(address: Address) -> Overview:
         stuck_by_topic.setdefault(group.topic, []).append(group)
     return Overview(
         taken_at,
-        answer.cluster_id,
-        len(answer.brokers),
+        topics.cluster,
+        topics.brokers,
         tuple(
             TopicOverview(
                 bounds[topic],
@@ -224,40 +229,111 @@ def newest_records(kafka: Connection, bounds: Bounds) -> NewestRecords:
     return NewestRecords({fate: int(records.get(fate, 0)) for fate in DATA_FATES}, written)
 
 
-def _all_bounds(kafka: Connection, answer: Any) -> dict[str, Bounds]:
-    """Return the bounds of every topic that has a leader for each partition. Three requests to each
-    broker, in the order that keeps start <= LSO <= HW."""
-    places = [
-        TopicPartition(topic.name, partition.partition_index)
+@dataclass(frozen=True)
+class _Topics:
+    """The topics of a cluster, without Kafka's own."""
+
+    cluster: str
+    brokers: int
+    names: frozenset[str]
+    bounds: Mapping[str, Bounds]
+    """Those with a leader for each partition."""
+
+
+def _topics(kafka: Connection) -> _Topics:
+    """Return the topics of a cluster with their bounds. Three requests to each broker, in the order
+    that keeps start <= LSO <= HW.
+
+    Topics come and go meanwhile: the leader of a deleted one knows nothing of it. So metadata is
+    asked for again until each topic of the first response has bounds, or is gone. Later ones wait
+    for the next look: whoever makes topics all the time must not keep this one from its end.
+    """
+    bounds: dict[str, Bounds] = {}
+    names: frozenset[str] | None = None
+    until = time.monotonic() + FAILOVER_TIMEOUT_S
+    while True:
+        answer, leaders, of_round = kafka.with_retries(
+            partial(_bounds_of, kafka, names, bounds.keys())
+        )
+        present = frozenset(topic.name for topic in answer.topics) - INTERNAL_TOPICS
+        names = present if names is None else names & present
+        bounds = {topic: each for topic, each in {**bounds, **of_round}.items() if topic in names}
+        unanswered = {place.topic for place in leaders} - bounds.keys()
+        if not unanswered or time.monotonic() > until:
+            return _Topics(answer.cluster_id, len(answer.brokers), names, bounds)
+        time.sleep(RETRY_PAUSE_S)
+
+
+def _bounds_of(
+    kafka: Connection, names: Collection[str] | None, known: Collection[str]
+) -> tuple[Any, dict[TopicPartition, int], dict[str, Bounds]]:
+    """Return the Metadata response, the leaders of these topics' partitions, and the bounds of
+    those for which all leaders answered. `names`: None for all topics; `known` ones are not asked
+    about."""
+    answer = kafka.metadata_of_all()
+    leaders = {
+        TopicPartition(topic.name, partition.partition_index): partition.leader_id
         for topic in answer.topics
-        if topic.name not in INTERNAL_TOPICS and not topic.error_code
+        if topic.name not in INTERNAL_TOPICS and topic.name not in known
+        if (names is None or topic.name in names) and not topic.error_code
         if all(partition.leader_id >= 0 for partition in topic.partitions)
         for partition in topic.partitions
-    ]
-
-    def offsets(at: OffsetSpec, level: IsolationLevel) -> Any:
-        request = dict.fromkeys(places, at)
-        return kafka.admin.list_partition_offsets(request, isolation_level=level) if request else {}
-
+    }
     starts, stable, ends = (
-        kafka.with_retries(partial(offsets, at, level))
+        _offsets(kafka, leaders, at, level)
         for at, level in ((EARLIEST, UNCOMMITTED), (LATEST, COMMITTED), (LATEST, UNCOMMITTED))
     )
-    partitions_by_topic: dict[str, list[PartitionBounds]] = {}
-    for place in sorted(places):
-        edges = (each[place].offset for each in (starts, stable, ends))
-        partitions_by_topic.setdefault(place.topic, []).append(
-            PartitionBounds(place.partition, *edges)
+    unanswered = {
+        place.topic
+        for place in leaders
+        # The answers about a topic that was made again in between are about two topics.
+        if not 0 <= starts.get(place, -1) <= stable.get(place, -1) <= ends.get(place, -1)
+    }
+    partitions: dict[str, list[PartitionBounds]] = {}
+    for place in sorted(leaders):
+        if place.topic not in unanswered:
+            partitions.setdefault(place.topic, []).append(
+                PartitionBounds(place.partition, starts[place], stable[place], ends[place])
+            )
+    bounds = {topic: Bounds(topic, tuple(of_topic)) for topic, of_topic in partitions.items()}
+    return answer, leaders, bounds
+
+
+def _offsets(
+    kafka: Connection,
+    leaders: Mapping[TopicPartition, int],
+    at: OffsetSpec,
+    level: IsolationLevel,
+) -> dict[TopicPartition, int]:
+    """Return an offset of each partition, without those that its leader refuses: kafka-python's
+    admin client fails for all if one of them is gone."""
+    topic_of = ListOffsetsRequest.ListOffsetsTopic
+    places: dict[int, dict[str, list[Any]]] = {}
+    for place, leader in leaders.items():
+        partition = topic_of.ListOffsetsPartition(
+            partition_index=place.partition, timestamp=int(at)
         )
+        places.setdefault(leader, {}).setdefault(place.topic, []).append(partition)
+    requests = {
+        leader: ListOffsetsRequest(
+            isolation_level=level.value,
+            topics=[topic_of(name=name, partitions=parts) for name, parts in of_leader.items()],
+            min_version=LIST_OFFSETS_VERSION_MIN,
+        )
+        for leader, of_leader in places.items()
+    }
     return {
-        topic: Bounds(topic, tuple(partitions)) for topic, partitions in partitions_by_topic.items()
+        TopicPartition(topic.name, partition.partition_index): partition.offset
+        for response in kafka.send(requests).values()
+        for topic in response.topics
+        for partition in topic.partitions
+        if not partition.error_code
     }
 
 
-def without_leader(answer: Any, bounds: Collection[str]) -> Iterator[str]:
+def without_leader(names: Collection[str], bounds: Collection[str]) -> Iterator[str]:
     """Name the topics that have no bounds, because a partition has no leader now."""
-    names = sorted(topic.name for topic in answer.topics)
-    left_out = [name for name in names if name not in bounds and name not in INTERNAL_TOPICS]
+    left_out = sorted(set(names) - set(bounds))
     if left_out:
         yield f"Left out, because a partition has no leader now: {first_of(left_out, NAMED_MAX)}."
 

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from tests.backend.kafka.hanging import hang
 from tests.backend.kafka.members import member
 from tests.backend.kafka.test_lag import commit, lags
 from tests.backend.kafka.topics import Writer, ask, look
+from tests.conftest import wait_until
 from tests.test_cli import call
 from topicproof.app.topic.snapshot import take
 from topicproof.backend.address import Address
@@ -35,6 +36,7 @@ from topicproof.backend.kafka.browse.overview import (
     overview,
     without_leader,
 )
+from topicproof.backend.kafka.client_configs import admin_config
 from topicproof.backend.kafka.cluster import COUNTER, Cluster
 from topicproof.backend.kafka.coordination import groups, lag
 from topicproof.backend.kafka.coordination.worst_lag import (
@@ -45,7 +47,7 @@ from topicproof.backend.kafka.coordination.worst_lag import (
     stuck_groups,
     worst_lag,
 )
-from topicproof.backend.kafka.log.rawlog import fetch_bounds
+from topicproof.backend.kafka.log.rawlog import Connection, fetch_bounds
 from topicproof.backend.kafka.look import GROUPS, LookBudget, LookLimits
 from topicproof.backend.settings import ROOT
 from topicproof.validators.coordinator import OpenTransaction
@@ -97,6 +99,34 @@ def test_every_topic_at_a_glance(bootstrap: str, new_topic: NewTopic) -> None:
     (waiting,) = (group for group in every if group.group == f"{opened}-group")
     assert (waiting.stuck, waiting.stuck_behind) == ((opened,), (f"{opened}-A",))
     assert (waiting.visible, waiting.uncommitted, waiting.withheld) == (0, 7, 5)
+
+
+def deleting(monkeypatch: pytest.MonkeyPatch, bootstrap: str, topic: str, at: int) -> None:
+    """Delete the topic as soon as metadata has been asked for so many times."""
+    ask_for_metadata, counts = Connection.metadata_of_all, iter(range(1, 1_000))
+    admin = AdminClient(admin_config(Address(bootstrap)))
+
+    def metadata_of_all(kafka: Connection) -> Any:
+        answer = ask_for_metadata(kafka)
+        if next(counts) == at:
+            admin.delete_topics([topic])[topic].result()
+            wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 20, "the end")
+        return answer
+
+    monkeypatch.setattr(Connection, "metadata_of_all", metadata_of_all)
+
+
+def test_a_topic_that_is_deleted_during_a_look_is_left_out(
+    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: somebody makes topics and deletes them all the time. Each look shows all others, and
+    says nothing about what is gone."""
+    topic, gone = new_topic(), new_topic()
+    with monkeypatch.context() as patch:
+        deleting(patch, bootstrap, gone, at=1)
+        cluster = overview(Address(bootstrap))
+    names = {each.topic for each in cluster.topics}
+    assert topic in names and gone not in names and cluster.not_heard == ()
 
 
 def test_the_terminal_lists_the_same_causes(
@@ -214,8 +244,7 @@ def test_only_what_does_not_end_by_itself_is_wrong() -> None:
         " group billing"
     )
     # Silence about a topic is no health either.
-    metadata = SimpleNamespace(topics=[SimpleNamespace(name=name) for name in ("lost", "payments")])
-    (note,) = without_leader(metadata, {"payments"})
+    (note,) = without_leader(["lost", "payments"], {"payments"})
     assert note == "Left out, because a partition has no leader now: lost."
     # A transaction that ended during the look left a group behind; but who knows without rights.
     alone = replace(waits, opened=())
