@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 from kafka.errors import KafkaError
 
@@ -21,7 +22,7 @@ from topicproof.backend.errors import (
     TopicproofError,
     UsageError,
 )
-from topicproof.backend.kafka.browse.overview import overview
+from topicproof.backend.kafka.browse.overview import Overview, overview
 from topicproof.backend.kafka.log.client import cluster_error
 from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.backend.kafka.look import LookBudget
@@ -157,7 +158,7 @@ class Watcher:
 
     def look(self) -> None:
         """Look once. A cluster that does not answer changes no alarm: what is not seen is neither
-        wrong nor all clear."""
+        wrong nor all clear. Contracts whose topics answer are judged all the same."""
         began = time.monotonic()
         try:
             look = look_at(self.address)
@@ -166,7 +167,12 @@ class Watcher:
             self.figures.failed += 1
             sentence = f"The cluster cannot be looked at: {error}"
             self._trouble("look", sentence, cause=type(error).__name__)
-            self._note_standings(sentence)
+            unseen = self._topics_of_contracts(sentence)
+            if unseen is not None:
+                self._go_on(unseen)
+                self._judge_contracts(unseen, began)
+                self._take_in(unseen, is_seen=False)
+            self._note_standings("" if unseen is not None else sentence)
         else:
             self._trouble("look", " ".join((*look.notes, *look.overview.not_heard)))
             self._go_on(look)
@@ -176,6 +182,24 @@ class Watcher:
             self._looked_at = time.monotonic()
             self.figures.looked_s = self._looked_at - began
         self._deliver()
+
+    def _topics_of_contracts(self, why: str) -> ClusterLook | None:
+        """Return a look at a cluster that shows nothing but the ids of the contracts' topics; None
+        without a contract, or if no broker answers. `why`: the reason why it shows no more."""
+        if self.store is None or not self.options.contracts:
+            return None
+        try:
+            with connect(self.address) as kafka:
+                answer = kafka.with_retries(kafka.metadata_of_all)
+        except ClusterError:
+            return None
+        # A topic that is missing is taken for the one that it was: reading it shows the rest.
+        topic_ids: dict[str, str] = {}
+        for watch in self.contracts.values():
+            topic_ids |= {topic: each for topic, each in watch.topic_ids.items() if each}
+        topic_ids |= _ids_of(answer)
+        nothing = Overview(datetime.now(UTC), answer.cluster_id, 0, (), None, (why,))
+        return ClusterLook(nothing, {}, topic_ids, (why,))
 
     def _go_on(self, look: ClusterLook) -> None:
         """Tell first what an earlier process has judged, and was killed before it told. What is
@@ -318,15 +342,19 @@ class Watcher:
             if figures is not None and figures.failed_looks >= UNREAD_LOOKS:
                 yield unread(contract, figures)
 
-    def _take_in(self, look: ClusterLook) -> None:
+    def _take_in(self, look: ClusterLook, *, is_seen: bool = True) -> None:
+        """`is_seen`: whether the look shows the cluster, or the topics of contracts alone."""
         self._take_waivers()
-        current = (
-            *conditions(
+        of_cluster: tuple[Condition, ...] = ()
+        if is_seen:
+            of_cluster = conditions(
                 self.state.baseline,
                 look,
                 patience_s=self.options.patience_s,
                 options=self.options.cluster_options,
-            ),
+            )
+        current = (
+            *of_cluster,
             *(
                 each
                 for watch in self.contracts.values()
@@ -354,11 +382,13 @@ class Watcher:
             before = self.state.alarms
             alarms = replace(alarms, waiting=before.waiting, dropped=before.dropped)
         # Before anybody is told: after a kill, a notice is told again rather than never.
-        self._keep(WatchState(alarms, self.state.baseline.after(look)))
+        baseline = self.state.baseline
+        self._keep(WatchState(alarms, baseline.after(look) if is_seen else baseline))
         self._hand_on(look.overview.cluster)
         are_folded = any(alarm.condition.count > 1 for alarm in alarms.alarms.values())
         self._trouble("alarms", FOLDED if are_folded else "")
-        self.figures.take_in(look)
+        if is_seen:
+            self.figures.take_in(look)
         self.figures.notices.update(
             (notice.alarm.condition.kind, notice.change) for notice in notices
         )
@@ -547,20 +577,25 @@ def look_at(address: Address) -> ClusterLook:
     """Look at a cluster once. Raises ClusterError if its topics cannot be listed."""
     budget, notes = LookBudget(), []
     offsets: Mapping[Place, int] = {}
-    topic_ids = {}
+    topic_ids: Mapping[str, str] = {}
     try:
         with connect(address) as kafka:
             answer = kafka.with_retries(kafka.metadata_of_all)
-            topic_ids = {
-                topic.name: topic_id
-                for topic in answer.topics
-                if (topic_id := spelled(topic.topic_id)) is not None
-            }
+            topic_ids = _ids_of(answer)
             offsets = group_offsets(kafka, budget)
     except KafkaError as error:
         notes.append(str(cluster_error(address, error)))
     notes += filter(None, [budget.note])
     return ClusterLook(overview(address), offsets, topic_ids, tuple(notes))
+
+
+def _ids_of(answer: Any) -> dict[str, str]:
+    """Return the topic ids of a Metadata response."""
+    return {
+        topic.name: topic_id
+        for topic in answer.topics
+        if (topic_id := spelled(topic.topic_id)) is not None
+    }
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from tests.conftest import wait_until
 from tests.foreign.moving import judged, moving_pair, terms
 from topicproof.backend.address import Address
 from topicproof.backend.contracts.contract import make_contract
-from topicproof.backend.errors import ContractError
+from topicproof.backend.errors import ClusterError, ContractError
 from topicproof.backend.interpreter import python_environment
 from topicproof.backend.kafka.client_configs import (
     admin_config,
@@ -34,6 +34,7 @@ from topicproof.backend.kafka.cluster import INTERNAL_TOPICS, Cluster
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import read_settings
+from topicproof.backend.watch import watcher as watcher_module
 from topicproof.backend.watch.alarms import Notice
 from topicproof.backend.watch.conditions import Kind
 from topicproof.backend.watch.pair_store import pair_store
@@ -67,6 +68,10 @@ def watching(
             ),
             notices,
         )
+
+
+def refuse(_address: Address) -> None:
+    raise ClusterError("no answer")
 
 
 @pytest.mark.parametrize(
@@ -220,6 +225,33 @@ def test_the_command_tells_each_violation_once_and_survives_a_kill(
             os.killpg(process.pid, 0)
     assert alarms() == expected
     assert holdings() == before
+
+
+def test_contracts_are_judged_when_the_cluster_cannot_be_looked_at(
+    bootstrap: str,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Story: looks at the whole cluster fail from the first one on. An output that is repeated
+    meanwhile is told all the same, and nothing of the cluster begins or ends."""
+    pipeline = Pipeline(bootstrap, new_topic(), new_topic())
+    fields: dict[str, object] = {
+        "source": {"topic": pipeline.source},
+        "sink": {"topic": pipeline.sink},
+    }
+    pipeline.write_inputs(2)
+    pipeline.write_outputs([0, 1])
+    troubles: list[str] = []
+    monkeypatch.setattr(watcher_module, "look_at", refuse)
+    with watching(bootstrap, tmp_path, fields) as (watcher, notices):
+        watcher.on_trouble = troubles.append
+        watcher.look()
+        pipeline.write_outputs([1])
+        watcher.look()
+    assert [notice.alarm.condition.finding for notice in notices] == ["duplicate"]
+    assert troubles == ["The cluster cannot be looked at: no answer"]
+    assert watcher.figures.failed == 2 and not watcher.is_caught_up
 
 
 def test_removed_records_and_a_new_topic_are_no_verdict(
