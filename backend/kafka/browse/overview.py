@@ -7,12 +7,10 @@ a topic's newest offsets hold (`newest_records`).
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -24,8 +22,7 @@ from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest, OffsetSp
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.cluster import INTERNAL_TOPICS
-from topicproof.backend.kafka.coordination.coordinator import open_transactions
-from topicproof.backend.kafka.coordination.transactions import topics_with_open
+from topicproof.backend.kafka.coordination.coordinator import open_producers, transactions_of
 from topicproof.backend.kafka.coordination.worst_lag import (
     COUNTED_OFFSETS_MAX,
     READ_OFFSETS_MAX,
@@ -38,13 +35,12 @@ from topicproof.backend.kafka.coordination.worst_lag import (
     worst_lag,
 )
 from topicproof.backend.kafka.log.client import cluster_error
+from topicproof.backend.kafka.log.every_leader import LeaderAnswers, Leaders, ask_every_leader
 from topicproof.backend.kafka.log.fates import DATA_FATES, RANGE_COLUMNS, fate_ranges
 from topicproof.backend.kafka.log.rawlog import (
     COMMITTED,
     EARLIEST,
-    FAILOVER_TIMEOUT_S,
     LATEST,
-    RETRY_PAUSE_S,
     UNCOMMITTED,
     Connection,
     connect,
@@ -175,9 +171,14 @@ def overview(address: Address) -> Overview:
             return instead
 
         taken_at = datetime.now(UTC)
-        topics = _topics(kafka)
-        bounds = topics.bounds
-        not_heard.extend(without_leader(topics.names, bounds))
+        partitions = _all_bounds(kafka)
+        metadata = partitions.metadata
+        bounds = {
+            topic.name: Bounds(topic.name, tuple(parts[number] for number in sorted(parts)))
+            for topic in metadata.topics
+            if (parts := partitions.of_whole_topic(topic))
+        }
+        not_heard.extend(without_leader(partitions.names - INTERNAL_TOPICS, bounds))
         sizes: dict[str, int] = ask(lambda _: _sizes(kafka), {}, not_sized)
         waiting = {topic for topic in bounds if any(p.lso < p.hw for p in bounds[topic].partitions)}
         opened: dict[str, tuple[OpenTransaction, ...]] = ask(
@@ -191,8 +192,8 @@ def overview(address: Address) -> Overview:
         stuck_by_topic.setdefault(group.topic, []).append(group)
     return Overview(
         taken_at,
-        topics.cluster,
-        topics.brokers,
+        metadata.cluster_id,
+        len(metadata.brokers),
         tuple(
             TopicOverview(
                 bounds[topic],
@@ -229,79 +230,28 @@ def newest_records(kafka: Connection, bounds: Bounds) -> NewestRecords:
     return NewestRecords({fate: int(records.get(fate, 0)) for fate in DATA_FATES}, written)
 
 
-@dataclass(frozen=True)
-class _Topics:
-    """The topics of a cluster, without Kafka's own."""
+def _all_bounds(kafka: Connection) -> LeaderAnswers[PartitionBounds]:
+    """Return the bounds of every partition that has a leader, without Kafka's own topics. Three
+    requests to each broker, in the order that keeps start <= LSO <= HW."""
 
-    cluster: str
-    brokers: int
-    names: frozenset[str]
-    bounds: Mapping[str, Bounds]
-    """Those with a leader for each partition."""
-
-
-def _topics(kafka: Connection) -> _Topics:
-    """Return the topics of a cluster with their bounds. Three requests to each broker, in the order
-    that keeps start <= LSO <= HW.
-
-    Topics come and go meanwhile: the leader of a deleted one knows nothing of it. So metadata is
-    asked for again until each topic of the first response has bounds, or is gone. Later ones wait
-    for the next look: whoever makes topics all the time must not keep this one from its end.
-    """
-    bounds: dict[str, Bounds] = {}
-    names: frozenset[str] | None = None
-    until = time.monotonic() + FAILOVER_TIMEOUT_S
-    while True:
-        answer, leaders, of_round = kafka.with_retries(
-            partial(_bounds_of, kafka, names, bounds.keys())
+    def ask(leaders: Leaders) -> dict[TopicPartition, PartitionBounds]:
+        starts, stable, ends = (
+            _offsets(kafka, leaders, at, level)
+            for at, level in ((EARLIEST, UNCOMMITTED), (LATEST, COMMITTED), (LATEST, UNCOMMITTED))
         )
-        present = frozenset(topic.name for topic in answer.topics) - INTERNAL_TOPICS
-        names = present if names is None else names & present
-        bounds = {topic: each for topic, each in {**bounds, **of_round}.items() if topic in names}
-        unanswered = {place.topic for place in leaders} - bounds.keys()
-        if not unanswered or time.monotonic() > until:
-            return _Topics(answer.cluster_id, len(answer.brokers), names, bounds)
-        time.sleep(RETRY_PAUSE_S)
+        return {
+            place: PartitionBounds(place.partition, starts[place], stable[place], ends[place])
+            for place in leaders
+            # The answers about a topic that was made again in between are about two topics.
+            if 0 <= starts.get(place, -1) <= stable.get(place, -1) <= ends.get(place, -1)
+        }
 
-
-def _bounds_of(
-    kafka: Connection, names: Collection[str] | None, known: Collection[str]
-) -> tuple[Any, dict[TopicPartition, int], dict[str, Bounds]]:
-    """Return the Metadata response, the leaders of these topics' partitions, and the bounds of
-    those for which all leaders answered. `names`: None for all topics; `known` ones are not asked
-    about."""
-    answer = kafka.metadata_of_all()
-    leaders = {
-        TopicPartition(topic.name, partition.partition_index): partition.leader_id
-        for topic in answer.topics
-        if topic.name not in INTERNAL_TOPICS and topic.name not in known
-        if (names is None or topic.name in names) and not topic.error_code
-        if all(partition.leader_id >= 0 for partition in topic.partitions)
-        for partition in topic.partitions
-    }
-    starts, stable, ends = (
-        _offsets(kafka, leaders, at, level)
-        for at, level in ((EARLIEST, UNCOMMITTED), (LATEST, COMMITTED), (LATEST, UNCOMMITTED))
-    )
-    unanswered = {
-        place.topic
-        for place in leaders
-        # The answers about a topic that was made again in between are about two topics.
-        if not 0 <= starts.get(place, -1) <= stable.get(place, -1) <= ends.get(place, -1)
-    }
-    partitions: dict[str, list[PartitionBounds]] = {}
-    for place in sorted(leaders):
-        if place.topic not in unanswered:
-            partitions.setdefault(place.topic, []).append(
-                PartitionBounds(place.partition, starts[place], stable[place], ends[place])
-            )
-    bounds = {topic: Bounds(topic, tuple(of_topic)) for topic, of_topic in partitions.items()}
-    return answer, leaders, bounds
+    return ask_every_leader(kafka, lambda place: place.topic not in INTERNAL_TOPICS, ask)
 
 
 def _offsets(
     kafka: Connection,
-    leaders: Mapping[TopicPartition, int],
+    leaders: Leaders,
     at: OffsetSpec,
     level: IsolationLevel,
 ) -> dict[TopicPartition, int]:
@@ -314,7 +264,7 @@ def _offsets(
             partition_index=place.partition, timestamp=int(at)
         )
         places.setdefault(leader, {}).setdefault(place.topic, []).append(partition)
-    requests = {
+    requests: dict[int | None, ListOffsetsRequest] = {
         leader: ListOffsetsRequest(
             isolation_level=level.value,
             topics=[topic_of(name=name, partitions=parts) for name, parts in of_leader.items()],
@@ -360,11 +310,18 @@ def _opened(
     budget: LookBudget,
 ) -> dict[str, tuple[OpenTransaction, ...]]:
     """Return the open transactions of each topic on which something is withheld."""
-    if not waiting:
+    withheld = {
+        TopicPartition(topic, p.partition)
+        for topic in waiting
+        for p in bounds[topic].partitions
+        if p.lso < p.hw
+    }
+    if not withheld:
         return {}
-    opened = {}
-    for topic in sorted(kafka.with_retries(lambda: topics_with_open(kafka, waiting))):
-        withheld = sum(p.hw - p.lso for p in bounds[topic].partitions)
-        ranges = None if withheld <= COUNTED_OFFSETS_MAX else pd.DataFrame(columns=RANGE_COLUMNS)
-        opened[topic] = open_transactions(kafka, topic, bounds[topic], ranges, budget=budget)
-    return opened
+    ranges = {
+        topic: None if each <= COUNTED_OFFSETS_MAX else pd.DataFrame(columns=RANGE_COLUMNS)
+        for topic in waiting
+        for each in [sum(p.hw - p.lso for p in bounds[topic].partitions)]
+    }
+    producers = open_producers(kafka, withheld.__contains__)
+    return transactions_of(kafka, producers, bounds, ranges, budget=budget)

@@ -13,8 +13,8 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, fields
 from functools import partial
 from heapq import nlargest
 from operator import itemgetter
@@ -24,17 +24,21 @@ import numpy as np
 import pandas as pd
 from kafka import TopicPartition
 from kafka.errors import (
+    AuthorizationError,
     KafkaError,
     TransactionalIdAuthorizationFailedError,
     TransactionalIdNotFoundError,
+    for_code,
 )
+from kafka.protocol.admin import DescribeProducersRequest
 
-from topicproof.backend.errors import ClusterError
+from topicproof.backend.errors import ClusterError, LogTooLong, TopicError
 from topicproof.backend.kafka.coordination.lag import records_of
 from topicproof.backend.kafka.coordination.transaction_state import (
     TOPIC as STATE_TOPIC,
     read_states,
 )
+from topicproof.backend.kafka.log.every_leader import Leaders, ask_every_leader
 from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.backend.kafka.look import IDS, OPEN_TRANSACTIONS, PRODUCERS, LookBudget
@@ -74,11 +78,13 @@ class _Transaction:
     """A transactional id as its coordinator describes it."""
 
     transactional_id: str
+    prepared_id: str
+    """The whole transactional id of one whose outcome is decided; else empty."""
     state: str
     began_ms: int
     timeout_ms: int
-    partitions: frozenset[int]
-    """Those of the topic looked at."""
+    partitions: frozenset[tuple[str, int]]
+    """Topics and partitions of it where its producer was found."""
 
 
 def open_transactions(
@@ -100,48 +106,207 @@ def open_transactions(
     and kafka-python's errors, also for brokers older than Kafka 3.0.
     """
     partitions = None if bounds is None else {p.partition for p in bounds.partitions}
-    every = [
-        producer
-        for producer in _open_on_partitions(kafka, topic)
-        if partitions is None or producer.partition in partitions
-    ]
-    if not every:
-        return ()
-    oldest = _oldest(every, budget.limits.transactions - budget.transactions)
-    budget.transactions += len(oldest)
-    budget.leave_out(len(every) - len(oldest), OPEN_TRANSACTIONS)
-    transactions = _of_coordinators(kafka, topic, oldest, budget)
-    looked_at = {
-        (producer.partition, producer.producer_id)
-        for producer in oldest
-        if producer.producer_id in transactions
+    producers = {topic: _open_on_partitions(kafka, topic, partitions)}
+    of_topics = transactions_of(
+        kafka,
+        producers,
+        {} if bounds is None else {topic: bounds},
+        {topic: ranges},
+        budget=budget,
+        has_whole_ids=has_whole_ids,
+    )
+    return of_topics.get(topic, ())
+
+
+def open_producers(
+    kafka: Connection, is_asked: Callable[[TopicPartition], bool]
+) -> dict[str, list[_Producer]]:
+    """Return the producers with an open transaction on these partitions: by topic, there by
+    partition and start. A leader answers with every producer of the last day, so each is asked
+    once. Raises kafka-python's errors, also for brokers older than Kafka 3.0."""
+    partitions = ask_every_leader(kafka, is_asked, partial(_open_producers, kafka))
+    producers: dict[str, list[_Producer]] = {}
+    for place in sorted(partitions.answers):
+        if of_partition := partitions.answers[place]:
+            producers.setdefault(place.topic, []).extend(of_partition)
+    return producers
+
+
+def _open_producers(kafka: Connection, leaders: Leaders) -> dict[TopicPartition, list[_Producer]]:
+    """Return the producers with an open transaction on each partition, by its start; without the
+    partitions that are not where they were. Raises ClusterError for a missing right."""
+    topics: dict[int, dict[str, list[int]]] = {}
+    for place, leader in leaders.items():
+        topics.setdefault(leader, {}).setdefault(place.topic, []).append(place.partition)
+    topic_of = DescribeProducersRequest.TopicRequest
+    requests: dict[int | None, DescribeProducersRequest] = {
+        leader: DescribeProducersRequest(
+            topics=[
+                topic_of(name=name, partition_indexes=numbers)
+                for name, numbers in of_leader.items()
+            ]
+        )
+        for leader, of_leader in topics.items()
     }
-    producers = [
-        producer for producer in every if (producer.partition, producer.producer_id) in looked_at
-    ]
-    matches = [
-        _on_partition(transactions[producer.producer_id], producer) for producer in producers
-    ]
-    if not all(matches):
-        # An unknown one may have ended between the two requests. It hangs only if it is still open
-        # from the same offset.
-        still = {
-            (producer.partition, producer.producer_id, producer.open_from)
-            for producer in _open_on_partitions(kafka, topic)
-        }
-        producers = [
+    producers = {}
+    for response in kafka.send(requests).values():
+        for topic in response.topics:
+            for partition in topic.partitions:
+                number = partition.partition_index
+                if issubclass(for_code(partition.error_code), AuthorizationError):
+                    raise kafka.address.not_allowed(f"Read on topic {topic.name}")
+                if not partition.error_code:
+                    producers[TopicPartition(topic.name, number)] = sorted(
+                        (
+                            _producer(number, each, each.current_txn_start_offset)
+                            for each in partition.active_producers
+                            if each.current_txn_start_offset >= 0
+                        ),
+                        key=_place,
+                    )
+    return producers
+
+
+def transactions_of(
+    kafka: Connection,
+    producers: Mapping[str, Sequence[_Producer]],
+    bounds: Mapping[str, Bounds],
+    ranges: Mapping[str, pd.DataFrame | None],
+    *,
+    budget: LookBudget,
+    has_whole_ids: bool = False,
+) -> dict[str, tuple[OpenTransaction, ...]]:
+    """Return the open transactions of these producers, by topic; see `open_transactions`.
+
+    The first one of each partition of all topics comes before the second one of any: what a
+    stranger opens on a topic of theirs must not hide who holds back the records of another.
+    """
+    first, later = _by_rank(producers, budget.limits.transactions - budget.transactions)
+    budget.transactions += len(first) + len(later)
+    every = sum(map(len, producers.values()))
+    budget.leave_out(every - len(first) - len(later), OPEN_TRANSACTIONS)
+    if not first:
+        return {}
+    transactions = _of_coordinators(kafka, first, later, budget, has_whole_ids)
+    remaining, sees_all = _without_ended(kafka, producers, {*first, *later}, transactions)
+    now_ms = int(time.time() * 1000)
+    decided = _decided(kafka, filter(None, transactions.values()), now_ms, budget)
+    opened = {}
+    for topic, of_topic in remaining.items():
+        try:
+            of_partitions = _ranges_behind(
+                kafka, topic, of_topic, bounds.get(topic), ranges.get(topic)
+            )
+        except LogTooLong:
+            raise
+        except TopicError:
+            # Its transactions are gone with the topic.
+            continue
+        opened[topic] = tuple(
+            _open_transaction(
+                producer,
+                transaction,
+                counts=counts,
+                now_ms=now_ms,
+                decided_ms=None if transaction is None else decided.get(transaction.prepared_id),
+                is_confirmed=_on_partition(transaction, topic, producer),
+                sees_all=sees_all,
+            )
+            for producer, counts in _counted(of_topic, *of_partitions)
+            for transaction in [transactions[producer.producer_id]]
+        )
+    return opened
+
+
+def _by_rank(
+    producers: Mapping[str, Sequence[_Producer]], most: int
+) -> tuple[list[tuple[str, _Producer]], list[tuple[str, _Producer]]]:
+    """Return the first producer of each partition with its topic, which holds its last stable
+    offset; then the second ones and so on, as long as there are at most so many in all. They are
+    given by partition and start."""
+    number: Counter[tuple[str, int]] = Counter()
+    ranked = []
+    for topic, of_topic in producers.items():
+        for producer in of_topic:
+            place = topic, producer.partition
+            ranked.append((number[place], producer.last_timestamp, (topic, producer)))
+            number[place] += 1
+    ranked.sort(key=itemgetter(0, 1))
+    first = [item for rank, _written, item in ranked if not rank]
+    return first, [item for _rank, _written, item in ranked[len(first) : max(len(first), most)]]
+
+
+def _without_ended(
+    kafka: Connection,
+    producers: Mapping[str, Sequence[_Producer]],
+    chosen: Collection[tuple[str, _Producer]],
+    transactions: Mapping[int, _Transaction | None],
+) -> tuple[dict[str, list[_Producer]], bool]:
+    """Return the producers that were chosen and asked about, without those that are unknown to the
+    coordinators because they ended between the two requests; and whether this client is told of
+    each: then an unknown one hangs."""
+    remaining: dict[str, list[_Producer]] = {}
+    has_unknown = False
+    for topic, of_topic in producers.items():
+        asked = [
             producer
-            for producer, is_match in zip(producers, matches, strict=True)
-            if is_match or (producer.partition, producer.producer_id, producer.open_from) in still
+            for producer in of_topic
+            if (topic, producer) in chosen and producer.producer_id in transactions
         ]
+        unknown = {
+            producer
+            for producer in asked
+            if not _on_partition(transactions[producer.producer_id], topic, producer)
+        }
+        if unknown:
+            has_unknown = True
+            # It hangs only if it is still open from the same offset.
+            still = {
+                (producer.partition, producer.producer_id, producer.open_from)
+                for producer in _still_open(kafka, topic, {each.partition for each in unknown})
+            }
+            asked = [
+                each
+                for each in asked
+                if each not in unknown
+                or (each.partition, each.producer_id, each.open_from) in still
+            ]
+        if asked:
+            remaining[topic] = asked
+    return remaining, not has_unknown or sees_every_id(kafka)
+
+
+def _start(producer: _Producer) -> tuple[int, int, int | None]:
+    return producer.partition, producer.producer_id, producer.open_from
+
+
+def _still_open(kafka: Connection, topic: str, partitions: Collection[int]) -> list[_Producer]:
+    try:
+        return _open_on_partitions(kafka, topic, partitions)
+    except TopicError:
+        return []
+
+
+def _ranges_behind(
+    kafka: Connection,
+    topic: str,
+    producers: Collection[_Producer],
+    bounds: Bounds | None,
+    ranges: pd.DataFrame | None,
+) -> tuple[Bounds, pd.DataFrame]:
+    """Return the topic's bounds, and its ranges from the first open transaction on."""
     bounds = kafka.bounds(topic) if bounds is None else bounds
     if ranges is None:
         behind = _behind(bounds, producers)
         ranges = fate_ranges(kafka.scan(topic, behind), behind)
+    return bounds, ranges
+
+
+def _counted(
+    producers: Sequence[_Producer], bounds: Bounds, ranges: pd.DataFrame
+) -> Iterator[tuple[_Producer, tuple[int, int]]]:
+    """Yield each producer with the records of its transaction, and those that it withholds."""
     ends = {p.partition: p.hw for p in bounds.partitions}
-    sees_all = all(matches) or sees_every_id(kafka)
-    now_ms = int(time.time() * 1000)
-    decided = _decided(kafka, filter(None, transactions.values()), now_ms, budget)
     # Thousands of transactions may be open: the ranges are gone through once for all of them.
     counters = {
         partition: records_of(ranges, partition).every
@@ -149,38 +314,11 @@ def open_transactions(
     }
     rows = ranges.groupby(["partition", "producer_id"]).indices
     firsts, counts = (ranges[name].to_numpy(np.int64) for name in ("first_offset", "records"))
-    opened = []
     for producer in producers:
         start, end = producer.open_from or 0, ends.get(producer.partition, 0)
-        withheld = counters[producer.partition].between(start, end)
-        transaction = transactions[producer.producer_id]
         of_producer = rows.get((producer.partition, producer.producer_id), ())
         records = sum(int(counts[row]) for row in of_producer if firsts[row] >= start)
-        open_transaction = _open_transaction(producer, transaction, records, withheld, now_ms)
-        if transaction is None and not sees_all:
-            open_transaction = replace(open_transaction, hanging=False, unseen=True)
-        elif transaction is not None:
-            name = transaction.transactional_id
-            open_transaction = replace(
-                open_transaction,
-                transactional_id=name if has_whole_ids else short_name(name),
-                decided_ms=decided.get(name),
-            )
-        opened.append(open_transaction)
-    return tuple(opened)
-
-
-def _oldest(producers: Sequence[_Producer], most: int) -> list[_Producer]:
-    """Return the first producer of each partition, which holds its last stable offset; then the
-    second ones and so on, as long as there are at most so many. They are given by partition and
-    start."""
-    number: Counter[int] = Counter()
-    ranked = []
-    for producer in producers:
-        ranked.append((number[producer.partition], producer.last_timestamp, producer))
-        number[producer.partition] += 1
-    ranked.sort(key=itemgetter(0, 1))
-    return [producer for _rank, _written, producer in ranked[: max(len(number), most)]]
+        yield producer, (records, counters[producer.partition].between(start, end))
 
 
 def open_json(each: OpenTransaction) -> dict[str, Any]:
@@ -221,13 +359,18 @@ def topic_producers(
 def _open_transaction(
     producer: _Producer,
     transaction: _Transaction | None,
-    records: int,
-    withheld: int,
+    *,
+    counts: tuple[int, int],
     now_ms: int,
+    decided_ms: int | None,
+    is_confirmed: bool,
+    sees_all: bool,
 ) -> OpenTransaction:
     """Join the views of partition and coordinator. The transaction hangs unless the coordinator
-    knows it on this partition."""
-    confirmed = transaction if _on_partition(transaction, producer) else None
+    knows it on this partition (`is_confirmed`)."""
+    confirmed = transaction if is_confirmed else None
+    records, withheld = counts
+    is_unseen = transaction is None and not sees_all
     return OpenTransaction(
         partition=producer.partition,
         producer_id=producer.producer_id,
@@ -241,18 +384,26 @@ def _open_transaction(
         timeout_ms=confirmed.timeout_ms if confirmed else None,
         records=records,
         withheld=withheld,
-        hanging=confirmed is None,
+        hanging=confirmed is None and not is_unseen,
+        unseen=is_unseen,
+        decided_ms=decided_ms,
     )
 
 
-def _on_partition(transaction: _Transaction | None, producer: _Producer) -> bool:
+def _on_partition(transaction: _Transaction | None, topic: str, producer: _Producer) -> bool:
     """Return whether the coordinator knows the transaction on the producer's partition."""
-    return transaction is not None and producer.partition in transaction.partitions
+    return transaction is not None and (topic, producer.partition) in transaction.partitions
 
 
-def _on_partitions(kafka: Connection, topic: str) -> list[tuple[int, Any]]:
+def _on_partitions(
+    kafka: Connection, topic: str, partitions: Collection[int] | None = None
+) -> list[tuple[int, Any]]:
     """Return kafka-python's descriptions of all producers, each with its partition."""
-    places = [TopicPartition(topic, partition) for partition in kafka.leaders(topic)]
+    places = [
+        TopicPartition(topic, partition)
+        for partition in kafka.leaders(topic)
+        if partitions is None or partition in partitions
+    ]
     answer = kafka.with_retries(lambda: kafka.admin.describe_producers(places))
     return [
         (place.partition, producer)
@@ -261,33 +412,44 @@ def _on_partitions(kafka: Connection, topic: str) -> list[tuple[int, Any]]:
     ]
 
 
-def _open_on_partitions(kafka: Connection, topic: str) -> list[_Producer]:
+def _open_on_partitions(
+    kafka: Connection, topic: str, partitions: Collection[int] | None = None
+) -> list[_Producer]:
     return _in_order(
         (partition, producer)
-        for partition, producer in _on_partitions(kafka, topic)
+        for partition, producer in _on_partitions(kafka, topic, partitions)
         if producer.current_transaction_start_offset >= 0
     )
 
 
 def _in_order(producers: Iterable[tuple[int, Any]]) -> list[_Producer]:
     """Return these producers by partition and first open offset."""
-    return [
-        _Producer(
-            partition,
-            producer.producer_id,
-            producer.producer_epoch,
-            producer.last_sequence,
-            producer.last_timestamp,
-            producer.coordinator_epoch,
-            start if (start := producer.current_transaction_start_offset) >= 0 else None,
-        )
-        for partition, producer in sorted(producers, key=_place)
-    ]
+    return sorted(
+        (
+            _producer(partition, producer, producer.current_transaction_start_offset)
+            for partition, producer in producers
+        ),
+        key=_place,
+    )
 
 
-def _place(producer: tuple[int, Any]) -> tuple[int, int, int]:
-    partition, state = producer
-    return partition, state.current_transaction_start_offset, state.producer_id
+def _producer(partition: int, producer: Any, start: int) -> _Producer:
+    """`producer`: as kafka-python describes it; `start`: of its open transaction, negative without
+    one."""
+    return _Producer(
+        partition,
+        producer.producer_id,
+        producer.producer_epoch,
+        producer.last_sequence,
+        producer.last_timestamp,
+        producer.coordinator_epoch,
+        start if start >= 0 else None,
+    )
+
+
+def _place(producer: _Producer) -> tuple[int, int, int]:
+    start = -1 if producer.open_from is None else producer.open_from
+    return producer.partition, start, producer.producer_id
 
 
 def _last_written(producer: tuple[int, Any]) -> int:
@@ -296,25 +458,43 @@ def _last_written(producer: tuple[int, Any]) -> int:
 
 
 def _of_coordinators(
-    kafka: Connection, topic: str, producers: Iterable[_Producer], budget: LookBudget
+    kafka: Connection,
+    first: Sequence[tuple[str, _Producer]],
+    later: Sequence[tuple[str, _Producer]],
+    budget: LookBudget,
+    has_whole_ids: bool,
 ) -> dict[int, _Transaction | None]:
-    """Return the transactions of these producers, by producer id, as long as the budget lasts.
-    None: no coordinator tells of it."""
+    """Return the transactions of these producers, each with its topic, by producer id. None: no
+    coordinator tells of it.
+
+    `first` are asked about whatever bytes others take; they are as many as partitions. `later` as
+    long as the budget lasts.
+    """
+    places: dict[int, set[tuple[str, int]]] = {}
+    for topic, producer in (*first, *later):
+        places.setdefault(producer.producer_id, set()).add((topic, producer.partition))
+    first_ids = list(dict.fromkeys(producer.producer_id for _topic, producer in first))
+    later_ids = [each for each in places if each not in set(first_ids)]
     transactions: dict[int, _Transaction | None] = {}
-    ids = list(dict.fromkeys(producer.producer_id for producer in producers))
-    for batch in budget.batches(ids, DESCRIBED_AT_ONCE, OPEN_TRANSACTIONS):
-        transactions |= dict.fromkeys(batch)
-        names = {listing.transactional_id for listing in _listed(kafka, batch)}
-        for name, description in described(kafka, sorted(names)).items():
-            places = description.topic_partitions
-            budget.size += sys.getsizeof(name) + PLACE_BYTES * len(places)
-            transactions[description.producer_id] = _Transaction(
-                name,
-                description.state.value,
-                description.transaction_start_time_ms,
-                description.transaction_timeout_ms,
-                frozenset(place.partition for place in places if place.topic == topic),
-            )
+    for ids, is_counted in ((first_ids, has_whole_ids), (later_ids, True)):
+        for batch in budget.batches(ids, DESCRIBED_AT_ONCE, OPEN_TRANSACTIONS):
+            transactions |= dict.fromkeys(batch)
+            names = {listing.transactional_id for listing in _listed(kafka, batch)}
+            for name, description in described(kafka, sorted(names)).items():
+                producer_id, state = description.producer_id, description.state.value
+                partitions = description.topic_partitions
+                if is_counted:
+                    budget.size += sys.getsizeof(name) + PLACE_BYTES * len(partitions)
+                of_id = {(place.topic, place.partition) for place in partitions}
+                transactions[producer_id] = _Transaction(
+                    name if has_whole_ids else short_name(name),
+                    # The coordinators' log is searched for it.
+                    name if state in PREPARED else "",
+                    state,
+                    description.transaction_start_time_ms,
+                    description.transaction_timeout_ms,
+                    frozenset(places.get(producer_id, set()) & of_id),
+                )
     return transactions
 
 
@@ -363,7 +543,7 @@ def _decided(
     their age.
     """
     names = {
-        each.transactional_id
+        each.prepared_id
         for each in transactions
         if each.state in PREPARED and now_ms - each.began_ms > STUCK_MS
     }

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from topicproof.backend.address import Address
@@ -20,7 +19,8 @@ from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.coordination.coordinator import (
     described,
     open_json,
-    open_transactions,
+    open_producers,
+    transactions_of,
 )
 from topicproof.backend.kafka.coordination.transaction_state import (
     TOPIC as STATE_TOPIC,
@@ -103,34 +103,11 @@ def cluster_transactions(address: Address) -> TransactionsOfCluster:
     Kafka 3.0).
     """
     with connect(address) as kafka:
-        topics = sorted(kafka.with_retries(lambda: topics_with_open(kafka)))
         budget = LookBudget()
-        opened = {topic: open_transactions(kafka, topic, budget=budget) for topic in topics}
+        producers = open_producers(kafka, lambda _place: True)
         return TransactionsOfCluster(
-            {topic: transactions for topic, transactions in opened.items() if transactions},
-            _ids(kafka),
-            budget.note,
+            transactions_of(kafka, producers, {}, {}, budget=budget), _ids(kafka), budget.note
         )
-
-
-def topics_with_open(kafka: Connection, topics: Collection[str] | None = None) -> set[str]:
-    """Return the names of topics on which a transaction is open now; of these topics, if they are
-    given: a leader answers with every producer of the last day. Raises kafka-python's errors, also
-    for brokers older than Kafka 3.0."""
-    answer = kafka.metadata_of_all()
-    places = [
-        TopicPartition(topic.name, partition.partition_index)
-        for topic in answer.topics
-        if topics is None or topic.name in topics
-        for partition in topic.partitions
-        if partition.leader_id >= 0
-    ]
-    states = kafka.admin.describe_producers(places) if places else {}
-    return {
-        place.topic
-        for place, state in states.items()
-        if any(each.current_transaction_start_offset >= 0 for each in state.active_producers)
-    }
 
 
 def _ids(kafka: Connection) -> tuple[TransactionalId, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from topicproof.backend.errors import LogTooLong, TopicError
 from topicproof.backend.kafka.coordination.groups import EMPTY, committed_offsets
 from topicproof.backend.kafka.log.fates import fate_ranges, records_between
 from topicproof.backend.kafka.log.rawlog import Connection
@@ -91,6 +92,8 @@ def worst_lag(kafka: Connection, behind: Behind) -> Lag | None:
         if lag.exact or lag.records > COUNTED_OFFSETS_MAX or number == COUNTED_GROUPS_MAX:
             return lag
         records = _readable(kafka, part)
+        if records is None:
+            continue
         if worst is None or records > worst.records:
             worst = replace(lag, records=records, exact=True)
     return worst
@@ -125,15 +128,20 @@ def stuck_groups(
         if lag.records:
             # They may all be markers and aborted records.
             counted += 1
-            if counted > COUNTED_GROUPS_MAX or _readable(kafka, part):
+            if counted > COUNTED_GROUPS_MAX or _readable(kafka, part) != 0:
                 continue
         stuck.append(StuckGroup(lag.group, lag.topic, waiting))
     return tuple(stuck)
 
 
-def _readable(kafka: Connection, part: Bounds) -> int:
-    """Count the committed records below the LSO."""
-    ranges = fate_ranges(kafka.scan(part.topic, part), part)
+def _readable(kafka: Connection, part: Bounds) -> int | None:
+    """Count the committed records below the LSO; None if the topic was deleted meanwhile."""
+    try:
+        ranges = fate_ranges(kafka.scan(part.topic, part), part)
+    except LogTooLong:
+        raise
+    except TopicError:
+        return None
     return sum(
         records_between(ranges, p.partition, p.start, p.lso, [Fate.COMMITTED])
         for p in part.partitions

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from kafka import KafkaAdminClient
 
 from tests.backend.kafka.hanging import hang
 from tests.backend.kafka.members import member
@@ -25,6 +26,7 @@ from topicproof.backend.kafka.browse import (
     all_groups as all_groups_of,
     causes as causes_of,
     inspect,
+    overview as overviews,
 )
 from topicproof.backend.kafka.browse.all_groups import all_groups
 from topicproof.backend.kafka.browse.causes import CauseKind, Severity, causes, exit_code
@@ -38,7 +40,7 @@ from topicproof.backend.kafka.browse.overview import (
 )
 from topicproof.backend.kafka.client_configs import admin_config
 from topicproof.backend.kafka.cluster import COUNTER, Cluster
-from topicproof.backend.kafka.coordination import groups, lag
+from topicproof.backend.kafka.coordination import coordinator, groups, lag
 from topicproof.backend.kafka.coordination.worst_lag import (
     Lag,
     StuckGroup,
@@ -116,17 +118,46 @@ def deleting(monkeypatch: pytest.MonkeyPatch, bootstrap: str, topic: str, at: in
     monkeypatch.setattr(Connection, "metadata_of_all", metadata_of_all)
 
 
+@pytest.mark.parametrize("at", [1, 2])
 def test_a_topic_that_is_deleted_during_a_look_is_left_out(
+    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """Story: somebody makes topics with open transactions and deletes them all the time. Each look
+    shows all others, and says nothing about what is gone."""
+    topic, gone = new_topic(), new_topic()
+    for name in (topic, gone):
+        Writer(bootstrap, name).write("A1")
+    with monkeypatch.context() as patch:
+        deleting(patch, bootstrap, gone, at)
+        cluster = overview(Address(bootstrap))
+    assert [topic] in [list(each.topics) for each in cluster.opened]
+    names = {each.topic for each in cluster.topics}
+    assert topic in names and cluster.not_heard == ()
+    assert (gone in names) is (at == 2) and gone not in str(cluster.opened)
+
+
+def test_open_transactions_of_one_topic_hide_none_of_another(
     bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Story: somebody makes topics and deletes them all the time. Each look shows all others, and
-    says nothing about what is gone."""
-    topic, gone = new_topic(), new_topic()
-    with monkeypatch.context() as patch:
-        deleting(patch, bootstrap, gone, at=1)
-        cluster = overview(Address(bootstrap))
-    names = {each.topic for each in cluster.topics}
-    assert topic in names and gone not in names and cluster.not_heard == ()
+    """Story: somebody opens transactions with long names on a topic that sorts first, more than one
+    look takes in. Who holds back the records of another topic is found all the same. The leaders
+    are asked once about the producers of a topic on which nothing hangs."""
+    crowded, other = sorted([new_topic(), new_topic()])
+    Writer(bootstrap, crowded).write("A1 B1 C1")
+    Writer(bootstrap, other).write("D1")
+    describe, topics = KafkaAdminClient.describe_producers, set[str]()
+
+    def describe_producers(admin: Any, places: Any) -> Any:
+        topics.update(place.topic for place in places)
+        return describe(admin, places)
+
+    monkeypatch.setattr(KafkaAdminClient, "describe_producers", describe_producers)
+    monkeypatch.setattr(coordinator, "DESCRIBED_AT_ONCE", 1)
+    monkeypatch.setattr(overviews, "OVERVIEW_LIMITS", LookLimits(size=0))
+    cluster = {each.topic: each for each in overview(Address(bootstrap)).topics}
+    assert cluster[crowded].opened[0].name == f"{crowded}-A"
+    assert [each.name for each in cluster[other].opened] == [f"{other}-D"]
+    assert not topics & {crowded, other}
 
 
 def test_the_terminal_lists_the_same_causes(

@@ -6,15 +6,14 @@ import json
 from collections.abc import Callable
 
 import pytest
+from kafka import TopicPartition
 
 from tests.backend.kafka.hanging import hang
 from tests.backend.kafka.topics import Writer, ask
 from tests.test_cli import call
 from topicproof.backend.address import Address
-from topicproof.backend.kafka.coordination.transactions import (
-    cluster_transactions,
-    topics_with_open,
-)
+from topicproof.backend.kafka.coordination.coordinator import open_producers
+from topicproof.backend.kafka.coordination.transactions import cluster_transactions
 
 NewTopic = Callable[..., str]
 
@@ -36,8 +35,8 @@ def test_open_and_hanging_transactions_are_found_on_any_topic(
     ]
     assert [(each.producer_id, each.hanging) for each in view.open[hung]] == [(producer_id, True)]
     assert sound not in view.open
-    assert ask(Address(bootstrap), topics_with_open, [hung, sound]) == {hung}
-    assert ask(Address(bootstrap), topics_with_open, []) == set()
+    places = {TopicPartition(topic, 0) for topic in (hung, sound)}
+    assert set(ask(Address(bootstrap), open_producers, places.__contains__)) == {hung}
     ids = {each.transactional_id: each for each in view.ids}
     assert ids[writer.transactional_id("A")].partitions == ((opened, 0), (opened, 1))
     assert ids[f"{sound}-B"].state == "CompleteCommit" and ids[f"{sound}-B"].age_ms is None
