@@ -44,7 +44,9 @@ class Lines(str):
 
     @classmethod
     def of(cls, text: str) -> Lines:
-        return cls(_cut(visible_lines(text), LINES_CHARACTERS_MAX))
+        # What is cut off is not spelled: a spelled text is never shorter.
+        spelled = visible_lines(text[: LINES_CHARACTERS_MAX + 1])
+        return cls(_cut(spelled, LINES_CHARACTERS_MAX))
 
 
 @dataclass(frozen=True)
@@ -108,12 +110,12 @@ def cleaned(value: Any) -> Any:
             return [cleaned(each) for each in value]
         case set() | frozenset():
             return sorted(cleaned(each) for each in value)
-    return _cut(visible(str(value)), TEXT_CHARACTERS_MAX)
+    return _spelled(str(value), TEXT_CHARACTERS_MAX)
 
 
 def in_sentence(name: str) -> str:
     """Return a name for a sentence, spelled and short, so that it hides none of our words."""
-    return _cut(visible(name), NAME_CHARACTERS_MAX)
+    return _spelled(name, NAME_CHARACTERS_MAX)
 
 
 @dataclass(eq=False)
@@ -202,12 +204,13 @@ def _cut_early(path: str, value: Any, bytes_max: int, lengths: dict[str, int]) -
 
 
 def _size_min(value: Any) -> int:
-    """Return a number of bytes that a value has at least as JSON, by the names of its fields."""
+    """Return a number of bytes that a value has at least as JSON, however much its lists are cut.
+    A character that nobody sees takes several."""
     match value:
         case Mapping():
-            return sum(len(str(name)) + 5 for name in value)
+            return sum(len(str(name)) + 4 + _size_min(each) for name, each in value.items())
         case str():
-            return min(len(value), TEXT_CHARACTERS_MAX) + 2
+            return len(_spelled(value, TEXT_CHARACTERS_MAX)) + 2
     return 1
 
 
@@ -237,6 +240,12 @@ def _measured(path: str, value: Any, outer: _List | None, position: int, lists: 
 def size_of(value: Any) -> int:
     """Return the bytes of a value as JSON."""
     return len(json.dumps(value, ensure_ascii=False, default=str).encode(errors="replace"))
+
+
+def _spelled(text: str, characters_max: int) -> str:
+    """Return a text with what nobody sees spelled out, and no longer than this."""
+    # What is cut off is not spelled: a spelled text is never shorter.
+    return _cut(visible(text[: characters_max + 1]), characters_max)
 
 
 def _cut(text: str, characters_max: int) -> str:

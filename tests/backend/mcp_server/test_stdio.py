@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 from tests.backend.kafka.topics import Writer
 from tests.backend.mcp_server.agent import COMMAND, Agent, over_stdio
 from topicproof.backend.address import Address
+from topicproof.backend.characters import visible
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.audit import audit_entries
 from topicproof.backend.history.kept_contracts import keep
@@ -25,6 +26,7 @@ from topicproof.backend.kafka.client_configs import (
     idempotent_producer_config,
     transactional_producer_config,
 )
+from topicproof.backend.mcp_server import results
 from topicproof.backend.mcp_server.cluster_tools import cause_row
 from topicproof.backend.mcp_server.results import (
     RESULT_BYTES_MAX,
@@ -175,6 +177,24 @@ def test_a_large_answer_says_what_it_leaves_out() -> None:
     assert bounded_one["lags"][-1] == group and bounded_one["open"] == [1]
     with pytest.raises(TopicproofError, match="at most 10"):
         bounded({"name": "x" * 20, "rows": [1]}, 10)
+
+
+def test_what_is_left_out_of_an_answer_is_not_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: somebody makes up thousands of groups whose members' names are characters that nobody
+    sees. An answer spells those that are in it, and few more."""
+    lengths: list[int] = []
+
+    def counting(text: str) -> str:
+        lengths.append(len(text))
+        return visible(text)
+
+    monkeypatch.setattr(results, "visible", counting)
+    name = "\u202e" * 240
+    owner = {"member": name, "client": name}
+    group = {"group": name, "partitions": [{"owner": owner}] * 50}
+    document = document_of({"topic": "t" * 1_000_000, "lags": [group] * 400})
+    assert document["lags"] and sum(lengths) < 4_000_000
+    assert len(document["topic"]) == results.TEXT_CHARACTERS_MAX
 
 
 def test_a_name_hides_none_of_our_words() -> None:
