@@ -5,11 +5,29 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar
 
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from topicproof.backend.services import local_servers
 from topicproof.backend.services.connection_limits import NOBODY, LimitedProtocol
 from topicproof.backend.services.processes import connection_is_of
 
 CONNECTIONS_MAX = 64
+
+
+def posts_only(application: ASGIApp) -> ASGIApp:
+    """Return the application without other methods than POST. A GET would open a stream of events
+    that never ends, and a DELETE end a session: there are none, since each request stands
+    alone."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] != "POST":
+            refusal = PlainTextResponse("Ask with POST.", 405, {"Allow": "POST"})
+            await refusal(scope, receive, send)
+        else:
+            await application(scope, receive, send)
+
+    return answer
 
 
 class AgentProtocol(LimitedProtocol):

@@ -12,6 +12,7 @@ import os
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
@@ -20,6 +21,8 @@ from typing import Any, NamedTuple
 import anyio.to_thread
 from mcp.server.auth.provider import AccessToken
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR
 from pydantic import ConfigDict
 
 from topicproof.backend.errors import EvidenceError, NotPermitted, TopicproofError, UsageError
@@ -40,6 +43,9 @@ provider."""
 
 LINE_EVERY_S = 60.0
 """How often at most a line says that requests are refused: strangers could fill a log."""
+
+REQUESTS_MAX = 8
+"""Requests of one person that are answered at the same time."""
 
 _BEARER: ContextVar[Identity | None] = ContextVar("_BEARER", default=None)
 
@@ -123,15 +129,36 @@ class Bearers:
         return acting(self.settings)
 
 
-async def note_bearer(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-    """Remember whose request is being answered (`mcp.server.context.ServerMiddleware`)."""
-    user = None if ctx.request is None else ctx.request.scope.get("user")
-    token = getattr(user, "access_token", None)
-    reset = _BEARER.set(token.identity if isinstance(token, BearerToken) else None)
-    try:
-        return await call_next(ctx)
-    finally:
-        _BEARER.reset(reset)
+class BearerRequests:
+    """Whose requests are being answered (`mcp.server.context.ServerMiddleware`): each person has a
+    limited number at the same time, so that nobody keeps the others out."""
+
+    def __init__(self) -> None:
+        self._requests: Counter[tuple[str, str]] = Counter()
+
+    async def __call__(
+        self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
+        """Answer a request. Raises MCPError if its person has too many."""
+        user = None if ctx.request is None else ctx.request.scope.get("user")
+        token = getattr(user, "access_token", None)
+        identity = token.identity if isinstance(token, BearerToken) else None
+        key = ("", "") if identity is None else (identity.issuer, identity.subject)
+        if identity is not None and self._requests[key] >= REQUESTS_MAX:
+            raise MCPError(
+                INTERNAL_ERROR,
+                f"{REQUESTS_MAX} questions of yours are being answered already. Wait for one of"
+                " them, then ask again.",
+            )
+        self._requests[key] += 1
+        reset = _BEARER.set(identity)
+        try:
+            return await call_next(ctx)
+        finally:
+            _BEARER.reset(reset)
+            self._requests[key] -= 1
+            if not self._requests[key]:
+                del self._requests[key]
 
 
 def bearer() -> Identity:

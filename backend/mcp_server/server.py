@@ -26,10 +26,11 @@ from topicproof.backend.mcp_server.connections import (
     CONNECTIONS_MAX,
     AgentProtocol,
     OwnAgentProtocol,
+    posts_only,
 )
 from topicproof.backend.mcp_server.desk import Desk
 from topicproof.backend.mcp_server.history_tools import HistoryTools
-from topicproof.backend.mcp_server.people import Bearers, note_bearer
+from topicproof.backend.mcp_server.people import BearerRequests, Bearers
 
 HOST = "127.0.0.1"
 PATH = "/mcp"
@@ -75,7 +76,7 @@ def make_server(desk: Desk, bearers: Bearers | None = None) -> MCPServer:
         log_level="WARNING",
         auth=auth,
         token_verifier=bearers,
-        middleware=[note_bearer],
+        middleware=[BearerRequests()],
         subscriptions=False,
     )
     asks, keeps = ClusterTools(desk), HistoryTools(desk)
@@ -125,7 +126,7 @@ def serve_http(
     )
     server = uvicorn.Server(
         uvicorn.Config(
-            application,
+            posts_only(application),
             log_config=None,
             access_log=False,
             http=AgentProtocol if bearers.has_login else OwnAgentProtocol,

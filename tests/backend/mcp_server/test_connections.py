@@ -16,9 +16,10 @@ import pytest
 
 from topicproof.backend.address import Address
 from topicproof.backend.history.store import History
+from topicproof.backend.mcp_server import people
 from topicproof.backend.mcp_server.connections import CONNECTIONS_MAX, AgentProtocol
 from topicproof.backend.mcp_server.desk import Desk
-from topicproof.backend.mcp_server.people import Bearers, bearer
+from topicproof.backend.mcp_server.people import REQUESTS_MAX, Bearers, bearer
 from topicproof.backend.mcp_server.server import bound_socket, serve_http, url_of
 from topicproof.backend.services import local_servers
 from topicproof.backend.settings import Settings
@@ -44,11 +45,14 @@ class Served:
 
     def ask(self, token: str = TOKEN) -> int:
         """The status of the answer to a bearer."""
+        return self.answer(token).status_code
+
+    def answer(self, token: str = TOKEN) -> httpx.Response:
         headers = {
             "Authorization": f"Bearer {token}",
             "Accept": "application/json, text/event-stream",
         }
-        return httpx.post(self.url, json=LIST, headers=headers, timeout=WAIT_S).status_code
+        return httpx.post(self.url, json=LIST, headers=headers, timeout=WAIT_S)
 
     def connection(self, data: str = "") -> socket.socket:
         connection = socket.create_connection(("127.0.0.1", self.port), WAIT_S)
@@ -110,6 +114,28 @@ def test_a_request_must_be_whole_in_time(
     with served.connection(data % (served.port, 99) if data == HEAD else data) as connection:
         assert ends(connection)
     assert served.ask() == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_no_stream_keeps_others_out(served: Served, method: str) -> None:
+    """Story: somebody with a token asks for a stream of events on every connection that the server
+    has. There are none, and other agents are answered."""
+    head = HEAD.replace("POST", method) % (served.port, 0)
+    with ExitStack() as stack:
+        for _ in range(CONNECTIONS_MAX):
+            connection = stack.enter_context(served.connection(head))
+            assert connection.recv(16).startswith(b"HTTP/1.1 405")
+        assert served.ask() == 200
+
+
+def test_a_person_has_so_many_requests_at_the_same_time(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: an agent asks again and again, one question after the other. One that asks too many
+    at once is told to wait."""
+    assert [served.ask() for _ in range(REQUESTS_MAX + 2)] == [200] * (REQUESTS_MAX + 2)
+    monkeypatch.setattr(people, "REQUESTS_MAX", 0)
+    assert "are being answered already" in served.answer().text
 
 
 def test_who_takes_no_answer_is_cut_off(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
