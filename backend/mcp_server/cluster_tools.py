@@ -6,8 +6,9 @@ The docstring of a tool is what an agent reads of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from pydantic import Field
 from topicproof.backend.address import Sides
 from topicproof.backend.contracts.draft import draft
 from topicproof.backend.contracts.draft_expectation import ONE_OUTPUT
-from topicproof.backend.errors import UsageError
+from topicproof.backend.errors import LogTooLong, UsageError
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.kafka.browse.causes import Cause, causes
 from topicproof.backend.kafka.browse.inspect import inspect_topic
@@ -47,6 +48,11 @@ SHOWN_CHARACTERS = 1_000
 """Of a key, a value or a header."""
 HEADERS_SHOWN = 20
 OFFSET_MAX = 2**63 - 1
+BATCHES_MAX = 1_000_000
+"""Of a log that one question examines, as on the pages: some 900 bytes of memory each, and others
+ask the same server."""
+TURN_WAIT_S = 20.0
+"""How long a question waits for its turn to examine a log. Clients commonly give up after 60 s."""
 
 Topic = Annotated[str, Field(description="The topic's name.")]
 Partition = Annotated[int, Field(description="The partition's number, from 0.", ge=0)]
@@ -75,6 +81,7 @@ class ClusterTools:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
+        self._turn = threading.Lock()
 
     def list_topics(
         self,
@@ -98,7 +105,9 @@ class ClusterTools:
         partition, its last transactions with the reason of each abort, open transactions, its
         producers, and the true lag of each group. Ages are in milliseconds (age_ms)."""
         self.desk.person()
-        return document_of(inspect_topic(self.desk.address, topic).to_json())
+        with self._examining(topic):
+            view = inspect_topic(self.desk.address, topic, batches_max=BATCHES_MAX)
+            return document_of(view.to_json())
 
     def status(self, limit: Limit = ROWS, cursor: Cursor = None) -> Page:
         """List what is wrong with the cluster now, worst first. Each row is one cause: who holds
@@ -125,7 +134,8 @@ class ClusterTools:
         coordinator aborts it (timeout_ms), whether it hangs, how many records it withholds, and a
         sentence (why)."""
         self.desk.person()
-        view = cluster_transactions(self.desk.address).to_json()
+        with self._examining("a topic"):
+            view = cluster_transactions(self.desk.address, batches_max=BATCHES_MAX).to_json()
         return page_of(view["ids" if ids else "open"], limit, cursor, _sentences([view["note"]]))
 
     def group_lag(
@@ -140,7 +150,8 @@ class ClusterTools:
         and subtraction, the high watermark minus the committed offset that other tools show, which
         counts markers and aborted records too. stuck: it waits for an open transaction."""
         self.desk.person()
-        view = inspect_topic(self.desk.address, topic).to_json()
+        with self._examining(topic):
+            view = inspect_topic(self.desk.address, topic, batches_max=BATCHES_MAX).to_json()
         rows = [lag for lag in view["lags"] if group in (None, lag["group"])]
         if group is not None and not rows and not view["not_heard"]:
             raise UsageError(
@@ -160,7 +171,11 @@ class ClusterTools:
         abort (declared, timeout, fenced, operator) where they are known; of a pending one, with the
         transaction that holds it back. The content of the record is not in the answer."""
         self.desk.person()
-        return document_of(explain_offset(self.desk.address, topic, partition, offset).to_json())
+        with self._examining(topic):
+            story = explain_offset(
+                self.desk.address, topic, partition, offset, batches_max=BATCHES_MAX
+            )
+        return document_of(story.to_json())
 
     def draft_contract(
         self,
@@ -174,7 +189,10 @@ class ClusterTools:
         desk = self.desk
         by = desk.allow_look(f"{source} and {sink}, the newest records for a draft")
         desk.require_unmasked(by, source, sink)
-        with closing(Formats(desk.settings.registry, desk.settings.avro_files)) as formats:
+        with (
+            closing(Formats(desk.settings.registry, desk.settings.avro_files)) as formats,
+            self._examining(f"{source} or {sink}"),
+        ):
             proposal = draft(Sides(desk.address), source, sink, formats)
         question = proposal.question
         return DraftedContract(
@@ -209,25 +227,46 @@ class ClusterTools:
         start = "the newest" if offset is None else f"from offset {offset} on"
         by = desk.allow_look(f"{place}, {start}, for an agent")
         hidden = desk.hidden(by, topic)
-        with connect(desk.address) as kafka:
-            bounds = kafka.bounds(topic)
-            ranges = fate_ranges(kafka.scan(topic, bounds), bounds)
-        if partition is None:
-            rows: Sequence[Row] = latest(
-                desk.address, bounds, ranges, READ_UNCOMMITTED, limit, SHOWN_CHARACTERS * 4
-            )
-        else:
-            rows = search(
-                desk.address,
-                bounds,
-                ranges,
-                partition,
-                OFFSET_MAX if offset is None else offset,
-                ANYTHING,
-                newest=offset is None,
-                found_max=limit,
-            ).rows
+        with self._examining(topic):
+            with connect(desk.address) as kafka:
+                bounds = kafka.bounds(topic)
+                ranges = fate_ranges(kafka.scan(topic, bounds, batches_max=BATCHES_MAX), bounds)
+            if partition is None:
+                rows: Sequence[Row] = latest(
+                    desk.address, bounds, ranges, READ_UNCOMMITTED, limit, SHOWN_CHARACTERS * 4
+                )
+            else:
+                rows = search(
+                    desk.address,
+                    bounds,
+                    ranges,
+                    partition,
+                    OFFSET_MAX if offset is None else offset,
+                    ANYTHING,
+                    newest=offset is None,
+                    found_max=limit,
+                ).rows
         return page_of([_record_row(row, hidden) for row in rows[:limit]], limit, None)
+
+    @contextmanager
+    def _examining(self, subject: str) -> Iterator[None]:
+        """Examine logs, one question at a time: each may need as much memory as the limit allows.
+        Raises UsageError for a log that is too long, or if it is not the question's turn."""
+        if not self._turn.acquire(timeout=TURN_WAIT_S):
+            raise UsageError(
+                "Logs are examined for one question at a time, and others are still waiting. Ask"
+                " again in a minute."
+            )
+        try:
+            yield
+        except LogTooLong:
+            raise UsageError(
+                f"The log of {subject} has more than {BATCHES_MAX:,} batches in the range that this"
+                " question examines, and an agent's question examines no more. The command line"
+                " does, such as topicproof inspect."
+            ) from None
+        finally:
+            self._turn.release()
 
 
 def cause_row(cause: Cause) -> Document:

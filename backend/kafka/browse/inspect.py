@@ -183,17 +183,20 @@ def _name_json(member: Member) -> dict[str, str]:
     return {"member": member.member, "client": member.client, "host": member.host}
 
 
-def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> TopicView:
+def inspect_topic(
+    address: Address, topic: str, check_crc: bool = False, batches_max: int | None = None
+) -> TopicView:
     """Inspect a topic once. The log must be readable; `not_heard` lists questions that coordinators
     did not answer.
 
-    `check_crc` verifies every batch's checksum. Raises TopicError for a missing topic, ClusterError
-    when no broker answers or a batch is corrupt.
+    `check_crc` verifies every batch's checksum. `batches_max`: see `rawlog.Connection.scan`. Raises
+    TopicError for a missing topic, LogTooLong, ClusterError when no broker answers or a batch is
+    corrupt.
     """
     with connect(address) as kafka:
         bounds = kafka.bounds(topic)
         taken_at = datetime.now(UTC)
-        batches = kafka.scan(topic, bounds, check_crc=check_crc)
+        batches = kafka.scan(topic, bounds, check_crc=check_crc, batches_max=batches_max)
         ranges = fate_ranges(batches, bounds)
         not_heard: list[str] = []
 

@@ -59,17 +59,19 @@ class OffsetStory:
         return fields | {"holder": None if self.holder is None else open_json(self.holder)}
 
 
-def explain_offset(address: Address, topic: str, partition: int, offset: int) -> OffsetStory:
+def explain_offset(
+    address: Address, topic: str, partition: int, offset: int, batches_max: int | None = None
+) -> OffsetStory:
     """Explain one offset. Reads the batch headers of its partition, and the one record at both
     isolation levels.
 
-    Raises TopicError for a missing topic or partition and for an offset outside of its bounds,
-    RecordTooLarge, ClusterError.
+    `batches_max`: see `rawlog.Connection.scan`. Raises TopicError for a missing topic or partition
+    and for an offset outside of its bounds, LogTooLong, RecordTooLarge, ClusterError.
     """
     not_heard: list[str] = []
     with connect(address) as kafka:
         bounds = _of_partition(kafka.bounds(topic), partition, offset)
-        batches = kafka.scan(topic, bounds)
+        batches = kafka.scan(topic, bounds, batches_max=batches_max)
         ranges, ended = fate_ranges(batches, bounds), transactions(batches, bounds)
         at = ranges[(ranges["first_offset"] <= offset) & (offset <= ranges["last_offset"])]
         number = at["transaction"].iloc[0]

@@ -39,7 +39,7 @@ from topicproof.backend.kafka.coordination.transaction_state import (
     read_states,
 )
 from topicproof.backend.kafka.log.every_leader import Leaders, ask_every_leader
-from topicproof.backend.kafka.log.fates import fate_ranges
+from topicproof.backend.kafka.log.fates import RANGE_COLUMNS, fate_ranges
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.backend.kafka.look import IDS, OPEN_TRANSACTIONS, PRODUCERS, LookBudget
 from topicproof.validators.coordinator import (
@@ -53,6 +53,7 @@ from topicproof.validators.finding import Bounds, PartitionBounds
 DESCRIBED_AT_ONCE, LISTED_AT_ONCE = 50, 1_000
 """Transactions in one request. A description names each partition of a transaction, which may be
 thousands; an entry of a list has one name."""
+COUNTS = "count of withheld records", "counts of withheld records"
 PLACE_BYTES = 100
 """What a partition of a described transaction counts in the budget."""
 
@@ -175,8 +176,10 @@ def transactions_of(
     *,
     budget: LookBudget,
     has_whole_ids: bool = False,
+    batches_max: int | None = None,
 ) -> dict[str, tuple[OpenTransaction, ...]]:
-    """Return the open transactions of these producers, by topic; see `open_transactions`.
+    """Return the open transactions of these producers, by topic; see `open_transactions`. With
+    `batches_max`, what is withheld behind more batches is not counted, which the budget notes.
 
     The first one of each partition of all topics comes before the second one of any: what a
     stranger opens on a topic of theirs must not hide who holds back the records of another.
@@ -194,11 +197,17 @@ def transactions_of(
     opened = {}
     for topic, of_topic in remaining.items():
         try:
-            of_partitions = _ranges_behind(
-                kafka, topic, of_topic, bounds.get(topic), ranges.get(topic)
-            )
+            edges = bounds[topic] if topic in bounds else kafka.bounds(topic)
+            ranges_behind = ranges.get(topic)
+            if ranges_behind is None:
+                behind = _behind(edges, of_topic)
+                batches = kafka.scan(topic, behind, batches_max=batches_max)
+                ranges_behind = fate_ranges(batches, behind)
         except LogTooLong:
-            raise
+            if batches_max is None:
+                raise
+            budget.leave_out(1, COUNTS)
+            ranges_behind = pd.DataFrame(columns=RANGE_COLUMNS)
         except TopicError:
             # Its transactions are gone with the topic.
             continue
@@ -212,7 +221,7 @@ def transactions_of(
                 is_confirmed=_on_partition(transaction, topic, producer),
                 sees_all=sees_all,
             )
-            for producer, counts in _counted(of_topic, *of_partitions)
+            for producer, counts in _counted(of_topic, edges, ranges_behind)
             for transaction in [transactions[producer.producer_id]]
         )
     return opened
@@ -285,21 +294,6 @@ def _still_open(kafka: Connection, topic: str, partitions: Collection[int]) -> l
         return _open_on_partitions(kafka, topic, partitions)
     except TopicError:
         return []
-
-
-def _ranges_behind(
-    kafka: Connection,
-    topic: str,
-    producers: Collection[_Producer],
-    bounds: Bounds | None,
-    ranges: pd.DataFrame | None,
-) -> tuple[Bounds, pd.DataFrame]:
-    """Return the topic's bounds, and its ranges from the first open transaction on."""
-    bounds = kafka.bounds(topic) if bounds is None else bounds
-    if ranges is None:
-        behind = _behind(bounds, producers)
-        ranges = fate_ranges(kafka.scan(topic, behind), behind)
-    return bounds, ranges
 
 
 def _counted(

@@ -96,8 +96,9 @@ class TransactionsOfCluster:
         )
 
 
-def cluster_transactions(address: Address) -> TransactionsOfCluster:
-    """Ask every partition and every coordinator once.
+def cluster_transactions(address: Address, batches_max: int | None = None) -> TransactionsOfCluster:
+    """Ask every partition and every coordinator once. `batches_max`: what is withheld on a topic is
+    not counted beyond so many batches.
 
     Raises ClusterError when the brokers do not answer, or are too old for these requests (before
     Kafka 3.0).
@@ -106,7 +107,9 @@ def cluster_transactions(address: Address) -> TransactionsOfCluster:
         budget = LookBudget()
         producers = open_producers(kafka, lambda _place: True)
         return TransactionsOfCluster(
-            transactions_of(kafka, producers, {}, {}, budget=budget), _ids(kafka), budget.note
+            transactions_of(kafka, producers, {}, {}, budget=budget, batches_max=batches_max),
+            _ids(kafka),
+            budget.note,
         )
 
 

@@ -13,11 +13,17 @@ import pytest
 
 from tests.backend.kafka.topics import Writer
 from tests.backend.mcp_server.agent import COMMAND, over_http
+from topicproof.backend.address import Address
+from topicproof.backend.errors import UsageError
 from topicproof.backend.history.audit import audit_entries
 from topicproof.backend.history.store import History
+from topicproof.backend.mcp_server import cluster_tools
+from topicproof.backend.mcp_server.cluster_tools import ClusterTools
+from topicproof.backend.mcp_server.desk import Desk
 from topicproof.backend.mcp_server.people import TOKEN_FILE, local_token
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
+from topicproof.backend.trust.acting import acting
 from topicproof.backend.trust.identity import Action
 
 NewTopic = Callable[..., str]
@@ -117,3 +123,33 @@ def test_the_token_is_for_its_owner_alone(server: Server, settings: Settings) ->
     kept = local_token(settings)
     assert kept is not None and (kept.token, kept.is_new) == (server.token, False)
     assert kept.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_question_examines_no_log_that_is_too_long(
+    settings: Settings, bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: several agents ask about a topic of tiny batches. Each question gets a sentence
+    instead of the server's memory, and they are answered one after the other."""
+    topic = new_topic()
+    Writer(bootstrap, topic).write("A1 A+ B1 B+")
+    history = History(settings)
+    desk = Desk(settings, Address(bootstrap), history, lambda: acting(settings), True)
+    tools = ClusterTools(desk)
+    questions: tuple[Callable[[], object], ...] = (
+        lambda: tools.inspect_topic(topic),
+        lambda: tools.group_lag(topic),
+        lambda: tools.explain_offset(topic, 0, 0),
+        lambda: tools.records(topic),
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster_tools, "BATCHES_MAX", 1)
+        for question in questions:
+            with pytest.raises(UsageError, match="an agent's question examines no more"):
+                question()
+    monkeypatch.setattr(cluster_tools, "TURN_WAIT_S", 0.0)
+    with tools._examining(topic):
+        for question in questions:
+            with pytest.raises(UsageError, match="one question at a time"):
+                question()
+    assert tools.explain_offset(topic, 0, 0)["fate"] == "committed"
+    history.engine.dispose()
