@@ -86,28 +86,28 @@ class Identities:
         pair.counts.committed += int(nameless.sum())
         rows = rows.take(~nameless)
         decided = pair.are_decided(pair.held, is_source_read=is_source_read)
-        asked = self._asked(pair.held, decided)
+        is_looked_up = self._looked_up_again(pair.held, decided)
         # Together: a waiting row holds back the new ones of its partition.
-        waiting = pair.held.take(asked)
+        waiting = pair.held.take(is_looked_up)
         together = self.resolve(
             SinkRows(*map(np.concatenate, zip(waiting, rows, strict=True))),
-            np.concatenate((decided[asked], np.full(rows.size, is_source_read))),
+            np.concatenate((decided[is_looked_up], np.full(rows.size, is_source_read))),
         )
         columns = [column.copy() for column in pair.held]
         for column, answer in zip(columns, together, strict=True):
-            column[asked] = answer[: waiting.size]
+            column[is_looked_up] = answer[: waiting.size]
         pair.held = SinkRows(*columns)
         return together.take(np.arange(waiting.size, together.size))
 
-    def _asked(self, held: SinkRows, decided: Flags) -> Flags:
+    def _looked_up_again(self, held: SinkRows, decided: Flags) -> Flags:
         """Mark the rows that are looked up again: the first of each partition, and those behind it
         if it waits no longer. A million may wait, and the source be read for long."""
         partitions, heads = np.unique(held.partition, return_index=True)
         waits = (held.source_partition[heads] < 0) & ~decided[heads]
         waits[list(self._find(held.identity_high[heads], held.identity_low[heads]))] = False
-        asked = ~np.isin(held.partition, partitions[waits])
-        asked[heads] = True
-        return asked
+        is_looked_up = ~np.isin(held.partition, partitions[waits])
+        is_looked_up[heads] = True
+        return is_looked_up
 
     def _add(
         self, high: Ints, low: Ints, partition: int, offsets: Ints, now_s: int
