@@ -257,14 +257,14 @@ def _without_ended(
     remaining: dict[str, list[_Producer]] = {}
     has_unknown = False
     for topic, of_topic in producers.items():
-        asked = [
+        current = [
             producer
             for producer in of_topic
             if (topic, producer) in chosen and producer.producer_id in transactions
         ]
         unknown = {
             producer
-            for producer in asked
+            for producer in current
             if not _on_partition(transactions[producer.producer_id], topic, producer)
         }
         if unknown:
@@ -274,14 +274,14 @@ def _without_ended(
                 (producer.partition, producer.producer_id, producer.open_from)
                 for producer in _still_open(kafka, topic, {each.partition for each in unknown})
             }
-            asked = [
+            current = [
                 each
-                for each in asked
+                for each in current
                 if each not in unknown
                 or (each.partition, each.producer_id, each.open_from) in still
             ]
-        if asked:
-            remaining[topic] = asked
+        if current:
+            remaining[topic] = current
     return remaining, not has_unknown or sees_every_id(kafka)
 
 
