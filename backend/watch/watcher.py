@@ -169,7 +169,7 @@ class Watcher:
             self._trouble("look", sentence, cause=type(error).__name__)
             unseen = self._topics_of_contracts(sentence)
             if unseen is not None:
-                self._go_on(unseen)
+                self._go_on(unseen, is_seen=False)
                 self._judge_contracts(unseen, began)
                 self._take_in(unseen, is_seen=False)
             self._note_standings("" if unseen is not None else sentence)
@@ -201,9 +201,9 @@ class Watcher:
         nothing = Overview(datetime.now(UTC), answer.cluster_id, 0, (), None, (why,))
         return ClusterLook(nothing, {}, topic_ids, (why,))
 
-    def _go_on(self, look: ClusterLook) -> None:
+    def _go_on(self, look: ClusterLook, *, is_seen: bool = True) -> None:
         """Tell first what an earlier process has judged, and was killed before it told. What is
-        read next may end it."""
+        read next may end it. `is_seen`: see `_take_in`."""
         if self.contracts or self.store is None:
             return
         for contract in self.options.contracts:
@@ -216,7 +216,7 @@ class Watcher:
                 # It is judged next, which fails likewise, and tells.
                 continue
         if any(watch.pair.sources for watch in self.contracts.values()):
-            self._take_in(look)
+            self._take_in(look, is_seen=is_seen)
 
     def _begin(
         self, contract: WatchedContract, topic_ids: Mapping[str, str], store: PairStore

@@ -252,6 +252,10 @@ def test_contracts_are_judged_when_the_cluster_cannot_be_looked_at(
     assert [notice.alarm.condition.finding for notice in notices] == ["duplicate"]
     assert troubles == ["The cluster cannot be looked at: no answer"]
     assert watcher.figures.failed == 2 and not watcher.is_caught_up
+    with watching(bootstrap, tmp_path, fields) as (watcher, notices):
+        watcher.on_trouble = troubles.append
+        watcher.look()
+    assert notices == [] and watcher.figures.look is None and not watcher.figures.is_up
 
 
 def test_removed_records_and_a_new_topic_are_no_verdict(
