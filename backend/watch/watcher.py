@@ -197,7 +197,7 @@ class Watcher:
         topic_ids: dict[str, str] = {}
         for watch in self.contracts.values():
             topic_ids |= {topic: each for topic, each in watch.topic_ids.items() if each}
-        topic_ids |= _ids_of(answer)
+        topic_ids |= _listed_ids(answer)
         nothing = Overview(datetime.now(UTC), answer.cluster_id, 0, (), None, (why,))
         return ClusterLook(nothing, {}, topic_ids, (why,))
 
@@ -581,7 +581,7 @@ def look_at(address: Address) -> ClusterLook:
     try:
         with connect(address) as kafka:
             answer = kafka.with_retries(kafka.metadata_of_all)
-            topic_ids = _ids_of(answer)
+            topic_ids = _listed_ids(answer)
             offsets = group_offsets(kafka, budget)
     except KafkaError as error:
         notes.append(str(cluster_error(address, error)))
@@ -589,7 +589,7 @@ def look_at(address: Address) -> ClusterLook:
     return ClusterLook(overview(address), offsets, topic_ids, tuple(notes))
 
 
-def _ids_of(answer: Any) -> dict[str, str]:
+def _listed_ids(answer: Any) -> dict[str, str]:
     """Return the topic ids of a Metadata response."""
     return {
         topic.name: topic_id
