@@ -9,7 +9,7 @@ has no marker for a transaction below the last stable offset, the marker is lost
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -77,7 +77,7 @@ class LogSpan(NamedTuple):
     begin: int
     end: int
     rows: pd.DataFrame
-    """Its batches, cut at both ends (`attributed`), with the `outcome` of their transaction."""
+    """Its batches (`attributed`), with the `outcome` of their transaction."""
     commits: int
     """Markers."""
     aborts: int
@@ -91,10 +91,14 @@ class LogSpan(NamedTuple):
 
 
 def read_log(
-    kafka: Connection, topic: str, bounds: Bounds, spans: Mapping[int, tuple[int, int]]
+    kafka: Connection,
+    topic: str,
+    bounds: Bounds,
+    spans: Mapping[int, tuple[int, int]],
 ) -> tuple[list[LogSpan], pa.Table]:
     """Return the spans [first, end) of partitions up to the first transaction whose marker was not
-    read, and the batches. No span ends above the last stable offset. Raises RecordTooLarge,
+    read, and the batches. A span ends with a batch: before the one that its end cuts, or behind
+    that if it is the first. No span ends above the last stable offset. Raises RecordTooLarge,
     ClusterError, and kafka-python's errors."""
     beyond = BEYOND_OFFSETS
     ends = {p.partition: p.hw for p in bounds.partitions}
@@ -104,9 +108,12 @@ def read_log(
             tuple(
                 PartitionBounds(p, first, end, min(ends[p], end + beyond))
                 for p, (first, end) in sorted(spans.items())
+                if first < end
             ),
         )
-        table = kafka.scan(topic, part, readable=True)
+        # Only where the log was read up to, or begins, a batch is cut.
+        whole = Bounds(topic, tuple(replace(p, hw=ends[p.partition]) for p in part.partitions))
+        table = kafka.scan(topic, part, part_of=whole, readable=True)
         rows, transactions = attributed(table.drop_columns("inflated"), part)
         log = [
             _log_span(p, (first, end), rows, transactions, is_scanned=end + beyond >= ends[p])
@@ -138,6 +145,13 @@ def _log_span(
     if len(unended) and not is_scanned:
         end = max(first, min(end, int(unended["first_offset"].min())))
     of = rows[(rows["partition"] == partition) & (rows["base_offset"] < end)]
+    if len(of) and int(of["last_offset"].iloc[-1]) >= end:
+        # Headers do not tell how many records of a batch lie below an offset.
+        if int(of["base_offset"].iloc[-1]) > first:
+            end, of = int(of["base_offset"].iloc[-1]), of.iloc[:-1]
+        else:
+            end = int(of["last_offset"].iloc[-1]) + 1
+    assert int(of["count"].sum()) <= end - first, f"partition {partition}: more records than offsets"
     outcome = of["transaction"].where(of["transaction"] >= 0).map(transactions["outcome"])
     return LogSpan(
         partition,

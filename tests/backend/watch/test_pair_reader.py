@@ -1,0 +1,65 @@
+"""What an increment of a watch reads of a raw log, and how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from topicproof.backend.kafka.log.batches import CONTROLS, ROW, SCHEMA, table
+from topicproof.backend.watch.pair_reader import LogSpan, fold_log, read_log
+from topicproof.validators.finding import Bounds, PartitionBounds
+from topicproof.validators.increments.watched_pair import NO_ROWS, WatchedPair
+
+
+class BatchLog:
+    """A raw log of one partition, in place of a connection's."""
+
+    def __init__(self, batches: Sequence[tuple[int, int | None, str | None]]) -> None:
+        """`batches`: records, producer of a transaction, and what its marker is."""
+        counts = np.array([count for count, _, _ in batches], np.int64)
+        rows = np.zeros(len(batches), ROW)
+        rows["count"] = counts
+        rows["base_offset"] = np.cumsum(counts) - counts
+        rows["last_offset"] = np.cumsum(counts) - 1
+        rows["producer_id"] = [-1 if producer is None else producer for _, producer, _ in batches]
+        rows["transactional"] = rows["producer_id"] >= 0
+        rows["control"] = [CONTROLS.index(control) for _, _, control in batches]
+        rows["size"] = rows["inflated"] = 70
+        self.table = table(SCHEMA.empty_table(), [rows])
+        self.first, self.last = rows["base_offset"], rows["last_offset"]
+        self.end = int(counts.sum())
+        self.scanned = 0
+
+    def scan(self, _topic: str, bounds: Bounds, **_options: object) -> pa.Table:
+        """Return the batches of a part of the log."""
+        (p,) = bounds.partitions
+        first, end = np.searchsorted(self.last, p.start), np.searchsorted(self.first, p.hw)
+        self.scanned += int(end - first)
+        return self.table.slice(int(first), int(end - first))
+
+    def read(self, offsets: int) -> list[LogSpan]:
+        """Return the log in increments of so many offsets."""
+        bounds = Bounds("sink", (PartitionBounds(0, 0, self.end, self.end),))
+        spans: list[LogSpan] = []
+        reached = 0
+        while reached < self.end:
+            share = {0: (reached, min(reached + offsets, self.end))}
+            (span,), _ = read_log(self, "sink", bounds, share)  # type: ignore[arg-type]
+            assert span.begin == reached < span.end
+            spans.append(span)
+            reached = span.end
+        return spans
+
+
+def test_an_increment_counts_each_record_once_wherever_it_ends() -> None:
+    """Story: batches have many records, and an increment's end lies inside one of them. All were
+    aborted. None of them was lost, and none counts twice."""
+    log = BatchLog([(700, 7, None)] * 30 + [(1, 7, "ABORT")])
+    for offsets in (699, 1_500, 10_000):
+        pair = WatchedPair("source", "sink", outputs=1, within_ms=0)
+        for span in log.read(offsets):
+            fold_log(pair, NO_ROWS, [span])
+        assert pair.sink_lost.total() == pair.counts.hidden == 0
+        assert pair.counts.aborted == 21_000
