@@ -272,11 +272,7 @@ class ContractWatch:
         by_headers = {span.partition for span in log if span.is_whole and not pair.by_key}
         reader = RecordReader(kafka, topic, batches)
         messages = reader.messages(
-            {
-                span.partition: (span.begin, span.end)
-                for span in log
-                if span.partition not in by_headers
-            }
+            {span.partition: span.runs for span in log if span.partition not in by_headers}
         )
         visible: dict[int, list[int]] = {span.partition: [] for span in log}
         digests: dict[int, list[bytes]] = {span.partition: [] for span in log}
@@ -326,7 +322,7 @@ class ContractWatch:
         spans_read, batches = read_log(kafka, topic, bounds, spans)
         log.extend(spans_read)
         messages = RecordReader(kafka, topic, batches).messages(
-            {span.partition: (span.begin, span.end) for span in log}
+            {span.partition: span.runs for span in log}
         )
         rows = self._places.rows(messages)
         rows = fold_log(pair, rows, log)

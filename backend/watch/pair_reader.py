@@ -51,6 +51,10 @@ BEYOND_OFFSETS = 10_000
 """So far behind an increment's end the markers of its transactions are looked for at first."""
 PENDING_OFFSETS_MAX = 200_000
 """Offsets at and above the last stable ones in which late outputs are looked for."""
+ABORTED_BYTES_MAX = 8_000_000
+"""A consumer reads on until a record is visible. So of stretches without one, no more is read:
+whoever aborts much would else make each increment read all that is aborted behind it. In shorter
+ones a reader shows whether the broker withholds what was aborted."""
 KNOWN_HEADERS_MAX = 10_000
 CACHED_BYTES_MAX = 1_000
 """A longer header is parsed each time: many of them would take much memory."""
@@ -83,6 +87,9 @@ class LogSpan(NamedTuple):
     aborts: int
     undecided: int
     """Records of transactions whose marker is lost."""
+    runs: tuple[tuple[int, int], ...]
+    """The offsets [first, end) that are received: all but large stretches without a committed
+    record."""
 
     @property
     def is_whole(self) -> bool:
@@ -144,24 +151,63 @@ def _log_span(
     unended = transactions[(transactions["partition"] == partition) & ~is_decided]
     if len(unended) and not is_scanned:
         end = max(first, min(end, int(unended["first_offset"].min())))
-    of = rows[(rows["partition"] == partition) & (rows["base_offset"] < end)]
+    every = rows[rows["partition"] == partition]
+    outcomes = every["transaction"].where(every["transaction"] >= 0).map(transactions["outcome"])
+    every = every.assign(outcome=outcomes)
+    of = every[every["base_offset"] < end]
     if len(of) and int(of["last_offset"].iloc[-1]) >= end:
         # Headers do not tell how many records of a batch lie below an offset.
         if int(of["base_offset"].iloc[-1]) > first:
             end, of = int(of["base_offset"].iloc[-1]), of.iloc[:-1]
         else:
             end = int(of["last_offset"].iloc[-1]) + 1
-    assert int(of["count"].sum()) <= end - first, f"partition {partition}: more records than offsets"
-    outcome = of["transaction"].where(of["transaction"] >= 0).map(transactions["outcome"])
+    assert int(of["count"].sum()) <= end - first, "more records than offsets"
+    outcome = of["outcome"]
     return LogSpan(
         partition,
         first,
         end,
-        of.assign(outcome=outcome),
+        of,
         int((of["control"] == "COMMIT").sum()),
         int((of["control"] == "ABORT").sum()),
         int(of["count"][outcome.notna() & ~outcome.isin((COMMITTED, ABORTED))].sum()),
+        _runs(every, (first, end), is_scanned=is_scanned),
     )
+
+
+def _runs(
+    rows: pd.DataFrame, span: tuple[int, int], *, is_scanned: bool
+) -> tuple[tuple[int, int], ...]:
+    """Return the parts of a span that a consumer reads. `rows`: the batches of the partition from
+    there on, also behind the span."""
+    first, end = span
+    base, last = rows["base_offset"].to_numpy(np.int64), rows["last_offset"].to_numpy(np.int64)
+    is_data = rows["control"].isna().to_numpy(bool)
+    is_inside = base < end
+    # Behind the span, a transaction without its marker may still be aborted.
+    is_hidden = rows["outcome"].eq(ABORTED) | (~is_inside & rows["outcome"].notna())
+    is_hidden &= ~(~is_inside & rows["outcome"].eq(COMMITTED))
+    is_visible = is_data & ~is_hidden.to_numpy(bool)
+    if not (is_data & is_inside).any():
+        return ()
+    size = rows["size"].to_numpy(np.int64)
+    # The bytes of each stretch without a visible record: before, between and behind those.
+    bytes_before = np.concatenate(([0], np.cumsum(np.where(is_visible, 0, size))))
+    at = np.flatnonzero(is_visible)
+    stretches = np.diff(np.concatenate(([0], bytes_before[at], bytes_before[-1:])))
+    is_large = stretches > ABORTED_BYTES_MAX
+    # Behind the last stable offset nothing is delivered, so a consumer stops there.
+    is_large[-1] |= not is_scanned
+    inside = int(is_visible[is_inside].sum())
+    at, is_large = at[:inside], is_large[: inside + 1]
+    if not inside:
+        return () if is_large[0] else (span,)
+    cuts = np.flatnonzero(is_large[1:-1])
+    begins = base[at[np.concatenate(([0], cuts + 1))]].tolist()
+    ends = (last[at[np.concatenate((cuts, [inside - 1]))]] + 1).tolist()
+    begins[0] = begins[0] if is_large[0] else first
+    ends[-1] = ends[-1] if is_large[-1] else end
+    return tuple(zip(begins, ends, strict=True))
 
 
 def source_span(span: LogSpan, hw: int, visible: Ints | None) -> SourceSpan:
@@ -233,17 +279,19 @@ class RecordReader:
         self.limits = fetch_limits(fetch_bytes(largest_ratio(batches), READER_FETCH_BYTES))
 
     def messages(
-        self, spans: Mapping[int, tuple[int, int]], isolation: str = READ_COMMITTED
+        self, runs: Mapping[int, Sequence[tuple[int, int]]], isolation: str = READ_COMMITTED
     ) -> Iterator[Message]:
-        """Yield the records of spans as they arrive, each partition's in their order. Whoever takes
-        them keeps what identifies them alone: together they may be larger than the memory. Raises
-        TopicError, ClusterError."""
-        spans = {p: span for p, span in spans.items() if span[0] < span[1]}
-        if not spans:
+        """Yield the records of runs of offsets [first, end) as they arrive, each partition's in
+        their order. Whoever takes them keeps what identifies them alone: together they may be
+        larger than the memory. Raises TopicError, ClusterError."""
+        rounds = max(map(len, runs.values()), default=0)
+        if not rounds:
             return
         address = self.kafka.address
         with open_consumer(address, self.topic, isolation, self.limits) as consumer:
-            yield from receive(consumer, self.topic, spans)
+            for number in range(rounds):
+                spans = {p: of[number] for p, of in runs.items() if number < len(of)}
+                yield from receive(consumer, self.topic, spans)
 
 
 class PlaceReader:
@@ -334,4 +382,5 @@ def pending_rows(
     spans = {p.partition: (ends.get(p.partition, p.lso), p.hw) for p in bounds.partitions}
     if sum(end - first for first, end in spans.values()) > PENDING_OFFSETS_MAX:
         return None
-    return places.rows(reader.messages(spans, READ_UNCOMMITTED))
+    runs = {p: [span] for p, span in spans.items() if span[0] < span[1]}
+    return places.rows(reader.messages(runs, READ_UNCOMMITTED))

@@ -26,7 +26,7 @@ class BatchLog:
         rows["producer_id"] = [-1 if producer is None else producer for _, producer, _ in batches]
         rows["transactional"] = rows["producer_id"] >= 0
         rows["control"] = [CONTROLS.index(control) for _, _, control in batches]
-        rows["size"] = rows["inflated"] = 70
+        rows["size"] = rows["inflated"] = 100
         self.table = table(SCHEMA.empty_table(), [rows])
         self.first, self.last = rows["base_offset"], rows["last_offset"]
         self.end = int(counts.sum())
@@ -63,3 +63,16 @@ def test_an_increment_counts_each_record_once_wherever_it_ends() -> None:
             fold_log(pair, NO_ROWS, [span])
         assert pair.sink_lost.total() == pair.counts.hidden == 0
         assert pair.counts.aborted == 21_000
+
+
+def test_a_large_stretch_of_aborted_records_is_not_received() -> None:
+    """Story: a stranger aborts much, again and again. A consumer would read on to the next visible
+    record at each increment."""
+    aborted = [(1, 7, None)] * 200_000
+    log = BatchLog([(1, None, None), *aborted, (1, 7, "ABORT"), (1, None, None)])
+    assert [span.runs for span in log.read(50_000)][:3] == [((0, 1),), (), ()]
+    end = log.end
+    assert log.read(end)[0].runs == ((0, 1), (end - 1, end))
+    # In a short one it is seen whether the broker withholds them.
+    log = BatchLog([(1, None, None), *aborted[:100], (1, 7, "ABORT"), (1, None, None), *aborted])
+    assert log.read(60)[0].runs == ((0, 60),)
