@@ -19,6 +19,7 @@ from topicproof.backend.watch.pair_reader import (
     NAMESAKE,
     UNREADABLE,
     LogSpan,
+    LongTransactions,
     MatchTerms,
     PlaceReader,
     RecordReader,
@@ -119,6 +120,8 @@ class ContractWatch:
     pair: WatchedPair
     figures: ContractFigures = field(default_factory=ContractFigures)
     turn: int = 0
+    _source_transactions: LongTransactions = field(default_factory=LongTransactions)
+    _sink_transactions: LongTransactions = field(default_factory=LongTransactions)
     _looked_at: float = 0.0
     """When it was last read, in seconds of the monotonic clock."""
     _pending_at: float | None = None
@@ -267,7 +270,7 @@ class ContractWatch:
         self, kafka: Connection, bounds: Bounds, spans: Mapping[int, tuple[int, int]], now_ms: int
     ) -> int:
         pair, topic = self.pair, self.contract.source
-        log, batches = read_log(kafka, topic, bounds, spans)
+        log, batches = read_log(kafka, topic, bounds, spans, self._source_transactions)
         hws = {p.partition: p.hw for p in bounds.partitions}
         by_headers = {span.partition for span in log if span.is_whole and not pair.by_key}
         reader = RecordReader(kafka, topic, batches)
@@ -319,7 +322,7 @@ class ContractWatch:
         """Return the new records of the sink that read_committed received, and add what the raw log
         says to `log`."""
         pair, topic = self.pair, self.contract.sink
-        spans_read, batches = read_log(kafka, topic, bounds, spans)
+        spans_read, batches = read_log(kafka, topic, bounds, spans, self._sink_transactions)
         log.extend(spans_read)
         messages = RecordReader(kafka, topic, batches).messages(
             {span.partition: span.runs for span in log}

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import Message
 
 from topicproof.backend.kafka.client_configs import (
@@ -24,6 +25,7 @@ from topicproof.backend.kafka.client_configs import (
     READER_FETCH_BYTES,
     fetch_limits,
 )
+from topicproof.backend.kafka.log.batches import CONTROLS, ROW, Headers, table
 from topicproof.backend.kafka.log.inflation import fetch_bytes, largest_ratio
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.backend.kafka.reading import NotText, as_bytes, headers_in, open_consumer, receive
@@ -49,6 +51,17 @@ Ints = npt.NDArray[np.int64]
 
 BEYOND_OFFSETS = 10_000
 """So far behind an increment's end the markers of its transactions are looked for at first."""
+SEARCHED_OFFSETS = 200_000
+"""In so many offsets at once, markers farther behind are looked for."""
+LONG_TRANSACTIONS_MAX = 100_000
+"""Transactions of one topic whose far markers are remembered."""
+_ENDED_COLUMNS = {
+    "partition": "int64",
+    "producer_id": "int64",
+    "first_offset": "int64",
+    "marker_offset": "int64",
+    "outcome": "object",
+}
 PENDING_OFFSETS_MAX = 200_000
 """Offsets at and above the last stable ones in which late outputs are looked for."""
 ABORTED_BYTES_MAX = 8_000_000
@@ -97,44 +110,148 @@ class LogSpan(NamedTuple):
         return int(self.rows["count"].sum()) == self.end - self.begin
 
 
+class LongTransactions:
+    """The transactions of one topic whose markers lie far behind what was read of it.
+
+    They are looked for once. Without that, each increment below the marker of one transaction that
+    was open for long would scan the log up to it anew."""
+
+    def __init__(self) -> None:
+        self.ended = pd.DataFrame(
+            {name: pd.Series(dtype=kind) for name, kind in _ENDED_COLUMNS.items()}
+        )
+        """Those whose marker lies more than `BEYOND_OFFSETS` behind their first record. Of a
+        partition the earliest ones, so no later one of a producer stands for an earlier one."""
+        self.lost: dict[tuple[int, int], int] = {}
+        """Up to where the log has no marker, by partition and producer id: that of a transaction
+        below the last stable offset is lost then."""
+
+    def note(self, transactions: pd.DataFrame) -> None:
+        """Remember those of `TRANSACTION_COLUMNS` that are long and ended."""
+        distance = transactions["marker_offset"] - transactions["first_offset"]
+        ended = transactions[(distance > BEYOND_OFFSETS).fillna(False).astype(bool)]
+        ended = ended[ended["outcome"].isin((COMMITTED, ABORTED))]
+        if not len(ended):
+            return
+        ended = ended[list(_ENDED_COLUMNS)].astype(_ENDED_COLUMNS)
+        both = pd.concat((self.ended, ended)) if len(self.ended) else ended
+        both = both.sort_values("first_offset", kind="stable")
+        both = both.drop_duplicates(["partition", "marker_offset"])
+        most = LONG_TRANSACTIONS_MAX // both["partition"].nunique()
+        self.ended = both.groupby("partition").head(most)
+
+    def are_lost(self, transactions: pd.DataFrame) -> npt.NDArray[np.bool_]:
+        """Return which transactions have lost their markers."""
+        places = zip(transactions["partition"], transactions["producer_id"], strict=True)
+        ends = np.array([self.lost.get(place, 0) for place in places], np.int64)
+        return np.asarray(transactions["first_offset"].to_numpy(np.int64) < ends, bool)
+
+    def forget(self, spans: Iterable[LogSpan]) -> None:
+        """Forget those that ended before the end of what was read."""
+        if len(self.ended):
+            ends = {span.partition: span.end for span in spans}
+            reached = self.ended["partition"].map(ends).fillna(0)
+            self.ended = self.ended[self.ended["marker_offset"] >= reached]
+
+    def markers(self, scanned: Mapping[int, int]) -> Headers:
+        """Return the markers at and behind where a scan ended, by partition."""
+        reached = self.ended["partition"].map(scanned)
+        ended = self.ended[self.ended["marker_offset"] >= reached]
+        rows = np.zeros(len(ended), ROW)
+        for name in ("partition", "producer_id"):
+            rows[name] = ended[name]
+        rows["base_offset"] = rows["last_offset"] = ended["marker_offset"]
+        rows["count"], rows["transactional"] = 1, True
+        is_aborted = (ended["outcome"] == ABORTED).to_numpy(bool)
+        rows["control"] = np.where(is_aborted, CONTROLS.index("ABORT"), CONTROLS.index("COMMIT"))
+        return rows
+
+
 def read_log(
     kafka: Connection,
     topic: str,
     bounds: Bounds,
     spans: Mapping[int, tuple[int, int]],
+    long_transactions: LongTransactions,
 ) -> tuple[list[LogSpan], pa.Table]:
     """Return the spans [first, end) of partitions up to the first transaction whose marker was not
     read, and the batches. A span ends with a batch: before the one that its end cuts, or behind
     that if it is the first. No span ends above the last stable offset. Raises RecordTooLarge,
     ClusterError, and kafka-python's errors."""
-    beyond = BEYOND_OFFSETS
     ends = {p.partition: p.hw for p in bounds.partitions}
-    while True:
-        part = Bounds(
-            topic,
-            tuple(
-                PartitionBounds(p, first, end, min(ends[p], end + beyond))
-                for p, (first, end) in sorted(spans.items())
-                if first < end
-            ),
-        )
-        # Only where the log was read up to, or begins, a batch is cut.
-        whole = Bounds(topic, tuple(replace(p, hw=ends[p.partition]) for p in part.partitions))
-        table = kafka.scan(topic, part, part_of=whole, readable=True)
-        rows, transactions = attributed(table.drop_columns("inflated"), part)
+    part = Bounds(
+        topic,
+        tuple(
+            PartitionBounds(p, first, end, min(ends[p], end + BEYOND_OFFSETS))
+            for p, (first, end) in sorted(spans.items())
+            if first < end
+        ),
+    )
+    # Only where the log was read up to, or begins, a batch is cut.
+    whole = Bounds(topic, tuple(replace(p, hw=ends[p.partition]) for p in part.partitions))
+    batches = kafka.scan(topic, part, part_of=whole, readable=True)
+    scanned = {p.partition: p.hw for p in part.partitions}
+    complete = {p for p, hw in scanned.items() if hw >= ends[p]}
+
+    def spans_of_log() -> tuple[list[LogSpan], pd.DataFrame]:
+        markers = long_transactions.markers(scanned)
+        marked = table(batches, [markers]) if markers.size else batches
+        rows, transactions = attributed(marked.drop_columns("inflated"), part)
+        long_transactions.note(transactions)
+        is_decided = transactions["outcome"].isin((COMMITTED, ABORTED))
+        unended = transactions[~is_decided & ~long_transactions.are_lost(transactions)]
         log = [
-            _log_span(p, (first, end), rows, transactions, is_scanned=end + beyond >= ends[p])
-            for p, (first, end) in spans.items()
+            _log_span(p, span, rows, transactions, unended, is_scanned=p in complete)
+            for p, span in spans.items()
         ]
-        is_stuck = [
-            span
-            for span in log
-            if span.end == span.begin < spans[span.partition][1]
-            and spans[span.partition][1] + beyond < ends[span.partition]
-        ]
-        if not is_stuck:
-            return log, table
-        beyond *= 8
+        return log, unended
+
+    log, unended = spans_of_log()
+    stuck = [span.partition for span in log if span.end == span.begin < spans[span.partition][1]]
+    for partition in stuck:
+        last = batches.filter(pc.equal(batches["partition"], partition))["last_offset"]
+        begin = max(scanned[partition], pc.max(last).as_py() + 1)
+        span = PartitionBounds(partition, begin, spans[partition][1], ends[partition])
+        of = unended[unended["partition"] == partition]
+        _find_ends(kafka, topic, span, of, long_transactions)
+    if stuck:
+        log, _ = spans_of_log()
+    long_transactions.forget(log)
+    return log, batches
+
+
+def _find_ends(
+    kafka: Connection,
+    topic: str,
+    span: PartitionBounds,
+    transactions: pd.DataFrame,
+    long_transactions: LongTransactions,
+) -> None:
+    """Scan on from the span's start until each of the open transactions that begin below its last
+    stable offset has its marker, or the log ends."""
+    begin = span.start
+    while (unended := transactions[transactions["first_offset"] < span.lso]).size:
+        if begin >= span.hw:
+            producers = unended["producer_id"].astype(int)[:LONG_TRANSACTIONS_MAX]
+            if len(long_transactions.lost) + len(producers) > LONG_TRANSACTIONS_MAX:
+                long_transactions.lost.clear()
+            long_transactions.lost |= {(span.partition, each): span.hw for each in producers}
+            return
+        until = min(span.hw, begin + SEARCHED_OFFSETS)
+        part = Bounds(topic, (replace(span, start=begin, hw=until),))
+        whole = Bounds(topic, (replace(span, start=begin),))
+        batches = kafka.scan(topic, part, part_of=whole)
+        if batches.num_rows:
+            until = max(until, pc.max(batches["last_offset"]).as_py() + 1)
+        rows = np.zeros(len(transactions), ROW)
+        rows["base_offset"] = rows["last_offset"] = transactions["first_offset"]
+        rows["partition"], rows["producer_id"] = span.partition, transactions["producer_id"]
+        rows["count"], rows["transactional"] = 1, True
+        of_transactions = batches.filter(batches["transactional"])
+        _, both = attributed(table(of_transactions, [rows]).drop_columns("inflated"), part)
+        long_transactions.note(both)
+        transactions = both[~both["outcome"].isin((COMMITTED, ABORTED))]
+        begin = until
 
 
 def _log_span(
@@ -142,13 +259,14 @@ def _log_span(
     span: tuple[int, int],
     rows: pd.DataFrame,
     transactions: pd.DataFrame,
+    unended: pd.DataFrame,
     *,
     is_scanned: bool,
 ) -> LogSpan:
-    """`is_scanned`: the batches reach up to the end of the log."""
+    """`unended`: transactions whose marker was not read, and may be farther behind. `is_scanned`:
+    the batches reach up to the end of the log."""
     first, end = span
-    is_decided = transactions["outcome"].isin((COMMITTED, ABORTED))
-    unended = transactions[(transactions["partition"] == partition) & ~is_decided]
+    unended = unended[unended["partition"] == partition]
     if len(unended) and not is_scanned:
         end = max(first, min(end, int(unended["first_offset"].min())))
     every = rows[rows["partition"] == partition]

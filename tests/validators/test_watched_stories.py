@@ -14,8 +14,10 @@ from confluent_kafka import Message
 
 from tests.validators.history import SINK, SOURCE, History, history, table_of
 from tests.validators.test_kinds import STORIES, Story
+from topicproof.backend.kafka.log.batches import SCHEMA
 from topicproof.backend.watch.pair_reader import (
     LogSpan,
+    LongTransactions,
     MatchTerms,
     PlaceReader,
     fold_log,
@@ -55,7 +57,8 @@ class StoryLog:
             and row["base_offset"] < p.hw
         ]
         table = pa.Table.from_pylist(rows, self.batches.schema)
-        return table.append_column("inflated", pa.nulls(len(rows)))
+        sizes = pa.array([0] * len(rows), pa.int64())
+        return table.append_column("inflated", sizes).cast(SCHEMA)
 
 
 def messages(rows: list[tuple[Any, ...]]) -> Iterator[Message]:
@@ -69,7 +72,7 @@ def watched(made: History, chance: random.Random) -> dict[tuple[str, str | None]
     them."""
     pair = WatchedPair(SOURCE, SINK, outputs=1, within_ms=0)
     reader = PlaceReader(SOURCE, MatchTerms(by_key=False))
-    log = StoryLog(made)
+    log, long_transactions = StoryLog(made), LongTransactions()
     sink_at = {p.partition: p.start for p in made.sink_bounds.partitions}
     source_at = {p.partition: p.start for p in made.source_bounds.partitions}
     for number, start in sink_at.items():
@@ -98,7 +101,13 @@ def watched(made: History, chance: random.Random) -> dict[tuple[str, str | None]
             )
             for p in made.sink_bounds.partitions
         }
-        read, _ = read_log(log, SINK, made.sink_bounds, spans)  # type: ignore[arg-type]
+        read, _ = read_log(
+            log,  # type: ignore[arg-type]
+            SINK,
+            made.sink_bounds,
+            spans,
+            long_transactions,
+        )
         new = [row for row in made.committed if is_in(row, read)]
         pair.add_sink(fold_log(pair, reader.rows(messages(new)), read))
         sink_at = dict(pair.sink_ends)

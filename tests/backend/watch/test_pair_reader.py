@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from topicproof.backend.kafka.log.batches import CONTROLS, ROW, SCHEMA, table
-from topicproof.backend.watch.pair_reader import LogSpan, fold_log, read_log
+from topicproof.backend.watch.pair_reader import LogSpan, LongTransactions, fold_log, read_log
 from topicproof.validators.finding import Bounds, PartitionBounds
 from topicproof.validators.increments.watched_pair import NO_ROWS, WatchedPair
 
@@ -43,10 +44,17 @@ class BatchLog:
         """Return the log in increments of so many offsets."""
         bounds = Bounds("sink", (PartitionBounds(0, 0, self.end, self.end),))
         spans: list[LogSpan] = []
+        long_transactions = LongTransactions()
         reached = 0
         while reached < self.end:
             share = {0: (reached, min(reached + offsets, self.end))}
-            (span,), _ = read_log(self, "sink", bounds, share)  # type: ignore[arg-type]
+            (span,), _ = read_log(
+                self,  # type: ignore[arg-type]
+                "sink",
+                bounds,
+                share,
+                long_transactions,
+            )
             assert span.begin == reached < span.end
             spans.append(span)
             reached = span.end
@@ -74,5 +82,21 @@ def test_a_large_stretch_of_aborted_records_is_not_received() -> None:
     end = log.end
     assert log.read(end)[0].runs == ((0, 1), (end - 1, end))
     # In a short one it is seen whether the broker withholds them.
-    log = BatchLog([(1, None, None), *aborted[:100], (1, 7, "ABORT"), (1, None, None), *aborted])
+    log = BatchLog([(1, None, None), *aborted[:100], (1, 7, "ABORT"), (1, None, None)])
     assert log.read(60)[0].runs == ((0, 60),)
+
+
+def test_the_marker_of_a_long_transaction_is_looked_for_once() -> None:
+    """Story: two transactions stay open while others write, and the second one begins and ends
+    within the first. One is aborted. The log is scanned once for their markers, and each of their
+    records has its fate."""
+    batches: list[tuple[int, int | None, str | None]] = [(1, None, None)] * 200_000
+    batches[::10_000] = [(1, 7, None)] * 20
+    batches[15_001:190_000:17_500] = [(1, 8, None)] * 10
+    batches[-1], batches[-2] = (1, 7, "COMMIT"), (1, 8, "ABORT")
+    log = BatchLog(batches)
+    spans = log.read(25_000)
+    assert log.scanned < 3 * log.end and spans[-1].end == log.end
+    rows = pd.concat(span.rows for span in spans)
+    outcomes = rows[rows["control"].isna()].groupby(["producer_id", "outcome"]).size()
+    assert outcomes.to_dict() == {(7, "COMMITTED"): 20, (8, "ABORTED"): 10}
