@@ -23,9 +23,9 @@ from topicproof.backend.watch.pair_reader import (
     MatchTerms,
     PlaceReader,
     RecordReader,
+    WithheldRows,
     fold_log,
     held,
-    pending_rows,
     read_log,
     source_span,
 )
@@ -122,6 +122,7 @@ class ContractWatch:
     turn: int = 0
     _source_transactions: LongTransactions = field(default_factory=LongTransactions)
     _sink_transactions: LongTransactions = field(default_factory=LongTransactions)
+    _withheld: WithheldRows = field(default_factory=WithheldRows)
     _looked_at: float = 0.0
     """When it was last read, in seconds of the monotonic clock."""
     _pending_at: float | None = None
@@ -209,7 +210,7 @@ class ContractWatch:
         sink = kafka.bounds(contract.sink)
         source = kafka.bounds(contract.source)
         self._note_removed(source, sink)
-        self._note_behind(source, sink)
+        self.note_behind(source, sink)
         self.figures.withheld = sum(p.hw - p.lso for p in sink.partitions)
         half = max(1, offsets_max // 2)
         spans = _shares({p: part.end for p, part in pair.sources.items()}, source, half)
@@ -234,12 +235,12 @@ class ContractWatch:
             self._identities.forget(pair, self.turn, before_s=before_s, open_before_s=open_before_s)
             self.turn = (self.turn + 1) % SLICES
         self._judge()
-        self._note_behind(source, sink)
+        self.note_behind(source, sink)
         if not self.figures.behind:
             self.figures.read_at = began
         return read
 
-    def _note_behind(self, source: Bounds, sink: Bounds) -> None:
+    def note_behind(self, source: Bounds, sink: Bounds) -> None:
         """Count what is not read. Before reading, too: it may fail."""
         ends = {p: part.end for p, part in self.pair.sources.items()}
         self.figures.behind = sum(
@@ -350,11 +351,7 @@ class ContractWatch:
         is_withheld = any(p.lso < p.hw for p in sink.partitions)
         if not missing or not is_withheld:
             return 0
-        _, batches = read_log(
-            kafka, sink.topic, sink, {p.partition: (p.lso, p.lso) for p in sink.partitions}
-        )
-        reader = RecordReader(kafka, sink.topic, batches)
-        rows = pending_rows(reader, self._places, log, sink)
+        rows = self._withheld.read(kafka, self._places, log, sink)
         if rows is None:
             return missing
         nameless = int((rows.source_partition == UNREADABLE).sum())

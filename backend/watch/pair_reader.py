@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
+from topicproof.backend.errors import RecordTooLarge
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -34,9 +35,11 @@ from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, attributed
 from topicproof.validators.finding import Bounds, PartitionBounds
 from topicproof.validators.increments.watched_pair import (
     NO_PARTITION,
+    NO_ROWS,
     SinkRows,
     SourceSpan,
     WatchedPair,
+    rows_together,
 )
 from topicproof.validators.lineage.compact import (
     BYTES_MAX,
@@ -68,6 +71,10 @@ ABORTED_BYTES_MAX = 8_000_000
 """A consumer reads on until a record is visible. So of stretches without one, no more is read:
 whoever aborts much would else make each increment read all that is aborted behind it. In shorter
 ones a reader shows whether the broker withholds what was aborted."""
+PENDING_BYTES_MAX = 32_000_000
+"""Of the log, that are read for these at once. The rest waits for the next look."""
+PENDING_STEP_MIN = 100
+"""Offsets of these that are read at first, before it is known how large they are."""
 KNOWN_HEADERS_MAX = 10_000
 CACHED_BYTES_MAX = 1_000
 """A longer header is parsed each time: many of them would take much memory."""
@@ -491,14 +498,66 @@ def held(message: Message, by: str) -> bytes | None:
     return as_bytes(message.key() if carrier == "key" else message.value())
 
 
-def pending_rows(
-    reader: RecordReader, places: PlaceReader, log: Sequence[LogSpan], bounds: Bounds
-) -> SinkRows | None:
-    """Return the records of the sink that an open transaction, or one before them, still withholds.
-    None if they are too many to look at."""
-    ends = {span.partition: span.end for span in log}
-    spans = {p.partition: (ends.get(p.partition, p.lso), p.hw) for p in bounds.partitions}
-    if sum(end - first for first, end in spans.values()) > PENDING_OFFSETS_MAX:
-        return None
-    runs = {p: [span] for p, span in spans.items() if span[0] < span[1]}
-    return places.rows(reader.messages(runs, READ_UNCOMMITTED))
+class WithheldRows:
+    """The records of the sink that an open transaction, or one before them, still withholds. Each
+    of them is received once."""
+
+    def __init__(self) -> None:
+        self.rows = NO_ROWS
+        self.ends: dict[int, int] = {}
+        """Up to where they were received, by partition."""
+
+    def read(
+        self,
+        kafka: Connection,
+        places: PlaceReader,
+        log: Sequence[LogSpan],
+        bounds: Bounds,
+    ) -> SinkRows | None:
+        """Return what the records name. None if there are too many, if not all of them were
+        received yet, or if one is too large. Raises ClusterError, and kafka-python's errors."""
+        reached = {span.partition: span.end for span in log}
+        firsts = {p.partition: reached.get(p.partition, p.lso) for p in bounds.partitions}
+        self._forget(firsts, bounds)
+        if sum(p.hw - firsts[p.partition] for p in bounds.partitions) > PENDING_OFFSETS_MAX:
+            return None
+        left = PENDING_BYTES_MAX
+        for p in bounds.partitions:
+            first = max(firsts[p.partition], self.ends.get(p.partition, 0))
+            step = PENDING_STEP_MIN
+            while first < p.hw:
+                if left <= 0:
+                    return None
+                whole = replace(p, start=first)
+                part = replace(whole, hw=min(p.hw, first + step))
+                try:
+                    batches = kafka.scan(
+                        bounds.topic,
+                        Bounds(bounds.topic, (part,)),
+                        part_of=Bounds(bounds.topic, (whole,)),
+                        readable=True,
+                    )
+                except RecordTooLarge:
+                    return None
+                until = part.hw
+                if batches.num_rows:
+                    until = max(until, pc.max(batches["last_offset"]).as_py() + 1)
+                reader = RecordReader(kafka, bounds.topic, batches)
+                runs = {p.partition: [(first, until)]} if batches.num_rows else {}
+                rows = places.rows(reader.messages(runs, READ_UNCOMMITTED))
+                self.rows = rows_together((self.rows, rows))
+                self.ends[p.partition] = first = until
+                size = int(np.asarray(batches["size"]).sum())
+                left -= size
+                step *= 4 if size < PENDING_BYTES_MAX // 16 else 1
+        return self.rows
+
+    def _forget(self, firsts: Mapping[int, int], bounds: Bounds) -> None:
+        """Forget what is decided by now, and all of a partition whose log became shorter."""
+        for p in bounds.partitions:
+            if self.ends.get(p.partition, 0) > p.hw:
+                del self.ends[p.partition]
+        numbers = self.rows.partition.tolist()
+        first = np.array([firsts.get(number, 0) for number in numbers], np.int64)
+        end = np.array([self.ends.get(number, 0) for number in numbers], np.int64)
+        self.rows = self.rows.take((self.rows.offset >= first) & (self.rows.offset < end))

@@ -135,6 +135,8 @@ class Watcher:
         self.stop = threading.Event()
         self.figures = WatchFigures(alarms=self.state.alarms)
         self._looked_at: float | None = None
+        self._turn = 0
+        """Which contract is read first, of those that have something to read."""
         self._troubles: dict[str, Trouble] = {}
         """As they were told last."""
         self._refusals: Counter[Notice] = Counter()
@@ -238,6 +240,13 @@ class Watcher:
         ]
         if not open_contracts:
             return
+        # Otherwise whoever floods a topic of the first contract would use up what may be read of
+        # the others.
+        self._turn += 1
+        turn = self._turn % len(open_contracts)
+        open_contracts = open_contracts[turn:] + open_contracts[:turn]
+        for contract in open_contracts:
+            self._note_behind(contract, bounds)
         until = time.monotonic() + self.options.every_s
         rate = self.options.offsets_per_second
         left = None if rate is None else max(1, int(rate * self.options.every_s))
@@ -250,7 +259,9 @@ class Watcher:
                 return
             while open_contracts and not self.stop.is_set():
                 for contract in tuple(open_contracts):
-                    offsets_max = OFFSETS_AT_ONCE if left is None else min(left, OFFSETS_AT_ONCE)
+                    offsets_max = OFFSETS_AT_ONCE
+                    if left is not None:
+                        offsets_max = min(max(1, left // len(open_contracts)), OFFSETS_AT_ONCE)
                     read = self._judge(kafka, contract, topic_ids, offsets_max)
                     left = None if left is None else left - read
                     figures = self.figures.contracts[contract.name]
@@ -260,6 +271,13 @@ class Watcher:
                         return
                 if time.monotonic() > until:
                     return
+
+    def _note_behind(self, contract: WatchedContract, bounds: Mapping[str, Bounds]) -> None:
+        """Count what is not read of a contract that may have no turn at this look."""
+        watch = self.contracts.get(contract.name)
+        source, sink = bounds.get(contract.source), bounds.get(contract.sink)
+        if watch is not None and source is not None and sink is not None:
+            watch.note_behind(source, sink)
 
     def _is_passed_over(
         self,

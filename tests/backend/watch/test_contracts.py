@@ -8,13 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.backend.kafka.topics import write_headers
@@ -31,28 +31,33 @@ from topicproof.backend.kafka.client_configs import (
     transactional_producer_config,
 )
 from topicproof.backend.kafka.cluster import INTERNAL_TOPICS, Cluster
+from topicproof.backend.kafka.log.rawlog import connect
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import read_settings
 from topicproof.backend.watch import watcher as watcher_module
 from topicproof.backend.watch.alarms import Notice
 from topicproof.backend.watch.conditions import Kind
+from topicproof.backend.watch.pair_reader import MatchTerms, PlaceReader, WithheldRows
 from topicproof.backend.watch.pair_store import pair_store
 from topicproof.backend.watch.state_file import state_file
 from topicproof.backend.watch.watchable import watched_contracts
 from topicproof.backend.watch.watcher import Watcher, WatchOptions
 from topicproof.validators.finding import Outcome
 from topicproof.validators.increments.watch_verdict import WATCHED
+from topicproof.validators.increments.watched_pair import SinkRows
 from topicproof.validators.lineage.compact import COMPACT_HEADER, format_compact
 from topicproof.validators.lineage.headers import Lineage
 
 
 @contextmanager
 def watching(
-    bootstrap: str, home: Path, fields: dict[str, object]
+    bootstrap: str, home: Path, fields: dict[str, object], options: WatchOptions | None = None
 ) -> Iterator[tuple[Watcher, list[Notice]]]:
+    """A watch of one contract, or with other options."""
     notices: list[Notice] = []
-    contracts = watched_contracts("pair", make_contract(fields))
+    if options is None:
+        options = WatchOptions(contracts=watched_contracts("pair", make_contract(fields)))
     with (
         state_file(read_settings(home=home), "cluster") as file,
         pair_store(file.pairs) as store,
@@ -61,7 +66,7 @@ def watching(
             Watcher(
                 Address(bootstrap),
                 file,
-                WatchOptions(contracts=contracts),
+                options,
                 on_notice=lambda notice, _cluster: notices.append(notice),
                 on_trouble=pytest.fail,
                 store=store,
@@ -136,15 +141,84 @@ class Pipeline:
         self._inputs.flush()
 
     def write_outputs(self, offsets: Sequence[int], *, is_aborted: bool = False) -> None:
+        self.begin()
+        self.write(offsets)
+        self.end(is_aborted=is_aborted)
+
+    def begin(self) -> None:
         self._outputs.begin_transaction()
+
+    def write(self, offsets: Sequence[int]) -> None:
         for offset in offsets:
             place = format_compact(Lineage(self.source, 0, offset, 0))
             self._outputs.produce(self.sink, b"value", headers=[(COMPACT_HEADER, place)])
         self._outputs.flush()
+
+    def end(self, *, is_aborted: bool) -> None:
         if is_aborted:
             self._outputs.abort_transaction()
         else:
             self._outputs.commit_transaction()
+
+
+def test_withheld_records_are_received_once(bootstrap: str, new_topic: Callable[..., str]) -> None:
+    """Story: a transaction of the sink stays open, with more and more records. Each look asks
+    whether a late output is among them, and receives only those that are new."""
+
+    class CountingReader(PlaceReader):
+        received = 0
+
+        def rows(self, messages: Iterable[Message]) -> SinkRows:
+            rows = super().rows(messages)
+            self.received += rows.size
+            return rows
+
+    pipeline = Pipeline(bootstrap, new_topic(), new_topic())
+    places = CountingReader(pipeline.source, MatchTerms(by_key=False))
+    withheld = WithheldRows()
+
+    def inputs_named() -> list[int]:
+        with connect(Address(bootstrap)) as kafka:
+            rows = withheld.read(kafka, places, [], kafka.bounds(pipeline.sink))
+        assert rows is not None
+        return sorted(rows.source_offset.tolist())
+
+    pipeline.begin()
+    pipeline.write([0, 1])
+    assert inputs_named() == inputs_named() == [0, 1] and places.received == 2
+    pipeline.write([2])
+    assert inputs_named() == [0, 1, 2] and places.received == 3
+    pipeline.end(is_aborted=False)
+    wait_until(lambda: inputs_named() == [], 30, "the marker")
+    assert places.received == 3
+
+
+def test_a_flood_of_one_contract_blinds_no_other(
+    bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Story: a watch may read few offsets in a second, and somebody floods the sink of the first
+    contract. An output of the second is repeated, and that is told all the same."""
+    pipelines = [Pipeline(bootstrap, new_topic(), new_topic()) for _ in range(2)]
+    contracts = tuple(
+        contract
+        for name, pipeline in zip(("first", "second"), pipelines, strict=True)
+        for contract in watched_contracts(
+            name,
+            make_contract({"source": {"topic": pipeline.source}, "sink": {"topic": pipeline.sink}}),
+        )
+    )
+    for pipeline in pipelines:
+        pipeline.write_inputs(1)
+    pipelines[0].write_outputs([0] * 3_000)
+    pipelines[1].write_outputs([0, 0])
+    options = WatchOptions(every_s=1.0, contracts=contracts, offsets_per_second=100)
+    with watching(bootstrap, tmp_path / "home", {}, options) as (watcher, notices):
+        watcher.look()
+        watcher.look()
+        assert watcher.figures.contracts["first"].behind > 2_000
+        assert not watcher.figures.contracts["second"].behind
+        alarmed = {each.alarm.condition.contract for each in notices}
+        assert "second" in alarmed
 
 
 def test_the_command_tells_each_violation_once_and_survives_a_kill(
