@@ -16,6 +16,7 @@ from topicproof.backend.kafka.reading import NotText
 from topicproof.backend.watch.conditions import NAMES_MAX, PATIENCE_S, Condition, Kind
 from topicproof.backend.watch.identities import NO_DIGEST, SLICES, Identities, digest
 from topicproof.backend.watch.pair_reader import (
+    BEYOND_OFFSETS,
     NAMESAKE,
     UNREADABLE,
     LogSpan,
@@ -33,7 +34,7 @@ from topicproof.backend.watch.pair_store import PairStore
 from topicproof.backend.watch.standings import State
 from topicproof.backend.watch.watchable import WatchedContract
 from topicproof.validators.expectation import PREMISES
-from topicproof.validators.finding import Bounds, Finding, Outcome
+from topicproof.validators.finding import Bounds, Finding, Outcome, PartitionBounds
 from topicproof.validators.increments.watch_verdict import WatchVerdict, verdict_of
 from topicproof.validators.increments.watched_pair import HELD_MAX, NO_ROWS, SinkRows, WatchedPair
 from topicproof.validators.kinds import gap, source_removed
@@ -271,9 +272,24 @@ class ContractWatch:
         self, kafka: Connection, bounds: Bounds, spans: Mapping[int, tuple[int, int]], now_ms: int
     ) -> int:
         pair, topic = self.pair, self.contract.source
-        log, batches = read_log(kafka, topic, bounds, spans, self._source_transactions)
+        log, batches = read_log(
+            kafka, topic, bounds, spans, self._source_transactions, readable=pair.by_key
+        )
         hws = {p.partition: p.hw for p in bounds.partitions}
         by_headers = {span.partition for span in log if span.is_whole and not pair.by_key}
+        if not pair.by_key and len(by_headers) < len(log):
+            # Their records must be received, so their sizes are looked at.
+            with_holes = tuple(
+                PartitionBounds(
+                    span.partition,
+                    span.begin,
+                    span.end,
+                    min(hws[span.partition], span.end + BEYOND_OFFSETS),
+                )
+                for span in log
+                if span.partition not in by_headers
+            )
+            batches = kafka.scan(topic, Bounds(topic, with_holes), readable=True)
         reader = RecordReader(kafka, topic, batches)
         messages = reader.messages(
             {span.partition: span.runs for span in log if span.partition not in by_headers}
@@ -323,7 +339,9 @@ class ContractWatch:
         """Return the new records of the sink that read_committed received, and add what the raw log
         says to `log`."""
         pair, topic = self.pair, self.contract.sink
-        spans_read, batches = read_log(kafka, topic, bounds, spans, self._sink_transactions)
+        spans_read, batches = read_log(
+            kafka, topic, bounds, spans, self._sink_transactions, readable=True
+        )
         log.extend(spans_read)
         messages = RecordReader(kafka, topic, batches).messages(
             {span.partition: span.runs for span in log}

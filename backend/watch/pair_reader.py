@@ -180,11 +180,13 @@ def read_log(
     bounds: Bounds,
     spans: Mapping[int, tuple[int, int]],
     long_transactions: LongTransactions,
+    *,
+    readable: bool,
 ) -> tuple[list[LogSpan], pa.Table]:
     """Return the spans [first, end) of partitions up to the first transaction whose marker was not
     read, and the batches. A span ends with a batch: before the one that its end cuts, or behind
-    that if it is the first. No span ends above the last stable offset. Raises RecordTooLarge,
-    ClusterError, and kafka-python's errors."""
+    that if it is the first. No span ends above the last stable offset. `readable`: their records
+    will be received. Raises RecordTooLarge then, ClusterError, and kafka-python's errors."""
     ends = {p.partition: p.hw for p in bounds.partitions}
     part = Bounds(
         topic,
@@ -196,7 +198,7 @@ def read_log(
     )
     # Only where the log was read up to, or begins, a batch is cut.
     whole = Bounds(topic, tuple(replace(p, hw=ends[p.partition]) for p in part.partitions))
-    batches = kafka.scan(topic, part, part_of=whole, readable=True)
+    batches = kafka.scan(topic, part, part_of=whole, readable=readable)
     scanned = {p.partition: p.hw for p in part.partitions}
     complete = {p for p, hw in scanned.items() if hw >= ends[p]}
 

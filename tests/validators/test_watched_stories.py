@@ -107,6 +107,7 @@ def watched(made: History, chance: random.Random) -> dict[tuple[str, str | None]
             made.sink_bounds,
             spans,
             long_transactions,
+            readable=True,
         )
         new = [row for row in made.committed if is_in(row, read)]
         pair.add_sink(fold_log(pair, reader.rows(messages(new)), read))

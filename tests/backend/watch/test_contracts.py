@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.backend.judging.test_record_sizes import write_bomb
 from tests.backend.kafka.topics import write_headers
 from tests.backend.watch.test_watch import make_again, new_topic as make_topic
 from tests.conftest import wait_until
@@ -193,6 +194,25 @@ def test_withheld_records_are_received_once(bootstrap: str, new_topic: Callable[
     assert places.received == 3
 
 
+def test_an_input_that_is_too_large_to_read_does_not_end_a_watch_by_lineage(
+    bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Story: a record of the source becomes 128 MB. By lineage nobody decompresses it, so what
+    comes behind it is judged."""
+    pipeline = Pipeline(bootstrap, new_topic(), new_topic())
+    fields: dict[str, object] = {
+        "source": {"topic": pipeline.source},
+        "sink": {"topic": pipeline.sink},
+    }
+    write_bomb(bootstrap, pipeline.source)
+    pipeline.write_inputs(1)
+    pipeline.write_outputs([0, 1])
+    with watching(bootstrap, tmp_path / "home", fields) as (watcher, _notices):
+        watcher.look()
+        figures = watcher.figures.contracts["pair"]
+        assert figures.judged == 2 and figures.is_caught_up
+
+
 def test_a_flood_of_one_contract_blinds_no_other(
     bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -209,7 +229,8 @@ def test_a_flood_of_one_contract_blinds_no_other(
     )
     for pipeline in pipelines:
         pipeline.write_inputs(1)
-    pipelines[0].write_outputs([0] * 3_000)
+    for _ in range(30):
+        pipelines[0].write_outputs([0] * 100)
     pipelines[1].write_outputs([0, 0])
     options = WatchOptions(every_s=1.0, contracts=contracts, offsets_per_second=100)
     with watching(bootstrap, tmp_path / "home", {}, options) as (watcher, notices):

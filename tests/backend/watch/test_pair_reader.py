@@ -54,6 +54,7 @@ class BatchLog:
                 bounds,
                 share,
                 long_transactions,
+                readable=True,
             )
             assert span.begin == reached < span.end
             spans.append(span)
