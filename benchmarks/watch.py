@@ -232,7 +232,9 @@ def _watch(
     command += ["topicproof", "watch", *map(str, contracts), "--bootstrap", bootstrap]
     command += ["--every", str(every_s), "--metrics", str(port), "--json", str(folder / "notices")]
     environment = {**python_environment(), "TOPICPROOF_HOME": str(folder / "home")}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.DEVNULL
+    ) as process:
         try:
             yield Watch(process, port)
         finally:
