@@ -85,7 +85,7 @@ def empty() -> None:
         " tells what begins to be wrong. Begin one in a terminal; this page then follows it.",
         icon=":material/monitor_heart:",
     )
-    st.code(COMMAND.format(options=settings.cluster_options), language="sh")
+    st.code(COMMAND.format(options=settings.cluster_options), language=None)
     st.page_link("views/check.py", label="Draft a contract", icon=":material/fact_check:")
 
 
