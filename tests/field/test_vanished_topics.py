@@ -56,6 +56,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "status": [()],
     "transactions": [()],
     "abort": [(MISSING, "0", "0"), (MISSING, "0", "--producer-id", "1", "--yes")],
+    "commit": [(MISSING, "0", "0"), (MISSING, "0", "0", "--yes", "--confirm", "nobody")],
     "rights": [("--for", "check", "--principal", "User:judge", "--topic", MISSING)],
     "doctor": [("--topic", MISSING)],
     **{name: [(RUN,)] for name in ("stop", "release", "resume", "show", "totals", "clean")},
@@ -68,7 +69,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "runs": [()],
 }
 """Each command that takes the name of a topic or of a run, with names of nothing."""
-ASKING = {"floor", "process", "check", "contract", "inspect", "abort"}
+ASKING = {"floor", "process", "check", "contract", "inspect", "abort", "commit"}
 """Commands that need the topic. Each says that there is none."""
 NO_NAMES = {"up", "fill", "run", "matrix", "torture", "keys", "login", "logout", "whoami", "audit"}
 NO_NAMES |= {"watch", "mcp"}
