@@ -22,7 +22,7 @@ from topicproof.backend.settings import Settings
 from topicproof.backend.torture.schedule import NEVER_DRAWN, Schedule, draw
 from topicproof.backend.torture.torture_run import Torture, TriedSchedule, drawn
 
-SEED, SEEDS = 1, range(1, 201)
+SEED, SEEDS = 1, range(1, 1_001)
 
 
 def subjects(schedule: Schedule) -> set[str]:
