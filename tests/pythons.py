@@ -9,21 +9,19 @@ Markdown. Exit code: 1 when anything failed; a Python that cannot be had is no f
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.wheel import build_wheel, installed_python
+from tests.wheel import FAILED, installed_python, print_table
 from topicproof.backend.errors import SetupError
 from topicproof.backend.settings import ROOT, read_settings
 
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
-OK, ABSENT, FAILED = "ok", "cannot be had", "FAILED"
+OK, ABSENT = "ok", "cannot be had"
 DEFICIENT = 2
 """The exit code of a doctor who found something that deserves attention."""
 
@@ -96,18 +94,8 @@ def output_of(command: list[str], folder: Path) -> tuple[int, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Try the wheel on each Python.")
-    parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="VERSION")
     columns = ("Python", "found", "--version", "doctor", "examples")
-    rows = [list(columns), ["---"] * len(columns)]
-    with tempfile.TemporaryDirectory(prefix="topicproof-pythons-") as name:
-        wheel = build_wheel(Path(name))
-        for version in parser.parse_args().versions:
-            (folder := Path(name) / version).mkdir()
-            rows.append([version, *try_version(version, wheel, folder)])
-            print(f"| {' | '.join(rows[-1])} |", file=sys.stderr, flush=True)  # noqa: T201
-    print("\n".join(f"| {' | '.join(row)} |" for row in rows))  # noqa: T201
-    return int(any(value.startswith(FAILED) for row in rows for value in row))
+    return print_table("Try the wheel on each Python.", VERSIONS, columns, try_version)
 
 
 if __name__ == "__main__":

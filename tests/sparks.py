@@ -12,18 +12,16 @@ one of `ivy.xml` is tried with it, and the table says so.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.wheel import build_wheel, installed_python
+from tests.wheel import FAILED, installed_python, print_table
 from topicproof.backend.errors import SetupError
 from topicproof.backend.services.jars import SPARK, ensure_jars, fetch
 from topicproof.backend.settings import read_settings
@@ -50,7 +48,7 @@ HOLD = (
     "    sys.stdin.read()\n"
 )
 """A program that keeps Kafka and Spark until its standard input ends."""
-OK, FAILED = "ok", "FAILED"
+OK = "ok"
 
 
 @dataclass
@@ -163,8 +161,6 @@ def try_version(version: str, wheel: Path, folder: Path) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Try Topicproof on versions of Spark.")
-    parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="VERSION")
     columns = (
         "Spark",
         "connector",
@@ -174,15 +170,7 @@ def main() -> int:
         "check by key",
         "real time",
     )
-    rows = [list(columns), ["---"] * len(columns)]
-    with tempfile.TemporaryDirectory(prefix="topicproof-sparks-") as name:
-        wheel = build_wheel(Path(name))
-        for version in parser.parse_args().versions:
-            (folder := Path(name) / version).mkdir()
-            rows.append([version, *try_version(version, wheel, folder)])
-            print(f"| {' | '.join(rows[-1])} |", file=sys.stderr, flush=True)  # noqa: T201
-    print("\n".join(f"| {' | '.join(row)} |" for row in rows))  # noqa: T201
-    return int(any(value.startswith(FAILED) for row in rows for value in row))
+    return print_table("Try Topicproof on versions of Spark.", VERSIONS, columns, try_version)
 
 
 if __name__ == "__main__":

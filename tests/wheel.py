@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import tomllib
 import venv
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from topicproof.backend.settings import ROOT
 CORE = ("confluent-kafka", "numpy", "pyarrow", "pyspark", "tenacity")
 """The dependencies of pyproject.toml."""
 CONNECT = ("pyspark[connect]",)
+FAILED = "FAILED"
+"""How the cell of a table begins that is no success."""
 
 
 def build_wheel(folder: Path) -> Path:
@@ -111,3 +115,30 @@ def installed_python(
         if answer.returncode != 0:
             raise SetupError(answer.stderr.strip().splitlines()[0])
     return environment
+
+
+def print_table(
+    description: str,
+    versions: Sequence[str],
+    columns: Sequence[str],
+    try_version: Callable[[str, Path, Path], list[str]],
+) -> int:
+    """Try the wheel on the versions of the command line, or on `versions`, and print a table in
+    Markdown; each row also when it is done. `try_version(version, wheel, folder)` returns a row
+    without its version. Returns the exit code: 1 when anything failed."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("versions", nargs="*", default=versions, metavar="VERSION")
+    chosen = parser.parse_args().versions
+    rows = [list(columns), ["---"] * len(columns)]
+    with tempfile.TemporaryDirectory(prefix="topicproof-versions-") as name:
+        wheel = build_wheel(Path(name))
+        for version in chosen:
+            (folder := Path(name) / version).mkdir()
+            rows.append([version, *try_version(version, wheel, folder)])
+            print(_line(rows[-1]), file=sys.stderr, flush=True)  # noqa: T201
+    print("\n".join(map(_line, rows)))  # noqa: T201
+    return int(any(cell.startswith(FAILED) for row in rows for cell in row))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
