@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.validators.report import Report
+
+_LOG = logging.getLogger(__name__)
 
 SMALL: dict[str, Any] = {
     "records": 6_000,
@@ -52,12 +55,15 @@ class Finished:
 
 
 def run_to_end(settings: Settings, cluster: Services, **plan: Any) -> Finished:
-    """Make and execute a run in this process."""
+    """Make and execute a run in this process. Logs how it ended: pytest shows that beside a
+    failure."""
     history = History(settings)
     run = create(settings, cluster, history, make_plan(plan))
     report = execute(make_context(settings, cluster, history, run, threading.Event()))
     assert report is not None
-    return Finished(history.get(run.id), report)
+    ended = history.get(run.id)
+    _LOG.warning("%s: %s, %s: %s", run.id, ended.state, ended.verdict, ended.error or ended.why)
+    return Finished(ended, report)
 
 
 @dataclass(frozen=True)

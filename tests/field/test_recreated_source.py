@@ -22,7 +22,7 @@ from topicproof.backend.contracts.contract import make_contract
 from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.manifest import Payloads
-from topicproof.backend.history.store import History
+from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.judge import JudgeOptions, judge_topics
 from topicproof.backend.kafka.client_configs import (
     admin_config,
@@ -256,6 +256,7 @@ def test_the_header_alone_tells_a_source_that_was_made_again(
     """Story: the same, for a judge who has neither the history nor the journal. The records of the
     new source keep old times, so only the ids in the headers of the outputs tell."""
     run = run_to_end(settings, cluster, records=100, partitions=1)
+    assert (run.run.state, run.run.verdict) == (State.DONE, "HOLDS"), run.run.error or run.run.why
     pair = Pair(cluster.bootstrap, run.source, run.sink)
     report = pair.judge(spark, tmp_path, payloads)
     assert report.verdict is Outcome.HOLDS, report.why
