@@ -16,6 +16,7 @@ from topicproof.backend.kafka.client_configs import READ_COMMITTED, FetchLimits,
 GROUP = "topicproof"
 """Every consumer must name a group. Nothing is committed to this one, so the cluster never stores
 it."""
+_UNDECODABLE = {KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG}
 _UNREACHABLE = {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
@@ -76,6 +77,12 @@ def cluster_error(
     return ClusterError(
         f"Kafka at {address} refused while {doing}: {cause.str()} ({cause.name()})."
     )
+
+
+def is_undecodable(error: ClusterError) -> bool:
+    """Return whether the client could not decode what a broker sent."""
+    cause = error.__cause__
+    return isinstance(cause, KafkaException) and cause.args[0].code() in _UNDECODABLE
 
 
 def is_unreachable(error: BaseException) -> bool:

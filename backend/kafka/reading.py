@@ -142,14 +142,16 @@ class NotText(ValueError):
     """The name of a header is not UTF-8."""
 
 
-def headers_in(message: Message) -> list[tuple[str, Any]]:
-    """Return the headers of a message in order; names may repeat. Raises NotText."""
+def headers_in(message: object) -> list[tuple[str, Any]]:
+    """Return the headers of a message, or of a record of the raw log, in order; names may repeat.
+    Raises NotText."""
     try:
         headers = _ASK(message) or []
     except SystemError as error:
         if not isinstance(error.__cause__, UnicodeDecodeError):
             raise
         # The client keeps the half list, and would hand it out the next time.
-        message.set_headers([])
+        if isinstance(message, Message):
+            message.set_headers([])
         raise NotText("the name of a header is not UTF-8") from error
     return list(headers.items() if isinstance(headers, dict) else headers)

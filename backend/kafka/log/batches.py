@@ -66,13 +66,15 @@ ROW = np.dtype(
 """A table row before the table is built: `control` and `compression` are indexes into the tuples
 above."""
 
+_CODEC_NAMES = COMPRESSIONS + ("unknown",) * (8 - len(COMPRESSIONS))
+"""By each number that a header has room for."""
 _SHARED = [name for name in HEADER.names or () if name in SCHEMA.names]
 _LENGTH_AT = 8
 _MAGIC_AT = 16
 _AFTER_LENGTH = 12
 _AFTER_CRC = 21
 COMPRESSION_BITS = 0x07
-_LOG_APPEND_TIME_BIT = 0x08
+LOG_APPEND_TIME_BIT = 0x08
 _TRANSACTIONAL_BIT = 0x10
 _CONTROL_BIT = 0x20
 _DELETE_HORIZON_BIT = 0x40
@@ -159,7 +161,7 @@ def batch_rows(data: memoryview, positions: Sequence[int], partition: int) -> He
     rows["transactional"] = (attributes & _TRANSACTIONAL_BIT) != 0
     # With log append time the first timestamp is the client's. With a delete horizon (KIP-534) it
     # is not a timestamp.
-    replaced = (attributes & (_LOG_APPEND_TIME_BIT | _DELETE_HORIZON_BIT)) != 0
+    replaced = (attributes & (LOG_APPEND_TIME_BIT | _DELETE_HORIZON_BIT)) != 0
     rows["first_timestamp"] = np.where(
         replaced, headers["max_timestamp"], headers["first_timestamp"]
     )
@@ -217,13 +219,24 @@ def cut(row: Any, batch: memoryview, first: int, end: int, where: str) -> Any:
     return shorter
 
 
+def cut_unread(row: Any, first: int, end: int) -> Any:
+    """Return the row for the batch's offsets within [first, end), as if each were a record: its
+    records are not decoded."""
+    shorter = row.copy()
+    shorter["base_offset"] = max(int(row["base_offset"]), first)
+    shorter["last_offset"] = min(int(row["last_offset"]), end - 1)
+    offsets = int(shorter["last_offset"]) - int(shorter["base_offset"]) + 1
+    shorter["count"] = min(int(row["count"]), max(offsets, 0))
+    return shorter
+
+
 def record_positions(batch: memoryview) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return offset and timestamp (ms) of every record of one batch."""
     header = np.frombuffer(batch[: HEADER.itemsize], HEADER)[0]
     records = memoryview(
         decompress(batch[HEADER.itemsize :], int(header["attributes"]) & COMPRESSION_BITS)
     )
-    appended = bool(header["attributes"] & _LOG_APPEND_TIME_BIT)
+    appended = bool(header["attributes"] & LOG_APPEND_TIME_BIT)
     offsets, timestamps = [], []
     at = 0
     if header["count"] > len(records):
@@ -324,7 +337,7 @@ def table(existing: pa.Table, parts: Sequence[Headers]) -> pa.Table:
         if field.name == "control":
             columns.append(pa.array(CONTROLS, pa.string()).take(pa.array(values)))
         elif field.name == "compression":
-            columns.append(pa.array(COMPRESSIONS, pa.string()).take(pa.array(values)))
+            columns.append(pa.array(_CODEC_NAMES, pa.string()).take(pa.array(values)))
         else:
             columns.append(pa.array(values, field.type))
     whole = pa.concat_tables([existing, pa.Table.from_arrays(columns, schema=SCHEMA)])

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -155,7 +155,7 @@ def size_bound(data: memoryview, compression: int) -> int:
         if codec == "lz4":
             return _lz4_bound(data)
         if codec == "snappy":
-            return _snappy_bound(data)
+            return min(_snappy_bound(data), BEYOND)
     except BROKEN:
         return BEYOND
     return len(data) * (GZIP_RATIO_MAX if codec == "gzip" else 1)
@@ -178,30 +178,77 @@ def counted_size(data: memoryview, compression: int, most: int = BATCH_BYTES_MAX
     return min(total, most + 1)
 
 
+class UnreadableBatch(NamedTuple):
+    """A batch of the log that nobody here reads: it is too large, or broken."""
+
+    partition: int
+    first: int
+    last: int
+    records: int
+    """How many it has, by its header."""
+    why: str
+    """A sentence with its place."""
+
+
+def unreadable(row: Any, error: Exception) -> UnreadableBatch:
+    """Return the batch of a row, and why it is not read."""
+    return UnreadableBatch(
+        partition=int(row["partition"]),
+        first=int(row["base_offset"]),
+        last=int(row["last_offset"]),
+        records=int(row["count"]),
+        why=str(error).removesuffix(_REMEDY).strip(),
+    )
+
+
 def require_readable(rows: Headers, data: memoryview, positions: Sequence[int], topic: str) -> None:
-    """Raise RecordTooLarge for a batch or a record that would exhaust a reader's memory, or whose
-    size nobody can tell.
+    """Raise the first error of `refusals`."""
+    for _, error in refusals(rows, data, positions, topic):
+        raise error
+
+
+def refusals(
+    rows: Headers, data: memoryview, positions: Sequence[int], topic: str
+) -> Iterator[tuple[int, RecordTooLarge]]:
+    """Yield the index of each batch with a record that would exhaust a reader's memory, or whose
+    size nobody can tell, and the reason.
 
     `rows` have the bounds of `inflated_sizes`; only what these do not settle is decompressed. A
     header counts as its bytes and `HEADER_BYTES`: two bytes of the log are enough for one.
     """
-    for index in np.flatnonzero(rows["inflated"] > HEADED_BYTES_MIN).tolist():
+    is_examined = (rows["inflated"] > HEADED_BYTES_MIN) | (rows["compression"] >= len(COMPRESSIONS))
+    for index in np.flatnonzero(is_examined).tolist():
         row, at = rows[index], positions[index]
         batch = data[at : at + int(row["size"])]
         try:
             _require_readable(row, batch, topic)
+        except RecordTooLarge as error:
+            yield index, error
         except BROKEN as error:
-            raise RecordTooLarge(
-                f"{_subject(row, topic)} cannot be decompressed to its end, or has other records"
-                f" than its header says ({COMPRESSIONS[int(row['compression'])]},"
-                f" {int(row['size']):,} bytes of the log). Other readers may pass over that, and"
-                f" then take up to {int(row['inflated']):,} bytes of memory. {_REMEDY}"
-            ) from error
+            yield index, not_whole(row, topic, error)
+
+
+def not_whole(row: Any, topic: str, cause: Exception) -> RecordTooLarge:
+    """Return the sentence for a batch that cannot be decompressed or decoded to its end."""
+    error = RecordTooLarge(
+        f"{_subject(row, topic)} cannot be decompressed to its end, or has other records"
+        f" than its header says ({_codec_name(int(row['compression']))},"
+        f" {int(row['size']):,} bytes of the log). Other readers may pass over that, and"
+        f" then take up to {int(row['inflated']):,} bytes of memory. {_REMEDY}"
+    )
+    error.__cause__ = cause
+    return error
+
+
+def _codec_name(codec: int) -> str:
+    return COMPRESSIONS[codec] if codec < len(COMPRESSIONS) else f"unknown codec {codec}"
 
 
 def _require_readable(row: Any, batch: memoryview, topic: str) -> None:
     """Raises RecordTooLarge, and one of `BROKEN` for a batch that cannot be measured."""
     codec = int(row["compression"])
+    if codec >= len(COMPRESSIONS):
+        raise ValueError(f"compression codec {codec} is not one of Kafka's")
     size = counted_size(batch[HEADER.itemsize :], codec)
     if size > BATCH_BYTES_MAX:
         raise too_large(_subject(row, topic), int(row["size"]), BATCH_BYTES_MAX, codec)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,11 +42,17 @@ from topicproof.backend.kafka.log.batches import (
     batch_positions,
     batch_rows,
     cut,
+    cut_unread,
     require_crc,
     table,
 )
 from topicproof.backend.kafka.log.client import open_client
-from topicproof.backend.kafka.log.inflation import inflated_sizes, require_readable
+from topicproof.backend.kafka.log.inflation import (
+    UnreadableBatch,
+    inflated_sizes,
+    refusals,
+    unreadable,
+)
 from topicproof.backend.waiting import ask_until
 from topicproof.validators.finding import Bounds, PartitionBounds
 
@@ -179,10 +186,12 @@ class Connection:
         part_of: Bounds | None = None,
         readable: bool = False,
         batches_max: int | None = None,
+        on_unreadable: Callable[[UnreadableBatch], None] | None = None,
     ) -> pa.Table:
         """See `scan`. `batches_max`: fewer than `BATCHES_MAX`. With `part_of`, `bounds` are a part
         of it. Then only batches that begin in `bounds` are returned, and they are cut only at the
-        edges of `part_of`."""
+        edges of `part_of`. `on_unreadable` gets each batch that `readable` refuses; the scan goes
+        on then."""
         existing, spans = missing_spans(bounds, since)
         edges = {p.partition: (p.start, p.hw) for p in part_of.partitions} if part_of else {}
         parts: list[Headers] = []
@@ -200,6 +209,7 @@ class Connection:
                     answer=answer,
                     check_crc=check_crc,
                     readable=readable,
+                    on_unreadable=on_unreadable,
                 )
                 if reached is None:
                     continue
@@ -220,11 +230,7 @@ class Connection:
                 time.sleep(RETRY_PAUSE_S)
             if time.monotonic() - served > FAILOVER_TIMEOUT_S:
                 partition, queue = next(iter(spans.items()))
-                raise ClusterError(
-                    f"Partition {partition} of {topic} at {self.address} returned nothing from"
-                    f" offset {queue[0][0]} on, although its log ends at {queue[-1][1]}. Try"
-                    " again."
-                )
+                raise self._not_served(topic, partition, (queue[0][0], queue[-1][1]))
         return table(existing, parts)
 
     def leaders(self, topic: str) -> dict[int, int]:
@@ -396,6 +402,7 @@ class Connection:
         answer: Any,
         check_crc: bool,
         readable: bool,
+        on_unreadable: Callable[[UnreadableBatch], None] | None,
     ) -> tuple[Headers, int | None]:
         """Return the rows of one response that begin within the span, and the next offset to fetch
         (None if nothing was served).
@@ -418,12 +425,58 @@ class Connection:
         begins = np.maximum(rows["base_offset"], low)
         inside = np.flatnonzero((begins >= first) & (begins < end) & (rows["last_offset"] >= low))
         rows["inflated"] = inflated_sizes(data, positions, rows)
+        reasons: dict[int, Exception] = {}
         if readable:
-            require_readable(rows[inside], data, [positions[index] for index in inside], topic)
+            at = [positions[index] for index in inside]
+            for number, error in refusals(rows[inside], data, at, topic):
+                if on_unreadable is None:
+                    raise error
+                reasons[int(inside[number])] = error
         for index in inside.tolist():
             if rows["base_offset"][index] < low or rows["last_offset"][index] >= high:
-                rows[index] = cut(rows[index], data[positions[index] :], low, high, where)
+                rows[index] = (
+                    cut_unread(rows[index], low, high)
+                    if index in reasons
+                    else cut(rows[index], data[positions[index] :], low, high, where)
+                )
+            if on_unreadable is not None and index in reasons:
+                on_unreadable(unreadable(rows[index], reasons[index]))
         return rows[inside], max(reached, first)
+
+    def stored_batches(
+        self, topic: str, partition: int, span: tuple[int, int]
+    ) -> Iterator[tuple[Any, memoryview]]:
+        """Yield the row (`ROW`, never cut) and the bytes of each stored batch that reaches into the
+        offsets [first, end) of a partition. Raises as `scan`."""
+        first, end = span
+        served = time.monotonic()
+        while first < end:
+            ask = partial(self._fetch_spans, topic, {partition: [(first, end)]})
+            answer = self.with_retries(ask)[partition]
+            reached = first
+            if answer.error_code:
+                reached = self._first_left(topic, partition, first)
+            data = memoryview(answer.records or b"")
+            positions = batch_positions(data, f"{topic}-{partition}")
+            if positions:
+                rows = batch_rows(data, positions, partition)
+                rows["inflated"] = inflated_sizes(data, positions, rows)
+                for row, position in zip(rows, positions, strict=True):
+                    if row["last_offset"] >= first and row["base_offset"] < end:
+                        yield row, data[position : position + int(row["size"])]
+                reached = int(rows["last_offset"][-1]) + 1
+            if reached > first:
+                first, served = reached, time.monotonic()
+            elif time.monotonic() - served > FAILOVER_TIMEOUT_S:
+                raise self._not_served(topic, partition, (first, end))
+            else:
+                time.sleep(RETRY_PAUSE_S)
+
+    def _not_served(self, topic: str, partition: int, span: tuple[int, int]) -> ClusterError:
+        return ClusterError(
+            f"Partition {partition} of {topic} at {self.address} returned nothing from offset"
+            f" {span[0]} on, although its log ends at {span[1]}. Try again."
+        )
 
     def _first_left(self, topic: str, partition: int, offset: int) -> int:
         """Return the log start if `offset` was deleted. Deleted offsets are not an error."""
