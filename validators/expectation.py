@@ -31,6 +31,9 @@ TOO_MANY = "too_many"
 unknown."""
 FORGOTTEN = "forgotten"
 """Explains outputs without an input, once a watch no longer remembers every input: unknown."""
+UNREADABLE = "unreadable"
+"""Explains rows that may follow from records that a watch did not read, because they are too large
+or broken: unknown."""
 
 UNDECIDED: Mapping[str, str] = {
     PENDING: "an open transaction may still commit or abort what it depends on",
@@ -39,6 +42,7 @@ UNDECIDED: Mapping[str, str] = {
     FIRST_COPY: "nothing tells which of several copies came first",
     TOO_MANY: "there are more of them than are examined",
     FORGOTTEN: "a watch does not remember every input that is older than `remember`",
+    UNREADABLE: "some records are too large to be read, or broken",
 }
 """Why rows with such a cause cannot be judged, as clauses."""
 

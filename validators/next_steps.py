@@ -12,6 +12,7 @@ from topicproof.validators.expectation import (
     PENDING,
     PREMISES,
     TOO_MANY,
+    UNREADABLE,
     UNTOLD,
 )
 from topicproof.validators.finding import Finding, Outcome
@@ -52,6 +53,10 @@ OF_UNKNOWN: Mapping[str, str] = {
     ),
     TOO_MANY: "Judge fewer records at a time: give the contract a range.",
     FORGOTTEN: "`topicproof check` tells them apart. Give `remember:` more time.",
+    UNREADABLE: (
+        "Remove what is up to there (kafka-delete-records.sh), or use a copy of the topic without"
+        " it. Then begin again with `topicproof watch --anew`."
+    ),
     FIRST_COPY: "Look at the copies: once there is one of each, the order can be judged.",
 }
 """By the cause of the rows, if they cannot be judged."""

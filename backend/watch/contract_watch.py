@@ -11,6 +11,8 @@ import numpy as np
 from confluent_kafka import Message
 
 from topicproof.backend.errors import TopicError
+from topicproof.backend.kafka.log.inflation import UnreadableBatch
+from topicproof.backend.kafka.log.raw_records import RawRecord
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.backend.kafka.reading import NotText
 from topicproof.backend.watch.conditions import NAMES_MAX, PATIENCE_S, Condition, Kind
@@ -27,17 +29,21 @@ from topicproof.backend.watch.pair_reader import (
     WithheldRows,
     fold_log,
     held,
+    note_unreadable,
     read_log,
     source_span,
+    unread_offsets,
+    with_unreadable,
 )
 from topicproof.backend.watch.pair_store import PairStore
 from topicproof.backend.watch.standings import State
 from topicproof.backend.watch.watchable import WatchedContract
-from topicproof.validators.expectation import PREMISES
+from topicproof.validators.expectation import PREMISES, UNREADABLE as UNREADABLE_RECORDS
 from topicproof.validators.finding import Bounds, Finding, Outcome, PartitionBounds
 from topicproof.validators.increments.watch_verdict import WatchVerdict, verdict_of
 from topicproof.validators.increments.watched_pair import HELD_MAX, NO_ROWS, SinkRows, WatchedPair
 from topicproof.validators.kinds import gap, source_removed
+from topicproof.validators.next_steps import OF_UNKNOWN
 from topicproof.validators.sentences import counted
 
 PASSED_OVER_S = 300.0
@@ -276,9 +282,11 @@ class ContractWatch:
             kafka, topic, bounds, spans, self._source_transactions, readable=pair.by_key
         )
         hws = {p.partition: p.hw for p in bounds.partitions}
-        by_headers = {span.partition for span in log if span.is_whole and not pair.by_key}
-        if not pair.by_key and len(by_headers) < len(log):
+        by_headers = [span for span in log if span.is_whole and not pair.by_key]
+        log = [span for span in log if not span.is_whole or pair.by_key]
+        if not pair.by_key and log:
             # Their records must be received, so their sizes are looked at.
+            refused: list[UnreadableBatch] = []
             with_holes = tuple(
                 PartitionBounds(
                     span.partition,
@@ -287,41 +295,43 @@ class ContractWatch:
                     min(hws[span.partition], span.end + BEYOND_OFFSETS),
                 )
                 for span in log
-                if span.partition not in by_headers
             )
-            batches = kafka.scan(topic, Bounds(topic, with_holes), readable=True)
-        reader = RecordReader(kafka, topic, batches)
-        messages = reader.messages(
-            {span.partition: span.runs for span in log if span.partition not in by_headers}
-        )
+            batches = kafka.scan(
+                topic, Bounds(topic, with_holes), readable=True, on_unreadable=refused.append
+            )
+            log = with_unreadable(log, refused)
+        reader = RecordReader(kafka, topic, batches, log)
         visible: dict[int, list[int]] = {span.partition: [] for span in log}
         digests: dict[int, list[bytes]] = {span.partition: [] for span in log}
-        for message in messages:
+        for message in reader.messages():
             partition = message.partition() or 0
             visible[partition].append(message.offset() or 0)
             if pair.by_key:
                 digests[partition].append(self._digest(message))
-        for span in log:
-            if span.partition in by_headers:
-                pair.add_source(source_span(span, hws[span.partition], None), now_ms)
-                continue
+        for span in by_headers:
+            pair.add_source(source_span(span, hws[span.partition], None), now_ms)
+        for span in reader.log:
             offsets = np.array(visible[span.partition], np.int64)
-            whole = source_span(span, hws[span.partition], offsets)
-            taken = np.zeros(0, np.int64)
-            if pair.by_key:
-                named, taken = self._identities.add_inputs(
-                    pair,
-                    span.partition,
-                    offsets=offsets,
-                    digests=digests[span.partition],
-                    now_s=now_ms // 1_000,
-                )
-                whole = whole._replace(inputs=named)
-            pair.add_source(whole, now_ms)
+            hw = hws[span.partition]
+            if not pair.by_key:
+                # Their headers name their offsets, and no more is needed.
+                offsets = np.union1d(offsets, unread_offsets(span, is_dense=True))
+                pair.add_source(source_span(span, hw, offsets), now_ms)
+                continue
+            whole = source_span(span, hw, offsets, unread_offsets(span, is_dense=False))
+            named, taken = self._identities.add_inputs(
+                pair,
+                span.partition,
+                offsets=offsets,
+                digests=digests[span.partition],
+                now_s=now_ms // 1_000,
+            )
+            pair.add_source(whole._replace(inputs=named), now_ms)
             pair.take_back(span.partition, taken)
-        return sum(span.end - span.begin for span in log)
+            note_unreadable(pair, span, is_source=True)
+        return sum(span.end - span.begin for span in (*by_headers, *log))
 
-    def _digest(self, message: Message) -> bytes:
+    def _digest(self, message: Message | RawRecord) -> bytes:
         """Return the digest of what identifies an input."""
         try:
             return digest(held(message, self._match.source))
@@ -342,11 +352,9 @@ class ContractWatch:
         spans_read, batches = read_log(
             kafka, topic, bounds, spans, self._sink_transactions, readable=True
         )
-        log.extend(spans_read)
-        messages = RecordReader(kafka, topic, batches).messages(
-            {span.partition: span.runs for span in log}
-        )
-        rows = self._places.rows(messages)
+        reader = RecordReader(kafka, topic, batches, spans_read)
+        rows = self._places.rows(reader.messages())
+        log.extend(reader.log)
         rows = fold_log(pair, rows, log)
         pair.counts.of_namesake += int((rows.source_partition == NAMESAKE).sum())
         pair.counts.unreadable += int((rows.source_partition == UNREADABLE).sum())
@@ -373,12 +381,13 @@ class ContractWatch:
         if rows is None:
             return missing
         nameless = int((rows.source_partition == UNREADABLE).sum())
+        unread = sum(self._withheld.unread.values())
         if self.pair.by_key:
             nameless = int(((rows.identity_high == 0) & (rows.identity_low == 0)).sum())
             decided = np.ones(rows.size, bool)
             rows = self._identities.resolve(rows, decided, is_counted=False)
-        # Any late output may be one without an identity.
-        return min(missing, self.pair.missing_among(rows) + nameless)
+        # Any late output may be one without an identity, or one that nobody reads.
+        return min(missing, self.pair.missing_among(rows) + nameless + unread)
 
     def _judge(self) -> None:
         pair, figures = self.pair, self.figures
@@ -461,14 +470,23 @@ class ContractWatch:
 
     def _doubts(self, doubts: Sequence[str]) -> Iterator[Condition]:
         """Yield a condition for the reasons why nothing more can be judged."""
-        contract = self.contract
+        contract, pair = self.contract, self.pair
+        places = [
+            (pair.source_topic if each.is_source else pair.sink_topic, each.partition, each.first)
+            for each in pair.unreadable[:NAMES_MAX]
+        ]
         if doubts:
             yield Condition(
                 kind=Kind.UNKNOWN,
                 holder=f"{contract.name} doubts",
                 sentence=f"Contract {contract.name} cannot be judged in full: {' '.join(doubts)}",
                 topics=(contract.source, contract.sink),
-                next_step="`topicproof check` of the same contract names every record.",
+                next_step=(
+                    OF_UNKNOWN[UNREADABLE_RECORDS]
+                    if places
+                    else "`topicproof check` of the same contract names every record."
+                ),
+                offsets=tuple(places),
                 contract=contract.name,
                 finding="doubts",
             )

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +20,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from topicproof.backend.errors import RecordTooLarge
+from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     READER_FETCH_BYTES,
+    FetchLimits,
     fetch_limits,
 )
+from topicproof.backend.kafka.consumers import is_undecodable
 from topicproof.backend.kafka.log.batches import CONTROLS, ROW, Headers, table
-from topicproof.backend.kafka.log.inflation import fetch_bytes, largest_ratio
+from topicproof.backend.kafka.log.inflation import UnreadableBatch, fetch_bytes, largest_ratio
+from topicproof.backend.kafka.log.raw_records import RawRecord, raw_records
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.backend.kafka.reading import NotText, as_bytes, headers_in, open_consumer, receive
 from topicproof.backend.watch.identities import digest, numbers_of
@@ -38,6 +42,7 @@ from topicproof.validators.increments.watched_pair import (
     NO_ROWS,
     SinkRows,
     SourceSpan,
+    UnreadableRange,
     WatchedPair,
     rows_together,
 )
@@ -110,6 +115,11 @@ class LogSpan(NamedTuple):
     runs: tuple[tuple[int, int], ...]
     """The offsets [first, end) that are received: all but large stretches without a committed
     record."""
+    unreadable: tuple[UnreadableBatch, ...] = ()
+    """Its batches that nobody reads, unless they were aborted."""
+    is_raw: bool = False
+    """Whether its records are decoded from the raw log. A consumer would decompress a batch there
+    that nobody reads."""
 
     @property
     def is_whole(self) -> bool:
@@ -186,7 +196,8 @@ def read_log(
     """Return the spans [first, end) of partitions up to the first transaction whose marker was not
     read, and the batches. A span ends with a batch: before the one that its end cuts, or behind
     that if it is the first. No span ends above the last stable offset. `readable`: their records
-    will be received. Raises RecordTooLarge then, ClusterError, and kafka-python's errors."""
+    will be received, so batches that nobody reads are told apart. Raises ClusterError, and
+    kafka-python's errors."""
     ends = {p.partition: p.hw for p in bounds.partitions}
     part = Bounds(
         topic,
@@ -198,7 +209,10 @@ def read_log(
     )
     # Only where the log was read up to, or begins, a batch is cut.
     whole = Bounds(topic, tuple(replace(p, hw=ends[p.partition]) for p in part.partitions))
-    batches = kafka.scan(topic, part, part_of=whole, readable=readable)
+    refused: list[UnreadableBatch] = []
+    batches = kafka.scan(
+        topic, part, part_of=whole, readable=readable, on_unreadable=refused.append
+    )
     scanned = {p.partition: p.hw for p in part.partitions}
     complete = {p for p, hw in scanned.items() if hw >= ends[p]}
 
@@ -226,7 +240,26 @@ def read_log(
     if stuck:
         log, _ = spans_of_log()
     long_transactions.forget(log)
-    return log, batches
+    return with_unreadable(log, refused), batches
+
+
+def with_unreadable(log: Sequence[LogSpan], batches: Sequence[UnreadableBatch]) -> list[LogSpan]:
+    """Return the spans with what of them nobody reads. `batches`: also those behind the spans, and
+    those of aborted transactions."""
+    spans = []
+    for span in log:
+        of_partition = [batch for batch in batches if batch.partition == span.partition]
+        lasts = _visible_batches(span) if of_partition else frozenset()
+        of_span = (batch for batch in of_partition if batch.last in lasts)
+        spans.append(span._replace(unreadable=tuple(of_span), is_raw=bool(of_partition)))
+    return spans
+
+
+def _visible_batches(span: LogSpan) -> frozenset[int]:
+    """Return the last offsets of the batches that read_committed delivers."""
+    rows = span.rows
+    is_visible = rows["control"].isna() & (rows["outcome"] != ABORTED)
+    return frozenset(rows["last_offset"][is_visible].tolist())
 
 
 def _find_ends(
@@ -337,9 +370,12 @@ def _runs(
     return tuple(zip(begins, ends, strict=True))
 
 
-def source_span(span: LogSpan, hw: int, visible: Ints | None) -> SourceSpan:
+def source_span(
+    span: LogSpan, hw: int, visible: Ints | None, unread: Ints | None = None
+) -> SourceSpan:
     """Return what the offsets of a source partition are. `visible`: those that read_committed
-    delivered; None: by the headers alone, of a log without holes."""
+    delivered; None: by the headers alone, of a log without holes. `unread`: those of inputs that
+    nobody reads; they count as none."""
     rows = span.rows
     data = rows["control"].isna()
     aborted_rows = rows[data & (rows["outcome"] == ABORTED)]
@@ -350,7 +386,8 @@ def source_span(span: LogSpan, hw: int, visible: Ints | None) -> SourceSpan:
     if not span.is_whole:
         control = _offsets_in(rows[~data], span.end)
         every = np.arange(span.begin, span.end)
-        gone = np.setdiff1d(every, np.concatenate((aborted, visible, control)))
+        unread = np.zeros(0, np.int64) if unread is None else unread
+        gone = np.setdiff1d(every, np.concatenate((aborted, visible, control, unread)))
     return SourceSpan(span.partition, span.begin, span.end, hw, visible, aborted, gone)
 
 
@@ -363,6 +400,23 @@ def _offsets_in(rows: pd.DataFrame, end: int) -> Ints:
         return np.zeros(0, np.int64)
     starts = np.repeat(first - (np.cumsum(width) - width), width)
     return starts + np.arange(int(width.sum()))
+
+
+def unread_offsets(span: LogSpan, *, is_dense: bool) -> Ints:
+    """Return the offsets of the batches that nobody reads. `is_dense`: only of those with a record
+    at each offset."""
+    parts = [
+        np.arange(max(batch.first, span.begin), min(batch.last + 1, span.end), dtype=np.int64)
+        for batch in span.unreadable
+        if not is_dense or batch.records == batch.last - batch.first + 1
+    ]
+    return np.concatenate((np.zeros(0, np.int64), *parts))
+
+
+def note_unreadable(pair: WatchedPair, span: LogSpan, *, is_source: bool) -> None:
+    """Fold the batches of a span that nobody reads."""
+    for batch in span.unreadable:
+        pair.note_unreadable(UnreadableRange(is_source, *batch))
 
 
 def revoked(span: LogSpan, offsets: Ints) -> Ints:
@@ -388,6 +442,8 @@ def fold_log(pair: WatchedPair, rows: SinkRows, log: Sequence[LogSpan]) -> SinkR
         data = span.rows[span.rows["control"].isna()]
         aborted = int(data["count"][data["outcome"] == ABORTED].sum())
         delivered = int(offsets.size - aborted_rows.size)
+        delivered += sum(batch.records for batch in span.unreadable)
+        note_unreadable(pair, span, is_source=False)
         pair.counts.aborted += aborted
         pair.counts.undecided += span.undecided
         pair.counts.hidden += max(0, int(data["count"].sum()) - aborted - delivered)
@@ -399,26 +455,79 @@ def fold_log(pair: WatchedPair, rows: SinkRows, log: Sequence[LogSpan]) -> SinkR
 
 
 class RecordReader:
-    """Reads the records of one topic by librdkafka."""
+    """Reads the committed records of one topic: by librdkafka, or from the raw log where that
+    cannot be."""
 
-    def __init__(self, kafka: Connection, topic: str, batches: pa.Table) -> None:
-        self.kafka, self.topic = kafka, topic
-        self.limits = fetch_limits(fetch_bytes(largest_ratio(batches), READER_FETCH_BYTES))
+    def __init__(
+        self, kafka: Connection, topic: str, batches: pa.Table, log: Sequence[LogSpan]
+    ) -> None:
+        self.kafka, self.topic, self.spans = kafka, topic, log
+        self.limits = _limits(batches, [span.partition for span in log if span.is_raw])
+        self._refused: list[UnreadableBatch] = []
 
-    def messages(
-        self, runs: Mapping[int, Sequence[tuple[int, int]]], isolation: str = READ_COMMITTED
-    ) -> Iterator[Message]:
-        """Yield the records of runs of offsets [first, end) as they arrive, each partition's in
-        their order. Whoever takes them keeps what identifies them alone: together they may be
-        larger than the memory. Raises TopicError, ClusterError."""
-        rounds = max(map(len, runs.values()), default=0)
-        if not rounds:
-            return
-        address = self.kafka.address
-        with open_consumer(address, self.topic, isolation, self.limits) as consumer:
-            for number in range(rounds):
-                spans = {p: of[number] for p, of in runs.items() if number < len(of)}
-                yield from receive(consumer, self.topic, spans)
+    @property
+    def log(self) -> list[LogSpan]:
+        """The spans, with what proved to be unreadable while it was read, too."""
+        batches = [*self._refused, *(batch for span in self.spans for batch in span.unreadable)]
+        return with_unreadable(self.spans, batches)
+
+    def messages(self) -> Iterator[Message | RawRecord]:
+        """Yield the records of the spans' runs as they arrive, each partition's in their order.
+        Whoever takes them keeps what identifies them alone: together they may be larger than the
+        memory. Raises TopicError, ClusterError."""
+        by_client = {span.partition: span.runs for span in self.spans if not span.is_raw}
+        reached: dict[int, int] = {}
+        is_failed = False
+        try:
+            for message in received(self.kafka, self.topic, by_client, self.limits, READ_COMMITTED):
+                reached[message.partition() or 0] = (message.offset() or 0) + 1
+                yield message
+        except ClusterError as error:
+            if not is_undecodable(error):
+                raise
+            is_failed = True
+        for span in self.spans:
+            if span.is_raw or is_failed:
+                lasts = _visible_batches(span) - {batch.last for batch in span.unreadable}
+                for first, end in span.runs:
+                    yield from raw_records(
+                        self.kafka,
+                        self.topic,
+                        span.partition,
+                        (max(first, reached.get(span.partition, 0)), end),
+                        partial(_is_among, lasts),
+                        self._refused.append,
+                    )
+
+
+def _is_among(lasts: frozenset[int], row: Any) -> bool:
+    return int(row["last_offset"]) in lasts
+
+
+def _limits(batches: pa.Table, raw: Sequence[int]) -> FetchLimits:
+    """Return the limits of a consumer that reads some batches, but not those of the partitions that
+    are read raw."""
+    is_raw = pc.is_in(batches["partition"], pa.array(raw, pa.int32()))
+    ratio = largest_ratio(batches.filter(pc.invert(is_raw)))
+    return fetch_limits(fetch_bytes(ratio, READER_FETCH_BYTES))
+
+
+def received(
+    kafka: Connection,
+    topic: str,
+    runs: Mapping[int, Sequence[tuple[int, int]]],
+    limits: FetchLimits,
+    isolation: str,
+) -> Iterator[Message]:
+    """Yield the records of runs of offsets [first, end) that a consumer receives. Raises
+    TopicError, ClusterError."""
+    rounds = max(map(len, runs.values()), default=0)
+    if not rounds:
+        return
+    with open_consumer(kafka.address, topic, isolation, limits) as consumer:
+        for number in range(rounds):
+            spans = {p: of[number] for p, of in runs.items() if number < len(of)}
+            yield from receive(consumer, topic, spans)
 
 
 class PlaceReader:
@@ -429,7 +538,7 @@ class PlaceReader:
         self.headers: dict[bytes, tuple[int, int]] = {}
         """Partition and output index by a header without its offset: few differ in more."""
 
-    def rows(self, messages: Iterable[Message]) -> SinkRows:
+    def rows(self, messages: Iterable[Message | RawRecord]) -> SinkRows:
         """Return what the records name, by partition and offset as they come."""
         places: list[tuple[int, ...]] = []
         digests: list[bytes] = []
@@ -450,7 +559,7 @@ class PlaceReader:
         columns = (*numbers_of(digests), np.ones(len(places), np.int64))
         return SinkRows(*np.column_stack((table, *columns)).T)
 
-    def place(self, message: Message) -> tuple[int, int, int]:
+    def place(self, message: Message | RawRecord) -> tuple[int, int, int]:
         """Return partition, offset and output index. Raises NotText if its headers cannot be
         read."""
         last = None
@@ -489,7 +598,7 @@ class PlaceReader:
         return origin.lineage.partition, origin.lineage.output_index
 
 
-def held(message: Message, by: str) -> bytes | None:
+def held(message: Message | RawRecord, by: str) -> bytes | None:
     """Return what identifies a record (`Match`). Raises NotText if its headers cannot be read."""
     carrier, _, name = by.partition(":")
     if carrier == "header":
@@ -506,6 +615,8 @@ class WithheldRows:
 
     def __init__(self) -> None:
         self.rows = NO_ROWS
+        self.unread: dict[tuple[int, int], int] = {}
+        """Records of batches that nobody reads, by partition and last offset."""
         self.ends: dict[int, int] = {}
         """Up to where they were received, by partition."""
 
@@ -516,8 +627,8 @@ class WithheldRows:
         log: Sequence[LogSpan],
         bounds: Bounds,
     ) -> SinkRows | None:
-        """Return what the records name. None if there are too many, if not all of them were
-        received yet, or if one is too large. Raises ClusterError, and kafka-python's errors."""
+        """Return what the records name. None if there are too many, or if not all of them were
+        received yet. Raises ClusterError, and kafka-python's errors."""
         reached = {span.partition: span.end for span in log}
         firsts = {p.partition: reached.get(p.partition, p.lso) for p in bounds.partitions}
         self._forget(firsts, bounds)
@@ -532,27 +643,75 @@ class WithheldRows:
                     return None
                 whole = replace(p, start=first)
                 part = replace(whole, hw=min(p.hw, first + step))
-                try:
-                    batches = kafka.scan(
-                        bounds.topic,
-                        Bounds(bounds.topic, (part,)),
-                        part_of=Bounds(bounds.topic, (whole,)),
-                        readable=True,
-                    )
-                except RecordTooLarge:
-                    return None
+                refused: list[UnreadableBatch] = []
+                batches = kafka.scan(
+                    bounds.topic,
+                    Bounds(bounds.topic, (part,)),
+                    part_of=Bounds(bounds.topic, (whole,)),
+                    readable=True,
+                    on_unreadable=refused.append,
+                )
                 until = part.hw
                 if batches.num_rows:
                     until = max(until, pc.max(batches["last_offset"]).as_py() + 1)
-                reader = RecordReader(kafka, bounds.topic, batches)
-                runs = {p.partition: [(first, until)]} if batches.num_rows else {}
-                rows = places.rows(reader.messages(runs, READ_UNCOMMITTED))
+                span = (first, until)
+                rows = (
+                    self._read_raw(kafka, places, bounds.topic, p.partition, span, refused)
+                    if refused
+                    else self._receive(kafka, places, bounds.topic, p.partition, span, batches)
+                )
                 self.rows = rows_together((self.rows, rows))
                 self.ends[p.partition] = first = until
                 size = int(np.asarray(batches["size"]).sum())
                 left -= size
                 step *= 4 if size < PENDING_BYTES_MAX // 16 else 1
         return self.rows
+
+    def _receive(
+        self,
+        kafka: Connection,
+        places: PlaceReader,
+        topic: str,
+        partition: int,
+        span: tuple[int, int],
+        batches: pa.Table,
+    ) -> SinkRows:
+        """Return what the records of a span name. `batches`: those of the span."""
+        if not batches.num_rows:
+            return NO_ROWS
+        limits = _limits(batches, ())
+        try:
+            return places.rows(
+                received(kafka, topic, {partition: [span]}, limits, READ_UNCOMMITTED)
+            )
+        except ClusterError as error:
+            if not is_undecodable(error):
+                raise
+            return self._read_raw(kafka, places, topic, partition, span, [])
+
+    def _read_raw(
+        self,
+        kafka: Connection,
+        places: PlaceReader,
+        topic: str,
+        partition: int,
+        span: tuple[int, int],
+        refused: list[UnreadableBatch],
+    ) -> SinkRows:
+        """Return what the records of a span name, but for the batches that nobody reads."""
+        lasts = {batch.last for batch in refused}
+        rows = places.rows(
+            raw_records(
+                kafka,
+                topic,
+                partition,
+                span,
+                lambda row: int(row["last_offset"]) not in lasts,
+                refused.append,
+            )
+        )
+        self.unread |= {(batch.partition, batch.last): batch.records for batch in refused}
+        return rows
 
     def _forget(self, firsts: Mapping[int, int], bounds: Bounds) -> None:
         """Forget what is decided by now, and all of a partition whose log became shorter."""
@@ -563,3 +722,8 @@ class WithheldRows:
         first = np.array([firsts.get(number, 0) for number in numbers], np.int64)
         end = np.array([self.ends.get(number, 0) for number in numbers], np.int64)
         self.rows = self.rows.take((self.rows.offset >= first) & (self.rows.offset < end))
+        self.unread = {
+            (number, last): records
+            for (number, last), records in self.unread.items()
+            if firsts.get(number, 0) <= last < self.ends.get(number, 0)
+        }

@@ -28,6 +28,7 @@ from topicproof.validators.increments.watched_pair import (
     PairCounts,
     SinkRows,
     SourcePart,
+    UnreadableRange,
     WatchedPair,
 )
 
@@ -170,6 +171,7 @@ def _body_of(pair: WatchedPair) -> bytes:
             pair.awaited.through_ms,
         ],
         "counts": asdict(pair.counts),
+        "unreadable": [list(records) for records in pair.unreadable],
         **{name: list(getattr(pair, name).items()) for name in _COUNTERS},
     }
     arrays["fields"] = np.frombuffer(json.dumps(fields).encode(), np.uint8)
@@ -220,6 +222,8 @@ def _pair_of(body: bytes) -> WatchedPair:
         source_ends, sink_ends, through_ms = fields["awaited"]
         pair.awaited = Awaited(dict(source_ends), dict(sink_ends), through_ms)
     pair.through_ms, pair.counts = fields["through_ms"], PairCounts(**fields["counts"])
+    # States of earlier versions have none.
+    pair.unreadable = [UnreadableRange(*records) for records in fields.get("unreadable", ())]
     for name in _COUNTERS:
         setattr(pair, name, Counter(dict(fields[name])))
     return pair

@@ -45,7 +45,9 @@ class StoryLog:
     def __init__(self, made: History) -> None:
         self.batches = table_of(made.batches, BATCH_COLUMNS)
 
-    def scan(self, _topic: str, bounds: Bounds, *, part_of: Bounds, readable: bool) -> pa.Table:
+    def scan(
+        self, _topic: str, bounds: Bounds, *, part_of: Bounds, readable: bool, **_options: object
+    ) -> pa.Table:
         """Return the batches that a reader of these ranges gets."""
         assert readable and len(part_of.partitions) == len(bounds.partitions)
         ranges = {p.partition: p for p in bounds.partitions}

@@ -16,11 +16,12 @@ from topicproof.validators.expectation import (
     PREMISES,
     PROMISES,
     RANGE,
+    UNREADABLE,
     judge_rows,
     merge,
 )
 from topicproof.validators.finding import Example, Finding, Guarantee, Outcome
-from topicproof.validators.increments.watched_pair import WatchedPair
+from topicproof.validators.increments.watched_pair import UnreadableRange, WatchedPair
 from topicproof.validators.kinds import (
     aborted_read,
     duplicate,
@@ -41,6 +42,8 @@ from topicproof.validators.verdict_sentence import finding_sentence
 
 WATCHED = (duplicate.NAME, gap.NAME, order.NAME, phantom.NAME, aborted_read.NAME)
 """Kinds that can be judged increment by increment."""
+PLACES_MAX = 3
+"""A sentence names so many ranges that nobody reads."""
 _VALIDATORS = {validator.NAME: validator for validator in VALIDATORS}
 
 
@@ -84,6 +87,7 @@ def verdict_of(
 ) -> WatchVerdict:
     """Judge what was folded so far. `pending`: late outputs that are in open transactions of the
     sink. `doubts`: reasons, as sentences, why nothing more can be judged."""
+    doubts = (*doubts, *_unreadable_sentences(pair))
     findings = [
         _finding(kind, _causes(kind, pair, terms, pending), pair, terms) for kind in WATCHED
     ]
@@ -126,16 +130,43 @@ def verdict_of(
     )
 
 
+def _unreadable_sentences(pair: WatchedPair) -> list[str]:
+    """Return a sentence for each topic with records that nobody reads."""
+    sentences = []
+    for is_source, topic, count in (
+        (True, pair.source_topic, pair.counts.unread_inputs),
+        (False, pair.sink_topic, pair.counts.unread_outputs),
+    ):
+        ranges = [each for each in pair.unreadable if each.is_source is is_source]
+        if not count:
+            continue
+        places = [_range_of(each) for each in ranges[:PLACES_MAX]]
+        if sum(each.records for each in ranges[:PLACES_MAX]) < count:
+            places.append("and more")
+        text = f"{counted(count, 'record')} of {topic} cannot be read: {', '.join(places)}."
+        sentences.append(" ".join((text, *(each.why for each in ranges[:1]))))
+    return sentences
+
+
+def _range_of(records: UnreadableRange) -> str:
+    first, last = records.first, records.last
+    offsets = f"offset {first:,}" if first == last else f"offsets {first:,} to {last:,}"
+    return f"{offsets} of partition {records.partition}"
+
+
 def _unexplained(kind: str, pair: WatchedPair, guarantee: Guarantee) -> int:
     """Count the rows of an unknown kind that are wrong whatever the inputs are that nobody can
     name. Each of these has so many outputs, and none of them explains more rows."""
     of_outputs = kind in (duplicate.NAME, phantom.NAME)
     if kind == order.NAME:
-        # The first copy may be among what the sink has lost, or a record without an identity.
-        of_outputs = not pair.sink_lost.total() and not pair.counts.nameless_outputs
+        # The first copy may be among what the sink has lost or nobody reads, or a record without
+        # an identity.
+        unclear = pair.counts.nameless_outputs + pair.counts.unread_outputs
+        of_outputs = not pair.sink_lost.total() and not unclear
     if not pair.by_key or not of_outputs or _is_disjoint(pair):
         return 0
-    inputs = pair.counts.nameless_inputs + pair.source_lost.total()
+    counts = pair.counts
+    inputs = counts.nameless_inputs + counts.unread_inputs + pair.source_lost.total()
     rows = Counter(pair.causes.get(kind))[None] - inputs * pair.outputs
     is_wrong = rows > 0 and judge_rows(kind, {None: rows}, guarantee) is Outcome.VIOLATED
     return rows if is_wrong else 0
@@ -157,14 +188,20 @@ def _causes(
             unclear = min(primary, pair.counts.hidden)
             causes[reading_mismatch.NAME] += unclear
             primary -= unclear
+            unclear = min(primary, pair.counts.unread_outputs)
+            causes[UNREADABLE] += unclear
+            primary -= unclear
     elif kind == phantom.NAME:
         causes[PENDING] = pair.waiting()
         if terms.retained:
             causes[RANGE] += causes.pop(source_removed.NAME, 0)
     elif kind == order.NAME and terms.guarantee is Guarantee.AT_LEAST_ONCE:
-        # The first copy may be among what the sink has lost, or a record without an identity.
+        # The first copy may be among what the sink has lost or nobody reads, or a record without
+        # an identity.
         if pair.sink_lost.total():
             reason = sink_removed.NAME
+        elif pair.counts.unread_outputs:
+            reason = UNREADABLE
         elif pair.by_key and pair.counts.nameless_outputs:
             reason = identity_missing.NAME
     if kind == order.NAME and not Counter(pair.causes.get(duplicate.NAME, {}))[None]:
@@ -193,6 +230,8 @@ def _causes(
                 another = source_removed.NAME
             elif pair.counts.nameless_inputs:
                 another = identity_missing.NAME
+            elif pair.counts.unread_inputs:
+                another = UNREADABLE
             if another is not None:
                 reason = another
                 # So may that of what was taken for a copy.

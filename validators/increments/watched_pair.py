@@ -107,6 +107,18 @@ class SourceSpan(NamedTuple):
     """Offsets that compaction has emptied."""
 
 
+class UnreadableRange(NamedTuple):
+    """Records that nobody reads: they are too large, or broken."""
+
+    is_source: bool
+    partition: int
+    first: int
+    last: int
+    records: int
+    why: str
+    """A sentence with its place."""
+
+
 class LineEnd(NamedTuple):
     """The end of a line: the outputs of one source partition in one sink partition. A place is the
     input's offset times the outputs of an input, and the output's index."""
@@ -238,6 +250,10 @@ class PairCounts:
     """Records of another topic of the source's name."""
     unreadable: int = 0
     """Records with a header whose name is not UTF-8: no client of ours gets their headers."""
+    unread_inputs: int = 0
+    """Records of the source in ranges that nobody reads, if their identity is needed."""
+    unread_outputs: int = 0
+    """Committed records of the sink in such ranges."""
     hidden: int = 0
     """Records that the raw log commits and read_committed did not deliver."""
     undecided: int = 0
@@ -291,6 +307,8 @@ class WatchedPair:
     source_lost: Counter[int] = field(default_factory=Counter)
     """Offsets that Kafka removed before they were read, by partition."""
     sink_lost: Counter[int] = field(default_factory=Counter)
+    unreadable: list[UnreadableRange] = field(default_factory=list)
+    """The first ranges that nobody reads."""
 
     def add_source(self, span: SourceSpan, now_ms: int) -> None:
         """Fold new offsets of a source partition."""
@@ -378,6 +396,15 @@ class WatchedPair:
         lost[partition] += start - end
         why = f"Offsets {end:,} to {start - 1:,} were removed before they were read."
         self._show(kind, Example(partition, end, None, None, why))
+
+    def note_unreadable(self, records: UnreadableRange) -> None:
+        """Note that nobody reads these records."""
+        if records.is_source:
+            self.counts.unread_inputs += records.records
+        else:
+            self.counts.unread_outputs += records.records
+        if len(self.unreadable) < EXAMPLES_MAX:
+            self.unreadable.append(records)
 
     def add_revoked(self, partition: int, offsets: Ints) -> None:
         """Count records that read_committed received although their transaction was aborted."""

@@ -32,6 +32,7 @@ from topicproof.backend.kafka.client_configs import (
     transactional_producer_config,
 )
 from topicproof.backend.kafka.cluster import INTERNAL_TOPICS, Cluster
+from topicproof.backend.kafka.log.raw_records import RawRecord
 from topicproof.backend.kafka.log.rawlog import connect
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.processes import free_ports
@@ -169,7 +170,7 @@ def test_withheld_records_are_received_once(bootstrap: str, new_topic: Callable[
     class CountingReader(PlaceReader):
         received = 0
 
-        def rows(self, messages: Iterable[Message]) -> SinkRows:
+        def rows(self, messages: Iterable[Message | RawRecord]) -> SinkRows:
             rows = super().rows(messages)
             self.received += rows.size
             return rows
