@@ -19,16 +19,9 @@ from topicproof.backend.watch.conditions import NAMES_MAX, PATIENCE_S, Condition
 from topicproof.backend.watch.identities import NO_DIGEST, SLICES, Identities, digest
 from topicproof.backend.watch.pair_reader import (
     BEYOND_OFFSETS,
-    NAMESAKE,
-    UNREADABLE,
     LogSpan,
     LongTransactions,
-    MatchTerms,
-    PlaceReader,
-    RecordReader,
-    WithheldRows,
     fold_log,
-    held,
     note_unreadable,
     read_log,
     source_span,
@@ -36,6 +29,15 @@ from topicproof.backend.watch.pair_reader import (
     with_unreadable,
 )
 from topicproof.backend.watch.pair_store import PairStore
+from topicproof.backend.watch.record_reader import (
+    NAMESAKE,
+    UNREADABLE,
+    MatchTerms,
+    PlaceReader,
+    RecordReader,
+    WithheldRows,
+    held,
+)
 from topicproof.backend.watch.standings import State
 from topicproof.backend.watch.watchable import WatchedContract
 from topicproof.validators.expectation import PREMISES, UNREADABLE as UNREADABLE_RECORDS

@@ -35,8 +35,8 @@ from tests.validators.pair_oracle import (
 )
 from topicproof.backend.watch import pair_store as pair_store_module
 from topicproof.backend.watch.identities import SLICES, digest, numbers_of
-from topicproof.backend.watch.pair_reader import MatchTerms, PlaceReader
 from topicproof.backend.watch.pair_store import PairStore, StateTooLarge, pair_store
+from topicproof.backend.watch.record_reader import MatchTerms, PlaceReader
 from topicproof.validators.expectation import REQUIRED
 from topicproof.validators.finding import Guarantee, Outcome
 from topicproof.validators.increments import watched_pair

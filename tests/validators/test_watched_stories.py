@@ -15,14 +15,8 @@ from confluent_kafka import Message
 from tests.validators.history import SINK, SOURCE, History, history, table_of
 from tests.validators.test_kinds import STORIES, Story
 from topicproof.backend.kafka.log.batches import SCHEMA
-from topicproof.backend.watch.pair_reader import (
-    LogSpan,
-    LongTransactions,
-    MatchTerms,
-    PlaceReader,
-    fold_log,
-    read_log,
-)
+from topicproof.backend.watch.pair_reader import LogSpan, LongTransactions, fold_log, read_log
+from topicproof.backend.watch.record_reader import MatchTerms, PlaceReader
 from topicproof.validators.expectation import REQUIRED
 from topicproof.validators.facts.log_facts import BATCH_COLUMNS
 from topicproof.validators.finding import Bounds, Guarantee

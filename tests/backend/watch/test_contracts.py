@@ -40,8 +40,8 @@ from topicproof.backend.settings import read_settings
 from topicproof.backend.watch import watcher as watcher_module
 from topicproof.backend.watch.alarms import Notice
 from topicproof.backend.watch.conditions import Kind
-from topicproof.backend.watch.pair_reader import MatchTerms, PlaceReader, WithheldRows
 from topicproof.backend.watch.pair_store import pair_store
+from topicproof.backend.watch.record_reader import MatchTerms, PlaceReader, WithheldRows
 from topicproof.backend.watch.state_file import state_file
 from topicproof.backend.watch.watchable import watched_contracts
 from topicproof.backend.watch.watcher import Watcher, WatchOptions

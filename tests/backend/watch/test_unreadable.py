@@ -30,7 +30,7 @@ from topicproof.backend.kafka.log.inflation import HEADED_BYTES_MIN, UnreadableB
 from topicproof.backend.kafka.log.raw_records import raw_records
 from topicproof.backend.kafka.log.rawlog import connect
 from topicproof.backend.kafka.reading import headers_in, receive
-from topicproof.backend.watch import pair_reader
+from topicproof.backend.watch import record_reader
 from topicproof.backend.watch.alarms import Notice
 from topicproof.backend.watch.conditions import Kind
 from topicproof.backend.watch.contract_watch import ContractFigures
@@ -112,7 +112,7 @@ def test_a_bomb_in_a_sink_by_lineage_leaves_its_outputs_unknown(
         monkeypatch.context() as patch,
         watching(bootstrap, tmp_path, fields) as (watcher, notices),
     ):
-        patch.setattr(pair_reader, "open_consumer", pytest.fail)
+        patch.setattr(record_reader, "open_consumer", pytest.fail)
         looked(watcher)
         figures = looked(watcher)
         assert figures.verdict is not None and figures.outcome is Outcome.UNKNOWN
