@@ -589,12 +589,3 @@ EXPOSED = (
     " librdkafka, or Java before Kafka 4. It does not harm a client that takes new epochs itself,"
     " as the sink of this project does."
 )
-
-
-def clusters(run: Run) -> str:
-    """Names the cluster of a run or check, or both clusters of a check across two."""
-    sides = run.plan.get("clusters")
-    if isinstance(sides, dict):
-        return f"{sides['source']} → {sides['sink']}"
-    where = run.facts.cluster
-    return where.name or where.bootstrap or "embedded"

@@ -15,7 +15,7 @@ from topicproof.app.session.access import note_look, open_history
 from topicproof.app.session.connection import decoders
 from topicproof.app.session.page_masks import require_unmasked
 from topicproof.backend.address import Address, Sides
-from topicproof.backend.contracts.contract import make_contract, parse_fields, read_text_of
+from topicproof.backend.contracts.contract import make_contract, parse_fields
 from topicproof.backend.contracts.contract_text import (
     LABELS,
     identity_words,
@@ -27,12 +27,9 @@ from topicproof.backend.contracts.draft import Draft, draft_from
 from topicproof.backend.contracts.lint import lint, needs_spark
 from topicproof.backend.contracts.sample import Sample, older_outputs, samples
 from topicproof.backend.errors import ContractError, Mistake, TopicproofError
-from topicproof.backend.evidence.folder import CONTRACT, EVIDENCE
-from topicproof.backend.evidence.manifest import require_unchanged_file
 from topicproof.backend.formats.formats import Formats
 from topicproof.backend.history.audit import require_noted
-from topicproof.backend.history.kept_contracts import find
-from topicproof.backend.history.run_reports import run_evidence
+from topicproof.backend.history.contract_of_run import Origin, contract_of_run, kept_origin
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.sides import SideSettings
 from topicproof.backend.services.keeper import Services, services
@@ -125,48 +122,14 @@ def _spark_mistakes(text: str, _found: Settings) -> tuple[Mistake, ...]:
     return lint(parse_fields(text), spark)
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where the fields of a contract come from, before somebody changes them."""
-
-    fields: Mapping[str, Any]
-    name: str | None = None
-    version: int | None = None
-    text: str | None = None
-    """The text as kept, with its comments."""
-
-
 def kept(settings: Settings, label: str) -> Origin:
     """Returns a kept contract. Raises UsageError, ContractError."""
-    contract = find(open_history(settings), label)
-    return Origin(parse_fields(contract.text), contract.name, contract.version, contract.text)
+    return kept_origin(open_history(settings), label)
 
 
 def of_run(settings: Settings, run: Run) -> Origin:
-    """Returns the contract of a check: as kept, from its evidence, or from its options. Raises
-    ContractError, EvidenceError."""
-    name, version = run.plan.get("contract"), run.plan.get("contract_version")
-    if name and version:
-        try:
-            return kept(settings, f"{name}@{version}")
-        except TopicproofError:
-            pass  # Checked on another machine, whose history kept it. The evidence has a copy.
-    # Without a verdict, it was not kept.
-    path = run.folder(settings) / CONTRACT
-    if run.verdict is None and path.is_file():
-        # One line break was written behind it.
-        text = read_text_of(path).removesuffix("\n")
-        return Origin(parse_fields(text), name, text=text)
-    path = run.folder(settings) / EVIDENCE / CONTRACT
-    if path.is_file():
-        run_evidence(settings, run)
-        require_unchanged_file(path.parent, CONTRACT)
-        return Origin(parse_fields(path.read_text(encoding="utf-8")), name)
-    fields: dict[str, Any] = {side: {"topic": run.plan.get(side)} for side in ("source", "sink")}
-    terms: dict[str, Any] = {
-        option: run.plan[option] for option in ("guarantee", "identity") if option in run.plan
-    }
-    return Origin(fields | terms, name)
+    """Returns the contract of a check. Raises ContractError, EvidenceError."""
+    return contract_of_run(open_history(settings), run)
 
 
 def matched_by(settings: Settings, run: Run) -> str | None:

@@ -115,13 +115,6 @@ def at_cluster(fields: Mapping[str, Any], source_cluster: str | None) -> dict[st
     return {**fields, "source": {**source, "cluster": source_cluster}}
 
 
-def default_name(sink: str | None, contract: str | None) -> str:
-    """Return the name of a contract that nobody has named: of its file, or of the sink."""
-    for ending in (".yaml", ".yml"):
-        contract = contract.removesuffix(ending) if contract else contract
-    return contract or sink or "contract"
-
-
 def mistake_line(field_name: str, why: str) -> str:
     """Return a mistake of a contract in the words of the form."""
     return f"**{plain(field_name)}**: {plain(why)}" if field_name else plain(why)

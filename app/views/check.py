@@ -1,5 +1,6 @@
-"""Check: judge two topics of any program by a contract. `?source=T&sink=T` drafts one,
-`?contract=NAME@VERSION` opens a kept one, `?run=ID` shows a check and its contract."""
+"""Check: the pipelines that are checked, what waits for a signature first (`?unsigned=true`: that
+alone). `?source=T&sink=T` drafts a contract, `?contract=NAME@VERSION` opens a kept one, `?run=ID`
+shows a check and its contract."""
 
 from __future__ import annotations
 
@@ -12,12 +13,11 @@ import streamlit as st
 from topicproof.app import wording
 from topicproof.app.check import check_reads
 from topicproof.app.check.check_outcome import progress
-from topicproof.app.check.check_reads import Origin, TopicSamples
+from topicproof.app.check.check_reads import TopicSamples
 from topicproof.app.check.check_state import (
     CheckState,
     at_cluster,
     cluster_of,
-    default_name,
     mistakes_text,
     read_check,
     topic_of,
@@ -26,10 +26,9 @@ from topicproof.app.check.check_state import (
 from topicproof.app.check.contract_form import form
 from topicproof.app.check.contract_import import import_contract
 from topicproof.app.check.contract_matches import show_preview
+from topicproof.app.check.inbox import inbox
 from topicproof.app.session.access import may, open_history, show_errors
 from topicproof.app.session.connection import page_settings, topic_names
-from topicproof.app.session.page_masks import shown_error
-from topicproof.app.session.run_reads import newest_runs
 from topicproof.app.shell import places
 from topicproof.app.topic import topic_header
 from topicproof.app.topic.payload import download, verbatim
@@ -39,7 +38,9 @@ from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.contracts.contract_text import spell
 from topicproof.backend.errors import ContractError, Mistake, NothingToSample, TopicproofError
 from topicproof.backend.history.audit import require_noted
+from topicproof.backend.history.contract_of_run import Origin
 from topicproof.backend.history.kept_contracts import contracts, versions
+from topicproof.backend.history.pipelines import default_name
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.launch import start_check
 from topicproof.backend.runs.sides import SideSettings, settings_of_sides
@@ -48,7 +49,6 @@ from topicproof.backend.settings import read_settings
 from topicproof.backend.trust.identity import Action
 
 POLL_S = 1.0
-RECENT = 6
 SIDES = "source", "sink"
 SAME = "same"
 SHOWN_CHARACTERS = 26
@@ -58,12 +58,22 @@ settings = page_settings()
 
 
 def page() -> None:
-    places.head(places.CHECK)
+    head_slot = places.head(places.CHECK)
+    state, notices = read_check(st.query_params)
+    has_pipelines = False
+    if state == CheckState():
+        # Before Kafka is asked: it may be slow to start, or gone.
+        has_pipelines = inbox(settings)
+        if has_pipelines:
+            st.header("Check another pipeline", anchor=False)
+    else:
+        head_slot.page_link(
+            "views/check.py", label="All pipelines", icon=":material/arrow_back:", width="content"
+        )
+    run = shown_run(state)
     source_slot, sink_slot, kept_slot, import_slot = st.columns(
         [2, 2, 1.7, 0.9], vertical_alignment="bottom"
     )
-    state, notices = read_check(st.query_params)
-    run = shown_run(state)
     origin = origin_of(state, run)
     fields = state.terms if state.terms is not None else origin.fields if origin else None
     state = with_topics(state, fields)
@@ -89,7 +99,7 @@ def page() -> None:
         with st.container(border=True):
             st.fragment(progress, run_every=POLL_S if run.alive else None)(settings, run.id)
     if fields is None and (state.source is None or state.sink is None):
-        welcome(any(names.values()))
+        welcome(any(names.values()), has_pipelines)
         return
     missing = [
         name
@@ -261,43 +271,29 @@ def choose_kept(state: CheckState, origin: Origin | None, slot: Any) -> None:
     )
 
 
-def welcome(topics: bool) -> None:
-    """Shows what to do first, and the newest checks. `topics`: whether there are any to choose."""
-    if topics:
-        st.info(
-            "Choose the topic that your pipeline reads and the topic that it writes. A contract is"
-            " drafted from their newest records: what identifies an input, how many outputs it has,"
-            " in which order. You change what is wrong, see what it matches, and check. Nothing is"
-            " written to your cluster.",
-            title="Choose a source and a sink above",
-            icon=":material/arrow_upward:",
-        )
-    else:
+def welcome(has_topics: bool, has_pipelines: bool) -> None:
+    """Shows what to do first. `has_topics`: whether there are any to choose."""
+    if not has_topics:
         st.info(
             "This cluster has no topics yet. A demo makes a source and a sink, which can be checked"
             " here afterwards.",
             icon=":material/info:",
         )
         st.page_link("views/demos.py", label="Demos", icon=":material/theater_comedy:")
-    with show_errors():
-        checks = [run for run in newest_runs(settings) if run.kind == "check"][:RECENT]
-    if not checks:
-        return
-    st.markdown("##### Newest checks")
-    for run in checks:
-        word = wording.run_word(run) or wording.run_state(run)
-        left, right = st.columns([1.4, 3], vertical_alignment="center")
-        left.page_link(
-            "views/check.py" if run.verdict is None else "views/verdict.py",
-            label=wording.plain(f"{run.facts.source} → {run.facts.sink}"),
-            icon=":material/replay:" if run.verdict is None else ":material/gavel:",
-            query_params={"run": run.id},
+    elif has_pipelines:
+        st.caption(
+            "Choose the topic that it reads and the topic that it writes. A contract is drafted"
+            " from their newest records."
         )
-        why = wording.plain(run.why or shown_error(settings, run) or "")
-        right.markdown(
-            " · ".join(
-                filter(None, (f"{wording.badge(word)} {wording.moment(run.created_at)}", why))
-            )
+    else:
+        st.info(
+            "Choose the topic that your pipeline reads and the topic that it writes. A contract is"
+            " drafted from their newest records: what identifies an input, how many outputs it has,"
+            " in which order. You change what is wrong, see what it matches, and check. Nothing is"
+            " written to your cluster. Checked pipelines are listed here, what waits for a"
+            " signature first.",
+            title="No pipeline has been checked yet: choose a source and a sink above",
+            icon=":material/arrow_upward:",
         )
 
 

@@ -13,16 +13,16 @@ import streamlit as st
 
 from topicproof.app import wording
 from topicproof.app.charts.trend_chart import trend_figure
-from topicproof.app.check.check_reads import of_run
-from topicproof.app.session.access import show_errors
+from topicproof.app.session.access import open_history, show_errors
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.page_masks import shown_error
 from topicproof.app.session.reports import kept_report
 from topicproof.app.session.run_reads import RUNS_SHOWN, newest_runs, signoff_standings
 from topicproof.app.shell import downloads
-from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history import trend
 from topicproof.backend.history.comparison import Comparison, compare
+from topicproof.backend.history.contract_of_run import changed_terms
+from topicproof.backend.history.pipelines import clusters
 from topicproof.backend.history.signoff import Standing
 from topicproof.backend.history.store import Run
 
@@ -73,7 +73,7 @@ def filtered(runs: Sequence[Run], standings: Mapping[str, str]) -> list[Run]:
         "guarantee": ("Guarantee", [str(run.plan.get("guarantee", "")) for run in runs]),
         "verdict": ("Verdict", [run.verdict or "none" for run in runs]),
         "decision": ("Decision", [standings[run.id].partition(" with ")[0] for run in runs]),
-        "on": ("Cluster", [wording.clusters(run) for run in runs]),
+        "on": ("Cluster", [clusters(run) for run in runs]),
     }
     choices = dict.fromkeys(facets, EVERY)
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -103,7 +103,7 @@ def listed(runs: Sequence[Run], standings: Mapping[str, str]) -> None:
             "sign-off": [standings[run.id] for run in runs],
             "started": [run.created_at for run in runs],
             "what": [trend.subject(run) for run in runs],
-            "cluster": [wording.clusters(run) for run in runs],
+            "cluster": [clusters(run) for run in runs],
             "kind": [run.kind for run in runs],
             "state": [wording.run_state(run).word for run in runs],
             "took": pd.Series([trend.took_s(run) for run in runs], dtype=float),
@@ -244,13 +244,9 @@ def different_contracts(before: Run, after: Run) -> str:
     if not before.kind == after.kind == "check":
         return ""
     labels = [trend.contract_label(run) or run.id for run in (before, after)]
-    try:
-        terms = [dict(of_run(settings, run).fields) for run in (before, after)]
-    except TopicproofError:
-        terms = []  # Evidence that is gone tells nothing of them.
-    if terms and terms[0] == terms[1]:
-        return ""
-    if not terms and labels[0] == labels[1]:
+    terms = changed_terms(open_history(settings), before, after)
+    # Evidence that is gone tells nothing of them.
+    if not terms and (terms is not None or labels[0] == labels[1]):
         return ""
     names = ", ".join(dict.fromkeys(labels))
     changed = "By different contracts" if labels[0] != labels[1] else "By changed terms"

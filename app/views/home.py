@@ -4,7 +4,6 @@ verdicts."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import streamlit as st
 
@@ -23,16 +22,10 @@ from topicproof.app.shell.url_state import (
     TransactionsState,
     write_transactions,
 )
+from topicproof.app.verdict.decisions import decision_line
 from topicproof.backend.errors import TopicproofError
-from topicproof.backend.evidence.folder import evidence_hash
 from topicproof.backend.history import trend
-from topicproof.backend.history.signoff import (
-    RunSignoffs,
-    Standing,
-    read_chain,
-    standing,
-    standing_text,
-)
+from topicproof.backend.history.signoff import read_chain
 from topicproof.backend.history.store import Run
 from topicproof.backend.kafka.browse.causes import Cause, CauseKind, Severity, causes
 from topicproof.backend.kafka.browse.overview import Overview
@@ -246,18 +239,8 @@ def verdicts(runs: Sequence[Run]) -> None:
         middle.markdown(f"{badge} {wording.plain(run.why or '')}")
         # Not a caption: a badge in one is too pale to be read.
         when = wording.moment(run.ended_at or run.created_at)
-        decision = signed(run, chain.of(run.id, run.verdict))
+        decision = decision_line(settings, run, chain.of(run.id, run.verdict))
         right.markdown(f"{decision}  \n:small[{when}]")
-
-
-def signed(run: Run, signoffs: RunSignoffs) -> str:
-    """Returns who decided on the run, or that nobody did."""
-    digest, today = evidence_hash(run.folder(settings)), datetime.now(UTC).date()
-    status, decided = standing(signoffs, digest, today), signoffs.decided
-    badge = wording.badge(wording.STANDING_WORDS[status], standing_text(signoffs, digest, today))
-    if decided is None or status is Standing.NOT_VOUCHED:
-        return badge
-    return f"{badge} by {wording.plain(decided.who)}"
 
 
 page()

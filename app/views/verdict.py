@@ -28,6 +28,7 @@ from topicproof.app.topic import tables
 from topicproof.app.topic.payload import download
 from topicproof.app.topic.topic_findings import marks_sentence
 from topicproof.app.verdict import signoff_form
+from topicproof.app.verdict.since_last_line import since_last_line
 from topicproof.backend.errors import EvidenceError, TopicproofError
 from topicproof.backend.evidence.folder import evidence_hash
 from topicproof.backend.history.run_reports import contradiction, require_report_of
@@ -107,7 +108,7 @@ def page() -> None:
     subject(run, report)
     left, right = st.columns([2.5, 1], gap="medium")
     with left:
-        outcome(run, report)
+        outcome(run, report, stage)
         witnesses(run, report)
         address = verdict_params(run.id, stage)
         findings(run, report, address)
@@ -309,8 +310,8 @@ def subject(run: Run, report: Report) -> None:
     st.markdown(" · ".join(parts))
 
 
-def outcome(run: Run, report: Report) -> None:
-    """Shows the verdict in one sentence: colour, icon and word."""
+def outcome(run: Run, report: Report, stage: str | None) -> None:
+    """Shows the verdict in one sentence: colour, icon and word; and what changed since the last."""
     show = {Outcome.HOLDS: st.success, Outcome.VIOLATED: st.error, Outcome.UNKNOWN: st.warning}[
         report.verdict
     ]
@@ -327,6 +328,8 @@ def outcome(run: Run, report: Report) -> None:
     )
     if who := who_sentence(report):
         st.markdown(f"**Who:** {wording.plain(who)}")
+    with show_errors():
+        since_last_line(settings, run, report, stage)
     for doubt in report.doubts:
         st.warning(wording.plain(doubt), title="Doubt", icon=":material/help:")
     for warning in report.warnings:

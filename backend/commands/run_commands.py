@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from topicproof.backend.characters import visible
 from topicproof.backend.commands.outcome import conclude_run, print_report, print_stages, run_json
 from topicproof.backend.commands.run_options import (
     PLANNED,
@@ -51,7 +52,8 @@ from topicproof.backend.faults.by_hand import FREEZE_S, Freeze, Kill
 from topicproof.backend.history.audit import allow
 from topicproof.backend.history.run_reports import read_run_report
 from topicproof.backend.history.signoff import read_chain, run_standings, standing_text
-from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.history.since_last import since_last_of
+from topicproof.backend.history.store import History, Kind, Run, State
 from topicproof.backend.runs.clean import clean as clean_run
 from topicproof.backend.runs.context import (
     finish as finish_run,
@@ -354,12 +356,14 @@ def show(run_id: RunId, all_kinds: AllKinds = False, json_: Json = None) -> None
         name: json.loads(read_run_report(run_, stage_folder(folder, name), name).to_json())
         for name in run_.facts.results.verdicts
     }
+    since = None if report is None else since_last_of(history, run_, report)
     signoffs = read_chain(history).of(run_id, run_.verdict)
     today = datetime.now(UTC).date()
     document = {
         **run_json(run_),
         "report": json.loads(report.to_json()) if report else None,
         "stages": stages,
+        "since_last": None if since is None else since.as_json(),
         "sign_off": standing_text(signoffs, evidence_hash(folder), today),
         "signoffs": [
             {**entry.as_json(), "not_vouched": signoffs.doubts.get(entry.number)}
@@ -374,6 +378,10 @@ def show(run_id: RunId, all_kinds: AllKinds = False, json_: Json = None) -> None
         out.line(progress_line(run_.progress))
     else:
         print_report(report, all_kinds)
+    if since is not None:
+        what = "contract" if run_.kind == Kind.CHECK else "plan"
+        last = since.comparison.before.run or ""
+        out.line(f"since {visible(last)}: {since.sentence({}, what)}")
     print_stages(run_)
     if counted := side_effects(run_.progress):
         out.line(counted)

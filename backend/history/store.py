@@ -8,6 +8,7 @@ lease that is not renewed, or whose local process is gone. `resume` and `clean` 
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import re
@@ -274,13 +275,32 @@ class History:
         hint = f"The newest are {', '.join(newest)}." if newest else "The history is empty."
         raise UsageError(f"There is no run {run}. {hint} `topicproof runs` lists all.")
 
-    def list(self, limit: int | None = None) -> list[Run]:
-        """Return the runs, newest first; at most `limit`. A row whose id is no name of a folder is
-        nobody's run: it is passed over."""
+    def list(self, limit: int | None = None, kind: Kind | None = None) -> list[Run]:
+        """Return the runs, newest first; at most `limit`, of one kind or of all. A row whose id is
+        no name of a folder is nobody's run: it is passed over."""
+        return self._listed(limit, *(() if kind is None else (_RunRow.kind == str(kind),)))
+
+    def judged_before(self, run: Run, naming: str, limit: int) -> Sequence[Run]:
+        """Return older runs of the same kind that have a verdict, newest first; only those whose
+        plan or facts have this name somewhere."""
+        quoted = json.dumps(naming)
+        return self._listed(
+            limit,
+            _RunRow.kind == run.kind,
+            _RunRow.created_at < run.created_at,
+            _RunRow.verdict.is_not(None),
+            or_(
+                *(
+                    column.contains(quoted, autoescape=True)
+                    for column in (_RunRow.plan, _RunRow.facts)
+                )
+            ),
+        )
+
+    def _listed(self, limit: int | None, *where: ColumnElement[bool]) -> builtins.list[Run]:
+        query = select(*_bounded_columns()).where(*where).order_by(_RunRow.created_at.desc())
         with self.session() as session:
-            rows = session.execute(
-                select(*_bounded_columns()).order_by(_RunRow.created_at.desc()).limit(limit)
-            )
+            rows = session.execute(query.limit(limit))
             return [_read(row) for row in rows if NAME.fullmatch(row.id)]
 
     def owned_by(self, process: str) -> Sequence[str]:

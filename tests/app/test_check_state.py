@@ -9,7 +9,6 @@ from topicproof.app.check.check_state import (
     CheckState,
     at_cluster,
     cluster_of,
-    default_name,
     mistake_line,
     mistakes_text,
     read_check,
@@ -53,9 +52,6 @@ def test_terms_have_few_levels_and_few_mistakes_are_listed() -> None:
 
 
 def test_names_and_topics() -> None:
-    assert (
-        default_name("lines", "orders.yaml") == "orders" and default_name("lines", None) == "lines"
-    )
     assert topic_of({"sink": {"topic": "a"}}, "sink") == "a"
     assert topic_of({"sink": {"topics": ["a", "b"]}}, "sink") is None
     assert topic_of({"sink": "a"}, "sink") is None and topic_of({}, "source") is None

@@ -79,6 +79,24 @@ def test_checks_of_one_contract_are_one_trend(
     assert "orders.yaml: orders → lines" in capsys.readouterr().out
 
 
+def test_show_says_what_changed_since_the_last_verdict(
+    home: tuple[Settings, History], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: the nightly check is violated. `show` names in one line what is new, and against which
+    check; the first one has nothing to be compared with."""
+    first, second = (judged(home, "check", CHECKED, report) for report in (HELD, TWICE))
+    assert call("show", first.id, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["since_last"] is None
+    assert call("show", second.id) == 0
+    assert (
+        f"since {first.id}: VIOLATED after HOLDS. New: duplicate (3).\n" in capsys.readouterr().out
+    )
+    assert call("show", second.id, "--json") == 0
+    since = json.loads(capsys.readouterr().out)["since_last"]
+    assert since["run"] == first.id and since["terms"] == [] and since["same"] == []
+    assert since["findings"] == [{"kind": "duplicate", "change": "new", "counts": [0, 3]}]
+
+
 def test_a_report_that_is_gone_leaves_its_place_in_the_trend(
     home: tuple[Settings, History], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,290 @@
+"""The pipelines that are checked from this history, what waits for a signature first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import streamlit as st
+
+from topicproof.app import wording
+from topicproof.app.check.check_all import CheckQueue, JobsProgress, check_queue, jobs_of
+from topicproof.app.session.access import may, open_history, show_error, show_errors
+from topicproof.app.session.page_masks import hides_parts, shown_error
+from topicproof.app.session.reports import kept_report
+from topicproof.app.verdict import since_last_line
+from topicproof.app.verdict.decisions import DECIDED, decision_line, standing_of
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.history.audit import require_noted
+from topicproof.backend.history.contract_of_run import changed_terms
+from topicproof.backend.history.kept_contracts import KeptContract, contracts
+from topicproof.backend.history.pipelines import CheckedPipeline, Pipeline, checked_pipelines
+from topicproof.backend.history.signoff import RunSignoffs, read_chain
+from topicproof.backend.history.since_last import SinceLast, since_last
+from topicproof.backend.history.store import Kind, Run, State
+from topicproof.backend.settings import Settings
+from topicproof.backend.trust.identity import Action
+from topicproof.validators.finding import Outcome
+
+CHECKS_READ = 500
+"""Newest checks whose pipelines are listed."""
+ROWS = 20
+"""Pipelines that are drawn at once, each with what changed between two reports."""
+POLL_S = 1.0
+SEVERITY = (Outcome.VIOLATED, Outcome.UNKNOWN, Outcome.HOLDS)
+WORST_FIRST = (
+    wording.OUTCOME_WORDS[Outcome.VIOLATED],
+    wording.OUTCOME_WORDS[Outcome.UNKNOWN],
+    None,  # No verdict: it proves nothing.
+    wording.IN_PART,
+    wording.OUTCOME_WORDS[Outcome.HOLDS],
+)
+NOT_CHECKED = wording.Word("not checked yet", "not checked yet", ":material/draft:", "gray")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A checked pipeline, and who decided on its newest verdict."""
+
+    checked: CheckedPipeline
+    signoffs: RunSignoffs | None
+    """None without a verdict."""
+    is_decided: bool
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has a verdict that nobody has decided on."""
+        return self.checked.judged is not None and not self.is_decided
+
+    @property
+    def rank(self) -> tuple[bool, int, float]:
+        """What comes first: what waits for a signature, the worst, the newest."""
+        word = None if self.checked.judged is None else wording.run_word(self.checked.judged)
+        newest = self.checked.newest.created_at
+        return self.is_decided, WORST_FIRST.index(word), -newest.timestamp()
+
+
+def inbox(settings: Settings) -> bool:
+    """Shows the pipelines. Returns False, and shows nothing, if there are none."""
+    with show_errors():
+        history = open_history(settings)
+        checks = history.list(CHECKS_READ, Kind.CHECK)
+        rows = rows_of(settings, checks)
+        names = {row.checked.pipeline.name for row in rows}
+        unchecked = [each for each in contracts(history) if each.name not in names]
+    if not rows and not unchecked:
+        return False
+    queue = check_queue(str(settings.home))
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.header("Pipelines", anchor=False, width="content")
+        st.markdown(summary(rows), width="content")
+        unsigned = st.toggle("Unsigned only", key="unsigned", bind="query-params")
+        check_again(settings, queue, rows)
+    progress = queue.progress
+    if progress.is_active:
+        st.fragment(follow, run_every=POLL_S)(settings, queue)
+    elif progress.not_begun:
+        number = wording.count(progress.not_begun, "pipeline was", "pipelines were")
+        st.info(f"Stopped: {number} not checked again.", icon=":material/stop_circle:")
+    rows = [row for row in rows if row.waits or not unsigned]
+    if unsigned and not rows:
+        st.success("Every verdict is signed.", icon=":material/verified:")
+    for row in drawn(rows):
+        with st.container(border=True):
+            show(settings, row, progress)
+    if not unsigned:
+        for contract in unchecked[:ROWS]:
+            with st.container(border=True):
+                show_unchecked(contract)
+    if len(checks) == CHECKS_READ:
+        st.caption(f"Of the newest {CHECKS_READ:,} checks. History has older ones.")
+    return True
+
+
+def rows_of(settings: Settings, checks: Sequence[Run]) -> list[Row]:
+    """Returns the pipelines of these checks, in the order in which they need somebody."""
+    chain = read_chain(open_history(settings))
+    rows = []
+    for checked in checked_pipelines(checks):
+        judged = checked.judged
+        signoffs = None if judged is None else chain.of(judged.id, judged.verdict)
+        is_decided = (
+            judged is not None
+            and signoffs is not None
+            and standing_of(settings, judged, signoffs) in DECIDED
+        )
+        rows.append(Row(checked, signoffs, is_decided))
+    return sorted(rows, key=lambda row: row.rank)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """Counts what waits for a signature, by verdict, for Markdown."""
+    waiting = [row.checked.judged for row in rows if row.waits]
+    parts = []
+    for outcome in SEVERITY:
+        number = sum(run is not None and run.verdict == outcome for run in waiting)
+        if number:
+            word = wording.OUTCOME_WORDS[outcome]
+            parts.append(wording.badge(word, f"{number:,} {word.word}"))
+    return f"{' '.join(parts)} to sign" if parts else ""
+
+
+def drawn(rows: Sequence[Row]) -> Sequence[Row]:
+    """Returns the rows to draw; asks which ones if they are many."""
+    if len(rows) <= ROWS:
+        return rows
+    first = st.selectbox(
+        "Pipelines",
+        range(0, len(rows), ROWS),
+        format_func=lambda at: f"{at + 1} to {min(at + ROWS, len(rows))} of {len(rows)}",
+        key="inbox_rows",
+        width=240,
+        label_visibility="collapsed",
+    )
+    return rows[first : first + ROWS]
+
+
+def show(settings: Settings, row: Row, progress: JobsProgress) -> None:
+    """Shows one pipeline."""
+    checked, judged = row.checked, row.checked.judged
+    left, middle, right = st.columns([2, 4, 2], gap="medium")
+    with left:
+        word = wording.run_state(checked.newest) if judged is None else wording.run_word(judged)
+        st.page_link(
+            "views/check.py" if judged is None else "views/verdict.py",
+            label=wording.plain(checked.pipeline.name),
+            icon=":material/gavel:" if word is None else word.symbol,
+            query_params={"run": checked.newest.id if judged is None else judged.id},
+        )
+        st.caption(wording.plain(about(checked.pipeline)))
+    with middle:
+        if judged is not None and word is not None:
+            st.markdown(f"{wording.badge(word)} {wording.plain(judged.why or '')}")
+            st.markdown(change_mark(settings, judged, checked.before))
+        attempt(settings, checked, progress.errors)
+    with right:
+        if judged is not None and row.signoffs is not None:
+            st.markdown(
+                f"{decision_line(settings, judged, row.signoffs)}  \n"
+                f":small[{wording.moment(judged.ended_at or judged.created_at)}]"
+            )
+
+
+def about(pipeline: Pipeline) -> str:
+    """Returns the topics of a pipeline, and its cluster."""
+    topics = " → ".join(filter(None, (pipeline.source, pipeline.sink)))
+    return topics if pipeline.cluster == "embedded" else f"{topics} · {pipeline.cluster}"
+
+
+def change_mark(settings: Settings, run: Run, before: Run | None) -> str:
+    """Returns what changed since the last verdict in short, for Markdown."""
+    if before is None:
+        return since_last_line.mark(None)
+    since = _since(settings, run, before)
+    if since is None:
+        return ":gray[:material/history: a report is gone: not compared with the last verdict]"
+    return since_last_line.mark(since)
+
+
+def _since(settings: Settings, run: Run, before: Run) -> SinceLast | None:
+    reports = [kept_report(settings, each) for each in (before, run)]
+    if reports[0] is None or reports[1] is None:
+        return None
+    terms = changed_terms(open_history(settings), before, run)
+    return since_last(reports[0], reports[1], terms)
+
+
+def attempt(settings: Settings, checked: CheckedPipeline, errors: Mapping[Pipeline, str]) -> None:
+    """Shows a check that came after the newest verdict: it goes on, failed or was stopped; or did
+    not begin."""
+    newest = checked.newest
+    error = errors.get(checked.pipeline)
+    if error is not None:
+        if hides_parts(settings, newest):
+            error = "Ask somebody who sees its topics whole."
+        st.markdown(f":red[:material/error: Not checked again.] {wording.plain(error)}")
+    if newest.verdict is not None:
+        return
+    word = wording.run_state(newest)
+    why = shown_error(settings, newest) or ""
+    if newest.alive:
+        why = newest.progress.stage
+    elif newest.state is State.STOPPED:
+        why = "Stopped before its verdict."
+    with st.container(horizontal=True, vertical_alignment="center"):
+        label = f"check of {wording.moment(newest.created_at)}"
+        st.markdown(f"{wording.badge(word)} {wording.plain(why)}", width="content")
+        st.page_link(
+            "views/check.py", label=label, query_params={"run": newest.id}, width="content"
+        )
+
+
+def show_unchecked(contract: KeptContract) -> None:
+    """Shows a contract that was kept and never checked."""
+    left, middle, _right = st.columns([2, 4, 2], gap="medium")
+    left.page_link(
+        "views/check.py",
+        label=wording.plain(contract.name),
+        icon=NOT_CHECKED.symbol,
+        query_params={"contract": contract.label},
+    )
+    middle.markdown(f"{wording.badge(NOT_CHECKED)} kept {wording.moment(contract.kept_at)}")
+
+
+def check_again(settings: Settings, queue: CheckQueue, rows: Sequence[Row]) -> None:
+    """Shows the button that checks all pipelines again."""
+    may_check = may(Action.CHECK)
+    pressed = st.button(
+        "Check all again",
+        icon=":material/replay:",
+        key="check_all",
+        disabled=not may_check or not rows or queue.progress.is_active,
+        help=(
+            "One after the other, each by the newest version of its contract. It goes on if you"
+            " close this page."
+            if may_check
+            else "Your role may not check."
+        ),
+    )
+    if not pressed:
+        return
+    try:
+        require_noted(open_history(settings), Action.CHECK, "all pipelines")
+        queue.begin(jobs_of(settings, [row.checked.judged or row.checked.newest for row in rows]))
+    except TopicproofError as error:
+        show_error(error)
+        return
+    st.rerun()
+
+
+def follow(settings: Settings, queue: CheckQueue) -> None:
+    """Shows how far the checks are, and a button that stops them."""
+    progress = queue.progress
+    if st.session_state.get("checks_done", 0) != progress.done or not progress.is_active:
+        # The rows are those of before.
+        st.session_state["checks_done"] = progress.done
+        st.rerun()
+    assert progress.current is not None
+    left, right = st.columns([5, 1], vertical_alignment="center")
+    left.progress(
+        progress.done / progress.total,
+        text=(
+            f"{progress.done + 1:,} of {progress.total:,}:"
+            f" {wording.plain(progress.current.name)}"
+            f"{', stopping' if progress.stopping else ''}"
+        ),
+    )
+    if right.button(
+        "Stop",
+        icon=":material/stop:",
+        key="stop_checks",
+        width="stretch",
+        disabled=progress.stopping or not may(Action.STOP),
+        help="Ends the check that runs without a verdict, and begins no further one. The verdicts"
+        " that were reached stay.",
+    ):
+        with show_errors():
+            history = open_history(settings)
+            require_noted(history, Action.STOP, "all checks")
+            queue.stop(history)
+        st.rerun(scope="fragment")
