@@ -15,6 +15,7 @@ from tests.conftest import wait_until
 from topicproof.app.check import check_all, inbox
 from topicproof.app.check.check_all import CheckQueue, Job, jobs_of
 from topicproof.app.session import access
+from topicproof.app.session.reports import kept_report
 from topicproof.backend.errors import UsageError
 from topicproof.backend.history.audit import audit_entries
 from topicproof.backend.history.kept_contracts import KeptContract, keep
@@ -87,11 +88,10 @@ def test_three_hundred_verdicts_cost_what_is_drawn(
     """Story: a year of nightly checks. The page asks for the reports of the rows that it draws, and
     for two of each."""
     reads: list[str] = []
-    read = inbox.kept_report
 
     def reading(settings: Any, run: Run) -> Report | None:
         reads.append(run.id)
-        return read(settings, run)
+        return kept_report(settings, run)
 
     monkeypatch.setattr(inbox, "kept_report", reading)
     monkeypatch.setattr(inbox, "ROWS", 2)
@@ -146,7 +146,12 @@ def test_only_who_may_check_checks_all(
     has the attempt."""
     check(stored, HELD)
     started: list[str] = []
-    monkeypatch.setattr(check_all, "start_check", lambda *_of: started.append("x") or "x")
+
+    def start(_history: History, run: Run) -> str:
+        started.append(run.id)
+        return run.id
+
+    monkeypatch.setattr(check_all, "start_again", start)
     monkeypatch.setattr(access, "machine_user", lambda _settings: ADA)
     app = open_page("check")
     assert app.button(key="check_all").disabled
@@ -167,7 +172,7 @@ def test_all_are_checked_one_after_the_other(
     begun: list[str] = []
     go_on = threading.Event()
 
-    def start(history: History, run: Run) -> str:
+    def start(_history: History, run: Run) -> str:
         begun.append(run.facts.sink)
         assert go_on.wait(WAIT_S)
         if run.facts.sink == "bad":
