@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 import streamlit as st
 
@@ -19,7 +20,7 @@ from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.history.contract_of_run import contract_of_run, kept_origin
 from topicproof.backend.history.kept_contracts import find
 from topicproof.backend.history.pipelines import Pipeline, pipeline_of
-from topicproof.backend.history.store import History, Run
+from topicproof.backend.history.store import UNKNOWN_TIME, History, Run
 from topicproof.backend.runs.context import stop
 from topicproof.backend.runs.launch import start_check, start_kept_check
 from topicproof.backend.settings import Settings, read_settings
@@ -55,6 +56,8 @@ class JobsProgress:
     stopping: bool = False
     errors: Mapping[Pipeline, str] = field(default_factory=dict)
     """Why a check did not start, or what stands in its way, in sentences."""
+    begun_at: datetime = UNKNOWN_TIME
+    """UTC without a zone, as the history has it."""
     not_begun: int = 0
     """Jobs that were not begun because somebody stopped them all."""
 
@@ -82,7 +85,11 @@ class CheckQueue:
         with self._lock:
             if not jobs or self._progress.is_active:
                 return False
-            self._progress = JobsProgress(len(jobs), current=jobs[0].pipelines[0])
+            self._progress = JobsProgress(
+                len(jobs),
+                current=jobs[0].pipelines[0],
+                begun_at=datetime.now(UTC).replace(tzinfo=None),
+            )
             self._stopper = None
             self._wake.clear()
         threading.Thread(target=self._work, args=(jobs,), name="checks", daemon=True).start()
@@ -140,7 +147,7 @@ class CheckQueue:
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
-def check_queue(_home: str) -> CheckQueue:
+def check_queue(home: str) -> CheckQueue:  # noqa: ARG001 - the key
     """Returns the queue that all pages of this home share."""
     return CheckQueue()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import streamlit as st
@@ -161,7 +161,7 @@ def show(settings: Settings, row: Row, progress: JobsProgress) -> None:
         if judged is not None and word is not None:
             st.markdown(f"{wording.badge(word)} {wording.plain(judged.why or '')}")
             st.markdown(change_mark(settings, judged, checked.before))
-        attempt(settings, checked, progress.errors)
+        attempt(settings, checked, progress)
     with right:
         if judged is not None and row.signoffs is not None:
             st.markdown(
@@ -194,12 +194,12 @@ def _since(settings: Settings, run: Run, before: Run) -> SinceLast | None:
     return since_last(reports[0], reports[1], terms)
 
 
-def attempt(settings: Settings, checked: CheckedPipeline, errors: Mapping[Pipeline, str]) -> None:
+def attempt(settings: Settings, checked: CheckedPipeline, progress: JobsProgress) -> None:
     """Shows a check that came after the newest verdict: it goes on, failed or was stopped; or did
     not begin."""
     newest = checked.newest
-    error = errors.get(checked.pipeline)
-    if error is not None:
+    error = progress.errors.get(checked.pipeline)
+    if error is not None and newest.created_at < progress.begun_at:
         if hides_parts(settings, newest):
             error = "Ask somebody who sees its topics whole."
         st.markdown(f":red[:material/error: Not checked again.] {wording.plain(error)}")

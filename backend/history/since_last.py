@@ -3,7 +3,7 @@ terms that changed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -41,6 +41,10 @@ GROUPS: Mapping[str, tuple[Shift, ...]] = {
     "No longer judged": (Shift.NOT_JUDGED,),
 }
 """What one word stands for in a sentence."""
+
+
+NAMED = 4
+"""Findings that a sentence names of each group."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class SinceLast:
     def groups(self, titles: Mapping[str, str]) -> dict[str, str]:
         """Return the findings that differ in words, by one of `GROUPS`."""
         words = {
-            name: ", ".join(each.words(titles) for each in self.findings if each.shift in shifts)
+            name: _listing([each.words(titles) for each in self.findings if each.shift in shifts])
             for name, shifts in GROUPS.items()
         }
         return {name: text for name, text in words.items() if text}
@@ -202,6 +206,11 @@ def _places(finding: Finding) -> set[tuple[object, ...]] | None:
     if finding.count > len(finding.examples):
         return None
     return {(each.partition, each.offset, each.lineage) for each in finding.examples}
+
+
+def _listing(words: Sequence[str]) -> str:
+    further = len(words) - NAMED
+    return ", ".join([*words[:NAMED], *([f"{further} more"] if further > 0 else [])])
 
 
 def _figure(finding: Finding | None) -> str:

@@ -249,6 +249,7 @@ DOORS: Mapping[str, Door] = {
         lambda house: f"totals {house.totals.id}",
         run=lambda house: house.totals.id,
     ),
+    "Check: pipelines": page("check"),
     "Check: draft and preview of a contract": page(
         "check", source=topic, sink=lambda house: house.other
     ),
