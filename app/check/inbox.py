@@ -57,6 +57,12 @@ class Row:
         return self.checked.judged is not None and not self.is_decided
 
     @property
+    def searched(self) -> str:
+        """What a filter looks at."""
+        pipeline = self.checked.pipeline
+        return f"{pipeline.name} {about(pipeline)}"
+
+    @property
     def rank(self) -> tuple[bool, int, float]:
         """What comes first: what waits for a signature, the worst, the newest."""
         word = None if self.checked.judged is None else wording.run_word(self.checked.judged)
@@ -78,6 +84,14 @@ def inbox(settings: Settings) -> bool:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.header("Pipelines", anchor=False, width="content")
         st.markdown(summary(rows), width="content")
+        part = st.text_input(
+            "Pipeline",
+            key="pipeline",
+            bind="query-params",
+            placeholder="Part of a name",
+            label_visibility="collapsed",
+            width=180,
+        )
         unsigned = st.toggle("Unsigned only", key="unsigned", bind="query-params")
         check_again(settings, queue, rows)
     progress = queue.progress
@@ -86,16 +100,18 @@ def inbox(settings: Settings) -> bool:
     elif progress.not_begun:
         number = wording.count(progress.not_begun, "pipeline was", "pipelines were")
         st.info(f"Stopped: {number} not checked again.", icon=":material/stop_circle:")
-    rows = [row for row in rows if row.waits or not unsigned]
-    if unsigned and not rows:
+    if unsigned and not any(row.waits for row in rows):
         st.success("Every verdict is signed.", icon=":material/verified:")
+    rows = [row for row in rows if (row.waits or not unsigned) and part in row.searched]
+    unchecked = [each for each in unchecked if not unsigned and part in each.name]
+    if part and not rows and not unchecked:
+        st.info("No pipeline matches.", icon=":material/filter_alt_off:")
     for row in drawn(rows):
         with st.container(border=True):
             show(settings, row, progress)
-    if not unsigned:
-        for contract in unchecked[:ROWS]:
-            with st.container(border=True):
-                show_unchecked(contract)
+    for contract in unchecked[:ROWS]:
+        with st.container(border=True):
+            show_unchecked(contract)
     if len(checks) == CHECKS_READ:
         st.caption(f"Of the newest {CHECKS_READ:,} checks. History has older ones.")
     return True

@@ -4,6 +4,7 @@ terminal."""
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -84,6 +85,17 @@ def test_a_newcomer_checks_signs_and_downloads_in_ten_clicks(
         (contract,) = (one for one in evidence.namelist() if one.endswith("contract.yaml"))
         assert f"sink: {{topic: {foreign[1]}}}" in evidence.read(contract).decode()
     assert len(clicks) <= CLICKS_MAX, clicks
+
+    # It has a row among the pipelines, which leads back to its verdict.
+    window.goto(f"{address}/check?pipeline={foreign[1]}")
+    row = window.get_by_role("link", name=foreign[1])
+    about = window.get_by_test_id("stHorizontalBlock").filter(has=row).last
+    expect(about).to_contain_text(re.compile(r"first verdict.*accepted\s*by Grace Hopper"))
+    settled(window)
+    window.screenshot(path=artifacts / "pipelines.png", full_page=True)
+    row.click()
+    window.wait_for_url("**/verdict?run=*")
+    expect(window.get_by_text("The first verdict of this pipeline.")).to_be_visible()
 
     window.get_by_role("link", name="Check again").first.click()
     expect(window.get_by_role("button", name="Check again")).to_be_enabled()
