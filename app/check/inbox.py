@@ -12,8 +12,8 @@ from topicproof.app.check.check_all import CheckQueue, JobsProgress, check_queue
 from topicproof.app.session.access import may, open_history, show_error, show_errors
 from topicproof.app.session.page_masks import hides_parts, shown_error
 from topicproof.app.session.reports import kept_report
+from topicproof.app.session.run_reads import DECIDED, decision_line, standing_of
 from topicproof.app.verdict import since_last_line
-from topicproof.app.verdict.decisions import DECIDED, decision_line, standing_of
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.audit import require_noted
 from topicproof.backend.history.contract_of_run import changed_terms

@@ -14,7 +14,7 @@ from topicproof.app.run.stories import STORIES, start_story
 from topicproof.app.session.access import open_history, show_error, show_errors
 from topicproof.app.session.cluster_reads import cluster_overview
 from topicproof.app.session.connection import page_settings, running_kafka
-from topicproof.app.session.run_reads import newest_runs
+from topicproof.app.session.run_reads import decision_line, newest_runs
 from topicproof.app.shell.places import CHECK, DEMOS, TOPICS, open_page
 from topicproof.app.shell.url_state import (
     ALL_GROUPS,
@@ -22,7 +22,6 @@ from topicproof.app.shell.url_state import (
     TransactionsState,
     write_transactions,
 )
-from topicproof.app.verdict.decisions import decision_line
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history import trend
 from topicproof.backend.history.signoff import read_chain
