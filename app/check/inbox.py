@@ -60,7 +60,7 @@ class Row:
     def searched(self) -> str:
         """What a filter looks at."""
         pipeline = self.checked.pipeline
-        return f"{pipeline.name} {about(pipeline)}"
+        return f"{pipeline.name} {pipeline.source} {pipeline.sink} {pipeline.cluster}"
 
     @property
     def rank(self) -> tuple[bool, int, float]:
@@ -164,7 +164,7 @@ def show(settings: Settings, row: Row, progress: JobsProgress) -> None:
     """Shows one pipeline."""
     checked, judged = row.checked, row.checked.judged
     left, middle, right = st.columns([2, 4, 2], gap="medium")
-    with left:
+    with left, st.container(gap="xxsmall"):
         word = wording.run_state(checked.newest) if judged is None else wording.run_word(judged)
         st.page_link(
             "views/check.py" if judged is None else "views/verdict.py",
@@ -172,8 +172,8 @@ def show(settings: Settings, row: Row, progress: JobsProgress) -> None:
             icon=":material/gavel:" if word is None else word.symbol,
             query_params={"run": checked.newest.id if judged is None else judged.id},
         )
-        st.caption(wording.plain(about(checked.pipeline)))
-    with middle:
+        st.caption(wording.plain(about(checked.pipeline, settings)))
+    with middle, st.container(gap="xxsmall"):
         if judged is not None and word is not None:
             st.markdown(f"{wording.badge(word)} {wording.plain(judged.why or '')}")
             st.markdown(change_mark(settings, judged, checked.before))
@@ -186,10 +186,11 @@ def show(settings: Settings, row: Row, progress: JobsProgress) -> None:
             )
 
 
-def about(pipeline: Pipeline) -> str:
-    """Returns the topics of a pipeline, and its cluster."""
+def about(pipeline: Pipeline, settings: Settings) -> str:
+    """Returns the topics of a pipeline, and its cluster if it is not that of the page."""
     topics = " → ".join(filter(None, (pipeline.source, pipeline.sink)))
-    return topics if pipeline.cluster == "embedded" else f"{topics} · {pipeline.cluster}"
+    is_of_page = pipeline.cluster == (settings.cluster or settings.bootstrap or "embedded")
+    return topics if is_of_page else f"{topics} · {pipeline.cluster}"
 
 
 def change_mark(settings: Settings, run: Run, before: Run | None) -> str:
@@ -231,7 +232,11 @@ def attempt(settings: Settings, checked: CheckedPipeline, progress: JobsProgress
         label = f"check of {wording.moment(newest.created_at)}"
         st.markdown(f"{wording.badge(word)} {wording.plain(why)}", width="content")
         st.page_link(
-            "views/check.py", label=label, query_params={"run": newest.id}, width="content"
+            "views/check.py",
+            label=label,
+            icon=":material/fact_check:",
+            query_params={"run": newest.id},
+            width="content",
         )
 
 

@@ -62,6 +62,7 @@ def line(before: Run, stage: str | None, text: str) -> None:
         st.page_link(
             "views/verdict.py",
             label=f"Last verdict, {before.created_at:%Y-%m-%d %H:%M} UTC",
+            icon=":material/gavel:",
             query_params={"run": before.id, **({"stage": stage} if stage else {})},
             width="content",
         )
