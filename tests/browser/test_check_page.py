@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from confluent_kafka import Producer
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import settled
+from tests.browser.test_accessibility import violations
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.client_configs import transactional_producer_config
 
@@ -93,6 +95,7 @@ def test_a_newcomer_checks_signs_and_downloads_in_ten_clicks(
     expect(about).to_contain_text(re.compile(r"first verdict.*accepted\s*by Grace Hopper"))
     settled(window)
     window.screenshot(path=artifacts / "pipelines.png", full_page=True)
+    assert violations(Axe().run(window).response) == []
     row.click()
     window.wait_for_url("**/verdict?run=*")
     expect(window.get_by_text("The first verdict of this pipeline.")).to_be_visible()
