@@ -9,6 +9,7 @@ from operator import and_
 
 from pyspark.sql import Column, functions as F
 
+from topicproof.validators.aggregate import AggregateTerms
 from topicproof.validators.decoded import path_of, text_of
 from topicproof.validators.expectation import BY_CONTRACT
 from topicproof.validators.lineage.dead_letters import DeadLetters
@@ -55,6 +56,9 @@ class ContractTerms:
     letters: DeadLetters | None = None
     """Where inputs are that could not be processed: the last topic of the question's `also`. Each
     input is due in the sink or there."""
+    aggregate: AggregateTerms | None = None
+    """What outputs are of, if they are aggregates of many inputs. No output then has an input of
+    its own."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -66,13 +70,14 @@ class ContractTerms:
     @property
     def needs_decoded_sink(self) -> bool:
         """Whether the terms name fields of the outputs, and not only of dead letters."""
-        return self.match.sink in self.sink_fields or bool(self.compared)
+        is_aggregate = self.aggregate is not None and bool(self.sink_fields)
+        return self.match.sink in self.sink_fields or bool(self.compared) or is_aggregate
 
     @property
     def needs_records(self) -> bool:
         """Whether the terms compare keys, values or headers of records, which folded readings do
         not hold."""
-        return self.value is not None
+        return self.value is not None or self.aggregate is not None
 
 
 AS_JSON = ("to_json(", ", map('ignoreNullFields', 'false'))")

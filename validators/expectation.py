@@ -35,6 +35,10 @@ UNREADABLE = "unreadable"
 """Explains rows that may follow from records that a watch did not read, because they are too large
 or broken: unknown."""
 
+NO_NUMBER = "no_number"
+SEVERAL_SINKS, SEVERAL_SOURCES = "several_sinks", "several_sources"
+"""Explain rows about the aggregate of a group: unknown."""
+
 UNDECIDED: Mapping[str, str] = {
     PENDING: "an open transaction may still commit or abort what it depends on",
     MOVEMENT: "the topics grew during the check, and nothing tells which outputs were due",
@@ -43,6 +47,14 @@ UNDECIDED: Mapping[str, str] = {
     TOO_MANY: "there are more of them than are examined",
     FORGOTTEN: "a watch does not remember every input that is older than `remember`",
     UNREADABLE: "some records are too large to be read, or broken",
+    NO_NUMBER: "an input of the group holds no number that can be added or compared exactly",
+    SEVERAL_SINKS: (
+        "outputs of the group lie in several partitions of the sink, so none is known as the last"
+    ),
+    SEVERAL_SOURCES: (
+        "inputs of the group lie in several partitions of the source, so nothing tells which ones"
+        " an output had counted"
+    ),
 }
 """Why rows with such a cause cannot be judged, as clauses."""
 
@@ -187,12 +199,17 @@ class RequiringTerm:
 
 VALUE = RequiringTerm("value", "value", "the contract gives no `value:`")
 GROUP = RequiringTerm("group", "offsets", "the contract names no `group:`")
+AGGREGATE = RequiringTerm("aggregate", "aggregate", "the contract names no `aggregate:`")
 LETTERS = RequiringTerm("dead_letters", "letters", "the contract names no `dead_letters:`")
 BY_CONTRACT: Mapping[str, RequiringTerm] = {
     "both_outcomes": LETTERS,
     "wrong_value": VALUE,
     "offset_ahead": GROUP,
     "offset_behind": GROUP,
+    "group_missing": AGGREGATE,
+    "group_unknown": AGGREGATE,
+    "wrong_aggregate": AGGREGATE,
+    "wrong_update": AGGREGATE,
 }
 """Kinds that are required if a contract has the term."""
 
@@ -236,6 +253,22 @@ NORMAL = frozenset(
     }
 )
 """Advisory kinds whose rows tell what happened, not that anything is wrong."""
+
+OF_AGGREGATE = tuple(kind for kind, term in BY_CONTRACT.items() if term is AGGREGATE)
+OF_ALL_UPDATES = "wrong_update"
+"""Of `OF_AGGREGATE`: required only if the contract says `running: true`."""
+OF_LOG = ("aborted_read", "reading_mismatch", "late_append", "marker_accounting", "resurrected")
+"""Kinds about the log alone, which break a contract with `aggregate:` where they are found."""
+MEANINGLESS: Mapping[str, str] = {
+    kind: f"Not judged: it has no meaning for an aggregate. {reason}"
+    for kind, reason in {
+        "duplicate": "An output is of many inputs, and one that counts an input twice is wrong.",
+        "gap": "An input owes no output of its own: its group does.",
+        "order": "An aggregate does not depend on the order of its inputs.",
+        "phantom": "An output is judged by its group.",
+    }.items()
+}
+"""Kinds about single outputs, which a contract with `aggregate:` cannot promise anything about."""
 
 NOT_NAMED = "Not required: the contract does not name it."
 """Why a kind does not count, if a contract names the kinds that do."""

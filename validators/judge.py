@@ -10,6 +10,9 @@ from topicproof.validators.expectation import (
     CONTRADICTIONS,
     COVERAGE,
     EXEMPT,
+    MEANINGLESS,
+    OF_AGGREGATE,
+    OF_LOG,
     PREMISES,
     PROMISES,
     REQUIRED,
@@ -43,6 +46,7 @@ from topicproof.validators.kinds import (
     zombie_write,
 )
 from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
+from topicproof.validators.ledger.groups import is_moving
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.report import Report
 from topicproof.validators.sentences import capitalized, counted
@@ -52,6 +56,7 @@ from topicproof.validators.verdict_sentence import (
     inputs_clause,
     keeps_order,
     outcomes_note,
+    pending_inputs,
     remedy_sentence,
     replaced_sentence,
     unchecked_filter,
@@ -88,13 +93,16 @@ def judge(
     began = time.monotonic()
     if ledger.question.agreed.letters is None:
         validators = [each for each in validators if each.NAME not in OF_LETTERS]
+    is_aggregate = ledger.question.agreed.aggregate is not None
+    if not is_aggregate:
+        validators = [each for each in validators if each.NAME not in OF_AGGREGATE]
     required = _required(guarantee, require, ledger, validators)
     unheard = {
         validator.NAME: reason
         for validator in validators
         if (reason := _unheard(validator, ledger))
     }
-    contradictions = CONTRADICTIONS[guarantee] if require is None else ()
+    contradictions = OF_LOG if is_aggregate else CONTRADICTIONS[guarantee] * (require is None)
     rested_on = {
         premise
         for validator in VALIDATORS
@@ -107,6 +115,7 @@ def judge(
         for validator in validators
         if validator.NAME in required
         or validator.NAME in premises
+        or (is_aggregate and validator.NAME in contradictions)
         or (validator.NAME in COVERAGE and _asked(validator.NAME, ledger))
         or (validator.NAME in EXEMPT[guarantee] and _requested(validator.NAME, ledger))
         or (
@@ -169,7 +178,9 @@ def judge(
             *(
                 NotChecked(
                     validator.NAME,
-                    reason_not_required(validator.NAME, guarantee, require is not None),
+                    MEANINGLESS[validator.NAME]
+                    if is_aggregate and validator.NAME in MEANINGLESS
+                    else reason_not_required(validator.NAME, guarantee, require is not None),
                 )
                 for validator in validators
                 if validator.NAME not in (*required, *contradictions, *premises)
@@ -374,6 +385,8 @@ def _hidden(validator: Validator, ledger: Ledger) -> str:
 def _left_out(kind: str, ledger: Ledger) -> str:
     """Formulates which inputs and records a kind's denominator leaves out, a sentence each; empty
     if none."""
+    if kind in OF_AGGREGATE:
+        return _left_out_of_groups(ledger)
     if kind not in (duplicate.NAME, gap.NAME) or ledger.question.agreed.unique:
         return ""
     sentences = ""
@@ -388,6 +401,25 @@ def _left_out(kind: str, ledger: Ledger) -> str:
         sentences += (
             f" {counted(unmatched, 'record')} of the sink {verb} no known identity, and may repeat"
             " another."
+        )
+    return sentences
+
+
+def _left_out_of_groups(ledger: Ledger) -> str:
+    """Formulates why the inputs of a group may not be all, a sentence each; empty if they are."""
+    circumstances = ledger.circumstances
+    sentences = ""
+    if is_moving(circumstances):
+        sentences += (
+            " The topics grew during the check, and nothing tells which inputs an output has to"
+            " count: name the program's consumer group under `group:` in the contract."
+        )
+    pending = pending_inputs(ledger)
+    if pending and not circumstances.moving:
+        verb = "is" if pending == 1 else "are"
+        sentences += (
+            f" {counted(pending, 'offset')} of the source {verb} pending, and may still belong to"
+            " any group."
         )
     return sentences
 

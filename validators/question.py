@@ -57,8 +57,9 @@ class Question:
 
     @property
     def matched_by(self) -> str | None:
-        """What records are matched with their inputs by, in words; None for a sink alone."""
-        if self.agreed.unique:
+        """What records are matched with their inputs by, in words; None for a sink alone, and for
+        aggregates."""
+        if self.agreed.unique or self.agreed.aggregate is not None:
             return None
         return self.agreed.match.words if self.by_key else str(Identity.LINEAGE)
 

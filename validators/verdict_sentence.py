@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from topicproof.validators.aggregate import AggregateTerms
 from topicproof.validators.circumstances import Circumstances
 from topicproof.validators.expectation import PREMISES, RANGE, UNDECIDED, is_undecided, remedy
 from topicproof.validators.expected import Expect
@@ -12,6 +13,7 @@ from topicproof.validators.finding import Example, Finding, Order, Outcome
 from topicproof.validators.found_rows import OF_LOST_OUTPUTS, WriterRows
 from topicproof.validators.kinds import duplicate, identity_disjoint, source_removed, zombie_write
 from topicproof.validators.ledger.counts import OF_CONTRACT, OF_READINGS
+from topicproof.validators.ledger.group_counts import GroupCounts
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Words, capitalized, counted, portion, sentence
 
@@ -168,6 +170,8 @@ def _praise(
         records = counted(ledger.counts.inputs.judged, "committed record")
         identities = "its identity" if ledger.counts.inputs.judged == 1 else "as many identities"
         return f"{records} and {identities}: none repeats"
+    if ledger.counts.groups is not None:
+        return _praise_of_groups(ledger.counts.groups, ledger.question.agreed.aggregate)
     kinds = {finding.kind for finding in counting}
     primary = {finding.kind: finding.primary for finding in findings}
     in_order = ", in order" if keeps_order(ledger) else ""
@@ -264,6 +268,19 @@ def _left_out(ledger: Ledger, findings: Sequence[Finding]) -> str:
     if ledger.pending:
         clauses += f"; {counted(ledger.pending, 'offset')} {_pending(ledger)}, and not judged yet"
     return clauses
+
+
+def _praise_of_groups(groups: GroupCounts, terms: AggregateTerms | None) -> str:
+    """Formulates what holds of aggregates."""
+    which = "the last output of each" if terms is None or not terms.running else "each output"
+    praise = (
+        f"{counted(groups.due, 'group')} of {counted(groups.inputs, 'input')}, and"
+        f" {which} is the aggregate of its inputs"
+    )
+    if groups.ungrouped:
+        verb = "belongs" if groups.ungrouped == 1 else "belong"
+        praise += f"; {counted(groups.ungrouped, 'input')} {verb} to no group"
+    return praise
 
 
 def _rest(ledger: Ledger, not_processed: int) -> str:

@@ -17,12 +17,14 @@ from pydantic import (
     Field,
     PlainValidator,
     PrivateAttr,
+    StrictBool,
     ValidationError,
     ValidationInfo,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
+from topicproof.backend.contracts.aggregates import aggregate_texts, check_values, parse_values
 from topicproof.backend.contracts.expression_fields import FUNCTIONS, each_in_sql, fields_of, in_sql
 from topicproof.backend.contracts.expressions import check_expression, require_little_together
 from topicproof.backend.errors import ContractError, Mistake, UsageError
@@ -37,9 +39,10 @@ from topicproof.backend.yaml_fields import (
     read_yaml,
     why_refused,
 )
+from topicproof.validators.aggregate import AggregateTerms, Encoding
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.decoded import VALUE_FIELD, parse_field
-from topicproof.validators.expectation import BY_CONTRACT, REQUIRED
+from topicproof.validators.expectation import BY_CONTRACT, OF_AGGREGATE, OF_ALL_UPDATES, REQUIRED
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Guarantee, Order
 from topicproof.validators.json_path import parse_path
@@ -60,6 +63,8 @@ _DURATION = re.compile(r"([0-9]{1,10})(ms|s|m|h|d)")
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 OF_SINK_ALONE = ("unique", "sink", "sinks", "warn", "range")
 """What a contract without a source may say."""
+OF_AGGREGATES = ("aggregate", "source", "sink", "group", "warn")
+"""What a contract about aggregates may say."""
 _NO_SUCH_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
 """What pydantic calls an unknown field of a model, and of a dataclass."""
 
@@ -161,6 +166,7 @@ Duration = Annotated[int, BeforeValidator(_duration)]
 """In ms."""
 Expression = Annotated[str, BeforeValidator(_number), AfterValidator(check_expression)]
 Value = Annotated[str | dict[str, str], PlainValidator(_value)]
+Values = Annotated[str | dict[str, str], PlainValidator(check_values)]
 Side = Annotated[str, BeforeValidator(_side)]
 ClusterName = Annotated[str, Field(min_length=1)] | None
 
@@ -201,6 +207,47 @@ class DeadLetterTopic(BaseModel):
     (validators/lineage/dead_letters.py), or what holds its identity, in the spelling of `Match`."""
 
 
+class Aggregate(BaseModel):
+    """What outputs are of, if they are aggregates of many inputs."""
+
+    model_config = _STRICT
+    group_by: Expression
+    """Spark SQL over the source record."""
+    value: Values
+    """`count(*)`, `sum(EXPRESSION)` and so on; or one for each field of the output, by path."""
+    key: Side = KEY
+    """Where an output names its group."""
+    running: StrictBool = False
+    """Whether each output is judged, and not only the last one of its group."""
+    tolerance: float = 0
+    """By how much of the larger number two numbers may differ."""
+    encoding: Encoding = Encoding.TEXT
+    """How a whole value holds its number."""
+
+    @model_validator(mode="after")
+    def _can_be_judged(self) -> Aggregate:
+        require_little_together(self.expressions)
+        assert self.terms.values
+        return self
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        parts = (parsed.of for parsed in parse_values(self.value).values())
+        return (self.group_by, *(part for part in parts if part is not None))
+
+    @property
+    def terms(self) -> AggregateTerms:
+        """What is judged. Raises ValueError if it cannot be."""
+        return AggregateTerms(
+            in_sql(self.group_by),
+            tuple(parsed.value(path) for path, parsed in parse_values(self.value).items()),
+            self.key,
+            running=self.running,
+            tolerance=self.tolerance,
+            encoding=self.encoding,
+        )
+
+
 class OwnTerms(BaseModel):
     """One of several sinks, each judged by itself. The contract's own fields are its defaults."""
 
@@ -227,6 +274,8 @@ class Contract(BaseModel):
     """Several topics, each judged by itself with its own terms."""
     unique: Side | None = None
     """What must occur at most once in the sink. Such a contract has no source."""
+    aggregate: Aggregate | None = None
+    """What each output is of, if it is an aggregate of many inputs."""
     identity: Literal["lineage"] | Sides = "lineage"
     expect: Expect = Expect.ONE_TO_ONE
     count: Annotated[Expression | None, BeforeValidator(_filled_in)] = None
@@ -262,6 +311,8 @@ class Contract(BaseModel):
         """Apply `identity: key` to both sides. Without a source, read the sink as its own."""
         if isinstance(fields, Mapping) and fields.get("unique") is not None:
             fields = {**_of_sink_alone(fields), **fields}
+        elif isinstance(fields, Mapping) and fields.get("aggregate") is not None:
+            fields = {**_of_aggregates(fields["aggregate"]), **fields}
         identity = fields.get("identity", LINEAGE) if isinstance(fields, Mapping) else LINEAGE
         if identity == LINEAGE or (
             isinstance(identity, dict) and identity.keys() & {"source", "sink"}
@@ -348,6 +399,8 @@ class Contract(BaseModel):
             if self.dead_letters is None
             else DeadLetters(self.dead_letters.topic, self.dead_letters.origin)
         )
+        aggregate = self.aggregate
+        of_source, of_sink = ((), ()) if aggregate is None else _named_in(aggregate)
         return ContractTerms(
             match,
             self._value_in_sql,
@@ -363,12 +416,16 @@ class Contract(BaseModel):
             source_fields=(
                 ()
                 if self.unique is not None
-                else _fields(match.source, *fields_of(self.count, *self._expressions))
+                else _fields(match.source, *fields_of(self.count, *self._expressions, *of_source))
             ),
             sink_fields=_fields(
-                match.sink, *self._compared, *(() if letters is None else (letters.origin,))
+                match.sink,
+                *self._compared,
+                *(() if letters is None else (letters.origin,)),
+                *of_sink,
             ),
             letters=letters,
+            aggregate=None if aggregate is None else aggregate.terms,
         )
 
     @property
@@ -412,6 +469,18 @@ def _of_sink_alone(fields: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError:
         pass  # The mistake is one of `unique`.
     return implied
+
+
+def _of_aggregates(aggregate: Any) -> dict[str, Any]:
+    """Return the fields that follow from `aggregate`."""
+    is_running = isinstance(aggregate, Mapping) and aggregate.get("running") is True
+    kinds = [kind for kind in OF_AGGREGATE if is_running or kind != OF_ALL_UPDATES]
+    return {"order": Order.NONE, "require": kinds}
+
+
+def _named_in(aggregate: Aggregate) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the expressions over the source, and the parts of an output."""
+    return aggregate.expressions, (aggregate.key, *aggregate.terms.fields)
 
 
 def _fields(*named: str) -> tuple[str, ...]:
@@ -499,6 +568,8 @@ def _texts(fields: Mapping[str, Any], at: Place = ()) -> Iterator[tuple[Place, s
         for path, text in texts.items():
             if isinstance(text, str):
                 yield (*at, name) if path is None else (*at, name, str(path)), text
+    if not at:
+        yield from aggregate_texts(fields)
     sinks = fields.get("sinks") if not at else None
     for number, sink in enumerate(sinks if isinstance(sinks, list | tuple) else ()):
         if isinstance(sink, Mapping):
@@ -580,6 +651,9 @@ def _disagreements(contract: Contract, across: bool) -> Iterator[_Disagreement]:
         if contract.sink is not None:
             yield from _of_topics(contract.sink, "sink")
         return
+    if contract.aggregate is not None:
+        yield from _beside_aggregate(contract, contract.aggregate, across)
+        return
     if (contract.sink is None) == (contract.sinks is None):
         yield _Disagreement("give either sink or sinks", ("sink",), ("sink", "sinks"))
         return
@@ -623,6 +697,40 @@ def _beside_unique(contract: Contract, across: bool) -> Iterator[_Disagreement]:
         ):
             why = f"a contract with unique is about the sink alone. Remove {name}"
             yield _Disagreement(why, (name,), (name, "unique", "sink"))
+
+
+def _beside_aggregate(
+    contract: Contract, aggregate: Aggregate, across: bool
+) -> Iterator[_Disagreement]:
+    """Yield the fields that promise something of single outputs."""
+    if contract.sink is None or contract.sinks is not None:
+        why = "a contract with aggregate is about one sink. Name it as `sink: {topic: ...}`"
+        yield _Disagreement(why, ("sink",), ("aggregate", "sink", "sinks"))
+        return
+    if contract.across(across):
+        why = "aggregates of another cluster's records are not judged yet. Check one cluster"
+        yield _Disagreement(why, ("aggregate",), ("aggregate", "source", "sink"))
+    for name, side in (("source", contract.source), ("sink", contract.sink)):
+        yield from _of_topics(side, name)
+    if set(contract.source.names) & set(contract.sink.names):
+        why = "source and sink are the same topic"
+        yield _Disagreement(why, ("sink", "topic"), ("source", "sink"))
+    implied = _of_aggregates({"running": aggregate.running})
+    for name, field in Contract.model_fields.items():
+        default = implied.get(name, field.default)
+        default = tuple(default) if isinstance(default, list) else default
+        if name not in OF_AGGREGATES and getattr(contract, name) != default:
+            reason = _BESIDE_AGGREGATE.get(name, "it is about single outputs")
+            why = f"a contract with aggregate cannot say {name}: {reason}. Remove it"
+            yield _Disagreement(why, (name,), (name, "aggregate"))
+
+
+_BESIDE_AGGREGATE = {
+    "range": "an aggregate is of all inputs, also of those that Kafka has removed",
+    "require": "its kinds are required",
+    "guarantee": "an output counts each input exactly once",
+}
+"""Why some fields have no place beside `aggregate:`, as clauses."""
 
 
 def _of_topics(side: Topic, place: str) -> Iterator[_Disagreement]:

@@ -13,6 +13,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 from pyspark.sql.types import NullType, NumericType
 
+from topicproof.backend.contracts.aggregates import aggregate_texts
 from topicproof.backend.contracts.contract import in_order, make_contract, mistake
 from topicproof.backend.contracts.expression_fields import fields_of, in_sql
 from topicproof.backend.contracts.expressions import parse_expression, patterns_of, with_columns
@@ -74,11 +75,12 @@ def _texts(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
                 yield from (((*at, name, path), str(text)) for path, text in expression.items())
             elif expression is not None:
                 yield (*at, name), str(expression)
+    yield from aggregate_texts(fields)
 
 
 def _name(place: Place) -> str:
     """Return which of `EXPRESSIONS` is at a place. A field may be called count, too."""
-    return "value" if "value" in place else str(place[-1])
+    return "value" if "value" in place or "aggregate" in place else str(place[-1])
 
 
 def _is_plain(path: str) -> bool:

@@ -51,8 +51,9 @@ from topicproof.backend.evidence.signed import ORIGINAL, Entries, write_signoffs
 from topicproof.backend.open_folders import new_file, open_folder
 from topicproof.backend.settings import Settings
 from topicproof.validators.decoded import DECODED
+from topicproof.validators.expectation import OF_AGGREGATE
 from topicproof.validators.finding import Bounds, Example
-from topicproof.validators.kinds import identity_missing, key_spread
+from topicproof.validators.kinds import group_missing, identity_missing, key_spread
 from topicproof.validators.kinds.undecodable import NAME as UNDECODABLE
 from topicproof.validators.kinds.wrong_value import without_values as sentence_without
 from topicproof.validators.lineage.compact import COMPACT_HEADER, parse_compact
@@ -93,6 +94,8 @@ QUOTES_NO_HEADER = frozenset(
         "duplicate",
         "fate_split",
         "gap",
+        "group_missing",
+        "group_unknown",
         "hanging",
         "identity_change",
         "identity_disjoint",
@@ -124,6 +127,8 @@ QUOTES_NO_HEADER = frozenset(
         "undecodable",
         "unknown_outcome",
         "unstable_offsets",
+        "wrong_aggregate",
+        "wrong_update",
         "wrong_value",
     ]
 )
@@ -461,6 +466,8 @@ def _sentence(kind: str | None, why: str) -> str:
     """Return a finding's sentence without what it quotes of a record."""
     if kind == identity_missing.NAME:
         return identity_missing.without_names(why)
+    if kind in OF_AGGREGATE:
+        return group_missing.without_group(why)
     return UNDECODED if kind == UNDECODABLE else key_spread.without_key(sentence_without(why))
 
 

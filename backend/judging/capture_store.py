@@ -306,13 +306,16 @@ def _judgeable(spark: SparkSession, evidence: Path, question: Question, sink: Bo
         value = rewritten("value", value)
     if isinstance(count, str):
         count = rewritten("count", count)
+    aggregate = question.agreed.aggregate
+    if aggregate is not None:
+        aggregate = aggregate.rewritten(rewritten)
     if question.agreed.compared and value is not None and not is_of_fields(value):
         raise EvidenceError(
             f"{evidence / TAKEN}: value is not evaluated: it gives no text for each field."
         )
     question = replace(
         question,
-        agreed=replace(question.agreed, value=value),
+        agreed=replace(question.agreed, value=value, aggregate=aggregate),
         expected=replace(question.expected, count=count),
     )
     letters = question.agreed.letters
@@ -321,7 +324,9 @@ def _judgeable(spark: SparkSession, evidence: Path, question: Question, sink: Bo
     ):
         raise EvidenceError(f"{evidence / TAKEN}: the dead letters are no topic of the sink's.")
     of_letters = () if letters is None or letters.headers is not None else (letters.origin,)
-    for side in (question.agreed.match.source, question.agreed.match.sink, *of_letters):
+    of_groups = () if aggregate is None else (aggregate.key, *aggregate.fields)
+    match = question.agreed.match
+    for side in (match.source, match.sink, *of_letters, *of_groups):
         how, _, name_or_path = side.partition(":")
         if how == "json":
             parse_path(name_or_path)
@@ -344,7 +349,10 @@ def _judgeable(spark: SparkSession, evidence: Path, question: Question, sink: Bo
                 f"{evidence / TAKEN}: the range of {bounds.topic} has {bounds.offsets:,} offsets;"
                 f" {OFFSETS_MAX:,} are allowed."
             )
-    texts = {"value": value, "count": count if isinstance(count, str) else None}
+    texts: dict[str, str | None] = {"value": value}
+    texts["count"] = count if isinstance(count, str) else None
+    of_aggregate = () if aggregate is None else aggregate.expressions
+    texts |= {f"aggregate {number}": part for number, part in enumerate(of_aggregate)}
     for name, text in texts.items():
         if text is None:
             continue

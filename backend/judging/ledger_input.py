@@ -45,7 +45,9 @@ def ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
     """
     capture = decode(capture, evidence)
     question, due = capture.question, capture.question.due
-    is_final = question.agreed.unique or due is not None or not capture.circumstances.moving
+    # Outputs of many inputs do not show how far they reach.
+    has_no_reach = question.agreed.unique or question.agreed.aggregate is not None
+    is_final = has_no_reach or due is not None or not capture.circumstances.moving
     if question.agreed.unique:
         capture = _of_sink_alone(capture, evidence)
     elif due is not None:

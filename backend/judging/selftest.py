@@ -35,6 +35,9 @@ from topicproof.validators.report import Report
 from topicproof.validators.selftest import NEIGHBOURS, Caught, choose, compare, inject, why_not
 
 SCRATCH = "self-test"
+OF_AGGREGATES = (
+    "outputs are aggregates of many inputs, and the faults that it injects are of single outputs"
+)
 WITHOUT_RECORDS = "the evidence was kept without payloads, so it has no record to change"
 KEPT = "self-test.json"
 """File in a run's folder: the faults caught, and the evidence tested."""
@@ -51,7 +54,7 @@ class SelfTest:
 def self_test(spark: SparkSession, folder: Path) -> SelfTest:
     """Inject faults into copies of the evidence in `folder`, and return what was caught. Nothing
     is injected if no transaction holds four distinct committed outputs, if the contract requires
-    none of the injected kinds, or if the readings are folded.
+    none of the injected kinds, if outputs are aggregates, or if the readings are folded.
 
     Raises SelfTestError if an injection is not found exactly once; EvidenceError, SparkError.
     """
@@ -61,6 +64,8 @@ def self_test(spark: SparkSession, folder: Path) -> SelfTest:
         capture = read_capture(spark, evidence)
         if isinstance(capture.readings, Folded):
             return SelfTest(reason=WITHOUT_RECORDS)
+        if capture.question.agreed.aggregate is not None:
+            return SelfTest(reason=OF_AGGREGATES)
         ledger = ledger_of(spark, capture, scratch / "before")
         sink = _told_apart(_of_one_outcome(ledger), capture)
         question, after = capture.question, judged_after(ledger)

@@ -64,6 +64,7 @@ _SPELLED = (
     "filter_unchecked",
     "source_fields",
     "sink_fields",
+    "aggregate",
 )
 """Terms that are compared in another spelling (`compared_terms`)."""
 _IMPLIED = ("repeats", "losses", "compared", "group")
@@ -204,6 +205,11 @@ def compared_terms(
         "expect": str(expected.kind),
         "count": _as_spark_gets_it(expected.count if isinstance(expected.count, str) else None),
         "value": _as_spark_gets_it(agreed.value),
+        "aggregate": (
+            None
+            if agreed.aggregate is None
+            else agreed.aggregate.rewritten(lambda _name, text: stored_sql(text))
+        ),
         "fields of the source": agreed.source_fields,
         "fields of the sink": agreed.sink_fields,
         "order": str(order),

@@ -82,6 +82,10 @@ def _reasons(contract: Contract) -> Iterator[tuple[Place, str]]:
     if contract.unique is not None:
         yield ("unique",), "a sink alone is judged over all time. `topicproof check` does that"
         return
+    if contract.aggregate is not None:
+        why = "an aggregate is of all inputs since the beginning. `topicproof check` judges it"
+        yield ("aggregate",), why
+        return
     for side, topic in (("source", contract.source), ("sink", contract.sink)):
         if topic is not None and len(topic.names) > 1:
             yield (side, "topics"), "several topics as one are judged by `topicproof check`"

@@ -286,6 +286,13 @@ ANOMALIES: tuple[Anomaly, ...] = (
         needs="a contract that names dead letters",
     ),
     Anomaly(
+        "37",
+        "Wrong aggregate",
+        "an output is not the aggregate of the inputs of its group, or a group is missing or of no"
+        " input",
+        ("group_missing", "group_unknown", "wrong_aggregate", "wrong_update"),
+    ),
+    Anomaly(
         "F1",
         "Worker killed at each step",
         "SIGKILL and aborts between begin and the commit's answer",

@@ -16,6 +16,8 @@ from topicproof.validators.kinds import (
     duplicate,
     fate_split,
     gap,
+    group_missing,
+    group_unknown,
     hanging,
     identity_change,
     identity_disjoint,
@@ -47,7 +49,9 @@ from topicproof.validators.kinds import (
     undecodable,
     unknown_outcome,
     unstable_offsets,
+    wrong_aggregate,
     wrong_attribution,
+    wrong_update,
     wrong_value,
     zombie_write,
 )
@@ -104,6 +108,7 @@ VALIDATORS: tuple[Validator, ...] = (
     ),
     *(torn, resurrected, aborted_input, circular_flow, precommitted_read, poll_skip),
     *(wrong_value, offset_ahead, offset_behind),
+    *(group_missing, group_unknown, wrong_aggregate, wrong_update),
     *(intruder, sequence_hole, identity_change, aborted_volume, interleaving, unknown_outcome),
     *(hanging, lso_stall, unstable_offsets, movement, source_pending),
 )

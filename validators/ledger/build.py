@@ -16,6 +16,7 @@ from topicproof.validators.ledger.counts import (
     empty_fields,
     nameless_letters,
 )
+from topicproof.validators.ledger.groups import count_groups
 from topicproof.validators.ledger.ledger import Ledger, LedgerInput, balances
 from topicproof.validators.question import Question
 from topicproof.validators.readings import Readings, in_parallel
@@ -31,6 +32,9 @@ def build_ledger(ledger_input: LedgerInput) -> Ledger:
     question, sink_bounds = ledger_input.question, ledger_input.sink_bounds
     readings, doubts = ledger_input.readings, tuple(ledger_input.doubts)
     counts = counts_by_proof(ledger_input) or counts_by_scan(ledger_input)
+    if question.agreed.aggregate is not None:
+        groups = count_groups(ledger_input, question.agreed.aggregate)
+        counts = replace(counts, groups=groups)
     if isinstance(readings, Readings):
         counts, of_fields = _with_fields(counts, question, sink_bounds, readings)
         doubts += of_fields

@@ -37,8 +37,8 @@ from topicproof.validators.readings import Readings, frame_of
 
 def is_provable(question: Question, *, folded: bool) -> bool:
     """Whether a proof can answer the question. It tells no counts of outputs, no matching by key,
-    no other order, no dead letters, and not which records cannot be decoded. `folded`: there are no
-    records whose values could be compared."""
+    no other order, no dead letters, no aggregates, and not which records cannot be decoded.
+    `folded`: there are no records whose values could be compared."""
     agreed = question.agreed
     return (
         question.identity is Identity.LINEAGE
@@ -46,6 +46,7 @@ def is_provable(question: Question, *, folded: bool) -> bool:
         and question.order is Order.PER_SOURCE_PARTITION
         and not agreed.sink_fields
         and agreed.letters is None
+        and agreed.aggregate is None
         and not (folded and agreed.needs_records)
     )
 

@@ -28,6 +28,7 @@ from topicproof.validators.facts.header_transactions import (
 )
 from topicproof.validators.facts.raw_log import RawLog
 from topicproof.validators.finding import Balance, Bounds, Fate
+from topicproof.validators.ledger.group_counts import GroupCounts
 from topicproof.validators.ledger.rows import (
     LINE,
     LINEAGE,
@@ -614,6 +615,8 @@ class Counts:
     """All zero unless order is promised per key."""
     letters: Letters | None = None
     """None unless the contract names dead letters."""
+    groups: GroupCounts | None = None
+    """None unless the contract is about aggregates."""
 
     hidden: int = 0
     """Records that the raw log commits and read_committed did not deliver."""

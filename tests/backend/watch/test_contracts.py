@@ -86,10 +86,12 @@ def refuse(_address: Address) -> None:
     [
         ("group", "squares"),
         ("dead_letters", {"topic": "numbers.dlq", "origin": "connect"}),
+        ("aggregate", {"group_by": "key", "value": "count(*)"}),
     ],
 )
 def test_a_term_that_a_watch_cannot_judge_is_refused(term: str, value: object) -> None:
-    """Story: without a look at the dead letters, each input that was put aside would be a gap."""
+    """Story: without a look at the dead letters, each input that was put aside would be a gap.
+    An aggregate needs all inputs since the beginning."""
     topics = {"source": {"topic": "numbers"}, "sink": {"topic": "squares"}}
     with pytest.raises(ContractError, match=f"{term}: it cannot be watched"):
         watched_contracts("pair", make_contract({**topics, term: value}))
