@@ -63,6 +63,11 @@ THRESHOLDS = {
     ),
 }
 
+OF_AGGREGATES = (
+    "This contract is about aggregates: the last output of each group must be the count, sum,"
+    " minimum or maximum of the group's inputs. To change its terms, export the contract, edit it"
+    " and import it."
+)
 Changed = Callable[[dict[str, Any]], None]
 """Takes the contract's fields after a change."""
 
@@ -72,6 +77,9 @@ def form(fields: Mapping[str, Any], labels: Mapping[str, Sequence[str]], changed
     terms = _Terms(fields, changed)
     if "unique" in fields:
         _of_sink_alone(terms, labels)
+        return
+    if "aggregate" in fields:
+        st.info(OF_AGGREGATES)
         return
     _identity(terms, labels)
     left, right = st.columns(2)

@@ -22,6 +22,9 @@ MATCH_SYMBOLS = {Match.MATCHED: "✓", Match.NO_INPUT: "?", Match.NO_OUTPUT: "?"
 def show_preview(fields: Mapping[str, Any], samples: TopicSamples | None) -> None:
     """Shows which newest outputs belong to which newest inputs."""
     terms = identity_only(fields)
+    if "aggregate" in fields:
+        st.caption("No preview: an aggregate has many inputs, and none of its own.")
+        return
     if samples is None or terms is None:
         st.caption(
             "The preview comes when one source, one sink and an identity are chosen."

@@ -101,7 +101,9 @@ class Preview:
 
 def identity_only(fields: Mapping[str, Any]) -> Contract | None:
     """Return a contract with the identity and the expectation of fields whose other terms may be
-    wrong. None if the identity is wrong, or if it is of several topics."""
+    wrong. None if the identity is wrong, if it is of several topics, or of aggregates."""
+    if fields.get("aggregate") is not None:
+        return None
     identity_fields = {
         name: fields[name] for name in ("source", "sink", "identity") if name in fields
     }

@@ -41,6 +41,7 @@ from topicproof.validators.folded.fold import Folded
 from topicproof.validators.judge import judge
 from topicproof.validators.kinds import gap
 from topicproof.validators.ledger.by_proof import is_provable
+from topicproof.validators.ledger.groups import FOLDER as GROUPS_FOLDER
 from topicproof.validators.ledger.ledger import ReadingsNeeded
 from topicproof.validators.question import Question
 from topicproof.validators.report import Report
@@ -194,6 +195,7 @@ def judge_capture(spark: SparkSession, capture: Capture, evidence: Path) -> Repo
     finally:
         # They can be made again from the readings and the schemas.
         discard(spark, evidence / DECODED_FOLDER)
+        discard(spark, evidence / "ledger" / GROUPS_FOLDER)
 
 
 def versions() -> dict[str, str]:

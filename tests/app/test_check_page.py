@@ -75,6 +75,13 @@ def test_what_the_address_names_and_what_is_missing(
     assert app.selectbox(key="term_unique").value == "json $.id"
     assert not app.exception and not app.button[1].disabled, texts(app)
 
+    # One about aggregates, which has no outputs of single inputs to preview.
+    text = f"source: {{topic: {source}}}\nsink: {{topic: {sink}}}\n"
+    text += "aggregate: {group_by: key, value: count(*)}\n"
+    app = open_page("check", contract=keep(history, f"totals-{sink}", text).label)
+    assert "This contract is about aggregates" in texts(app) and "No preview" in texts(app)
+    assert not app.exception and not app.button[1].disabled, texts(app)
+
     app = open_page("check", source="gone-1", sink=sink, terms="{", run="check-gone")
     said = texts(app)
     assert not app.exception and "has no topic gone-1" in said

@@ -87,6 +87,17 @@ class Topics:
         successor.send_signal(signal.SIGTERM)
         successor.wait(WAIT_S)
 
+    def strike(self, program: subprocess.Popen[str]) -> bool:
+        """Stop the program. It stays stopped with some transactions behind it and one open, or it
+        goes on."""
+        assert program.poll() is None, "the program ended"
+        program.send_signal(signal.SIGSTOP)
+        sink = self.cluster.bounds(self.sink).partitions
+        if any(one.start < one.lso < one.hw for one in sink):
+            return True
+        program.send_signal(signal.SIGCONT)
+        return False
+
     def settled(self) -> bool:
         return all(one.lso == one.hw for one in self.cluster.bounds(self.sink).partitions)
 
@@ -210,17 +221,7 @@ def test_kafka_streams_is_exactly_once(
     command += ["exactly_once_v2", str(tmp_path / "state")]
     first = start([*command, PAUSE_MS])
 
-    def struck() -> bool:
-        """Stopped with some transactions behind it and one open, or it goes on."""
-        assert first.poll() is None, "Kafka Streams ended"
-        first.send_signal(signal.SIGSTOP)
-        sink = topics.cluster.bounds(topics.sink).partitions
-        if any(one.start < one.lso < one.hw for one in sink):
-            return True
-        first.send_signal(signal.SIGCONT)
-        return False
-
-    wait_until(struck, WAIT_S, "an open transaction of Kafka Streams")
+    wait_until(lambda: topics.strike(first), WAIT_S, "an open transaction of Kafka Streams")
     first.kill()
     first.wait(WAIT_S)
     topics.finish(start([*command, "0"]))

@@ -35,6 +35,8 @@ from topicproof.validators.readings import keep
 
 SINK_REMOVED, SOURCE_REMOVED, UNDECODABLE = "sink_removed", "source_removed", "undecodable"
 """Kinds that explain rows here; their modules look at a ledger."""
+FOLDER = "groups"
+"""In the ledger's folder, while it is judged: the groups with their numbers, which are payloads."""
 MISSING, REMOVED, STRANGE, WRONG = "missing", "removed", "strange", "wrong"
 """What is wrong with a group, as `fault`: no output; a last output without a value; an output
 without an input; another aggregate."""
@@ -63,7 +65,7 @@ def count_groups(ledger_input: LedgerInput, terms: AggregateTerms) -> GroupCount
     if ledger_input.range_read != ledger_input.question.source:
         groups = _without_late(groups, inputs, terms)
     groups = groups.withColumn("cause", _cause(ledger_input, terms))
-    groups = keep(groups, f"{ledger_input.evidence}/groups", ledger_input.offsets)
+    groups = keep(groups, f"{ledger_input.evidence}/{FOLDER}", ledger_input.offsets)
     figures = groups.agg(
         F.count_if(is_due).alias("due"),
         F.coalesce(F.sum("due"), F.lit(0)).alias("inputs"),

@@ -141,6 +141,7 @@ def test_lost_doubled_and_resurrected_updates_are_found(
     }
     evidence = tmp_path / "broken" / EVIDENCE
     require_proven(spark, evidence, 1)
+    assert not (evidence / "ledger" / "groups").exists()
     bare = without_values(report).to_json()
     assert not any(name in bare for name in ("ann", "bob", "cleo", "dan", "eve", "fay", "hal"))
     copy_evidence(evidence, tmp_path / "masked", Payloads.MASKED)
