@@ -12,8 +12,7 @@ from topicproof.validators.facts.writers import NO_TIME, time_of
 from topicproof.validators.finding import Example, Finding, Order, Outcome
 from topicproof.validators.found_rows import OF_LOST_OUTPUTS, WriterRows
 from topicproof.validators.kinds import duplicate, identity_disjoint, source_removed, zombie_write
-from topicproof.validators.ledger.counts import OF_CONTRACT, OF_READINGS
-from topicproof.validators.ledger.group_counts import GroupCounts
+from topicproof.validators.ledger.counts import OF_CONTRACT, OF_READINGS, GroupCounts
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Words, capitalized, counted, portion, sentence
 
@@ -170,8 +169,8 @@ def _praise(
         records = counted(ledger.counts.inputs.judged, "committed record")
         identities = "its identity" if ledger.counts.inputs.judged == 1 else "as many identities"
         return f"{records} and {identities}: none repeats"
-    if ledger.counts.groups is not None:
-        return _praise_of_groups(ledger.counts.groups, ledger.question.agreed.aggregate)
+    if ledger.groups is not None:
+        return _praise_of_groups(ledger.groups, ledger.question.agreed.aggregate)
     kinds = {finding.kind for finding in counting}
     primary = {finding.kind: finding.primary for finding in findings}
     in_order = ", in order" if keeps_order(ledger) else ""

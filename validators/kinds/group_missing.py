@@ -47,7 +47,7 @@ TRAITS = Traits(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    groups = ledger.counts.groups
+    groups = ledger.groups
     if groups is None or not groups.faults:
         return None
     rows = groups.groups.where(F.col("fault").isin(MISSING, REMOVED))
@@ -86,4 +86,4 @@ def without_group(why: str) -> str:
 
 def covered(ledger: Ledger) -> int:
     """Counts the groups with an input in the judged range."""
-    return 0 if ledger.counts.groups is None else ledger.counts.groups.due
+    return 0 if ledger.groups is None else ledger.groups.due

@@ -44,7 +44,7 @@ TRAITS = Traits(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    groups = ledger.counts.groups
+    groups = ledger.groups
     if groups is None:
         return None
     frames = []
@@ -62,5 +62,5 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def covered(ledger: Ledger) -> int:
     """Counts the groups of the sink, and each output that names none."""
-    groups = ledger.counts.groups
+    groups = ledger.groups
     return 0 if groups is None else groups.in_sink + groups.nameless

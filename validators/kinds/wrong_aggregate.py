@@ -48,7 +48,7 @@ TRAITS = Traits(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    groups, terms = ledger.counts.groups, ledger.question.agreed.aggregate
+    groups, terms = ledger.groups, ledger.question.agreed.aggregate
     if groups is None or terms is None or not groups.faults:
         return None
     rows = groups.groups.where(F.col("fault") == WRONG)
@@ -90,4 +90,4 @@ def actual_text_shown(name: str) -> Column:
 
 def covered(ledger: Ledger) -> int:
     """Counts the groups with both an input and an output."""
-    return 0 if ledger.counts.groups is None else ledger.counts.groups.compared
+    return 0 if ledger.groups is None else ledger.groups.compared

@@ -58,7 +58,7 @@ TRAITS = Traits(
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    groups, terms = ledger.counts.groups, ledger.question.agreed.aggregate
+    groups, terms = ledger.groups, ledger.question.agreed.aggregate
     if groups is None or terms is None or not terms.running:
         return None
     rows = updates(groups, terms)
@@ -101,5 +101,5 @@ def _numbers(terms: AggregateTerms) -> list[Column]:
 
 def covered(ledger: Ledger) -> int:
     """Counts the committed outputs, if each of them is judged."""
-    groups, terms = ledger.counts.groups, ledger.question.agreed.aggregate
+    groups, terms = ledger.groups, ledger.question.agreed.aggregate
     return groups.outputs if groups is not None and terms is not None and terms.running else 0

@@ -32,9 +32,8 @@ def build_ledger(ledger_input: LedgerInput) -> Ledger:
     question, sink_bounds = ledger_input.question, ledger_input.sink_bounds
     readings, doubts = ledger_input.readings, tuple(ledger_input.doubts)
     counts = counts_by_proof(ledger_input) or counts_by_scan(ledger_input)
-    if question.agreed.aggregate is not None:
-        groups = count_groups(ledger_input, question.agreed.aggregate)
-        counts = replace(counts, groups=groups)
+    aggregate = question.agreed.aggregate
+    groups = None if aggregate is None else count_groups(ledger_input, aggregate)
     if isinstance(readings, Readings):
         counts, of_fields = _with_fields(counts, question, sink_bounds, readings)
         doubts += of_fields
@@ -52,6 +51,7 @@ def build_ledger(ledger_input: LedgerInput) -> Ledger:
         doubts=doubts + doubts_of(counts, balance, question.source, sink_bounds),
         evidence=ledger_input.evidence,
         took_s=time.monotonic() - began,
+        groups=groups,
     )
 
 

@@ -28,7 +28,6 @@ from topicproof.validators.facts.header_transactions import (
 )
 from topicproof.validators.facts.raw_log import RawLog
 from topicproof.validators.finding import Balance, Bounds, Fate
-from topicproof.validators.ledger.group_counts import GroupCounts
 from topicproof.validators.ledger.rows import (
     LINE,
     LINEAGE,
@@ -615,14 +614,40 @@ class Counts:
     """All zero unless order is promised per key."""
     letters: Letters | None = None
     """None unless the contract names dead letters."""
-    groups: GroupCounts | None = None
-    """None unless the contract is about aggregates."""
 
     hidden: int = 0
     """Records that the raw log commits and read_committed did not deliver."""
     of_namesake: int = 0
     """Records of another topic of the source's name; 0 if `proved`."""
     doubted: Mapping[Doubt, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GroupCounts:
+    """The figures of all groups, and the frames behind them."""
+
+    due: int
+    """Groups with an input in the judged range."""
+    inputs: int
+    """Inputs in the judged range that belong to a group."""
+    ungrouped: int
+    """Inputs in the judged range that belong to none."""
+    outputs: int
+    """Committed outputs."""
+    in_sink: int
+    """Groups with a committed output."""
+    compared: int
+    """Groups with both an input and an output."""
+    nameless: int
+    """Committed outputs that name no group."""
+    faults: int
+    """Groups that are not as they must be."""
+    groups: DataFrame
+    """One row for each group; kept as Parquet."""
+    outputs_frame: DataFrame
+    """One row for each committed output, as `_outputs` returns it. Lazy."""
+    inputs_frame: DataFrame
+    """One row for each input, as `_inputs` returns it. Lazy."""
 
 
 OF_CONTRACT = "the contract's "

@@ -27,7 +27,7 @@ from topicproof.validators.expectation import (
 )
 from topicproof.validators.expected import NUMBERED, record
 from topicproof.validators.finding import Bounds
-from topicproof.validators.ledger.group_counts import GroupCounts
+from topicproof.validators.ledger.counts import GroupCounts
 from topicproof.validators.ledger.ledger import LedgerInput
 from topicproof.validators.lineage.identity import Match
 from topicproof.validators.offsets import between

@@ -30,6 +30,7 @@ from topicproof.validators.ledger.counts import (
     REPEAT_COLUMNS,
     Counts,
     Frames,
+    GroupCounts,
     Values,
     later_copies,
     outputs_produced,
@@ -153,6 +154,8 @@ class Ledger:
     evidence: str
     """URL of the folder where the frames are kept."""
     took_s: float
+    groups: GroupCounts | None = None
+    """The figures of aggregates; None unless the contract is about them."""
 
     @property
     def frames(self) -> Frames:

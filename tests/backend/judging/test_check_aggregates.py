@@ -104,7 +104,6 @@ def test_lost_doubled_and_resurrected_updates_are_found(
     report = judged(spark, bootstrap, tmp_path / "broken", source, sink, TOTALS)
 
     assert report.verdict is Outcome.VIOLATED, report.why
-    print([one.why for one in report.findings])
     assert rows_of(report) == {
         "group_missing": [
             f'No committed output is of this group: "eve" has 1 input, {source}-0@12.',
