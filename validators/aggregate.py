@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pyspark.sql import Column, functions as F
+from pyspark.sql import Column, WindowSpec, functions as F
 
 from topicproof.validators.decoded import path_of, text_of
 
@@ -133,20 +133,21 @@ def number(text: Column, terms: AggregateTerms) -> Column:
     return F.when(text.rlike(pattern), text.try_cast(_decimal(terms)))
 
 
-def aggregate(value: AggregatedValue, text: Column, terms: AggregateTerms) -> Column:
+def aggregate(
+    value: AggregatedValue, text: Column, terms: AggregateTerms, window: WindowSpec | None = None
+) -> Column:
     """Returns the aggregate over a group, or over a window. `text`: what its expression gives for
     each input. A null is left out, as SQL does."""
     match value.function:
         case Function.COUNT:
             total = F.count(F.lit(1) if value.of is None else text)
-            return total.cast(_decimal(terms))
         case Function.SUM:
             total = F.try_sum(number(text, terms))
         case Function.MIN:
             total = F.min(number(text, terms))
         case Function.MAX:
             total = F.max(number(text, terms))
-    return total
+    return (total if window is None else total.over(window)).cast(_decimal(terms))
 
 
 def is_unreadable(value: AggregatedValue, text: Column, terms: AggregateTerms) -> Column:

@@ -2,7 +2,9 @@ import java.util.Properties;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.state.Stores;
 
 /**
  * A program that knows nothing of Topicproof: Kafka Streams counts the records of each key, and writes each count, until
@@ -34,7 +36,10 @@ public class Counts {
     builder.<String, String>stream(args[1])
         .peek((key, value) -> pause(pauseMs))
         .groupByKey()
-        .count()
+        .count(
+            Materialized.<String, Long>as(Stores.inMemoryKeyValueStore("counts"))
+                .withKeySerde(Serdes.String())
+                .withValueSerde(Serdes.Long()))
         .toStream()
         .to(args[2], Produced.with(Serdes.String(), Serdes.Long()));
 

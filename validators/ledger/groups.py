@@ -203,7 +203,7 @@ def prefixes(inputs: DataFrame, terms: AggregateTerms) -> DataFrame:
     until = until.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     rows = inputs.where(F.col("group").isNotNull())
     totals = {
-        f"prefix_{at}": aggregate(value, F.col(f"text_{at}"), terms).over(until)
+        f"prefix_{at}": aggregate(value, F.col(f"text_{at}"), terms, until)
         for at, value in enumerate(terms.values)
     }
     rows = rows.withColumns({"number": F.row_number().over(until), **totals})
