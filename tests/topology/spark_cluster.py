@@ -32,6 +32,8 @@ that folder, or in one of the session's own within it."""
 CORES = 2
 """Of each worker, which its one executor takes."""
 START_S = 60
+OF_JAVA = ("HOME", "JAVA_HOME", "JDK_JAVA_OPTIONS")
+"""Variables with which a node starts Java. The last one has the options of all tests."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def _node(
     assert spec is not None and spec.origin is not None
     spark_home = Path(spec.origin).parent
     variables: Mapping[str, str] = {
-        **{name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ},
+        **{name: os.environ[name] for name in OF_JAVA if name in os.environ},
         **store.environment,
         # Spark starts `python3`, which each process finds in its own environment.
         "PATH": f"{folder / 'environment' / 'bin'}:{os.environ['PATH']}",
