@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._scram import (
     ScramCredentialInfo,
@@ -140,15 +141,10 @@ def secured_broker(settings: Settings, folder: Path) -> Iterator[Secured]:
             overrides=_overrides(ports, folder, tokens),
         )
         allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens}/keys"
-        before = os.environ.get("JDK_JAVA_OPTIONS")
-        os.environ["JDK_JAVA_OPTIONS"] = allowed
-        try:
+        options = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {allowed}"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JDK_JAVA_OPTIONS", options)
             kafka.start()
-        finally:
-            if before is None:
-                del os.environ["JDK_JAVA_OPTIONS"]
-            else:
-                os.environ["JDK_JAVA_OPTIONS"] = before
         try:
             found = Secured(ports, folder, tokens, tls_tokens)
             _add_scram(found)
