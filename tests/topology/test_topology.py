@@ -40,7 +40,7 @@ from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.storage import Storage, attach, downloaded
 
 pytestmark = pytest.mark.services
-RECORDS, PARTITIONS = 6_000, 4
+RECORDS, PARTITIONS = 3_000, 4
 RATE = 300
 """Records a second: a run lasts longer than it takes to notice its first commits."""
 
