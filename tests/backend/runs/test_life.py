@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from tests.conftest import wait_until
 from tests.runs import read_all
+from tests.test_cli import call as exit_code_of
 from topicproof.backend.address import Address
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads, read_manifest
@@ -55,10 +56,28 @@ def start(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def call(settings: Settings, *arguments: str) -> tuple[int, str]:
-    process = start(settings, *arguments)
-    told, _ = process.communicate(timeout=WAIT_S)
-    return process.returncode, told
+Call = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def call(
+    settings: Settings,
+    cluster: Services,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    """Call a command that nobody kills, in this process: `call("runs")` returns its exit code, and
+    what it prints."""
+    assert cluster.bootstrap
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+
+    def call(*arguments: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = exit_code_of(*arguments)
+        return code, "".join(capsys.readouterr())
+
+    return call
 
 
 @pytest.fixture
@@ -98,27 +117,6 @@ def assert_closed_and_exact(settings: Settings, cluster: Services, run: Run) -> 
     return committed
 
 
-def test_stop_then_resume_then_ctrl_c(
-    settings: Settings, cluster: Services, endless: tuple[subprocess.Popen[str], Run]
-) -> None:
-    """Story: an endless run is stopped by the command, resumed, and stopped again by Ctrl-C. Each
-    time it is judged on what it committed, leaves nothing open, and continues where it was."""
-    process, run = endless
-    history = History(settings)
-    code, told = call(settings, "stop", run.id, "--json")
-    assert code == 0 and json.loads(told)["state"] == State.STOPPED, told
-    told, _ = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 0 and "HOLDS" in told, told
-    first = assert_closed_and_exact(settings, cluster, run)
-
-    resumed = start(settings, "resume", run.id)
-    await_processed(history, run.id, first + 1)
-    resumed.send_signal(signal.SIGINT)
-    told, _ = resumed.communicate(timeout=WAIT_S)
-    assert resumed.returncode == 0 and "HOLDS" in told, told
-    assert assert_closed_and_exact(settings, cluster, run) > first
-
-
 @pytest.fixture
 def leave_open(cluster: Services) -> Iterator[Callable[[Names], None]]:
     """Open a transaction with the first transactional id of a stage, as its worker would: with a
@@ -155,29 +153,39 @@ def leave_open(cluster: Services) -> Iterator[Callable[[Names], None]]:
     kept.clear()
 
 
-def test_a_killed_run_is_resumed_exactly_once(
+def test_a_run_is_stopped_killed_and_ended_by_ctrl_c(
     settings: Settings,
     cluster: Services,
     endless: tuple[subprocess.Popen[str], Run],
     leave_open: Callable[[Names], None],
+    call: Call,
 ) -> None:
-    """Story: the run's process is killed -9, so its query continues in Spark, unwatched. While it
-    lives no other process may take it. A worker that stands still has left a transaction open,
-    which hides the group's offset. Resume takes over, and the sink is exact in the end."""
+    """Story: an endless run is stopped by the command, and resumed. While it lives no other process
+    may take it. Then its process is killed -9, so its query continues in Spark, unwatched. A worker
+    that stands still has left a transaction open, which hides the group's offset. Resume takes
+    over, until Ctrl-C ends it. Each end is judged on what was committed, leaves nothing open, and
+    the sink is exact."""
     process, run = endless
     history = History(settings)
-    code, told = call(settings, "resume", run.id)
-    assert code == 64 and "is in use by another process" in told
-    process.kill()
-    process.wait()
+    code, told = call("stop", run.id, "--json")
+    assert code == 0 and json.loads(told)["state"] == State.STOPPED, told
+    told, _ = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0 and "HOLDS" in told, told
+    first = assert_closed_and_exact(settings, cluster, run)
+
+    with start(settings, "resume", run.id) as killed:
+        try:
+            before = await_processed(history, run.id, first + 1)
+            code, told = call("resume", run.id)
+            assert code == 64 and "is in use by another process" in told
+        finally:
+            killed.kill()
     assert not history.get(run.id).alive
-    before = int(history.get(run.id).progress.processed)
     leave_open(run.facts.stages[0])
 
     resumed = start(settings, "resume", run.id)
     await_processed(history, run.id, before + 1)
-    code, told = call(settings, "stop", run.id)
-    assert code == 0, told
+    resumed.send_signal(signal.SIGINT)
     told, _ = resumed.communicate(timeout=WAIT_S)
     assert resumed.returncode == 0 and "HOLDS" in told, told
     assert assert_closed_and_exact(settings, cluster, run) > before
@@ -245,14 +253,17 @@ def reached(history: History, run_id: str, state: State, figure: str) -> bool:
 
 
 def test_clean_removes_what_a_killed_run_left(
-    settings: Settings, cluster: Services, endless: tuple[subprocess.Popen[str], Run]
+    settings: Settings,
+    cluster: Services,
+    endless: tuple[subprocess.Popen[str], Run],
+    call: Call,
 ) -> None:
     """Story: a killed run is not wanted any more. Its orphaned query is stopped, its topics, folder
     and entry go."""
     process, run = endless
     process.kill()
     process.wait()
-    code, told = call(settings, "clean", run.id)
+    code, told = call("clean", run.id)
     assert code == 0 and "is gone" in told, told
     left = set(Cluster(Address(cluster.bootstrap)).topics())
     assert not left & {run.facts.source, run.facts.sink, run.facts.journal}
@@ -260,38 +271,32 @@ def test_clean_removes_what_a_killed_run_left(
     assert run.id not in {one.id for one in History(settings).list()}
 
 
-def test_the_three_parts_work_alone(settings: Settings, cluster: Services, tmp_path: Path) -> None:
+def test_the_three_parts_work_alone(settings: Settings, call: Call, tmp_path: Path) -> None:
     """Story: fill, process and check are called one by one, as on three days. The verdict is that
     of a whole run."""
-    assert cluster.bootstrap
-    code, told = call(
-        settings, "fill", "--topic", "three-numbers", "--records", "500", "--partitions", "2"
-    )
+    code, told = call("fill", "--topic", "three-numbers", "--records", "500", "--partitions", "2")
     assert code == 0 and "holds 500 integers" in told, told
-    code, told = call(settings, "process", "--source", "three-numbers", "--sink", "three-squares")
+    code, told = call("process", "--source", "three-numbers", "--sink", "three-squares")
     assert code == 0, told
     for identity in ("lineage", "key"):
         report = tmp_path / f"{identity}.json"
         names = ("--source", "three-numbers", "--sink", "three-squares", "--identity", identity)
-        code, told = call(
-            settings, "check", *names, "--out", str(tmp_path / identity), "--json", str(report)
-        )
+        code, told = call("check", *names, "--out", str(tmp_path / identity), "--json", str(report))
         assert code == 0 and "HOLDS" in told, told
         assert json.loads(report.read_text())["sink"]["fates"]["committed"] == 500
     # Without payloads, as CI does where nobody may copy what records say.
     bare = ("--payloads", "none", "--out", str(tmp_path / "bare"))
-    code, told = call(settings, "check", *names[:4], *bare, "--json", str(report))
+    code, told = call("check", *names[:4], *bare, "--json", str(report))
     assert code == 0 and "HOLDS" in told, told
     run = json.loads(report.read_text())["run"]
     for evidence in (tmp_path / "bare", settings.runs / run / EVIDENCE):
         assert read_manifest(evidence).payloads is Payloads.NONE
         assert not list(evidence.rglob("sink-read_*/*"))
-    code, told = call(settings, "verify", str(tmp_path / "bare"))
+    code, told = call("verify", str(tmp_path / "bare"))
     assert code == 0, told
     # By key, no proof can be led from offsets: the readings are looked at, and go without keys and
     # values.
     code, told = call(
-        settings,
         "check",
         *names[:4],
         "--identity",
@@ -306,9 +311,9 @@ def test_the_three_parts_work_alone(settings: Settings, cluster: Services, tmp_p
     assert read_manifest(evidence).payloads is Payloads.NONE and list(
         evidence.rglob("sink-read_*/*")
     )
-    code, told = call(settings, "check", *names[:4], "--payloads", "none", "--self-test")
+    code, told = call("check", *names[:4], "--payloads", "none", "--self-test")
     assert code == 64 and "Leave one of them out" in told
-    code, told = call(settings, "fill", "--topic", "three-numbers")
+    code, told = call("fill", "--topic", "three-numbers")
     assert code == 64 and "holds 500 offsets already" in told
 
 
@@ -323,11 +328,8 @@ def test_the_three_parts_work_alone(settings: Settings, cluster: Services, tmp_p
         (("run", "--source", "no-such-topic"), "There is no topic no-such-topic"),
     ],
 )
-def test_a_missing_topic_is_exit_code_3(
-    settings: Settings, cluster: Services, arguments: tuple[str, ...], says: str
-) -> None:
+def test_a_missing_topic_is_exit_code_3(call: Call, arguments: tuple[str, ...], says: str) -> None:
     """Story: the topic's name is misspelt. Exit code 3 and one sentence, never a pass and never a
     traceback."""
-    assert cluster.bootstrap
-    code, told = call(settings, *arguments)
+    code, told = call(*arguments)
     assert code == 3 and says in told and "Traceback" not in told, told
