@@ -49,7 +49,7 @@ def projects(
         "-W",
         "error",
         "--numprocesses",
-        "4",
+        "2",
         "--dist",
         "loadfile",
     ]
