@@ -83,13 +83,13 @@ def test_two_outcomes_show_in_epochs_where_no_header_names_transactions(
     the same outcome, and the next transaction another one. Transactions of version 1 share their
     epoch, so two outcomes of an epoch are two transactions."""
 
-    def splits(*lines: str) -> list[tuple[object, ...]]:
-        ledger = history(*lines, inputs=4).ledger(spark, tmp_path)
-        return [row[1][:2] for row in rows_of(ledger) if row[0] == "fate_split"]
-
-    assert splits("0@ 1@ a1:C", "2@ a1:A a1:3@ a2:C") == [(1, 0)]
-    assert splits("0@ 1@ a1:C", "2@ a1:C a1:3@ a2:A") == []
-    assert splits("0@ 1@ C", "2@ A 3@ C") == []
+    made = [
+        history("0@ 1@ a1:C", "2@ a1:A a1:3@ a2:C", inputs=4, first=0),
+        history("0@ 1@ a1:C", "2@ a1:C a1:3@ a2:A", inputs=4, first=2),
+        history("0@ 1@ C", "2@ A 3@ C", inputs=4, first=4),
+    ]
+    ledger = side_by_side(made).ledger(spark, tmp_path)
+    assert [row[1][:2] for row in rows_of(ledger) if row[0] == "fate_split"] == [(1, 0)]
 
 
 @pytest.mark.parametrize("lines", [("0 1 C", "2 A"), ("0@ 1@ a1:C", "2@ a1:A")])
