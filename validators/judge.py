@@ -46,7 +46,7 @@ from topicproof.validators.kinds import (
     zombie_write,
 )
 from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
-from topicproof.validators.ledger.groups import is_moving
+from topicproof.validators.ledger.group_totals import is_moving
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.report import Report
 from topicproof.validators.sentences import capitalized, counted

@@ -41,7 +41,7 @@ from topicproof.validators.folded.fold import Folded
 from topicproof.validators.judge import judge
 from topicproof.validators.kinds import gap
 from topicproof.validators.ledger.by_proof import is_provable
-from topicproof.validators.ledger.groups import FOLDER as GROUPS_FOLDER
+from topicproof.validators.ledger.group_totals import FOLDER as GROUPS_FOLDER
 from topicproof.validators.ledger.ledger import ReadingsNeeded
 from topicproof.validators.question import Question
 from topicproof.validators.report import Report

@@ -28,7 +28,7 @@ from topicproof.validators.circumstances import Circumstances
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.finding import Bounds, Order, PartitionBounds
 from topicproof.validators.kinds import group_missing, group_unknown, wrong_aggregate, wrong_update
-from topicproof.validators.ledger.groups import count_groups, updates
+from topicproof.validators.ledger.group_totals import count_groups, updates
 from topicproof.validators.ledger.ledger import LedgerInput
 from topicproof.validators.question import Question
 from topicproof.validators.readings import Readings, frame_of

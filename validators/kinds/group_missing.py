@@ -16,7 +16,7 @@ from topicproof.validators.evidence import evidence, of_log
 from topicproof.validators.finding import Bounds, Witness
 from topicproof.validators.kinds.traits import RowRecord, Traits
 from topicproof.validators.kinds.wrong_value import shown
-from topicproof.validators.ledger.groups import MISSING, REMOVED
+from topicproof.validators.ledger.group_totals import MISSING, REMOVED
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.offsets import place_text
 from topicproof.validators.sentences import Forms, Words

@@ -17,7 +17,7 @@ from topicproof.validators.kinds import undecodable
 from topicproof.validators.kinds.group_missing import OF_GROUPS
 from topicproof.validators.kinds.traits import RowRecord, Traits
 from topicproof.validators.kinds.wrong_value import shown
-from topicproof.validators.ledger.groups import STRANGE
+from topicproof.validators.ledger.group_totals import STRANGE
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 

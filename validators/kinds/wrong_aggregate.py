@@ -19,7 +19,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.kinds.group_missing import OF_GROUPS, at_last_input, inputs_text
 from topicproof.validators.kinds.traits import RowRecord, Traits
 from topicproof.validators.kinds.wrong_value import shown
-from topicproof.validators.ledger.groups import WRONG
+from topicproof.validators.ledger.group_totals import WRONG
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 

@@ -22,7 +22,7 @@ from topicproof.validators.kinds.group_missing import OF_GROUPS
 from topicproof.validators.kinds.traits import RowRecord, Traits
 from topicproof.validators.kinds.wrong_aggregate import actual_text_shown
 from topicproof.validators.kinds.wrong_value import shown
-from topicproof.validators.ledger.groups import (
+from topicproof.validators.ledger.group_totals import (
     NO_PREFIX,
     REMOVED,
     WRONG,

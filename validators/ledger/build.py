@@ -16,7 +16,7 @@ from topicproof.validators.ledger.counts import (
     empty_fields,
     nameless_letters,
 )
-from topicproof.validators.ledger.groups import count_groups
+from topicproof.validators.ledger.group_totals import count_groups
 from topicproof.validators.ledger.ledger import Ledger, LedgerInput, balances
 from topicproof.validators.question import Question
 from topicproof.validators.readings import Readings, in_parallel
