@@ -12,8 +12,8 @@ from confluent_kafka import Message
 
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.log.inflation import UnreadableBatch
-from topicproof.backend.kafka.log.raw_records import RawRecord
 from topicproof.backend.kafka.log.rawlog import Connection
+from topicproof.backend.kafka.raw_records import RawRecord
 from topicproof.backend.kafka.reading import NotText
 from topicproof.backend.watch.conditions import NAMES_MAX, PATIENCE_S, Condition, Kind
 from topicproof.backend.watch.identities import NO_DIGEST, SLICES, Identities, digest

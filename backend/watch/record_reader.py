@@ -26,8 +26,8 @@ from topicproof.backend.kafka.client_configs import (
 )
 from topicproof.backend.kafka.consumers import is_undecodable
 from topicproof.backend.kafka.log.inflation import UnreadableBatch, fetch_bytes, largest_ratio
-from topicproof.backend.kafka.log.raw_records import RawRecord, raw_records
 from topicproof.backend.kafka.log.rawlog import Connection
+from topicproof.backend.kafka.raw_records import RawRecord, raw_records
 from topicproof.backend.kafka.reading import NotText, as_bytes, headers_in, open_consumer, receive
 from topicproof.backend.watch.identities import digest, numbers_of
 from topicproof.backend.watch.pair_reader import LogSpan, visible_batches, with_unreadable

@@ -32,8 +32,8 @@ from topicproof.backend.kafka.client_configs import (
     transactional_producer_config,
 )
 from topicproof.backend.kafka.cluster import INTERNAL_TOPICS, Cluster
-from topicproof.backend.kafka.log.raw_records import RawRecord
 from topicproof.backend.kafka.log.rawlog import connect
+from topicproof.backend.kafka.raw_records import RawRecord
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import read_settings

@@ -27,8 +27,8 @@ from topicproof.backend.kafka.client_configs import (
 from topicproof.backend.kafka.consumers import record_consumer
 from topicproof.backend.kafka.log.batches import COMPRESSIONS, HEADER, ROW, SCHEMA, table
 from topicproof.backend.kafka.log.inflation import HEADED_BYTES_MIN, UnreadableBatch, refusals
-from topicproof.backend.kafka.log.raw_records import raw_records
 from topicproof.backend.kafka.log.rawlog import connect
+from topicproof.backend.kafka.raw_records import raw_records
 from topicproof.backend.kafka.reading import headers_in, receive
 from topicproof.backend.watch import record_reader
 from topicproof.backend.watch.alarms import Notice
