@@ -142,8 +142,9 @@ def test_lost_doubled_and_resurrected_updates_are_found(
     evidence = tmp_path / "broken" / EVIDENCE
     require_proven(spark, evidence, 1)
     assert not (evidence / "ledger" / "groups").exists()
-    bare = without_values(report).to_json()
-    assert not any(name in bare for name in ("ann", "bob", "cleo", "dan", "eve", "fay", "hal"))
+    bare = [why for whys in rows_of(without_values(report)).values() for why in whys]
+    assert "The last output of this group is not the aggregate of its inputs." in bare
+    assert not any('"' in why or "expected" in why for why in bare)
     copy_evidence(evidence, tmp_path / "masked", Payloads.MASKED)
     # The numbers are digests there: the copy shows no totals, and proves none.
     assert verify(spark, tmp_path / "masked").exit_code == 3
