@@ -127,7 +127,8 @@ def _limits(batches: pa.Table, raw: Sequence[int]) -> FetchLimits:
     are read raw."""
     is_raw = pc.is_in(batches["partition"], pa.array(raw, pa.int32()))
     ratio = largest_ratio(batches.filter(pc.invert(is_raw)))
-    return fetch_limits(fetch_bytes(ratio, READER_FETCH_BYTES))
+    # Nothing ahead: what lies behind these batches was not measured.
+    return fetch_limits(min(fetch_bytes(ratio, READER_FETCH_BYTES), READER_FETCH_BYTES - 1))
 
 
 def received(
