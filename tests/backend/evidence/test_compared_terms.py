@@ -13,6 +13,7 @@ from topicproof.app.check.contract_form import THRESHOLDS
 from topicproof.backend.contracts.contract import Contract
 from topicproof.backend.contracts.contract_text import identity_terms, identity_words
 from topicproof.backend.verifying.derived import PLAN, asked_contradictions, compared_terms
+from topicproof.validators.aggregate import AggregatedValue, AggregateTerms, Function
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.expectation import BY_CONTRACT
 from topicproof.validators.expected import Expected
@@ -31,6 +32,9 @@ CHANGED: dict[str, Any] = {
     "filter_unchecked": True,
     "unique": True,
     "letters": DeadLetters("dead-letters", "connect"),
+    "aggregate": AggregateTerms(
+        "key", (AggregatedValue(Function.COUNT, of=None, field=None),), "key"
+    ),
     "source_fields": ("id",),
     "sink_fields": ("id",),
 }
