@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.validators.history import agreeing, hearing, history
 from topicproof.validators.contract_terms import ContractTerms
-from topicproof.validators.expectation import CONTRADICTIONS, REQUIRED
+from topicproof.validators.expectation import CONTRADICTIONS, OF_AGGREGATE, REQUIRED
 from topicproof.validators.finding import EXAMPLES_MAX, Guarantee, Outcome, PartitionBounds
 from topicproof.validators.judge import OF_LETTERS, judge
 from topicproof.validators.kinds import duplicate, gap, phantom
@@ -86,7 +86,7 @@ def test_a_healthy_topic_holds_in_one_sentence(healthy: Ledger) -> None:
     }
     assert expected.items() <= checked.items()
     uncounted = {one.kind for one in report.not_checked}
-    counted = {kind for kind in KINDS if kind not in (*uncounted, *OF_LETTERS)}
+    counted = {kind for kind in KINDS if kind not in (*uncounted, *OF_LETTERS, *OF_AGGREGATE)}
     silent = {"aborted_input", "circular_flow", "precommitted_read", "poll_skip"}
     exactly = Guarantee.EXACTLY_ONCE
     assert counted == {"identity_disjoint", *REQUIRED[exactly], *CONTRADICTIONS[exactly]} - silent
@@ -151,7 +151,7 @@ def test_what_is_not_required_is_not_checked_and_says_why(broken: Ledger) -> Non
         "Nothing but phantom was judged, and none was found among 4 inputs.",
     )
     premises = {"identity_disjoint"}  # of the others nobody looked
-    unnamed = {"phantom", *premises, *OF_LETTERS}
+    unnamed = {"phantom", *premises, *OF_LETTERS, *OF_AGGREGATE}
     assert {one.kind for one in report.not_checked} == set(KINDS) - unnamed
     asked = [
         "identity_disjoint",
