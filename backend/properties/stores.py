@@ -19,8 +19,9 @@ from topicproof.backend.errors import UsageError
 from topicproof.backend.properties import jks
 from topicproof.backend.properties.properties_file import read_bytes
 
-_BODY = r"(?:(?!-----).)*+"
-"""Up to the next dashes, so that a beginning without an end is not looked for to the end of all."""
+_BODY = r"(?>(?:(?!-----).)*)"
+"""Up to the next dashes, so that a beginning without an end is not looked for to the end of all. An
+atomic group: a group with `*+` matches nothing in Python 3.11.0 to 3.11.4."""
 _CERTIFICATE = re.compile(
     rf"-----BEGIN (TRUSTED |X509 |)CERTIFICATE-----{_BODY}-----END \1CERTIFICATE-----", re.DOTALL
 )
