@@ -21,7 +21,7 @@ from topicproof.backend.properties.properties_file import read_bytes
 
 _BODY = r"(?>(?:(?!-----).)*)"
 """Up to the next dashes, so that a beginning without an end is not looked for to the end of all. An
-atomic group: a group with `*+` matches nothing in Python 3.11.0 to 3.11.4."""
+atomic group: a group with `*+` matches nothing in Python 3.11.2, which Debian 12 has."""
 _CERTIFICATE = re.compile(
     rf"-----BEGIN (TRUSTED |X509 |)CERTIFICATE-----{_BODY}-----END \1CERTIFICATE-----", re.DOTALL
 )
