@@ -93,7 +93,8 @@ def inbox(settings: Settings) -> bool:
             width=180,
         )
         unsigned = st.toggle("Unsigned only", key="unsigned", bind="query-params")
-        check_again(settings, queue, rows)
+        matches = [row for row in rows if (row.waits or not unsigned) and part in row.searched]
+        check_again(settings, queue, matches, is_filtered=bool(part) or unsigned)
     progress = queue.progress
     if progress.is_active:
         st.fragment(follow, run_every=POLL_S)(settings, queue)
@@ -102,7 +103,7 @@ def inbox(settings: Settings) -> bool:
         st.info(f"Stopped: {number} not checked again.", icon=":material/stop_circle:")
     if unsigned and not any(row.waits for row in rows):
         st.success("Every verdict is signed.", icon=":material/verified:")
-    rows = [row for row in rows if (row.waits or not unsigned) and part in row.searched]
+    rows = matches
     unchecked = [each for each in unchecked if not unsigned and part in each.name]
     if part and not rows and not unchecked:
         st.info("No pipeline matches.", icon=":material/filter_alt_off:")
@@ -252,11 +253,13 @@ def show_unchecked(contract: KeptContract) -> None:
     middle.markdown(f"{wording.badge(NOT_CHECKED)} kept {wording.moment(contract.kept_at)}")
 
 
-def check_again(settings: Settings, queue: CheckQueue, rows: Sequence[Row]) -> None:
-    """Shows the button that checks all pipelines again."""
+def check_again(
+    settings: Settings, queue: CheckQueue, rows: Sequence[Row], *, is_filtered: bool
+) -> None:
+    """Shows the button that checks these pipelines again: all, or those that pass the filters."""
     may_check = may(Action.CHECK)
     pressed = st.button(
-        "Check all again",
+        f"Check these {len(rows):,} again" if is_filtered else "Check all again",
         icon=":material/replay:",
         key="check_all",
         disabled=not may_check or not rows or queue.progress.is_active,
@@ -270,7 +273,8 @@ def check_again(settings: Settings, queue: CheckQueue, rows: Sequence[Row]) -> N
     if not pressed:
         return
     try:
-        require_noted(open_history(settings), Action.CHECK, "all pipelines")
+        what = wording.count(len(rows), "pipeline") if is_filtered else "all pipelines"
+        require_noted(open_history(settings), Action.CHECK, what)
         queue.begin(jobs_of(settings, [row.checked.judged or row.checked.newest for row in rows]))
     except TopicproofError as error:
         show_error(error)
