@@ -32,9 +32,12 @@ TERM_CHARACTERS = 300
 
 
 def since_last_line(settings: Settings, run: Run, report: Report, stage: str | None = None) -> None:
-    """Shows what changed since the last verdict: one quiet line if nothing did."""
+    """Shows what changed since the last verdict: one quiet line if nothing did. A run of the Lab by
+    another plan is another experiment: nothing is compared."""
     history = open_history(settings)
     before = verdict_before(history, run)
+    if before is not None and run.kind != Kind.CHECK and changed_terms(history, before, run):
+        return
     if before is None:
         st.caption(":material/history: The first verdict of this pipeline.")
         return
