@@ -25,6 +25,12 @@ _EXACT = (
     r"([eE]\+?[0-9]{1,2})?(?![\s\S])"
 )
 """Texts of numbers that a decimal with `EXACT_SCALE` holds as they are."""
+_SCIENTIFIC = (
+    r"^[-+]?([0-9]{1,20}(\.[0-9]{1,17})?[eE]\+?[0-9]{1,2}|[0-9]{1,9}(\.[0-9]{1,9})?[eE]-[0-9])"
+    r"(?![\s\S])"
+)
+"""Texts of numbers with at most `ROUNDED_SCALE` decimals, as Java writes doubles: a decimal of that
+scale tells whether one of `EXACT_SCALE` holds them as they are."""
 _ROUNDED = r"^[-+]?[0-9]{1,38}(\.[0-9]{1,300})?([eE][-+]?[0-9]{1,3})?(?![\s\S])"
 
 
@@ -129,8 +135,17 @@ class AggregateTerms:
 
 def number(text: Column, terms: AggregateTerms) -> Column:
     """Reads a number; null if the text is none, or none that a decimal holds."""
-    pattern = _ROUNDED if terms.tolerance else _EXACT
-    return F.when(text.rlike(pattern), text.try_cast(_decimal(terms)))
+    if terms.tolerance:
+        return F.when(text.rlike(_ROUNDED), text.try_cast(_decimal(terms)))
+    exact = text.try_cast(_decimal(terms))
+    whole = f"decimal({DIGITS_MAX},{ROUNDED_SCALE})"
+    is_whole = text.rlike(_SCIENTIFIC) & (text.try_cast(whole) == exact.try_cast(whole))
+    return F.when(text.rlike(_EXACT) | is_whole, exact)
+
+
+def is_inexact(text: Column, terms: AggregateTerms) -> Column:
+    """Whether a text is a number, and none that a decimal holds."""
+    return F.coalesce(text.rlike(_ROUNDED) & number(text, terms).isNull(), F.lit(False))
 
 
 def aggregate(

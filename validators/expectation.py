@@ -47,7 +47,9 @@ UNDECIDED: Mapping[str, str] = {
     TOO_MANY: "there are more of them than are examined",
     FORGOTTEN: "a watch does not remember every input that is older than `remember`",
     UNREADABLE: "some records are too large to be read, or broken",
-    NO_NUMBER: "an input of the group holds no number that can be added or compared exactly",
+    NO_NUMBER: (
+        "an input or output of the group holds no number that can be added or compared exactly"
+    ),
     SEVERAL_SINKS: (
         "outputs of the group lie in several partitions of the sink, so none is known as the last"
     ),

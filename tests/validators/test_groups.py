@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -26,6 +27,7 @@ from topicproof.validators.aggregate import (
 )
 from topicproof.validators.circumstances import Circumstances
 from topicproof.validators.contract_terms import ContractTerms
+from topicproof.validators.expectation import NO_NUMBER, SEVERAL_SINKS, SEVERAL_SOURCES
 from topicproof.validators.finding import Bounds, Order, PartitionBounds
 from topicproof.validators.kinds import group_missing, group_unknown, wrong_aggregate, wrong_update
 from topicproof.validators.ledger.group_totals import count_groups, updates
@@ -162,6 +164,46 @@ def test_spark_finds_what_a_slow_judge_finds(spark: SparkSession, tmp_path: Path
     assert {fault for *_, fault in by_group} == {"no_prefix", "back"}
 
 
+def test_what_nobody_can_tell_is_no_verdict(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: what a look at the numbers alone would take for right, or for wrong. One group lost an
+    input of the second source partition, and a later input of the first makes up for it; another
+    has a tombstone in another partition than its output; of a third the output is a number that
+    cannot be compared exactly. A tombstone without a key is of no group."""
+    source = [
+        (0, 0, TIME, b"spread", b"1", None),
+        (0, 1, TIME, b"spread", b"7", None),
+        (1, 0, TIME, b"spread", b"5", None),
+        (1, 1, TIME, b"rounded", b"1", None),
+    ]
+    sink = [
+        (0, 0, TIME, b"spread", b"8", None),
+        (0, 1, TIME, b"strange", b"5", None),
+        (0, 2, TIME, b"rounded", b"1.00000000000001e0", None),
+        (1, 0, TIME, b"strange", None, None),
+        (1, 1, TIME, None, None, None),
+    ]
+    first = ledger_input(spark, tmp_path, [])
+    due = (PartitionBounds(0, 0, 1, 2), PartitionBounds(1, 0, 2, 2))
+    sink_bounds = (PartitionBounds(0, 0, 3, 3), PartitionBounds(1, 0, 2, 2))
+    outputs = frame_of(spark, sink, readings.COLUMNS)
+    spread = LedgerInput(
+        spark,
+        replace(first.question, source=Bounds("orders", due)),
+        Bounds("totals", sink_bounds),
+        Readings(outputs, outputs, frame_of(spark, source, readings.COLUMNS)),
+        first.evidence,
+        circumstances=Circumstances(source_lso={0: 2, 1: 2}, due_told=True),
+    )
+    counts = count_groups(spread, SUM)
+    rows = counts.groups.select("group", "fault", "cause").collect()
+    assert {bytes(group["group"]).decode(): (group["fault"], group["cause"]) for group in rows} == {
+        "spread": ("wrong", SEVERAL_SOURCES),
+        "strange": ("strange", SEVERAL_SINKS),
+        "rounded": ("wrong", NO_NUMBER),
+    }
+    assert counts.nameless == 0
+
+
 NUMBERS = (
     ("1", "1", True),
     ("1.10", "1.1", True),
@@ -176,7 +218,11 @@ NUMBERS = (
     ("0x10", "16", False),
     ("1_000", "1000", False),
     ("\u0661", "1", False),
-    ("1e-3", "0.001", False),
+    ("1e-3", "0.001", True),
+    ("1e-10", "0", False),
+    ("1.2345678901E10", "12345678901", True),
+    ("1.0E-5", "0.00001", True),
+    ("1.00000000000001e0", "1", False),
 )
 
 

@@ -17,7 +17,7 @@ from topicproof.validators.kinds import undecodable
 from topicproof.validators.kinds.group_missing import OF_GROUPS
 from topicproof.validators.kinds.traits import RowRecord, Traits
 from topicproof.validators.kinds.wrong_value import shown
-from topicproof.validators.ledger.group_totals import STRANGE
+from topicproof.validators.ledger.group_totals import STRANGE, names_no_group
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.sentences import Forms, Words
 
@@ -54,7 +54,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         why = F.concat(F.lit(f"{STRANGER}: "), shown("group"), outputs)
         frames.append(evidence(of_log(rows), F.col("outputs"), why, F.col("cause")))
     if groups.nameless:
-        rows = groups.outputs_frame.where(F.col("group").isNull())
+        rows = groups.outputs_frame.where(names_no_group())
         cause = F.when(F.col("reason").isNotNull(), F.lit(undecodable.NAME))
         frames.append(evidence(of_log(rows), F.lit(0), F.lit(f"{NAMELESS}."), cause))
     return together(frames)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, functions as F
 
-from topicproof.validators.aggregate import AggregateTerms
+from topicproof.validators.aggregate import AggregateTerms, is_inexact
 from topicproof.validators.evidence import evidence, of_log, together
 from topicproof.validators.expectation import NO_NUMBER, PENDING, SEVERAL_SINKS, SEVERAL_SOURCES
 from topicproof.validators.finding import Witness
@@ -73,7 +73,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         .when(F.lit(bool(ledger.counts.decoded.undecoded)), undecodable.NAME)
         .when(F.col("reason").isNotNull(), undecodable.NAME)
         .when(F.lit(has_pending_inputs(ledger.question.source, ledger.circumstances)), PENDING)
-        .when(F.col("unreadable") > 0, NO_NUMBER)
+        .when((F.col("unreadable") > 0) | _is_inexact(terms), NO_NUMBER)
         .when(~is_last, F.lit(None))
         .when(F.col("group_fault") == WRONG, wrong_aggregate.NAME)
         .when(F.col("group_fault") == REMOVED, group_missing.NAME)
@@ -89,6 +89,13 @@ def find(ledger: Ledger) -> DataFrame | None:
             evidence(of_log(unordered), F.lit(0), text, reason),
         ]
     )
+
+
+def _is_inexact(terms: AggregateTerms) -> Column:
+    inexact = F.lit(False)
+    for at, _ in enumerate(terms.values):
+        inexact |= is_inexact(F.col(f"actual_{at}"), terms)
+    return inexact
 
 
 def _numbers(terms: AggregateTerms) -> list[Column]:

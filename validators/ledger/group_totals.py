@@ -13,6 +13,7 @@ from topicproof.validators.aggregate import (
     actual_text,
     aggregate,
     is_equal,
+    is_inexact,
     is_unreadable,
     number,
 )
@@ -56,7 +57,7 @@ def count_groups(ledger_input: LedgerInput, terms: AggregateTerms) -> GroupCount
     for at, _ in enumerate(terms.values):
         equal &= is_equal(F.col(f"expected_{at}"), F.col(f"actual_{at}"), terms)
     fault = (
-        F.when(~has_input & ~is_removed, STRANGE)
+        F.when(~has_input & (~is_removed | is_spread()), STRANGE)
         .when(~has_output & is_due, MISSING)
         .when(has_input & is_removed & is_due, REMOVED)
         .when(has_input & ~is_removed & (~equal | is_unclear()), WRONG)
@@ -75,7 +76,7 @@ def count_groups(ledger_input: LedgerInput, terms: AggregateTerms) -> GroupCount
         F.count("fault").alias("faults"),
     ).collect()[0]
     ungrouped = inputs.where(F.col("group").isNull() & F.col("is_due")).count()
-    nameless = outputs.where(F.col("group").isNull()).count()
+    nameless = outputs.where(names_no_group()).count()
     return GroupCounts(
         due=figures["due"],
         inputs=figures["inputs"],
@@ -172,13 +173,17 @@ def _of_sink(outputs: DataFrame, terms: AggregateTerms) -> DataFrame:
         )
     )
     named = (F.col(f"output.{name}").alias(name) for name in columns)
-    return last.select("group", "outputs", "first_partition", *named)
+    inexact = F.lit(False)
+    for at, _ in enumerate(terms.values):
+        inexact |= is_inexact(F.col(f"output.actual_{at}"), terms)
+    return last.select("group", "outputs", "first_partition", *named, inexact.alias("is_inexact"))
 
 
 def _without_late(groups: DataFrame, inputs: DataFrame, terms: AggregateTerms) -> DataFrame:
     """Clears the fault of groups whose output is right for some of the inputs that are not due, and
     for all that are. Several source partitions give no order, so such a group keeps it."""
-    is_late = (F.col("fault") == WRONG) & (F.col("due") < F.col("inputs")) & ~is_unclear()
+    is_late = (F.col("fault") == WRONG) & (F.col("due") < F.col("inputs"))
+    is_late &= ~is_unclear() & ~is_mixed(terms)
     late = groups.where(is_late)
     columns = ["group", "due", *(f"actual_{at}" for at, _ in enumerate(terms.values))]
     rows = prefixes(inputs, terms).join(late.select(*columns), "group")
@@ -210,9 +215,17 @@ def prefixes(inputs: DataFrame, terms: AggregateTerms) -> DataFrame:
     return rows.select("group", "number", *totals)
 
 
+def names_no_group() -> Column:
+    """Whether an output says something of no group. Without group and value it says nothing: where
+    the group stands in the value, each record without a value has neither."""
+    return F.col("group").isNull() & ~F.col("is_removed")
+
+
 def is_unclear() -> Column:
-    """Whether nothing can be compared: an input holds no number, or no output is the last one."""
-    return F.coalesce(F.col("unreadable") > 0, F.lit(False)) | is_spread()
+    """Whether nothing can be compared: an input or the output holds a number that no decimal holds,
+    or no output is the last one."""
+    unreadable = F.coalesce(F.col("unreadable") > 0, F.lit(False))
+    return unreadable | F.coalesce(F.col("is_inexact"), F.lit(False)) | is_spread()
 
 
 def is_spread() -> Column:
@@ -231,13 +244,14 @@ def _cause(ledger_input: LedgerInput, terms: AggregateTerms) -> Column:
     """Returns why nothing is certain of a group."""
     is_wrong = F.col("fault") == WRONG
     is_missing = F.col("fault").isin(MISSING, REMOVED)
+    is_gone = is_missing | ((F.col("fault") == STRANGE) & F.col("is_removed"))
     is_late = is_wrong & (F.col("due") < F.col("inputs"))
     return (
         F.when(F.lit(bool(ledger_input.circumstances.source_removed)), SOURCE_REMOVED)
         .when(F.lit(has_undecoded(ledger_input)) | F.col("reason").isNotNull(), UNDECODABLE)
         .when(F.lit(is_pending(ledger_input)), PENDING)
-        .when(is_wrong & (F.col("unreadable") > 0), NO_NUMBER)
-        .when((is_wrong | (F.col("fault") == REMOVED)) & is_spread(), SEVERAL_SINKS)
+        .when(is_wrong & ((F.col("unreadable") > 0) | F.col("is_inexact")), NO_NUMBER)
+        .when((is_wrong | is_gone) & is_spread(), SEVERAL_SINKS)
         .when(is_missing & F.lit(has_lost_outputs(ledger_input)), SINK_REMOVED)
         .when(is_late & is_mixed(terms), SEVERAL_SOURCES)
         .when((is_missing | is_wrong) & F.lit(is_moving(ledger_input.circumstances)), MOVEMENT)
