@@ -119,7 +119,7 @@ def test_lost_doubled_and_resurrected_updates_are_found(
             " and 2 is expected.",
             f'The last output of this group is not the aggregate of its inputs: "cleo" has 1'
             f" input, {source}-0@8. total is 20, and 10 is expected. n is 2, and 1 is expected.",
-            "An input of this group holds no number that can be added or compared:"
+            "An input or the output of this group holds no number that can be compared exactly:"
             f' "hal" has 2 inputs, from {source}-0@14 to {source}-0@15. total is 11, and 1 is'
             " expected.",
         ],
