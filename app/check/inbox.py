@@ -258,8 +258,9 @@ def check_again(
 ) -> None:
     """Shows the button that checks these pipelines again: all, or those that pass the filters."""
     may_check = may(Action.CHECK)
+    listed = "this" if len(rows) == 1 else f"these {len(rows):,}"
     pressed = st.button(
-        f"Check these {len(rows):,} again" if is_filtered else "Check all again",
+        f"Check {listed} again" if is_filtered else "Check all again",
         icon=":material/replay:",
         key="check_all",
         disabled=not may_check or not rows or queue.progress.is_active,

@@ -98,7 +98,7 @@ def test_a_newcomer_checks_signs_and_downloads_in_ten_clicks(
     settled(window)
     window.screenshot(path=artifacts / "pipelines.png", full_page=True)
     assert violations(Axe().run(window).response) == []
-    window.get_by_role("button", name="Check these 1 again").click()
+    window.get_by_role("button", name="Check this again").click()
     expect(about).to_contain_text(re.compile(r"as last time.*not signed"), timeout=RUN_MS)
     settled(window)
     window.screenshot(path=artifacts / "pipelines-again.png", full_page=True)
