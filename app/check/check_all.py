@@ -153,17 +153,16 @@ def check_queue(home: str) -> CheckQueue:  # noqa: ARG001 - the key
 
 
 def jobs_of(settings: Settings, runs: Sequence[Run]) -> list[Job]:
-    """Returns what checks the pipelines of these checks again; those of one contract together."""
-    groups: dict[tuple[str, str], list[Run]] = {}
+    """Returns what checks the pipelines of these checks again; those of one version of a contract
+    together."""
+    groups: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
-        pipeline = pipeline_of(run)
-        groups.setdefault((pipeline.name, pipeline.cluster), []).append(run)
-    jobs: list[Job] = []
-    for group in groups.values():
+        name, version = run.plan.get("contract"), run.plan.get("contract_version")
         # Without a version, pairs of one name are not of one contract.
-        parts = [group] if all(run.plan.get("contract_version") for run in group) else None
-        jobs += [_job(settings, part) for part in parts or [[run] for run in group]]
-    return jobs
+        is_alone = not (name and version)
+        key = (run.id,) if is_alone else (name, version, pipeline_of(run).cluster)
+        groups.setdefault(key, []).append(run)
+    return [_job(settings, group) for group in groups.values()]
 
 
 def _job(settings: Settings, runs: Sequence[Run]) -> Job:
@@ -202,7 +201,7 @@ def start_again(history: History, run: Run) -> str:
     name, version = run.plan.get("contract"), run.plan.get("contract_version")
     if name and version:
         newest, before = find(history, name), kept_origin(history, f"{name}@{version}")
-        is_same_pair = _topics(parse_fields(newest.text)) == _topics(before.fields)
+        is_same_pair = _sides(parse_fields(newest.text)) == _sides(before.fields)
         contract = newest if is_same_pair else find(history, f"{name}@{version}")
         return start_kept_check(history, contract)
     if "clusters" in run.plan and not name:
@@ -221,6 +220,7 @@ def start_again(history: History, run: Run) -> str:
     return start_kept_check(history, stored)
 
 
-def _topics(fields: Mapping[str, object]) -> list[object]:
-    sides = (fields.get(side) for side in ("source", "sink"))
-    return [side.get("topic") if isinstance(side, Mapping) else side for side in sides]
+def _sides(fields: Mapping[str, object]) -> list[object]:
+    """Returns what a contract says of its sides: their topics, and on which clusters."""
+    sides = (fields.get(side) for side in ("source", "sink", "sinks"))
+    return [{"topic": side} if isinstance(side, str) else side for side in sides]

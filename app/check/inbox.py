@@ -15,10 +15,15 @@ from topicproof.app.session.reports import kept_report
 from topicproof.app.session.run_reads import DECIDED, decision_line, standing_of
 from topicproof.app.verdict import since_last_line
 from topicproof.backend.errors import TopicproofError
-from topicproof.backend.history.audit import require_noted
+from topicproof.backend.history.audit import allow
 from topicproof.backend.history.contract_of_run import changed_terms
 from topicproof.backend.history.kept_contracts import KeptContract, contracts
-from topicproof.backend.history.pipelines import CheckedPipeline, Pipeline, checked_pipelines
+from topicproof.backend.history.pipelines import (
+    CheckedPipeline,
+    Pipeline,
+    checked_pipelines,
+    verdict_before,
+)
 from topicproof.backend.history.signoff import RunSignoffs, read_chain
 from topicproof.backend.history.since_last import SinceLast, since_last
 from topicproof.backend.history.store import Kind, Run, State
@@ -101,8 +106,10 @@ def inbox(settings: Settings) -> bool:
     elif progress.not_begun:
         number = wording.count(progress.not_begun, "pipeline was", "pipelines were")
         st.info(f"Stopped: {number} not checked again.", icon=":material/stop_circle:")
+    is_whole = len(checks) < CHECKS_READ
     if unsigned and not any(row.waits for row in rows):
-        st.success("Every verdict is signed.", icon=":material/verified:")
+        of = "" if is_whole else f" of the newest {CHECKS_READ:,} checks"
+        st.success(f"Every verdict{of} has been decided on.", icon=":material/verified:")
     rows = matches
     unchecked = [each for each in unchecked if not unsigned and part in each.name]
     if part and not rows and not unchecked:
@@ -113,7 +120,7 @@ def inbox(settings: Settings) -> bool:
     for contract in unchecked[:ROWS]:
         with st.container(border=True):
             show_unchecked(contract)
-    if len(checks) == CHECKS_READ:
+    if not is_whole:
         st.caption(f"Of the newest {CHECKS_READ:,} checks. History has older ones.")
     return True
 
@@ -195,7 +202,9 @@ def about(pipeline: Pipeline, settings: Settings) -> str:
 
 
 def change_mark(settings: Settings, run: Run, before: Run | None) -> str:
-    """Returns what changed since the last verdict in short, for Markdown."""
+    """Returns what changed since the last verdict in short, for Markdown. `before`: the one with
+    the last verdict, if it is among the checks that were read."""
+    before = before or verdict_before(open_history(settings), run)
     if before is None:
         return since_last_line.mark(None)
     since = _since(settings, run, before)
@@ -275,7 +284,7 @@ def check_again(
         return
     try:
         what = wording.count(len(rows), "pipeline") if is_filtered else "all pipelines"
-        require_noted(open_history(settings), Action.CHECK, what)
+        allow(open_history(settings), Action.CHECK, what)
         queue.begin(jobs_of(settings, [row.checked.judged or row.checked.newest for row in rows]))
     except TopicproofError as error:
         show_error(error)
@@ -311,6 +320,6 @@ def follow(settings: Settings, queue: CheckQueue) -> None:
     ):
         with show_errors():
             history = open_history(settings)
-            require_noted(history, Action.STOP, "all checks")
+            allow(history, Action.STOP, "all checks")
             queue.stop(history)
         st.rerun(scope="fragment")

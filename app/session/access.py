@@ -37,9 +37,10 @@ def may(action: Action) -> bool:
 
 
 def open_history(settings: Settings) -> History:
-    """Returns the history, for the person who has this page open. Raises NotPermitted if their
-    login has ended."""
-    return _history(settings.database_url, settings).acted_on_by(page_identity(settings))
+    """Returns the history, for the person who has this page open, and the cluster of these
+    settings. Raises NotPermitted if their login has ended."""
+    shared = _history(settings.database_url, settings)
+    return shared.acted_on_by(page_identity(settings), settings)
 
 
 @st.cache_resource(max_entries=4, show_spinner=False, on_release=lambda held: held.engine.dispose())

@@ -82,6 +82,8 @@ def badges(since: SinceLast) -> str:
     ]
     if before.word != after.word:
         parts.append(f":gray-badge[was {before.word}]")
+    if since.has_other_doubts:
+        parts.append(":gray-badge[:material/help: other doubts]")
     if since.terms:
         parts.append(":blue-badge[:material/edit_document: other terms]")
     return " ".join(parts)
@@ -91,7 +93,10 @@ def mark(since: SinceLast | None) -> str:
     """Returns what changed in short, for Markdown."""
     if since is None:
         return ":gray[:material/history: first verdict]"
-    return ":gray[:material/history: as last time]" if since.is_quiet else badges(since)
+    if not since.is_quiet:
+        return badges(since)
+    unclear = ", if its terms are the same" if since.terms is None else ""
+    return f":gray[:material/history: as last time{unclear}]"
 
 
 def terms_line(since: SinceLast, before: Run, after: Run) -> None:

@@ -87,7 +87,11 @@ class SinceLast:
         """Whether there is nothing to tell."""
         comparison = self.comparison
         same_verdict = comparison.before.verdict is comparison.after.verdict
-        return same_verdict and not self.findings and not self.terms
+        return same_verdict and not (self.findings or self.terms or self.has_other_doubts)
+
+    @property
+    def has_other_doubts(self) -> bool:
+        return set(self.comparison.before.doubts) != set(self.comparison.after.doubts)
 
     def groups(self, titles: Mapping[str, str]) -> dict[str, str]:
         """Return the findings that differ in words, by one of `GROUPS`."""
@@ -106,6 +110,8 @@ class SinceLast:
         if self.terms:
             names = ", ".join(term.name for term in self.terms)
             parts.append(f"The {judged_by} changed: {names}.")
+        if self.has_other_doubts:
+            parts.append("The doubts are others.")
         if not parts:
             parts.append(self.quiet_sentence)
         if self.terms is None:
@@ -198,13 +204,14 @@ def _shift(before: Finding | None, after: Finding | None) -> Shift | None:
         return Shift.OTHERWISE
     if before.count != after.count:
         return Shift.MORE if after.count > before.count else Shift.FEWER
+    if before.primary != after.primary:
+        return Shift.OTHERWISE
     return None if _places(before) == _places(after) else Shift.ELSEWHERE
 
 
-def _places(finding: Finding) -> set[tuple[object, ...]] | None:
-    """Return where all rows of a finding lie; None if its examples are only some of them."""
-    if finding.count > len(finding.examples):
-        return None
+def _places(finding: Finding) -> set[tuple[object, ...]]:
+    """Return where the rows lie that a report shows. Of many these are the worst, so other ones
+    there are a change, too."""
     return {(each.partition, each.offset, each.lineage) for each in finding.examples}
 
 

@@ -236,10 +236,12 @@ class History:
             self._by = acting(self.settings)
         return self._by
 
-    def acted_on_by(self, by: Identity) -> History:
-        """Return the same history for another person, with the same connections."""
+    def acted_on_by(self, by: Identity, settings: Settings | None = None) -> History:
+        """Return the same history for another person, with the same connections. `settings`: of the
+        cluster on which they act; None: the same. What they start runs there."""
         history = copy(self)
         history._by = by
+        history.settings = settings or self.settings
         return history
 
     def create(self, kind: str, name: str, plan: Mapping[str, Any]) -> Run:

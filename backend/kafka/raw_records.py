@@ -7,6 +7,7 @@ of memory, and is decoded to its end before the first of its records is handed o
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -98,17 +99,25 @@ def raw_records(
         if row["control"] or not is_visible(row):
             continue
         try:
-            records, places = _places_in(batch)
+            records = _decompressed(batch)
+            # Once to its end, without keeping a place: a record may have a few bytes.
+            deque(_places(batch, records), maxlen=0)
         except _UNDECODABLE as error:
             on_unreadable(unreadable(cut_unread(row, first, end), not_whole(row, topic, error)))
             continue
-        for place in places:
+        for place in _places(batch, records):
             if first <= place.offset < end:
                 yield RawRecord(partition, records, place)
 
 
-def _places_in(batch: memoryview) -> tuple[memoryview, list[_Place]]:
-    """Decompress a batch and find its records. Raises one of `_UNDECODABLE` for a batch that is not
+def _decompressed(batch: memoryview) -> memoryview:
+    header: Any = np.frombuffer(batch[: HEADER.itemsize], HEADER)[0]
+    codec = int(header["attributes"]) & COMPRESSION_BITS
+    return memoryview(decompress(batch[HEADER.itemsize :], codec))
+
+
+def _places(batch: memoryview, records: memoryview) -> Iterator[_Place]:
+    """Yield the places of a batch's records. Raises one of `_UNDECODABLE` for a batch that is not
     its header's number of records."""
     header: Any = np.frombuffer(batch[: HEADER.itemsize], HEADER)[0]
     attributes, base = int(header["attributes"]), int(header["base_offset"])
@@ -116,8 +125,6 @@ def _places_in(batch: memoryview) -> tuple[memoryview, list[_Place]]:
     time_type = _APPEND_TIME if is_appended else _CREATE_TIME
     first_ms, last_ms = int(header["first_timestamp"]), int(header["max_timestamp"])
     last_delta, count = int(header["last_offset_delta"]), int(header["count"])
-    records = memoryview(decompress(batch[HEADER.itemsize :], attributes & COMPRESSION_BITS))
-    places: list[_Place] = []
     at, newest = 0, -1
     for _ in range(count):
         length, at = varint(records, at)
@@ -137,11 +144,10 @@ def _places_in(batch: memoryview) -> tuple[memoryview, list[_Place]]:
         if headers < 0 or inner != end or not newest < delta <= last_delta:
             raise ValueError("a record that does not end where it says, or out of its order")
         timestamp_ms = last_ms if is_appended else first_ms + timestamp
-        places.append(_Place(base + delta, timestamp_ms, time_type, key, value, headers_at))
+        yield _Place(base + delta, timestamp_ms, time_type, key, value, headers_at)
         at, newest = end, delta
     if at != len(records):
         raise ValueError("anything behind the last record")
-    return records, places
 
 
 def _field(data: memoryview, at: int) -> tuple[tuple[int, int], int]:

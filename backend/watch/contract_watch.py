@@ -24,6 +24,7 @@ from topicproof.backend.watch.pair_reader import (
     fold_log,
     note_unreadable,
     read_log,
+    source_by_lineage,
     source_span,
     unread_offsets,
     with_unreadable,
@@ -316,11 +317,11 @@ class ContractWatch:
             offsets = np.array(visible[span.partition], np.int64)
             hw = hws[span.partition]
             if not pair.by_key:
-                # Their headers name their offsets, and no more is needed.
-                offsets = np.union1d(offsets, unread_offsets(span, is_dense=True))
-                pair.add_source(source_span(span, hw, offsets), now_ms)
+                doubtful, of_source = source_by_lineage(span, hw, offsets)
+                pair.add_source(of_source, now_ms)
+                note_unreadable(pair, doubtful, is_source=True)
                 continue
-            whole = source_span(span, hw, offsets, unread_offsets(span, is_dense=False))
+            whole = source_span(span, hw, offsets, unread_offsets(span))
             named, taken = self._identities.add_inputs(
                 pair,
                 span.partition,
@@ -403,6 +404,12 @@ class ContractWatch:
             doubts.append(
                 f"{counted(pair.counts.unreadable, 'record')} cannot be told: the name of a header"
                 " is not UTF-8."
+            )
+        if pair.counts.unobserved:
+            doubts.append(
+                f"{counted(pair.counts.unobserved, 'record')} of {pair.sink_topic} had to be"
+                " decoded from the raw log, beside an aborted batch that cannot be read: what a"
+                " consumer gets there was not observed."
             )
         if pair.counts.undecided:
             doubts.append(

@@ -203,7 +203,9 @@ def with_unreadable(log: Sequence[LogSpan], batches: Sequence[UnreadableBatch]) 
         of_partition = [batch for batch in batches if batch.partition == span.partition]
         lasts = visible_batches(span) if of_partition else frozenset()
         of_span = (batch for batch in of_partition if batch.last in lasts)
-        spans.append(span._replace(unreadable=tuple(of_span), is_raw=bool(of_partition)))
+        spans.append(
+            span._replace(unreadable=tuple(of_span), is_raw=span.is_raw or bool(of_partition))
+        )
     return spans
 
 
@@ -354,15 +356,28 @@ def _offsets_in(rows: pd.DataFrame, end: int) -> Ints:
     return starts + np.arange(int(width.sum()))
 
 
-def unread_offsets(span: LogSpan, *, is_dense: bool) -> Ints:
-    """Return the offsets of the batches that nobody reads. `is_dense`: only of those with a record
-    at each offset."""
+def unread_offsets(span: LogSpan) -> Ints:
+    """Return the offsets of the batches that nobody reads."""
+    return _offsets_of(span, span.unreadable)
+
+
+def _offsets_of(span: LogSpan, batches: Iterable[UnreadableBatch]) -> Ints:
     parts = [
         np.arange(max(batch.first, span.begin), min(batch.last + 1, span.end), dtype=np.int64)
-        for batch in span.unreadable
-        if not is_dense or batch.records == batch.last - batch.first + 1
+        for batch in batches
     ]
     return np.concatenate((np.zeros(0, np.int64), *parts))
+
+
+def source_by_lineage(span: LogSpan, hw: int, visible: Ints) -> tuple[LogSpan, SourceSpan]:
+    """Return what the offsets of a source partition are, whose inputs are known by their offsets
+    alone, and the span with the batches that nobody reads and that leave a doubt: in the others
+    each offset is an input."""
+    dense = [batch for batch in span.unreadable if batch.is_dense]
+    inputs = np.union1d(visible, _offsets_of(span, dense))
+    of_source = source_span(span, hw, inputs, unread_offsets(span))
+    sparse = tuple(batch for batch in span.unreadable if not batch.is_dense)
+    return span._replace(unreadable=sparse), of_source
 
 
 def note_unreadable(pair: WatchedPair, span: LogSpan, *, is_source: bool) -> None:
@@ -396,6 +411,8 @@ def fold_log(pair: WatchedPair, rows: SinkRows, log: Sequence[LogSpan]) -> SinkR
         delivered = int(offsets.size - aborted_rows.size)
         delivered += sum(batch.records for batch in span.unreadable)
         note_unreadable(pair, span, is_source=False)
+        if span.is_raw and not span.unreadable:
+            pair.counts.unobserved += delivered
         pair.counts.aborted += aborted
         pair.counts.undecided += span.undecided
         pair.counts.hidden += max(0, int(data["count"].sum()) - aborted - delivered)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from topicproof.backend.history.pipelines import Pipeline
 from topicproof.backend.history.run_state import Facts, RanOn
 from topicproof.backend.history.signoff import Decision, sign, signable
 from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.settings import read_settings
 from topicproof.backend.trust.identity import Action
 from topicproof.validators.report import Report
 
@@ -257,11 +259,36 @@ def test_what_cannot_be_checked_again_says_why(
         job.start()
 
 
+def test_each_pipeline_is_checked_on_its_own_cluster(
+    stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: two named clusters share one history, and pages of both are open. What a page starts
+    runs on the cluster that it shows, and each pipeline of the list on that of its verdict."""
+    clusters = tmp_path / "clusters.yaml"
+    clusters.write_text("east: {bootstrap: 127.0.0.1:1}\nwest: {bootstrap: 127.0.0.1:2}\n")
+    monkeypatch.setattr(access, "machine_user", lambda _settings: GRACE)
+    monkeypatch.setenv("TOPICPROOF_CLUSTERS", str(clusters))
+    monkeypatch.setenv("TOPICPROOF_HOME", str(stored.settings.home))
+    pages = {name: read_settings(cluster=name) for name in ("east", "west")}
+    opened = {name: access.open_history(settings) for name, settings in pages.items()}
+    assert {name: history.settings.cluster for name, history in opened.items()} == {
+        "east": "east",
+        "west": "west",
+    }
+    runs = [
+        stored.add(HELD, facts=Facts(source="orders", sink=name, cluster=RanOn(name=name)))
+        for name in ("east", "west")
+    ]
+    jobs = jobs_of(pages["east"], runs)
+    assert [job.history.settings.bootstrap for job in jobs] == ["127.0.0.1:1", "127.0.0.1:2"]
+
+
 def test_it_is_checked_by_the_newest_terms_of_its_topics(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Story: a contract got a new version about the same topics, another one about other topics.
-    The first is checked by the new version, the second by that of its verdict. Several sinks of one
+    The first is checked by the new version, the second by that of its verdict, and so is one
+    that has moved to another cluster. Several sinks of one
     contract are one check."""
     labels: list[str] = []
 
@@ -270,14 +297,25 @@ def test_it_is_checked_by_the_newest_terms_of_its_topics(
         return "check-x"
 
     monkeypatch.setattr(check_all, "start_kept_check", start)
-    for name, old, new in (("lines", "key", "value"), ("bills", "orders", "others")):
+    east = "{topic: lines}", "{topic: lines, cluster: east}"
+    for name, old, new in (
+        ("lines", "key", "value"),
+        ("bills", "orders", "others"),
+        ("moved", *east),
+    ):
         for text in (TERMS, TERMS.replace(old, new)):
             keep(stored.history, name, text)
     runs = [
         check(stored, HELD, sink, contract=name, contract_version=1)
-        for name, sink in (("lines", "lines"), ("lines", "lines-2"), ("bills", "lines"))
+        for name, sink in (
+            ("lines", "lines"),
+            ("lines", "lines-2"),
+            ("bills", "lines"),
+            ("moved", "lines"),
+        )
     ]
+    runs.append(check(stored, HELD, "lines-3", contract="bills", contract_version=2))
     jobs = jobs_of(stored.settings, runs)
-    assert [len(job.pipelines) for job in jobs] == [2, 1]
-    assert [job.start() for job in jobs] == ["check-x"] * 2
-    assert labels == ["lines@2", "bills@1"]
+    assert [len(job.pipelines) for job in jobs] == [2, 1, 1, 1]
+    assert [job.start() for job in jobs] == ["check-x"] * 4
+    assert labels == ["lines@2", "bills@1", "moved@1", "bills@2"]

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from tests.conftest import wait_until
-from tests.foreign.test_foreign import PAUSE_MS, WAIT_S, Start, Topics, start
+from tests.foreign.test_foreign import WAIT_S, Start, Topics, start, survive_a_kill
 from topicproof.backend.address import Address, Sides
 from topicproof.backend.contracts.contract import make_contract
 from topicproof.backend.contracts.contract_question import question_of
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.services.jars import BROKER, STREAMS, jar_files
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.services.processes import java
 from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 
 __all__ = ["start"]
-HERE = Path(__file__).parent
 PARTITIONS, KEYS, RECORDS = 2, 20, 1_000
 
 
@@ -48,17 +43,7 @@ def test_the_counts_of_kafka_streams_survive_a_kill(
         key = number % KEYS
         producer.produce(topics.source, "order", f"k{key}", partition=key % PARTITIONS)
     assert producer.flush(WAIT_S) == 0
-    jars = [*jar_files(settings, BROKER), *jar_files(settings, STREAMS)]
-    classpath = os.pathsep.join(map(str, jars))
-    command = [java(), "-cp", classpath, str(HERE / "Counts.java"), *topics.named]
-    command += ["exactly_once_v2", str(tmp_path / "state")]
-    first = start([*command, PAUSE_MS])
-
-    wait_until(lambda: topics.strike(first), WAIT_S, "an open transaction of Kafka Streams")
-    first.kill()
-    first.wait(WAIT_S)
-    topics.finish(start([*command, "0"]))
-    wait_until(topics.settled, WAIT_S, "the end of the transaction that the killed one left open")
+    survive_a_kill(topics, "Counts.java", start, tmp_path)
     report = judged(spark, topics, tmp_path / "healthy")
     assert report.verdict is Outcome.HOLDS, report.why
     assert report.why == (

@@ -134,6 +134,22 @@ class Topics:
         return Judged(code, report, json.loads(counted.stdout))
 
 
+def survive_a_kill(topics: Topics, program: str, start: Start, folder: Path) -> None:
+    """Let a Kafka Streams application work with exactly_once_v2. It is killed while it has some
+    transactions behind it and one open, and another one works until all is done."""
+    jars = [*jar_files(topics.settings, BROKER), *jar_files(topics.settings, STREAMS)]
+    classpath = os.pathsep.join(map(str, jars))
+    command = [java(), "-cp", classpath, str(HERE / program), *topics.named]
+    command += ["exactly_once_v2", str(folder / "state")]
+    first = start([*command, PAUSE_MS])
+
+    wait_until(lambda: topics.strike(first), WAIT_S, "an open transaction of Kafka Streams")
+    first.kill()
+    first.wait(WAIT_S)
+    topics.finish(start([*command, "0"]))
+    wait_until(topics.settled, WAIT_S, "the end of the transaction that the killed one left open")
+
+
 @pytest.fixture
 def topics(
     settings: Settings,
@@ -210,22 +226,7 @@ def test_kafka_streams_is_exactly_once(
     """Story: a Kafka Streams application with exactly_once_v2 is killed in the middle of a
     transaction. Its successor has other transactional ids; the transaction expires, its records
     stay in the log as aborted, and each input still has one output."""
-    jars = [*jar_files(topics.settings, BROKER), *jar_files(topics.settings, STREAMS)]
-    command = [
-        java(),
-        "-cp",
-        os.pathsep.join(map(str, jars)),
-        str(HERE / "Streams.java"),
-        *topics.named,
-    ]
-    command += ["exactly_once_v2", str(tmp_path / "state")]
-    first = start([*command, PAUSE_MS])
-
-    wait_until(lambda: topics.strike(first), WAIT_S, "an open transaction of Kafka Streams")
-    first.kill()
-    first.wait(WAIT_S)
-    topics.finish(start([*command, "0"]))
-    wait_until(topics.settled, WAIT_S, "the end of the transaction that the killed one left open")
+    survive_a_kill(topics, "Streams.java", start, tmp_path)
     judged = topics.judge("streams.yaml", tmp_path, capsys)
     assert judged.counted["inputs"] == judged.counted["committed"] == RECORDS
     assert not any(

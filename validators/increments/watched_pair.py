@@ -254,6 +254,9 @@ class PairCounts:
     """Records of the source in ranges that nobody reads, if their identity is needed."""
     unread_outputs: int = 0
     """Committed records of the sink in such ranges."""
+    unobserved: int = 0
+    """Records of the sink that no consumer received, because one would decompress an aborted batch
+    that nobody reads."""
     hidden: int = 0
     """Records that the raw log commits and read_committed did not deliver."""
     undecided: int = 0

@@ -189,6 +189,11 @@ class UnreadableBatch(NamedTuple):
     why: str
     """A sentence with its place."""
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether it has a record at each of its offsets."""
+        return self.records == self.last - self.first + 1
+
 
 def unreadable(row: Any, error: Exception) -> UnreadableBatch:
     """Return the batch of a row, and why it is not read."""

@@ -50,6 +50,7 @@ from topicproof.backend.kafka.log.client import open_client
 from topicproof.backend.kafka.log.inflation import (
     UnreadableBatch,
     inflated_sizes,
+    not_whole,
     refusals,
     unreadable,
 )
@@ -434,11 +435,16 @@ class Connection:
                 reasons[int(inside[number])] = error
         for index in inside.tolist():
             if rows["base_offset"][index] < low or rows["last_offset"][index] >= high:
-                rows[index] = (
-                    cut_unread(rows[index], low, high)
-                    if index in reasons
-                    else cut(rows[index], data[positions[index] :], low, high, where)
-                )
+                row = rows[index]
+                try:
+                    if index not in reasons:
+                        row = cut(row, data[positions[index] :], low, high, where)
+                except ClusterError as error:
+                    # Small ones are not examined, and their headers alone are no reason to decode.
+                    if on_unreadable is None:
+                        raise
+                    reasons[index] = not_whole(row, topic, error)
+                rows[index] = cut_unread(row, low, high) if index in reasons else row
             if on_unreadable is not None and index in reasons:
                 on_unreadable(unreadable(rows[index], reasons[index]))
         return rows[inside], max(reached, first)

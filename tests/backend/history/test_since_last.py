@@ -46,8 +46,14 @@ UNJUDGED = finding("gap", 0, outcome=Outcome.UNKNOWN)
             Shift.NOT_JUDGED,
         ),
         (report(finding("gap", 1)), report(finding("gap", 1)), None),
-        # Of 30 rows only the worst are in the report: whether they moved is not known.
-        (report(finding("gap", 30, 7)), report(finding("gap", 30, 9)), None),
+        # Of 30 rows only the worst are in the report.
+        (report(finding("gap", 30, 7)), report(finding("gap", 30, 9)), Shift.ELSEWHERE),
+        (report(finding("gap", 30, 7)), report(finding("gap", 30, 7)), None),
+        (
+            report(replace(finding("gap", 30, 7), primary=30)),
+            report(replace(finding("gap", 30, 7), primary=29, explained_by="pending")),
+            Shift.OTHERWISE,
+        ),
         (report(finding("gap", 0)), report(finding("gap", 0)), None),
     ],
 )
@@ -83,6 +89,8 @@ def test_it_is_one_line() -> None:
         "As last time: the same 2 findings, no new input. Whether the terms changed is not known:"
         " a contract cannot be read."
     )
+    doubted = since_last(UNKNOWN, replace(UNKNOWN, doubts=("A header cannot be read.",)))
+    assert not doubted.is_quiet and doubted.sentence({}) == "The doubts are others."
     grown = since_last(HELD, replace(HELD, source_records=1_100))
     assert grown.sentence({}) == "As last time: no finding, 1,000 more inputs."
     # A verdict without a finding may still be another one.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from confluent_kafka import Producer
 from kafka.protocol.producer import ProduceRequest
@@ -19,14 +20,21 @@ from kafka.record.util import calc_crc32c
 from tests.backend.judging.test_record_sizes import write_bomb
 from tests.backend.watch.test_contracts import Pipeline, watching
 from topicproof.backend.address import Address
+from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     UNCOMPRESSED,
     idempotent_producer_config,
+    transactional_producer_config,
 )
 from topicproof.backend.kafka.consumers import record_consumer
 from topicproof.backend.kafka.log.batches import COMPRESSIONS, HEADER, ROW, SCHEMA, table
-from topicproof.backend.kafka.log.inflation import HEADED_BYTES_MIN, UnreadableBatch, refusals
+from topicproof.backend.kafka.log.inflation import (
+    BATCH_BYTES_MAX,
+    HEADED_BYTES_MIN,
+    UnreadableBatch,
+    refusals,
+)
 from topicproof.backend.kafka.log.rawlog import connect
 from topicproof.backend.kafka.raw_records import raw_records
 from topicproof.backend.kafka.reading import headers_in, receive
@@ -34,8 +42,9 @@ from topicproof.backend.watch import record_reader
 from topicproof.backend.watch.alarms import Notice
 from topicproof.backend.watch.conditions import Condition, Kind
 from topicproof.backend.watch.contract_watch import ContractFigures
+from topicproof.backend.watch.pair_reader import LogSpan, source_by_lineage
 from topicproof.backend.watch.watcher import Watcher
-from topicproof.validators.finding import Outcome
+from topicproof.validators.finding import Bounds, Outcome, PartitionBounds
 
 NewTopic = Callable[..., str]
 _LENGTH_AT, _AFTER_LENGTH, _CRC_AT, _AFTER_CRC = 8, 12, 17, 21
@@ -78,6 +87,11 @@ def write_damaged(bootstrap: str, topic: str, size: int) -> None:
     assert answer.responses[0].partition_responses[0].error_code == 0
 
 
+def fields_of(source: str, sink: str) -> dict[str, object]:
+    """A contract by which each output is due at once."""
+    return {"source": {"topic": source}, "sink": {"topic": sink}, "within": "1ms"}
+
+
 def looked(watcher: Watcher) -> ContractFigures:
     """What is known after one more look, which reads all."""
     watcher.look()
@@ -102,11 +116,7 @@ def test_a_bomb_in_a_sink_by_lineage_leaves_its_outputs_unknown(
     that record. All around it is judged, without a consumer, which would decompress it. The watch
     starts again, a copy comes, and a second output is missing: both are alarms."""
     pipeline = Pipeline(bootstrap, new_topic(), new_topic())
-    fields: dict[str, object] = {
-        "source": {"topic": pipeline.source},
-        "sink": {"topic": pipeline.sink},
-        "within": "1ms",
-    }
+    fields = fields_of(pipeline.source, pipeline.sink)
     pipeline.write_inputs(10)
     pipeline.write_outputs(range(5))
     write_bomb(bootstrap, pipeline.sink)
@@ -145,12 +155,7 @@ def test_a_bomb_in_a_sink_by_key_leaves_one_output_unknown(
     """Story: the large record is the output of a small input. A copy of another output that comes
     after a restart is an alarm."""
     source, sink = new_topic(), new_topic()
-    fields: dict[str, object] = {
-        "source": {"topic": source},
-        "sink": {"topic": sink},
-        "identity": "key",
-        "within": "1ms",
-    }
+    fields = {**fields_of(source, sink), "identity": "key"}
     write(bootstrap, source, ["a", "bomb", "b", "c"])
     write(bootstrap, sink, ["a"])
     write_bomb(bootstrap, sink, "lz4")
@@ -173,12 +178,7 @@ def test_a_bomb_in_a_source_by_key_explains_one_copy_and_no_more(
     """Story: nobody knows the key of the large input. A second output of another key may be its
     own. Of two such copies, one cannot be."""
     source, sink = new_topic(), new_topic()
-    fields: dict[str, object] = {
-        "source": {"topic": source},
-        "sink": {"topic": sink},
-        "identity": "key",
-        "within": "1ms",
-    }
+    fields = {**fields_of(source, sink), "identity": "key"}
     write(bootstrap, source, ["a", "b"])
     write_bomb(bootstrap, source, "gzip")
     write(bootstrap, source, ["c", "d"])
@@ -207,12 +207,7 @@ def test_a_batch_that_cannot_be_decompressed_does_not_end_a_watch(
     """Story: a producer writes a batch of gzip that brokers take. A small one is found to be broken
     by the consumer, in the midst of healthy records, a large one before."""
     source, sink = new_topic(), new_topic()
-    fields: dict[str, object] = {
-        "source": {"topic": source},
-        "sink": {"topic": sink},
-        "identity": "key",
-        "within": "1ms",
-    }
+    fields = {**fields_of(source, sink), "identity": "key"}
     write(bootstrap, source, ["a", "b"])
     write(bootstrap, sink, ["a"])
     for topic in (source, sink):
@@ -231,17 +226,80 @@ def test_a_batch_that_cannot_be_decompressed_does_not_end_a_watch(
         assert alarms(notices)["duplicate"] is Kind.VIOLATED
 
 
+def test_an_aborted_bomb_leaves_a_doubt(
+    bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """Story: a stranger aborts a transaction with a large record beside healthy outputs. These are
+    decoded from the raw log, so nobody saw what a consumer gets there, and the verdict says so. A
+    copy is found all the same."""
+    pipeline = Pipeline(bootstrap, new_topic(), new_topic())
+    fields = fields_of(pipeline.source, pipeline.sink)
+    pipeline.write_inputs(3)
+    pipeline.write_outputs(range(3))
+    settings = {"compression.type": "zstd", "message.max.bytes": 1_000_000_000}
+    stranger = transactional_producer_config(Address(bootstrap), f"{pipeline.sink}-stranger")
+    producer = Producer({**stranger, **settings})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(pipeline.sink, bytes(BATCH_BYTES_MAX + 1), partition=0)
+    assert producer.flush() == 0
+    producer.abort_transaction(30)
+    with watching(bootstrap, tmp_path, fields) as (watcher, notices):
+        looked(watcher)
+        figures = looked(watcher)
+        assert figures.verdict is not None and figures.outcome is Outcome.UNKNOWN
+        assert "3 records" in figures.verdict.why and "was not observed" in figures.verdict.why
+        pipeline.write_outputs([1])
+        looked(watcher)
+        assert alarms(notices)["duplicate"] is Kind.VIOLATED
+
+
+def test_a_broken_batch_that_the_end_cuts_is_told(bootstrap: str, new_topic: NewTopic) -> None:
+    """Story: a broken batch of a few bytes, whose size nobody asks for, lies across the end of what
+    is scanned. Where such batches are told, it is one; elsewhere the scan is refused."""
+    topic = new_topic()
+    write(bootstrap, topic, ["a"])
+    write_damaged(bootstrap, topic, 10)
+    part = Bounds(topic, (PartitionBounds(0, 0, 2, 2),))
+    refused: list[UnreadableBatch] = []
+    with connect(Address(bootstrap)) as kafka:
+        batches = kafka.scan(topic, part, readable=True, on_unreadable=refused.append)
+        assert batches["last_offset"].to_pylist() == [0, 1]
+        assert [(batch.first, batch.last) for batch in refused] == [(1, 1)]
+        with pytest.raises(ClusterError, match="cannot be decoded"):
+            kafka.scan(topic, part, readable=True)
+
+
+@pytest.mark.parametrize("records", [4, 3])
+def test_a_broken_batch_with_holes_is_not_taken_for_removed(records: int) -> None:
+    """Story: compaction left fewer records in a batch of the source than it has offsets, and nobody
+    can read which. These inputs are no removed ones: they are a doubt. Of a whole batch each offset
+    is an input."""
+    rows = pd.DataFrame(
+        {
+            "base_offset": [0, 4],
+            "last_offset": [3, 5],
+            "count": [records, 1],
+            "control": [None, None],
+            "outcome": [None, None],
+        }
+    )
+    broken = UnreadableBatch(0, 0, 3, records, "It is broken.")
+    span = LogSpan(0, 0, 6, rows, 0, 0, 0, ((0, 6),), unreadable=(broken,))
+    doubtful, of_source = source_by_lineage(span, 6, np.array([5], np.int64))
+    is_dense = records == 4
+    assert of_source.inputs.tolist() == ([0, 1, 2, 3, 5] if is_dense else [5])
+    assert of_source.gone.tolist() == [4]
+    assert doubtful.unreadable == (() if is_dense else (broken,))
+
+
 def test_a_pending_bomb_may_be_the_output_that_is_late(
     bootstrap: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     """Story: an open transaction of the sink withholds a large record and an output. Two inputs
     without an output wait for it, and a third one has lost its own."""
     pipeline = Pipeline(bootstrap, new_topic(), new_topic())
-    fields: dict[str, object] = {
-        "source": {"topic": pipeline.source},
-        "sink": {"topic": pipeline.sink},
-        "within": "1ms",
-    }
+    fields = fields_of(pipeline.source, pipeline.sink)
     pipeline.write_inputs(4)
     pipeline.write_outputs([0])
     pipeline.begin()
