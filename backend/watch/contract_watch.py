@@ -405,9 +405,9 @@ class ContractWatch:
                 f"{counted(pair.counts.unreadable, 'record')} cannot be told: the name of a header"
                 " is not UTF-8."
             )
-        if pair.counts.unobserved:
+        if pair.unobserved:
             doubts.append(
-                f"{counted(pair.counts.unobserved, 'record')} of {pair.sink_topic} had to be"
+                f"{counted(pair.unobserved, 'record')} of {pair.sink_topic} had to be"
                 " decoded from the raw log, beside an aborted batch that cannot be read: what a"
                 " consumer gets there was not observed."
             )

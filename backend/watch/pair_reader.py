@@ -412,7 +412,7 @@ def fold_log(pair: WatchedPair, rows: SinkRows, log: Sequence[LogSpan]) -> SinkR
         delivered += sum(batch.records for batch in span.unreadable)
         note_unreadable(pair, span, is_source=False)
         if span.is_raw and not span.unreadable:
-            pair.counts.unobserved += delivered
+            pair.unobserved += delivered
         pair.counts.aborted += aborted
         pair.counts.undecided += span.undecided
         pair.counts.hidden += max(0, int(data["count"].sum()) - aborted - delivered)

@@ -172,6 +172,7 @@ def _body_of(pair: WatchedPair) -> bytes:
         ],
         "counts": asdict(pair.counts),
         "unreadable": [list(records) for records in pair.unreadable],
+        "unobserved": pair.unobserved,
         **{name: list(getattr(pair, name).items()) for name in _COUNTERS},
     }
     arrays["fields"] = np.frombuffer(json.dumps(fields).encode(), np.uint8)
@@ -222,8 +223,9 @@ def _pair_of(body: bytes) -> WatchedPair:
         source_ends, sink_ends, through_ms = fields["awaited"]
         pair.awaited = Awaited(dict(source_ends), dict(sink_ends), through_ms)
     pair.through_ms, pair.counts = fields["through_ms"], PairCounts(**fields["counts"])
-    # States of earlier versions have none.
+    # States of earlier versions have neither.
     pair.unreadable = [UnreadableRange(*records) for records in fields.get("unreadable", ())]
+    pair.unobserved = fields.get("unobserved", 0)
     for name in _COUNTERS:
         setattr(pair, name, Counter(dict(fields[name])))
     return pair

@@ -254,9 +254,6 @@ class PairCounts:
     """Records of the source in ranges that nobody reads, if their identity is needed."""
     unread_outputs: int = 0
     """Committed records of the sink in such ranges."""
-    unobserved: int = 0
-    """Records of the sink that no consumer received, because one would decompress an aborted batch
-    that nobody reads."""
     hidden: int = 0
     """Records that the raw log commits and read_committed did not deliver."""
     undecided: int = 0
@@ -312,6 +309,9 @@ class WatchedPair:
     sink_lost: Counter[int] = field(default_factory=Counter)
     unreadable: list[UnreadableRange] = field(default_factory=list)
     """The first ranges that nobody reads."""
+    unobserved: int = 0
+    """Records of the sink that no consumer received, because one would decompress an aborted batch
+    that nobody reads."""
 
     def add_source(self, span: SourceSpan, now_ms: int) -> None:
         """Fold new offsets of a source partition."""

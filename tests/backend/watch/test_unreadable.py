@@ -249,8 +249,10 @@ def test_an_aborted_bomb_leaves_a_doubt(
         figures = looked(watcher)
         assert figures.verdict is not None and figures.outcome is Outcome.UNKNOWN
         assert "3 records" in figures.verdict.why and "was not observed" in figures.verdict.why
-        pipeline.write_outputs([1])
-        looked(watcher)
+    pipeline.write_outputs([1])
+    with watching(bootstrap, tmp_path, fields) as (watcher, notices):
+        figures = looked(watcher)
+        assert figures.verdict is not None and "was not observed" in figures.verdict.doubts[0]
         assert alarms(notices)["duplicate"] is Kind.VIOLATED
 
 
