@@ -57,12 +57,11 @@ def standing_of(settings: Settings, run: Run, signoffs: RunSignoffs) -> Standing
 
 def decision_line(settings: Settings, run: Run, signoffs: RunSignoffs) -> str:
     """Returns who decided on the run and how, or that nobody did, for Markdown."""
-    status = standing_of(settings, run, signoffs)
-    word = wording.STANDING_WORDS[status]
     if not signoffs.entries:
-        return wording.badge(word)
+        return wording.badge(wording.STANDING_WORDS[Standing.NONE])
     digest, today = evidence_hash(run.folder(settings)), datetime.now(UTC).date()
-    badge = wording.badge(word, standing_text(signoffs, digest, today))
+    status = standing(signoffs, digest, today)
+    badge = wording.badge(wording.STANDING_WORDS[status], standing_text(signoffs, digest, today))
     if status is Standing.NOT_VOUCHED:
         return badge
     if signoffs.decided is not None:

@@ -36,10 +36,11 @@ def since_last_line(settings: Settings, run: Run, report: Report, stage: str | N
     another plan is another experiment: nothing is compared."""
     history = open_history(settings)
     before = verdict_before(history, run)
-    if before is not None and run.kind != Kind.CHECK and changed_terms(history, before, run):
-        return
     if before is None:
         st.caption(":material/history: The first verdict of this pipeline.")
+        return
+    terms = changed_terms(history, before, run)
+    if terms and run.kind != Kind.CHECK:
         return
     report_before = kept_report(settings, before, stage)
     with st.container(gap="xxsmall"):
@@ -47,7 +48,7 @@ def since_last_line(settings: Settings, run: Run, report: Report, stage: str | N
             text = f"{wording.moment(before.created_at)}: {before.verdict}"
             line(before, stage, f"The report of the last verdict ({text}) is gone.")
             return
-        since = since_last(report_before, report, changed_terms(history, before, run))
+        since = since_last(report_before, report, terms)
         if since.is_quiet:
             line(before, stage, wording.plain(since.quiet_sentence))
         else:

@@ -67,6 +67,8 @@ class FindingShift:
                 return f"{title} ({before})"
             case Shift.ELSEWHERE:
                 return f"{title} ({after}, at other places)"
+            case Shift.OTHERWISE if before == after:
+                return f"{title} ({after}, explained otherwise)"
         return f"{title} {before} → {after}"
 
 

@@ -89,6 +89,9 @@ def test_it_is_one_line() -> None:
         "As last time: the same 2 findings, no new input. Whether the terms changed is not known:"
         " a contract cannot be read."
     )
+    explained = replace(finding("gap", 30, 7), primary=29, explained_by="pending")
+    otherwise = since_last(report(finding("gap", 30, 7)), report(explained))
+    assert otherwise.sentence({}) == "Changed: gap (30, explained otherwise)."
     doubted = since_last(UNKNOWN, replace(UNKNOWN, doubts=("A header cannot be read.",)))
     assert not doubted.is_quiet and doubted.sentence({}) == "The doubts are others."
     grown = since_last(HELD, replace(HELD, source_records=1_100))
