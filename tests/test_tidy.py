@@ -681,22 +681,45 @@ def test_pages_act_through_the_identity_of_the_session() -> None:
     assert wrong == []
 
 
-def test_the_commands_of_trust_name_tests() -> None:
-    """Story: a test is renamed, and TRUST.md goes on naming it. Each file must exist, and each word
-    behind -k must stand in it: pytest would otherwise select nothing, and look fine."""
-    text = " ".join((ROOT / "docs" / "TRUST.md").read_text(encoding="utf-8").split())
-    commands = re.findall(r"`(pytest [^`]+)`", text)
-    assert len(commands) > 30
-    for command in commands:
-        paths = [ROOT / name for name in re.findall(r"tests/[\w/.]+", command)]
-        assert [path for path in paths if not path.exists()] == [], command
-        files = [
-            file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))
-        ]
-        tests = "\n".join(file.read_text(encoding="utf-8") for file in files).lower()
-        chosen = re.search(r'-k (?:"([^"]+)"|(\w+))', command)
-        words = re.split(r" or | and ", chosen[1] or chosen[2]) if chosen else []
-        assert [word for word in words if word.lower() not in tests] == [], command
+def names_of_tests(path: Path) -> list[str]:
+    """Return the names of the tests in a file, or in all files below a folder."""
+    files = [path] if path.is_file() else sorted(path.rglob("test_*.py"))
+    return [
+        node.name
+        for file in files
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+
+
+def mistakes(command: str) -> Iterator[str]:
+    """Return what is wrong with a command `pytest PATH... -k "WORD or WORD"`."""
+    places, _, expression = command.removeprefix("pytest ").partition(" -k ")
+    paths = places.split()
+    words = expression.strip('"').split(" or ") if expression else ["test_"]
+    names = {path: names_of_tests(ROOT / path) for path in paths}
+    for path in paths:
+        if not any(word in name for word in words for name in names[path]):
+            yield f"`{command}` selects no test of {path}"
+    for word in words:
+        if not any(word in name for path in paths for name in names[path]):
+            yield f"`{command}` selects no test by {word}"
+        if expression and word in places:
+            yield f"`{command}` selects a whole file by {word}, which is in its name"
+
+
+def test_the_commands_of_documents_select_tests() -> None:
+    """Story: a test is renamed, and a document goes on naming it. pytest would run what else it
+    selects, and look fine. So each file and each word behind -k must select a test."""
+    commands = [
+        command
+        for document in sorted((ROOT / "docs").glob("*.md"))
+        for command in re.findall(
+            r"`(pytest [^`]+)`", " ".join(document.read_text(encoding="utf-8").split())
+        )
+    ]
+    assert len(commands) > 100
+    assert [mistake for command in commands for mistake in mistakes(command)] == []
 
 
 def test_commands_share_the_options_of_their_cluster() -> None:
