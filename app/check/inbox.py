@@ -9,6 +9,7 @@ import streamlit as st
 
 from topicproof.app import wording
 from topicproof.app.check.check_all import CheckQueue, JobsProgress, check_queue, jobs_of
+from topicproof.app.check.watch_switch import run_switch
 from topicproof.app.session.access import may, open_history, show_error, show_errors
 from topicproof.app.session.page_masks import hides_parts, shown_error
 from topicproof.app.session.reports import kept_report
@@ -29,6 +30,7 @@ from topicproof.backend.history.since_last import SinceLast, since_last
 from topicproof.backend.history.store import Kind, Run, State
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import Action
+from topicproof.backend.watch.watch_list import ListedContract, read_list
 from topicproof.validators.finding import Outcome
 
 CHECKS_READ = 500
@@ -83,6 +85,7 @@ def inbox(settings: Settings) -> bool:
         rows = rows_of(settings, checks)
         names = {row.checked.pipeline.name for row in rows}
         unchecked = [each for each in contracts(history) if each.name not in names]
+        listed = read_list(settings)
     if not rows and not unchecked:
         return False
     queue = check_queue(str(settings.home))
@@ -116,7 +119,7 @@ def inbox(settings: Settings) -> bool:
         st.info("No pipeline matches.", icon=":material/filter_alt_off:")
     for row in drawn(rows):
         with st.container(border=True):
-            show(settings, row, progress)
+            show(settings, row, progress, listed)
     for contract in unchecked[:ROWS]:
         with st.container(border=True):
             show_unchecked(contract)
@@ -168,7 +171,9 @@ def drawn(rows: Sequence[Row]) -> Sequence[Row]:
     return rows[first : first + ROWS]
 
 
-def show(settings: Settings, row: Row, progress: JobsProgress) -> None:
+def show(
+    settings: Settings, row: Row, progress: JobsProgress, listed: Sequence[ListedContract]
+) -> None:
     """Shows one pipeline."""
     checked, judged = row.checked, row.checked.judged
     left, middle, right = st.columns([2, 4, 2], gap="medium")
@@ -192,6 +197,7 @@ def show(settings: Settings, row: Row, progress: JobsProgress) -> None:
                 f"{decision_line(settings, judged, row.signoffs)}  \n"
                 f":small[{wording.moment(judged.ended_at or judged.created_at)}]"
             )
+        run_switch(settings, listed, checked.newest)
 
 
 def about(pipeline: Pipeline, settings: Settings) -> str:

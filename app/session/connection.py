@@ -16,8 +16,9 @@ from topicproof.backend.formats.limits import NEW_SCHEMAS_SECONDS_MAX
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.client import require_reachable
 from topicproof.backend.properties.registry_properties import RegistryFacts
-from topicproof.backend.services.keeper import Services, services
+from topicproof.backend.services.keeper import Services, embedded_cluster_id, services
 from topicproof.backend.settings import Settings, read_settings
+from topicproof.backend.watch.watcher import cluster_id
 
 CLUSTER_PARAMETER = "cluster"
 """The parameter of the URL that names a cluster."""
@@ -72,6 +73,21 @@ def _running(
 ) -> RunningServices:
     stack = ExitStack()
     return RunningServices(stack.enter_context(services(_settings, spark=False)), stack)
+
+
+def page_cluster_id(settings: Settings) -> str:
+    """Returns what the page's cluster calls itself; empty if it does not answer. Starts nothing."""
+    if settings.bootstrap is None:
+        return embedded_cluster_id(settings)
+    return _cluster_id(settings.bootstrap, settings)
+
+
+@st.cache_data(ttl=60, max_entries=16, show_spinner=False)
+def _cluster_id(bootstrap: str, _settings: Settings) -> str:
+    try:
+        return cluster_id(Address(bootstrap, _settings.client))
+    except TopicproofError:
+        return ""
 
 
 def decoders(settings: Settings) -> Formats:

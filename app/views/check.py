@@ -27,6 +27,7 @@ from topicproof.app.check.contract_form import form
 from topicproof.app.check.contract_import import import_contract
 from topicproof.app.check.contract_matches import show_preview
 from topicproof.app.check.inbox import inbox
+from topicproof.app.check.watch_switch import watch_switch
 from topicproof.app.session.access import may, open_history, show_errors
 from topicproof.app.session.connection import page_settings, topic_names
 from topicproof.app.shell import places
@@ -47,6 +48,7 @@ from topicproof.backend.runs.sides import SideSettings, settings_of_sides
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import read_settings
 from topicproof.backend.trust.identity import Action
+from topicproof.backend.watch.watch_list import read_list
 
 POLL_S = 1.0
 SIDES = "source", "sink"
@@ -442,6 +444,17 @@ def starting(
         help="Reads the topics whole, and judges them. It goes on if you close this page."
         if may(Action.CHECK)
         else "Your role may not check.",
+    )
+    with show_errors():
+        contracts = read_list(settings)
+    watch_switch(
+        settings,
+        contracts,
+        name,
+        lambda: text,
+        key="watch",
+        is_complete=not mistakes,
+        shown_text=text,
     )
     if mistakes:
         title = wording.count(len(mistakes), "mistake") + " to correct first"

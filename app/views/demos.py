@@ -6,6 +6,7 @@ from __future__ import annotations
 import streamlit as st
 
 from topicproof.app import wording
+from topicproof.app.check.watch_switch import run_switch
 from topicproof.app.run import run_progress, stories
 from topicproof.app.run.picture_player import explain_picture, show_picture
 from topicproof.app.run.stories import STORIES, Story, start_story
@@ -16,6 +17,7 @@ from topicproof.app.shell import places
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.context import stop
+from topicproof.backend.watch.watch_list import read_list
 
 POLL_S = 1.5
 
@@ -96,6 +98,10 @@ def scene(story: Story, title: str, run: Run) -> None:
 
 def outcome(run: Run) -> None:
     """Shows live figures while a run goes on, the conclusion and links when it has ended."""
+    if run.plan.get("by_hand"):
+        with show_errors():
+            contracts = read_list(settings)
+        run_switch(settings, contracts, run)
     if run.alive:
         run_progress.bar(run)
         tally(run)

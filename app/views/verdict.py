@@ -11,6 +11,7 @@ import streamlit as st
 from topicproof.app import wording
 from topicproof.app.charts.where import where_figure
 from topicproof.app.check.check_reads import matched_by
+from topicproof.app.check.watch_switch import run_switch
 from topicproof.app.session.access import show_errors
 from topicproof.app.session.connection import page_settings
 from topicproof.app.session.page_masks import shown_error
@@ -33,6 +34,7 @@ from topicproof.backend.errors import EvidenceError, TopicproofError
 from topicproof.backend.evidence.folder import evidence_hash
 from topicproof.backend.history.run_reports import contradiction, require_report_of
 from topicproof.backend.history.store import Run
+from topicproof.backend.watch.watch_list import read_list
 from topicproof.validators.finding import Check, Example, Finding, Outcome, Witness
 from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.next_steps import next_step
@@ -106,6 +108,10 @@ def page() -> None:
             title=f"The verdict of the run as a whole is {run.verdict}",
         )
     subject(run, report)
+    if stage is None:
+        with show_errors():
+            contracts = read_list(settings)
+        run_switch(settings, contracts, run)
     left, right = st.columns([2.5, 1], gap="medium")
     with left:
         outcome(run, report, stage)

@@ -1,5 +1,6 @@
-"""Watch: how each contract of `topicproof watch` stands, how it stood in the last day, and what to
-do now. It reads what the watches of this home have written, and changes nothing."""
+"""Watch: how each contract that is watched stands, how it stood in the last day, and what to do
+now. It reads what the watches of this home have written. What the dashboard has begun to watch is
+stopped here, and begun again."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ from itertools import groupby
 import streamlit as st
 
 from topicproof.app import wording
-from topicproof.app.session.access import show_errors
-from topicproof.app.session.connection import CLUSTER_PARAMETER, page_settings
+from topicproof.app.check.watch_switch import begin_watch
+from topicproof.app.session.access import may, open_history, show_errors
+from topicproof.app.session.connection import CLUSTER_PARAMETER, page_cluster_id, page_settings
 from topicproof.app.shell import places
 from topicproof.app.wording import Word
+from topicproof.backend.trust.identity import Action
 from topicproof.backend.watch.standings import (
     SEVERITY,
     Standing,
@@ -21,7 +24,8 @@ from topicproof.backend.watch.standings import (
     WatchedStanding,
     read_standings,
 )
-from topicproof.backend.watch.state_file import FOLDER
+from topicproof.backend.watch.state_file import FOLDER, is_watched, state_name
+from topicproof.backend.watch.watch_list import ListedContract, read_list, unlist_contract
 
 POLL_S = 5.0
 ROWS = 50
@@ -58,14 +62,19 @@ def rows() -> None:
     now_s = int(time.time())
     with show_errors():
         watched, unreadable = read_standings(settings.home / FOLDER, now_s)
+        contracts = read_list(settings)
     if unreadable:
         names = ", ".join(unreadable[:UNREADABLE_SHOWN])
         st.warning(
             f"{wording.count(len(unreadable), 'state')} of a watch cannot be read:"
             f" {wording.plain(names)}. `topicproof watch` says why."
         )
+    expected = [each for each in contracts if listed_standing(each, watched) is None]
+    for contract in expected:
+        begins(contract)
     if not watched:
-        empty()
+        if not expected:
+            empty()
         return
     watched.sort(key=lambda each: (-_rank(each.standing, now_s), each.standing.name))
     st.markdown(summary([each.standing for each in watched], now_s))
@@ -73,20 +82,76 @@ def rows() -> None:
         "Each strip is the last day, from left to right, with the worst of each five minutes: the"
         " higher, the worse (holds, behind, unknown, violated). A low grey line: nobody watched."
     )
+    # A contract of several sinks has its buttons once.
+    by_row = {id(listed_standing(each, watched)): each for each in contracts}
     for each in choice(watched):
         with st.container(border=True):
-            row(each, now_s)
+            row(each, now_s, by_row.get(id(each)))
 
 
 def empty() -> None:
     """Says how to begin."""
     st.info(
         "No contract is watched from this home. A watch judges contracts as their topics grow, and"
-        " tells what begins to be wrong. Begin one in a terminal; this page then follows it.",
+        " tells what begins to be wrong. Switch on *Watch this* beside a contract or a verdict, or"
+        " begin one in a terminal; this page then follows it.",
         icon=":material/monitor_heart:",
     )
-    st.code(COMMAND.format(options=settings.cluster_options), language=None)
     st.page_link("views/check.py", label="Draft a contract", icon=":material/fact_check:")
+    st.code(COMMAND.format(options=settings.cluster_options), language=None)
+
+
+def is_of(contract: ListedContract, watched: WatchedStanding) -> bool:
+    """Whether a standing is that of a contract on the list, or of one of its sinks."""
+    is_here = state_name(contract.cluster_id) == watched.state_name
+    return is_here and contract.has_standing(watched.standing.name)
+
+
+def listed_standing(
+    contract: ListedContract, watched: Sequence[WatchedStanding]
+) -> WatchedStanding | None:
+    return next((each for each in watched if is_of(contract, each)), None)
+
+
+def begins(contract: ListedContract) -> None:
+    """Shows a contract on the list that no watch has looked at yet."""
+    with st.container(border=True):
+        left, right = st.columns([6, 3], gap="medium")
+        running = is_watched(settings, contract.cluster_id)
+        why = "Its first look goes on." if running else "Nobody watches its cluster."
+        left.markdown(f"{wording.badge(STALE)} **{wording.plain(contract.name)}** {why}")
+        with right:
+            buttons(contract, is_running=running)
+
+
+def buttons(contract: ListedContract, *, is_running: bool) -> None:
+    """Shows what can be done to a contract on the list."""
+    with st.container(horizontal=True):
+        is_restarted = (
+            not is_running
+            and contract.is_of(settings)
+            and st.button(
+                "Watch again",
+                icon=":material/replay:",
+                key=f"again {contract.cluster_id} {contract.name}",
+                disabled=not may(Action.WATCH),
+                help="Goes on where the watch ended.",
+            )
+        )
+        if is_restarted:
+            with show_errors():
+                begin_watch(settings, contract.name, contract.text)
+            st.rerun()
+        if st.button(
+            "Stop watching",
+            icon=":material/stop:",
+            key=f"stop {contract.cluster_id} {contract.name}",
+            disabled=not may(Action.UNWATCH),
+            help="Its row goes at the next look. To watch it again goes on where this ends.",
+        ):
+            with show_errors():
+                unlist_contract(open_history(settings), contract)
+            st.rerun()
 
 
 def choice(watched: Sequence[WatchedStanding]) -> Sequence[WatchedStanding]:
@@ -116,8 +181,8 @@ def summary(standings: Sequence[Standing], now_s: int) -> str:
     return " ".join(parts)
 
 
-def row(watched: WatchedStanding, now_s: int) -> None:
-    """Shows one contract."""
+def row(watched: WatchedStanding, now_s: int, contract: ListedContract | None) -> None:
+    """Shows one contract. `contract`: itself on the list of the dashboard, if it is there."""
     standing = watched.standing
     left, middle, right = st.columns([2, 4, 3], gap="medium")
     with left:
@@ -138,7 +203,9 @@ def row(watched: WatchedStanding, now_s: int) -> None:
             st.caption(f":material/notifications_off: Waived: {wording.plain(kinds)}.")
         if standing.next_step:
             st.markdown(f"**Now:** {wording.plain(standing.next_step)}")
-        link(standing)
+        link(watched)
+        if contract is not None:
+            buttons(contract, is_running=not is_stale)
 
 
 def figures(standing: Standing) -> str:
@@ -152,9 +219,9 @@ def figures(standing: Standing) -> str:
     )
 
 
-def link(standing: Standing) -> None:
+def link(watched: WatchedStanding) -> None:
     """Shows the way to what is wrong, or to the sink."""
-    params = _cluster_params(standing)
+    standing, params = watched.standing, _cluster_params(watched)
     if params is None:
         where = standing.bootstrap or "the embedded Kafka"
         st.caption(f"Its topics are on another cluster: {wording.plain(where)}.")
@@ -195,14 +262,17 @@ def _rank(standing: Standing, now_s: int) -> float:
     return SEVERITY[standing.state]
 
 
-def _cluster_params(standing: Standing) -> dict[str, str] | None:
+def _cluster_params(watched: WatchedStanding) -> dict[str, str] | None:
     """Returns the parameters that name the contract's cluster; None if this dashboard cannot look
-    at it."""
-    if standing.cluster:
-        is_named = standing.cluster in settings.named_clusters
-        return {CLUSTER_PARAMETER: standing.cluster} if is_named else None
-    is_here = settings.cluster is None and standing.bootstrap == (settings.bootstrap or "")
-    return {} if is_here else None
+    at it. A watch may have called the page's cluster by another name or address."""
+    standing = watched.standing
+    if standing.cluster in settings.named_clusters:
+        return {CLUSTER_PARAMETER: standing.cluster}
+    of_page = (settings.cluster or "", settings.bootstrap or "")
+    is_here = (standing.cluster, standing.bootstrap) == of_page
+    if not is_here and state_name(page_cluster_id(settings)) != watched.state_name:
+        return None
+    return {} if settings.cluster is None else {CLUSTER_PARAMETER: settings.cluster}
 
 
 page()

@@ -9,11 +9,17 @@ import typer
 from topicproof.backend.commands.run_commands import execute, stop_all
 from topicproof.backend.commands.shared_options import EMBEDDED, Brokers, Json, Target, settings_of
 from topicproof.backend.commands.terminal import Styled, emit, out, say, stopping
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.history.store import History
+from topicproof.backend.runs.launch import start_watch
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.dashboard import dashboard, require_closed, require_port
-from topicproof.backend.services.keeper import services
+from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import without_token
-from topicproof.backend.settings import DASHBOARD_PORT
+from topicproof.backend.settings import DASHBOARD_PORT, Settings
+from topicproof.backend.watch.state_file import is_watched
+from topicproof.backend.watch.watch_list import read_list
+from topicproof.backend.watch.watcher import cluster_id
 
 
 def up(
@@ -57,6 +63,7 @@ def up(
                 " every worker is killed once"
             )
             execute(settings, running, plan, stop)
+        _resume_watch(settings, running)
         emit(json_, {"address": address, "bootstrap": running.bootstrap, "spark": spark})
         out.blank()
         out.line(Styled(f"The dashboard is at {address}", "bold"))
@@ -64,3 +71,20 @@ def up(
         stop.wait()
         say("stopping")
         stop_all(settings)
+        # Those of an embedded Kafka end with it.
+        if settings.bootstrap is not None and any(
+            is_watched(settings, each.cluster_id) for each in read_list(settings)
+        ):
+            say("contracts are watched on; the page Watch stops that")
+
+
+def _resume_watch(settings: Settings, running: Services) -> None:
+    """Start the watch of the contracts that the dashboard has listed for this cluster, if it ended.
+    Without it, everything else works."""
+    try:
+        contracts = read_list(settings)
+        cluster = cluster_id(running.address) if contracts else ""
+        if any(each.cluster_id == cluster for each in contracts):
+            start_watch(History(settings), cluster, say)
+    except TopicproofError as error:
+        say(f"The watch of this cluster did not begin again: {error}")

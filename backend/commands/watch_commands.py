@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
 
@@ -25,13 +27,14 @@ from topicproof.backend.contracts.contract import make_contract, parse_fields, r
 from topicproof.backend.errors import UsageError
 from topicproof.backend.history.kept_contracts import find
 from topicproof.backend.history.store import History
-from topicproof.backend.services.keeper import require_topics, services
+from topicproof.backend.services.keeper import Services, are_running, require_topics, services
 from topicproof.backend.settings import Settings
 from topicproof.backend.watch.alarms import Change, Notice
 from topicproof.backend.watch.conditions import PATIENCE_S
 from topicproof.backend.watch.pair_store import pair_store
 from topicproof.backend.watch.state_file import state_file
 from topicproof.backend.watch.waivers import waived_of
+from topicproof.backend.watch.watch_list import watched_of_list
 from topicproof.backend.watch.watchable import WatchedContract, watched_contracts
 from topicproof.backend.watch.watcher import (
     EVERY_S,
@@ -103,6 +106,14 @@ def watch(
     anew: Annotated[
         bool, typer.Option("--anew", help="Forget what an earlier watch of this cluster saw.")
     ] = False,
+    listed: Annotated[
+        bool,
+        typer.Option(
+            "--listed",
+            help="End when no contract is on the list of the dashboard any more. How the dashboard"
+            " starts a watch.",
+        ),
+    ] = False,
     target: Target = EMBEDDED,
     json_: Json = None,
 ) -> None:
@@ -110,7 +121,8 @@ def watch(
     Ctrl-C.
 
     Changes nothing, and reads each record of a contract's topics once. A restart continues: what
-    was told is not told again. `--json` writes each notice as one line.
+    was told is not told again. `--json` writes each notice as one line. Contracts of this cluster
+    that the dashboard's *Watch this* has listed are judged, too.
 
     Example: `topicproof watch orders.yaml --bootstrap broker:9092 --every 10 --metrics 9464`
     """
@@ -136,14 +148,20 @@ def watch(
         cluster=settings.cluster or "",
         bootstrap=settings.bootstrap or "",
     )
-    tell = _print_notice if json_ is None else NoticeLines(json_).write
+    tell: Callable[[Notice, str], None] = _print_notice
+    if json_ is not None:
+        tell = NoticeLines(json_).write
+    elif listed:
+        # Its output is kept, and notices have no end.
+        tell = _tell_nobody
     with (
         stopping("look") as stop,
-        services(settings, spark=False, say=say) as running,
-        state_file(settings, cluster_id(running.address)) as file,
+        _kafka(settings, is_lasting=not listed) as running,
+        state_file(settings, cluster := cluster_id(running.address)) as file,
     ):
         if anew:
             file.forget()
+        history = cache(partial(History, settings))
         with (
             pair_store(file.pairs) as store,
             served_metrics(
@@ -154,9 +172,8 @@ def watch(
                     on_notice=tell,
                     on_trouble=say,
                     store=store,
-                    read_waivers=(
-                        partial(waived_of, History(settings), watched) if watched else dict
-                    ),
+                    read_contracts=partial(watched_of_list, settings, cluster, watched),
+                    read_waivers=lambda contracts: waived_of(history(), contracts),
                 ),
                 metrics,
             ),
@@ -164,7 +181,25 @@ def watch(
             say(f"watching {running.bootstrap} every {every:g} s; Ctrl-C ends it")
             for alarm in watcher.state.alarms.alarms.values():
                 say(f"since {alarm.since:%Y-%m-%d %H:%M} UTC: {alarm.condition.sentence}")
-            watcher.watch(stop)
+            watcher.watch(stop, partial(_is_over, settings, watcher) if listed else lambda: False)
+
+
+@contextmanager
+def _kafka(settings: Settings, *, is_lasting: bool) -> Iterator[Services]:
+    """Provide Kafka. `is_lasting`: an embedded one runs until the block ends. A watch that the
+    dashboard has started does not keep it running: Ctrl-C ends what `topicproof up` has started."""
+    with ExitStack() as stack:
+        running = stack.enter_context(services(settings, spark=False, say=say))
+        if not is_lasting:
+            stack.close()
+        yield running
+
+
+def _is_over(settings: Settings, watcher: Watcher) -> bool:
+    """Whether a watch that the dashboard has started has nothing to do any more. An embedded Kafka
+    that was started again has other ports."""
+    is_gone = settings.bootstrap is None and not (are_running(settings) and watcher.is_looking)
+    return not watcher.watched or is_gone
 
 
 def _watched(settings: Settings, name: str) -> tuple[WatchedContract, ...]:
@@ -188,6 +223,10 @@ def _print_notice(notice: Notice, _cluster: str) -> None:
     )
     if condition.next_step and notice.change is not Change.ENDED:
         out.line(f"  Next: {condition.next_step}")
+
+
+def _tell_nobody(_notice: Notice, _cluster: str) -> None:
+    pass
 
 
 class NoticeLines:

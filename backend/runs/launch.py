@@ -1,4 +1,4 @@
-"""Runs as detached processes: they outlive their parent, and their output is kept.
+"""Runs and watches as detached processes: they outlive their parent, and their output is kept.
 
 A run's process owns its history entry. So the entry owned by the started process is the run.
 """
@@ -11,7 +11,8 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -36,10 +37,13 @@ from topicproof.backend.settings import (
 from topicproof.backend.trust.acting import environment_for
 from topicproof.backend.trust.identity import Action
 from topicproof.backend.waiting import ask_until
+from topicproof.backend.watch.state_file import FOLDER, is_watched, state_name
 
 MODULE = "topicproof.backend.cli"
 PLAN, LOG = "plan.yaml", "process.log"
 LINES_SHOWN = 15
+WATCH_EVERY_S = "5"
+"""Seconds from one look to the next of a watch that somebody follows on a page."""
 _POLL_S = 0.1
 _STARTED: list[subprocess.Popen[bytes]] = []
 """Processes started and not awaited by this one. A dropped handle would cause a warning."""
@@ -148,6 +152,40 @@ def start_matrix(history: History, say: Callable[[str], None] = lambda _text: No
     _start(history, ["matrix", "--small"], folder / LOG, say)
 
 
+def start_watch(
+    history: History,
+    cluster_id: str,
+    say: Callable[[str], None] = lambda _text: None,
+) -> None:
+    """Start a watch of the settings' cluster in its own process, unless one is running. It judges
+    the contracts on the list of this home, and ends when none is left. Returns once it has the
+    state of its cluster. Raises as `start_run`."""
+    require_noted(history, Action.WATCH, cluster_id)
+    settings = history.settings
+    if is_watched(settings, cluster_id):
+        return
+    log = settings.home / FOLDER / f"{state_name(cluster_id)}.log"
+    try:
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log.write_bytes(b"")
+    except OSError as error:
+        raise EvidenceError(f"{log} cannot be written: {error.strerror}.") from error
+    with _launched(history, ["watch", "--listed", "--every", WATCH_EVERY_S], log) as (process, _):
+        last_line = ""
+
+        def is_begun_or_ended() -> bool:
+            nonlocal last_line
+            if (line := _end(log).rpartition("\n")[2]) != last_line:
+                last_line = line
+                say(line)
+            return process.ended() or is_watched(settings, cluster_id)
+
+        ask_until(is_begun_or_ended, bool, BROKER_START_TIMEOUT_S, _POLL_S)
+        # Another process may have been faster.
+        if not is_watched(settings, cluster_id):
+            raise SetupError(f"The watch did not begin. Its output: {_end(log) or 'nothing.'}")
+
+
 def said(settings: Settings, run_id: str) -> str:
     """Return the last lines of a run's output; empty if the run was not started as a detached
     process."""
@@ -156,6 +194,16 @@ def said(settings: Settings, run_id: str) -> str:
 
 def _start(history: History, arguments: list[str], log: Path, say: Callable[[str], None]) -> str:
     """Start the command line detached, and wait until it owns a run. Returns the run's id."""
+    with _launched(history, arguments, log) as (process, said_before):
+        return _await_run(history, process, log, said_before, say)
+
+
+@contextmanager
+def _launched(
+    history: History, arguments: list[str], log: Path
+) -> Iterator[tuple[_RunProcess, int]]:
+    """Start the command line detached. Yields its process, and the bytes that its log had before.
+    The process goes on behind the block."""
     settings = history.settings
     environment = {
         **python_environment(),
@@ -168,7 +216,7 @@ def _start(history: History, arguments: list[str], log: Path, say: Callable[[str
             arguments, output, environment
         )
     try:
-        return _await_run(history, process, log, said_before, say)
+        yield process, said_before
     finally:
         process.let_go()
 

@@ -39,6 +39,8 @@ from topicproof.backend.settings import BROKER_START_TIMEOUT_S, DISK_FREE_BYTES_
 from topicproof.backend.waiting import ask_until
 
 READY = "Kafka Server started"
+CLUSTER_ID = "cluster.id"
+"""The file with the id that the data was formatted with."""
 LEADERS_TIMEOUT_S, ASKED_S = 30.0, 5.0
 
 LOG4J = """
@@ -240,7 +242,7 @@ class EmbeddedKafka:
 
     def _cluster_id(self) -> str:
         """Return the id that the data was formatted with; a new one for an empty folder."""
-        path = self.folder / "cluster.id"
+        path = self.folder / CLUSTER_ID
         if not path.exists():
             path.write_text(urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
         return path.read_text()

@@ -31,7 +31,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import SetupError, TopicproofError, UsageError
 from topicproof.backend.interpreter import python_environment
 from topicproof.backend.services.jars import BROKER, SPARK, ensure_jars, jar_files
-from topicproof.backend.services.kafka import EmbeddedKafka
+from topicproof.backend.services.kafka import CLUSTER_ID, EmbeddedKafka
 from topicproof.backend.services.local_servers import accept_all
 from topicproof.backend.services.processes import is_own, require_open_files, stopped_process
 from topicproof.backend.services.spark import EmbeddedSpark, given_remote, with_keeper, with_session
@@ -55,7 +55,8 @@ RELEASE_TIMEOUT_S = 30.0
 """How long the release of a killed process's session may take. Spark ends it later by itself."""
 BUSY = 75
 """The exit code of a keeper that found another keeper (EX_TEMPFAIL of sysexits.h)."""
-
+RUNNING = "running.json"
+"""The file that names the processes of running services."""
 OPEN = "Its ports have no password: every user of this machine can use it."
 
 
@@ -123,6 +124,11 @@ def services(
         connection.close()
 
 
+def are_running(settings: Settings) -> bool:
+    """Whether embedded services run for this home. After a killed keeper, whether they may."""
+    return (settings.services / RUNNING).exists()
+
+
 def require_topics(settings: Settings) -> None:
     """Raises UsageError if no Kafka is given and the embedded one was never filled. A command that
     only reads would start it, and find nothing."""
@@ -137,6 +143,15 @@ def require_topics(settings: Settings) -> None:
 def embedded_kafka(settings: Settings, brokers: int) -> Path:
     """Return the folder of an embedded Kafka; it exists once that has been started."""
     return settings.services / f"kafka-{brokers}"
+
+
+def embedded_cluster_id(settings: Settings) -> str:
+    """Return what the embedded Kafka of these settings calls itself; empty before it was started
+    first."""
+    try:
+        return (embedded_kafka(settings, settings.brokers) / CLUSTER_ID).read_text()
+    except OSError:
+        return ""
 
 
 def storage_of(settings: Settings) -> Storage | None:
@@ -461,7 +476,7 @@ class Keeper:
                 self.changed.wait_for(lambda: self.users == 0)
 
     def _record(self) -> Path:
-        return self.settings.services / "running.json"
+        return self.settings.services / RUNNING
 
     def _write_record(self) -> None:
         pids = [

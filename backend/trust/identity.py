@@ -38,6 +38,8 @@ class Action(StrEnum):
     RELEASE = "release a run"
     STRIKE = "strike a run"
     CHECK = "check topics"
+    WATCH = "watch a contract"
+    UNWATCH = "stop watching a contract"
     FILL = "fill a topic"
     FLOOR = "set initial offsets"
     KEEP = "keep a contract"
@@ -64,6 +66,7 @@ _OPERATES = frozenset(
     {
         *(Action.LOOK, Action.LAUNCH, Action.RESUME, Action.STOP, Action.RELEASE),
         *(Action.STRIKE, Action.CHECK, Action.FILL, Action.FLOOR),
+        *(Action.WATCH, Action.UNWATCH),
         *(Action.KEEP, Action.ABORT, Action.COMMIT, Action.EXPORT),
     }
 )

@@ -19,7 +19,12 @@ import numpy as np
 
 from topicproof.backend.errors import SetupError, TopicError
 from topicproof.backend.watch.identities import SCHEMA as IDENTITIES, Identities
-from topicproof.backend.watch.standings import SCHEMA as STANDINGS, Standing, note_standings
+from topicproof.backend.watch.standings import (
+    SCHEMA as STANDINGS,
+    Standing,
+    forget_standings,
+    note_standings,
+)
 from topicproof.validators.finding import Example
 from topicproof.validators.increments.offset_bits import OffsetBits
 from topicproof.validators.increments.watched_pair import (
@@ -81,9 +86,11 @@ class PairStore:
         except sqlite3.DatabaseError as error:
             raise self._unusable(f"cannot be written: {error}") from error
 
-    def note(self, standings: Iterable[Standing], now_s: int) -> None:
-        """Write how contracts stand now, for the dashboard. Raises SetupError."""
+    def note(self, standings: Iterable[Standing], now_s: int, unlisted: Iterable[str] = ()) -> None:
+        """Write how contracts stand now, for the dashboard. `unlisted`: names of those that are no
+        longer watched. Raises SetupError."""
         try:
+            forget_standings(self.db, unlisted)
             note_standings(self.db, standings, now_s)
             self.db.commit()
         except sqlite3.DatabaseError as error:

@@ -92,6 +92,8 @@ class WatchedStanding:
     standing: Standing
     slots: tuple[State | None, ...]
     """The oldest first, the last one goes on; None: nobody watched."""
+    state_name: str
+    """Of the files of its cluster (`state_file.state_name`)."""
 
 
 def note_standings(db: sqlite3.Connection, standings: Iterable[Standing], now_s: int) -> None:
@@ -115,6 +117,13 @@ def note_standings(db: sqlite3.Connection, standings: Iterable[Standing], now_s:
                 "insert or replace into slot values (?, ?, ?)",
                 (standing.name, slot, standing.state.value),
             )
+
+
+def forget_standings(db: sqlite3.Connection, names: Iterable[str]) -> None:
+    """Forget contracts that are no longer watched, within the caller's transaction."""
+    for name in names:
+        db.execute("delete from standing where name = ?", (name,))
+        db.execute("delete from slot where name = ?", (name,))
 
 
 def read_standings(folder: Path, now_s: int) -> tuple[list[WatchedStanding], list[str]]:
@@ -150,7 +159,7 @@ def _of_file(path: Path, now_s: int) -> Iterator[WatchedStanding]:
                     (standing.name, newest - SLOTS, newest),
                 )
             )
-            yield WatchedStanding(standing, _slots(states, newest))
+            yield WatchedStanding(standing, _slots(states, newest), path.stem)
 
 
 def _slots(states: Mapping[int, str], newest: int) -> tuple[State | None, ...]:

@@ -22,9 +22,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 from topicproof.backend.errors import SetupError
 from topicproof.backend.settings import Settings
+from topicproof.backend.waiting import ask_until
 from topicproof.backend.watch.alarms import (
     NO_ALARMS,
     Alarm,
@@ -46,6 +48,7 @@ BYTES_MAX = 64_000_000
 """Of a file. 25,000 offsets of 50 groups with long names take 1,000,000."""
 SENT_BYTES_MAX = 100_000
 """Of the note of what was handed on."""
+LOCK_TIMEOUT_S = 0.5
 LEFT_OUT = (
     f"The state of this watch has room for {BYTES_MAX:,} bytes, and does not hold all. What is"
     " left out is not compared, or is told again, after a restart."
@@ -153,8 +156,7 @@ class StateFile:
 def state_file(settings: Settings, cluster: str) -> Iterator[StateFile]:
     """Open the state of a cluster, given by its id, for this process alone. Raises SetupError if
     another process watches the cluster from the same home, or the folder cannot be made."""
-    # A cluster's id is whatever its brokers answer, never a path.
-    name = hashlib.sha256(cluster.encode(errors="surrogatepass")).hexdigest()[:16]
+    name = state_name(cluster)
     folder = settings.home / FOLDER
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -162,16 +164,40 @@ def state_file(settings: Settings, cluster: str) -> Iterator[StateFile]:
     except OSError as error:
         raise SetupError(f"{folder} cannot be used: {error.strerror}.") from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
+        # `is_watched` has it for a moment.
+        if not ask_until(lambda: _is_taken(lock, fcntl.LOCK_EX), bool, LOCK_TIMEOUT_S):
             raise SetupError(
                 f"Another process already watches this cluster with the home {settings.home}."
                 " Stop it first, or set TOPICPROOF_HOME."
-            ) from error
+            )
         yield StateFile(folder / f"{name}.json")
+
+
+def state_name(cluster: str) -> str:
+    """Return the name of a cluster's files. A cluster's id is whatever its brokers answer, never a
+    path."""
+    return hashlib.sha256(cluster.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def is_watched(settings: Settings, cluster: str) -> bool:
+    """Whether a process watches a cluster, given by its id, from this home."""
+    try:
+        lock = (settings.home / FOLDER / f"{state_name(cluster)}.lock").open("rb")
+    except OSError:
+        return False
+    with lock:
+        return not _is_taken(lock, fcntl.LOCK_SH)
+
+
+def _is_taken(lock: IO[bytes], how: int) -> bool:
+    """Take a lock of a file, unless another process has it."""
+    try:
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        return False
+    return True
 
 
 def _text_of(state: WatchState) -> tuple[bytes, bool]:

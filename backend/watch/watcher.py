@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -113,20 +113,27 @@ class Watcher:
         on_notice: Callable[[Notice, str], None],
         on_trouble: Callable[[str], None],
         store: PairStore | None = None,
-        read_waivers: Callable[[], Waivers] = dict,
+        read_contracts: Callable[[], tuple[WatchedContract, ...]] | None = None,
+        read_waivers: Callable[[Sequence[WatchedContract]], Waivers] = lambda _contracts: {},
     ) -> None:
         """`on_notice` gets each new notice and the cluster's id, and again one that a killed watch
         may have handed on. `on_trouble` gets a sentence when a look or a delivery begins to fail,
-        and when it works again. `store` has the contracts' pairs. `read_waivers` returns the
-        waivers that count now, or raises TopicproofError. Raises SetupError as
-        `StateFile.read`."""
+        and when it works again. `store` has the contracts' pairs. `read_contracts` returns those to
+        judge from the next look on; without it they are those of the options. `read_waivers`
+        returns the waivers of contracts that count now. Both may raise TopicproofError. Raises
+        SetupError as `StateFile.read`."""
         self.address = address
         self.file = file
         self.options = options
         self.on_notice = on_notice
         self.on_trouble = on_trouble
         self.store = store
+        self.read_contracts = read_contracts
         self.read_waivers = read_waivers
+        self.watched = options.contracts
+        """The contracts that are judged."""
+        self._unlisted: frozenset[str] = frozenset()
+        """Names of those that are not judged any more, until their alarms have ended."""
         self._waivers: Waivers = {}
         self._waivers_at: float | None = None
         self.state = file.read()
@@ -142,26 +149,36 @@ class Watcher:
         self._refusals: Counter[Notice] = Counter()
 
     @property
-    def is_caught_up(self) -> bool:
+    def is_looking(self) -> bool:
         """Whether the last look that succeeded is recent enough."""
         return (
             self._looked_at is not None
             and time.monotonic() - self._looked_at < BEHIND_LOOKS * self.options.every_s
-            and all(figures.is_caught_up for figures in self.figures.contracts.values())
         )
 
-    def watch(self, stop: threading.Event) -> None:
-        """Look until somebody sets the event. Raises SetupError if the state cannot be written."""
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether it is looking, and all of its contracts' topics is judged."""
+        return self.is_looking and all(
+            figures.is_caught_up for figures in self.figures.contracts.values()
+        )
+
+    def watch(self, stop: threading.Event, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Look until somebody sets the event, or it is over after a look. Raises SetupError if the
+        state cannot be written."""
         self.stop = stop
         while not stop.is_set():
             began = time.monotonic()
             self.look()
+            if is_over():
+                return
             stop.wait(max(0.0, self.options.every_s - (time.monotonic() - began)))
 
     def look(self) -> None:
         """Look once. A cluster that does not answer changes no alarm: what is not seen is neither
         wrong nor all clear. Contracts whose topics answer are judged all the same."""
         began = time.monotonic()
+        self._take_contracts()
         try:
             look = look_at(self.address)
         except ClusterError as error:
@@ -175,20 +192,48 @@ class Watcher:
                 self._judge_contracts(unseen, began)
                 self._take_in(unseen, is_seen=False)
             self._note_standings("" if unseen is not None else sentence)
+            if unseen is not None:
+                self._unlisted = frozenset()
         else:
             self._trouble("look", " ".join((*look.notes, *look.overview.not_heard)))
             self._go_on(look)
             self._judge_contracts(look, began)
             self._take_in(look)
             self._note_standings()
+            self._unlisted = frozenset()
             self._looked_at = time.monotonic()
             self.figures.looked_s = self._looked_at - began
         self._deliver()
 
+    def _take_contracts(self) -> None:
+        """Read which contracts are to be judged. One whose terms changed begins again, where its
+        state ends."""
+        if self.read_contracts is None:
+            return
+        try:
+            watched = self.read_contracts()
+        except TopicproofError as error:
+            self._trouble("list", f"The contracts stay what they were: {error}")
+            return
+        self._trouble("list", "")
+        before = {each.name: each for each in self.watched}
+        after = {each.name: each for each in watched}
+        for name in before.keys() | after.keys():
+            if before.get(name) != after.get(name):
+                self.contracts.pop(name, None)
+                self.figures.contracts.pop(name, None)
+                self._troubles.pop(f"contract {name}", None)
+        gone = before.keys() - after.keys()
+        for name in sorted(gone):
+            self.on_trouble(f"Contract {name} is not watched any more.")
+        if watched != self.watched:
+            self.watched, self._waivers_at = watched, None
+        self._unlisted = (self._unlisted | gone) - after.keys()
+
     def _topics_of_contracts(self, why: str) -> ClusterLook | None:
         """Return a look at a cluster that shows nothing but the ids of the contracts' topics; None
         without a contract, or if no broker answers. `why`: the reason why it shows no more."""
-        if self.store is None or not self.options.contracts:
+        if self.store is None or not self.watched:
             return None
         try:
             with connect(self.address) as kafka:
@@ -208,7 +253,7 @@ class Watcher:
         read next may end it. `is_seen`: see `_take_in`."""
         if self.contracts or self.store is None:
             return
-        for contract in self.options.contracts:
+        for contract in self.watched:
             try:
                 self._ids_of(contract, look.topic_ids)
                 self._begin(contract, look.topic_ids, self.store)
@@ -235,7 +280,7 @@ class Watcher:
         bounds = {topic.topic: topic.bounds for topic in look.overview.topics}
         open_contracts = [
             contract
-            for contract in self.options.contracts
+            for contract in self.watched
             if not self._is_passed_over(contract, topic_ids, bounds, began)
         ]
         if not open_contracts:
@@ -355,7 +400,7 @@ class Watcher:
     def _unread(self) -> Iterator[Condition]:
         """Yield a condition for each contract that is not judged any more, so that whoever waits
         for its alarms hears of it."""
-        for contract in self.options.contracts:
+        for contract in self.watched:
             figures = self.figures.contracts.get(contract.name)
             if figures is not None and figures.failed_looks >= UNREAD_LOOKS:
                 yield unread(contract, figures)
@@ -382,13 +427,13 @@ class Watcher:
             *self._unread(),
         )
         alarms, notices = after_look(
-            silenced(self.state.alarms, self._waivers),
+            unlisted(silenced(self.state.alarms, self._waivers), self._unlisted),
             current,
             look.overview.taken_at,
             clear_kinds=look.clear_kinds,
             left_out=look.left_out,
             # Of a contract that could not be read nothing ends.
-            contracts=frozenset(
+            contracts=self._unlisted.union(
                 name for name, figures in self.figures.contracts.items() if figures.is_read
             ),
             # A waiver ends an alarm whatever is known.
@@ -415,11 +460,11 @@ class Watcher:
         """Read from time to time which kinds are waived, and tell what begins and ends to be."""
         now = time.monotonic()
         is_due = self._waivers_at is None or now - self._waivers_at >= WAIVERS_EVERY_S
-        if not self.options.contracts or not is_due:
+        if not self.watched or not is_due:
             return
         self._waivers_at = now
         try:
-            waivers = self.read_waivers()
+            waivers = self.read_waivers(self.watched)
         except TopicproofError as error:
             # What was silent stays so for now, and somebody is told.
             self._trouble("waivers", f"Waivers cannot be read: {error}")
@@ -438,10 +483,10 @@ class Watcher:
     def _note_standings(self, trouble: str = "") -> None:
         """Write for the dashboard how each contract stands. `trouble`: why nothing was looked
         at."""
-        if self.store is None or not self.options.contracts:
+        if self.store is None or not (self.watched or self._unlisted):
             return
-        standings = [self._standing(contract, trouble) for contract in self.options.contracts]
-        self.store.note(standings, int(time.time()))
+        standings = [self._standing(contract, trouble) for contract in self.watched]
+        self.store.note(standings, int(time.time()), self._unlisted)
 
     def _standing(self, contract: WatchedContract, trouble: str) -> Standing:
         figures = self.figures.contracts.get(contract.name, ContractFigures())
@@ -562,6 +607,7 @@ _OVER = {
     "webhook": "The webhook takes notices again.",
     "waivers": "Waivers can be read again.",
     "refusals": "The webhook refuses no notice any more.",
+    "list": "The list of contracts can be read again.",
 }
 
 
@@ -574,6 +620,18 @@ def silenced(alarms: AlarmState, waivers: Waivers) -> AlarmState:
         waiver = waivers.get((condition.contract, condition.finding))
         if waiver is not None and condition.kind is Kind.VIOLATED:
             lasting[key] = replace(alarm, condition=replace(condition, sentence=waiver.sentence))
+    return replace(alarms, alarms=lasting)
+
+
+def unlisted(alarms: AlarmState, names: Set[str]) -> AlarmState:
+    """Return the alarms with another sentence for those of contracts that are not watched any more:
+    their end is no all-clear."""
+    lasting = dict(alarms.alarms)
+    for key, alarm in alarms.alarms.items():
+        condition = alarm.condition
+        if condition.contract in names:
+            why = f"Contract {condition.contract} is not watched any more. It may still be wrong."
+            lasting[key] = replace(alarm, condition=replace(condition, sentence=why))
     return replace(alarms, alarms=lasting)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -115,7 +116,7 @@ def watch(settings: Settings, history: History) -> Iterator[Watch]:
             on_notice=lambda notice, _cluster: notices.append(notice),
             on_trouble=troubles.append,
             store=store,
-            read_waivers=lambda: waived_of(history, CONTRACTS),
+            read_waivers=partial(waived_of, history),
         )
         (contract,) = CONTRACTS
         watched = ContractWatch.begin(contract, store, {})

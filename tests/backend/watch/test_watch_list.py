@@ -1,0 +1,143 @@
+"""Contracts that somebody puts on the list of what is watched, and the one process that watches
+them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.backend.trust.people import ADA, GRACE
+from tests.backend.watch.test_contracts import Pipeline
+from tests.conftest import wait_until
+from topicproof.backend.address import Address
+from topicproof.backend.errors import ContractError, NotPermitted, SetupError, UsageError
+from topicproof.backend.history.audit import audit_entries
+from topicproof.backend.history.store import History
+from topicproof.backend.runs.launch import start_watch
+from topicproof.backend.settings import Settings
+from topicproof.backend.watch import watch_list
+from topicproof.backend.watch.standings import State, read_standings
+from topicproof.backend.watch.state_file import FOLDER, StateFile, is_watched, state_name
+from topicproof.backend.watch.watch_list import (
+    ListedContract,
+    list_contract,
+    read_list,
+    unlist_contract,
+    watched_of_list,
+)
+from topicproof.backend.watch.watchable import watched_contracts
+from topicproof.backend.watch.watcher import cluster_id
+
+TERMS = "source: {{topic: {}}}\nsink: {{topic: {}}}\n"
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    opened = History(Settings(home=tmp_path, bootstrap="127.0.0.1:1"))
+    yield opened
+    opened.engine.dispose()
+
+
+def contract(history: History, name: str, text: str, cluster: str = "here") -> ListedContract:
+    return ListedContract.at(history.settings, cluster, name, text)
+
+
+def test_a_contract_is_put_on_the_list_and_taken_off(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: an operator watches two contracts and one of another cluster, changes the terms of
+    one, and stops it. What no watch can judge, the same topics under another name, and more than
+    there is room for are refused, and so is a viewer. Each is in the audit log."""
+    settings, grace = history.settings, history.acted_on_by(GRACE)
+    orders = contract(history, "orders", TERMS.format("orders", "invoices"))
+    list_contract(grace, orders)
+    list_contract(grace, contract(history, "bills", TERMS.format("invoices", "bills")))
+    list_contract(grace, contract(history, "far", orders.text, "there"))
+    changed = contract(history, "orders", f"{orders.text}within: 5s\n")
+    list_contract(grace, changed)
+    assert [each.name for each in watched_of_list(settings, "here")] == ["bills", "orders"]
+    # A contract of the command goes before one on the list of the same topics.
+    (of_command,) = watched_contracts("mine", orders.watched()[0].contract)
+    mine = watched_of_list(settings, "here", [of_command])
+    assert [each.name for each in mine] == ["mine", "bills"]
+    with pytest.raises(UsageError, match="The contract orders already watches the same topics"):
+        list_contract(grace, contract(history, "again", orders.text))
+    with pytest.raises(ContractError, match="group: it cannot be watched"):
+        list_contract(grace, contract(history, "group", f"{orders.text}group: readers\n"))
+    with pytest.raises(UsageError, match="cannot be named"):
+        list_contract(grace, contract(history, "../orders", orders.text))
+    monkeypatch.setattr(watch_list, "LISTED_MAX", 3)
+    with pytest.raises(UsageError, match="3 contracts are watched, which is the most"):
+        list_contract(grace, contract(history, "more", TERMS.format("a", "b")))
+    for ask in (list_contract, unlist_contract):
+        with pytest.raises(NotPermitted, match="Ada Lovelace has the role viewer"):
+            ask(history.acted_on_by(ADA), changed)
+    unlist_contract(grace, changed)
+    assert [each.name for each in read_list(settings)] == ["bills", "far"]
+    entries = [(entry.action.value, entry.what, entry.allowed) for entry in audit_entries(history)]
+    assert entries[0] == ("watch a contract", "orders", True)
+    assert entries[-3:] == [
+        ("watch a contract", "orders", False),
+        ("stop watching a contract", "orders", False),
+        ("stop watching a contract", "orders", True),
+    ]
+
+
+def test_a_damaged_list_is_said(history: History) -> None:
+    """Story: somebody has edited the list. It is no empty list."""
+    list_contract(history, contract(history, "orders", TERMS.format("orders", "invoices")))
+    path = history.settings.home / FOLDER / "list.json"
+    path.write_text('[{"name": 7}]')
+    with pytest.raises(SetupError, match="The list of watched contracts, .* cannot be read: it is"):
+        read_list(history.settings)
+
+
+def test_one_process_watches_all_that_is_listed(
+    bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Story: somebody switches on the watch of a contract on a page, and later that of a second
+    one. One process takes both, and outlives who started it. A copy is an alarm while somebody
+    looks. Taken off the list, a contract's alarm ends, which is no all-clear, and its row goes.
+    With the last contract the process ends."""
+    settings = Settings(home=tmp_path, bootstrap=bootstrap)
+    history = History(settings)
+    cluster = cluster_id(Address(bootstrap))
+    pipelines = [Pipeline(bootstrap, new_topic(), new_topic()) for _ in range(2)]
+    contracts = [
+        ListedContract.at(settings, cluster, name, TERMS.format(pipeline.source, pipeline.sink))
+        for name, pipeline in zip(("first", "second"), pipelines, strict=True)
+    ]
+    for pipeline in pipelines:
+        pipeline.write_inputs(2)
+        pipeline.write_outputs([0, 1])
+
+    def states() -> dict[str, State]:
+        watched, unreadable = read_standings(tmp_path / FOLDER, int(time.time()))
+        assert unreadable == [] and {each.state_name for each in watched} <= {state_name(cluster)}
+        return {each.standing.name: each.standing.state for each in watched}
+
+    list_contract(history, contracts[0])
+    lines: list[str] = []
+    start_watch(history, cluster, lines.append)
+    wait_until(lambda: states() == {"first": State.HOLDS}, 60, "a look")
+    assert is_watched(settings, cluster)
+    list_contract(history, contracts[1])
+    start_watch(history, cluster, pytest.fail)
+    pipelines[0].write_outputs([1])
+    both = {"first": State.VIOLATED, "second": State.HOLDS}
+    wait_until(lambda: states() == both, 60, "an alarm and a second contract")
+    unlist_contract(history, contracts[0])
+    wait_until(lambda: states() == {"second": State.HOLDS}, 60, "one contract less")
+    assert is_watched(settings, cluster)
+    unlist_contract(history, contracts[1])
+    wait_until(lambda: not is_watched(settings, cluster), 60, "the end of the process")
+    assert states() == {}
+    file = StateFile(tmp_path / FOLDER / f"{state_name(cluster)}.json")
+    alarms = file.read().alarms.alarms.values()
+    assert not [each for each in alarms if each.condition.contract]
+    log = (tmp_path / FOLDER / f"{state_name(cluster)}.log").read_text()
+    assert "Contract first is not watched any more." in log and "Traceback" not in log
+    history.engine.dispose()
