@@ -225,6 +225,10 @@ class ContractWatch:
         half = max(1, offsets_max // 2)
         spans = _shares({p: part.end for p, part in pair.sources.items()}, source, half)
         read = self._read_source(kafka, source, spans, now_ms)
+        for p in source.partitions:
+            # Of a partition whose last stable offset stays, nothing new is read.
+            if p.partition in pair.sources:
+                pair.sources[p.partition].hw = p.hw
         spans = _shares(pair.sink_ends, sink, max(half, offsets_max - read))
         log: list[LogSpan] = []
         rows = NO_ROWS

@@ -33,6 +33,7 @@ from topicproof.validators.increments.watched_pair import (
     PairCounts,
     SinkRows,
     SourcePart,
+    UnnamedOutputs,
     UnreadableRange,
     WatchedPair,
 )
@@ -180,6 +181,10 @@ def _body_of(pair: WatchedPair) -> bytes:
         "counts": asdict(pair.counts),
         "unreadable": [list(records) for records in pair.unreadable],
         "unobserved": pair.unobserved,
+        "unnamed": [
+            [cause, [[each.records, list(each.source_ends.items())] for each in outputs]]
+            for cause, outputs in pair.unnamed.items()
+        ],
         **{name: list(getattr(pair, name).items()) for name in _COUNTERS},
     }
     arrays["fields"] = np.frombuffer(json.dumps(fields).encode(), np.uint8)
@@ -230,9 +235,13 @@ def _pair_of(body: bytes) -> WatchedPair:
         source_ends, sink_ends, through_ms = fields["awaited"]
         pair.awaited = Awaited(dict(source_ends), dict(sink_ends), through_ms)
     pair.through_ms, pair.counts = fields["through_ms"], PairCounts(**fields["counts"])
-    # States of earlier versions have neither.
+    # States of earlier versions have none of these.
     pair.unreadable = [UnreadableRange(*records) for records in fields.get("unreadable", ())]
     pair.unobserved = fields.get("unobserved", 0)
+    pair.unnamed = {
+        cause: [UnnamedOutputs(records, dict(ends)) for records, ends in outputs]
+        for cause, outputs in fields.get("unnamed", ())
+    }
     for name in _COUNTERS:
         setattr(pair, name, Counter(dict(fields[name])))
     return pair

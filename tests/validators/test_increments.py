@@ -38,7 +38,7 @@ from topicproof.backend.watch.identities import SLICES, digest, numbers_of
 from topicproof.backend.watch.pair_store import PairStore, StateTooLarge, pair_store
 from topicproof.backend.watch.record_reader import MatchTerms, PlaceReader
 from topicproof.validators.expectation import REQUIRED
-from topicproof.validators.finding import Guarantee, Outcome
+from topicproof.validators.finding import Finding, Guarantee, Outcome
 from topicproof.validators.increments import watched_pair
 from topicproof.validators.increments.watch_verdict import (
     WATCHED,
@@ -48,8 +48,10 @@ from topicproof.validators.increments.watch_verdict import (
 )
 from topicproof.validators.increments.watched_pair import (
     NO_PARTITION,
+    NO_ROWS,
     SinkRows,
     SourceSpan,
+    UnreadableRange,
     WatchedPair,
 )
 from topicproof.validators.lineage.compact import COMPACT_HEADER, format_compact
@@ -341,6 +343,40 @@ def test_the_first_copy_may_be_a_record_without_a_key(tmp_path: Path) -> None:
     order = verdict_of(state, WatchTerms(guarantee, REQUIRED[guarantee])).by_kind["order"]
     assert (order.count, order.primary, order.explained_by) == (1, 0, "identity_missing")
     assert order.outcome is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize("cause", ["unreadable", "identity_missing"])
+def test_records_that_nobody_can_name_excuse_no_later_input(cause: str, tmp_path: Path) -> None:
+    """Story: two records of the sink cannot be read, or hold no identity. Each
+    may be the output of an input that was there before it. Inputs that come later, and find no
+    output, have lost it: also after a restart."""
+    state, none = WatchedPair("numbers", "sink", outputs=1, within_ms=0), offsets([])
+
+    def fold(inputs: list[int], outputs: list[int]) -> Finding:
+        end = inputs[-1] + 1
+        state.add_source(SourceSpan(0, inputs[0], end, end, offsets(inputs), none, none), now_ms=0)
+        records = [(0, at, at, 0, at, 0, 0, 0, 1) for at in outputs]
+        state.add_sink(rows_of(records) if records else NO_ROWS)
+        state.settle(1, is_sink_read=True)
+        terms = WatchTerms(Guarantee.EXACTLY_ONCE, REQUIRED[Guarantee.EXACTLY_ONCE])
+        return verdict_of(state, terms).by_kind["gap"]
+
+    if cause == "unreadable":
+        state.note_unreadable(UnreadableRange(False, 0, 9, 10, 2, "It is broken."))
+    else:
+        state.counts.nameless_outputs = 2
+    first = fold([0, 1, 2, 3], [0, 1, 2])
+    assert (first.primary, first.explained_by, first.outcome) == (0, cause, Outcome.UNKNOWN)
+    with pair_store(tmp_path / "pairs") as store:
+        store.write("pair", state)
+        state = store.read("pair") or state
+    later = fold([4, 5], [])
+    assert (later.count, later.primary, later.outcome) == (3, 2, Outcome.VIOLATED)
+    # One of the records was taken for the output of an early input: no later one is excused by it.
+    assert fold([6], [3, 4, 5]).primary == 1
+    # A record that comes now may be that of any input so far.
+    state.counts.unread_outputs += 1
+    assert fold([7], []).primary == 1
 
 
 def test_a_copy_that_waits_becomes_the_output_of_a_later_twin(tmp_path: Path) -> None:

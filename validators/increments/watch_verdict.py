@@ -184,13 +184,15 @@ def _causes(
         primary = pair.missing_count() - pending
         reason = sink_removed.NAME if pair.sink_lost.total() else None
         if reason is None:
-            # Each may be among the committed records that were not delivered.
-            unclear = min(primary, pair.counts.hidden)
-            causes[reading_mismatch.NAME] += unclear
-            primary -= unclear
-            unclear = min(primary, pair.counts.unread_outputs)
-            causes[UNREADABLE] += unclear
-            primary -= unclear
+            # Each may be among the committed records that were not delivered, or not read, or are
+            # without an identity.
+            causes_before: list[str] = []
+            for cause in (reading_mismatch.NAME, UNREADABLE, identity_missing.NAME):
+                excused = pair.excusable(causes_before)
+                causes_before.append(cause)
+                unclear = min(primary, pair.excusable(causes_before) - excused)
+                causes[cause] += unclear
+                primary -= unclear
     elif kind == phantom.NAME:
         causes[PENDING] = pair.waiting()
         if terms.retained:
@@ -210,19 +212,14 @@ def _causes(
     if reason is None and kind in (gap.NAME, phantom.NAME) and _is_disjoint(pair):
         reason = identity_disjoint.NAME
     if pair.by_key:
-        nameless = pair.counts.nameless_outputs
         if kind == gap.NAME and reason is None:
-            # Each of them may be a record without an identity, or one whose input is forgotten.
+            # Each of them may be one whose input is forgotten.
             of_forgotten = Counter(pair.causes.get(phantom.NAME))[FORGOTTEN]
-            for cause, count in (
-                (identity_missing.NAME, nameless),
-                (FORGOTTEN, min(of_forgotten, pair.counts.forgotten_open)),
-            ):
-                unclear = min(primary, count)
-                causes[cause] += unclear
-                primary -= unclear
+            unclear = min(primary, of_forgotten, pair.counts.forgotten_open)
+            causes[FORGOTTEN] += unclear
+            primary -= unclear
         elif kind == phantom.NAME:
-            causes[identity_missing.NAME] += nameless
+            causes[identity_missing.NAME] += pair.counts.nameless_outputs
         if kind in (duplicate.NAME, order.NAME, phantom.NAME):
             # The true input may be one that is gone, or that has no identity.
             another = None

@@ -13,22 +13,24 @@ is what a check of the same ranges finds, whatever the increments are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from topicproof.validators.expectation import FORGOTTEN, RANGE
+from topicproof.validators.expectation import FORGOTTEN, RANGE, UNREADABLE
 from topicproof.validators.finding import EXAMPLES_MAX, Example
 from topicproof.validators.increments.offset_bits import Bits, OffsetBits, offsets_of, size_of
 from topicproof.validators.kinds import (
     aborted_input,
     aborted_read,
     duplicate,
+    identity_missing,
     order,
     phantom,
+    reading_mismatch,
     sink_removed,
     source_removed,
 )
@@ -49,6 +51,8 @@ OPEN_BELOW_MAX = 100_000
 partition forgets what its offsets are."""
 HELD_MAX = 1_000_000
 """Outputs that wait for a pending input, over all partitions. Then the sink is not read further."""
+UNNAMED_MAX = 20
+"""Times at which records without a known input came, that are told apart by cause."""
 BEFORE_MAX = 1_000_000
 """Outputs of inputs before the judged range that are told apart."""
 NO_PARTITION = -1
@@ -117,6 +121,15 @@ class UnreadableRange(NamedTuple):
     records: int
     why: str
     """A sentence with its place."""
+
+
+class UnnamedOutputs(NamedTuple):
+    """Records of the sink of which nobody knows the input. Each may be one missing output, of an
+    input that was there before them."""
+
+    records: int
+    source_ends: Mapping[int, int]
+    """By partition: the source's high watermark when they were folded."""
 
 
 class LineEnd(NamedTuple):
@@ -309,6 +322,8 @@ class WatchedPair:
     sink_lost: Counter[int] = field(default_factory=Counter)
     unreadable: list[UnreadableRange] = field(default_factory=list)
     """The first ranges that nobody reads."""
+    unnamed: dict[str, list[UnnamedOutputs]] = field(default_factory=dict)
+    """By the reason why nobody knows their inputs, as they came."""
     unobserved: int = 0
     """Records of the sink that no consumer received, because one would decompress an aborted batch
     that nobody reads."""
@@ -409,6 +424,42 @@ class WatchedPair:
         if len(self.unreadable) < EXAMPLES_MAX:
             self.unreadable.append(records)
 
+    def _bound_unnamed(self) -> None:
+        """Note up to where the inputs lie of the records without a known one that were folded since
+        the last call. The bounds of the source are taken after those of the sink, and no output is
+        written before its input."""
+        source_ends = {number: part.hw for number, part in self.sources.items()}
+        for cause, count in (
+            (reading_mismatch.NAME, self.counts.hidden),
+            (UNREADABLE, self.counts.unread_outputs),
+            (identity_missing.NAME, self.counts.nameless_outputs),
+        ):
+            outputs = self.unnamed.setdefault(cause, [])
+            new = count - sum(each.records for each in outputs)
+            if new > 0 and len(outputs) == UNNAMED_MAX:
+                new += outputs.pop().records
+            if new > 0:
+                outputs.append(UnnamedOutputs(new, source_ends))
+
+    def excusable(self, causes: Collection[str]) -> int:
+        """Count the late outputs that may be among the records without a known input, for these
+        reasons. Of records that came at a time, each may be one whose input was there then."""
+        outputs = [each for cause in causes for each in self.unnamed.get(cause, ())]
+        count = 0
+        # Each time has all inputs of the times before it.
+        for each in sorted(outputs, key=lambda each: sum(each.source_ends.values())):
+            count = min(count + each.records, self._missing_below(each.source_ends))
+        return count
+
+    def _missing_below(self, source_ends: Mapping[int, int]) -> int:
+        """Count the late outputs of inputs below these ends."""
+        count = 0
+        for number, part in self.sources.items():
+            end = min(part.late_end, source_ends.get(number, 0))
+            count += sum(map(size_of, part.missing(end)))
+            count += sum(place // part.outputs < end for place in part.open_below)
+        return count
+
     def add_revoked(self, partition: int, offsets: Ints) -> None:
         """Count records that read_committed received although their transaction was aborted."""
         why = "Visible to read_committed, but its transaction ends with an ABORT marker."
@@ -420,6 +471,7 @@ class WatchedPair:
         """Move on what is late, once an increment is folded. `is_sink_read`: all that was committed
         at `now_ms` was read."""
         self._await_source(now_ms if is_sink_read else 0)
+        self._bound_unnamed()
         if is_sink_read and not self.held.size:
             self.through_ms = max(self.through_ms, now_ms)
         for part in self.sources.values():

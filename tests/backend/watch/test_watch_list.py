@@ -91,7 +91,9 @@ def test_a_damaged_list_is_said(history: History) -> None:
     list_contract(history, contract(history, "orders", TERMS.format("orders", "invoices")))
     path = history.settings.home / FOLDER / "list.json"
     path.write_text('[{"name": 7}]')
-    with pytest.raises(SetupError, match="The list of watched contracts, .* cannot be read: it is"):
+    with pytest.raises(
+        SetupError, match=r"The list of watched contracts, .* cannot be read: it is"
+    ):
         read_list(history.settings)
 
 
