@@ -12,9 +12,17 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import OpenPage, texts
+from tests.backend.trust.people import ADA
+from topicproof.app.session import access
+from topicproof.backend.history.audit import audit_entries
+from topicproof.backend.history.store import History
+from topicproof.backend.services.keeper import embedded_kafka
+from topicproof.backend.settings import read_settings
+from topicproof.backend.trust.identity import Action
 from topicproof.backend.watch.pair_store import pair_store
 from topicproof.backend.watch.standings import SLOT_S, SLOTS, Standing, State
-from topicproof.backend.watch.state_file import FOLDER
+from topicproof.backend.watch.state_file import FOLDER, state_name
+from topicproof.backend.watch.watch_list import ListedContract, list_contract, read_list
 
 BOOTSTRAP = "127.0.0.1:1"
 HOLDS = Standing(
@@ -73,6 +81,7 @@ def test_without_a_watch_it_says_how_to_begin(open_page: OpenPage) -> None:
     (command,) = [each.value for each in app.code]
     assert command == f"topicproof watch contract.yaml --bootstrap {BOOTSTRAP}"
     assert [link.value for link in app.page_link] == ["Draft a contract"]
+    assert "Switch on *Watch this* beside a contract or a verdict" in texts(app)
 
 
 def test_each_contract_is_a_row_with_its_day_and_what_to_do(
@@ -107,6 +116,55 @@ def test_each_contract_is_a_row_with_its_day_and_what_to_do(
         app.run()
         assert (len(app.get("html")), len(app.markdown), len(app.caption)) == drawn
     assert "10 inputs due" in texts(app)
+
+
+def test_a_watch_by_another_address_is_of_the_same_cluster(
+    open_page: OpenPage, note: Note, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: somebody has given the embedded Kafka by its address to a watch. The page, which calls
+    it otherwise, leads to its topics. Another cluster at such an address is another one."""
+    monkeypatch.delenv("TOPICPROOF_BOOTSTRAP")
+    folder = embedded_kafka(read_settings(), 1)
+    folder.mkdir(parents=True)
+    (folder / "cluster.id").write_text("embedded")
+    now = int(time.time())
+    note([HOLDS], now, state_name("embedded"))
+    note([replace(HOLDS, name="far")], now, state_name("far"))
+    app = open_page("watch")
+    assert not app.exception
+    assert [link.value for link in app.page_link] == ["Compare invoices"]
+    assert texts(app).count(f"on another cluster: {BOOTSTRAP}") == 1
+
+
+def test_what_the_dashboard_watches_is_stopped_here(
+    open_page: OpenPage, note: Note, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: of three contracts on the list one is looked at, the watch of one has ended, and one
+    was not looked at yet; a fourth one is watched from a terminal. An operator stops one. A viewer
+    may press nothing."""
+    settings = read_settings()
+    text = "source: {topic: %s}\nsink: {topic: invoices}\n"
+    history = History(settings)
+    for name in ("orders", "ended", "new"):
+        list_contract(history, ListedContract.at(settings, "here", name, text % name))
+    now = int(time.time())
+    note([replace(HOLDS, name="ended")], now - 3_600, state_name("here"))
+    note([HOLDS, replace(HOLDS, name="terminal")], now, state_name("here"))
+    app = open_page("watch")
+    assert not app.exception and "**new** Nobody watches its cluster." in texts(app)
+    buttons = {button.key: button for button in app.button}
+    assert sorted(buttons) == [
+        *(f"again here {name}" for name in ("ended", "new")),
+        *(f"stop here {name}" for name in ("ended", "new", "orders")),
+    ]
+    buttons["stop here new"].click().run()
+    assert [each.name for each in read_list(settings)] == ["orders", "ended"]
+    assert "**new**" not in texts(app)
+    assert audit_entries(history)[-1].action is Action.UNWATCH
+    monkeypatch.setattr(access, "page_identity", lambda _settings: ADA)
+    app.run()
+    assert {button.disabled for button in app.button} == {True}
+    history.engine.dispose()
 
 
 def test_many_contracts_are_drawn_in_parts(open_page: OpenPage, note: Note) -> None:
