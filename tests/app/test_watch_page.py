@@ -119,7 +119,7 @@ def test_each_contract_is_a_row_with_its_day_and_what_to_do(
 
 
 def test_a_watch_by_another_address_is_of_the_same_cluster(
-    open_page: OpenPage, note: Note, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_page: OpenPage, note: Note, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Story: somebody has given the embedded Kafka by its address to a watch. The page, which calls
     it otherwise, leads to its topics. Another cluster at such an address is another one."""
@@ -152,7 +152,7 @@ def test_what_the_dashboard_watches_is_stopped_here(
     note([HOLDS, replace(HOLDS, name="terminal")], now, state_name("here"))
     app = open_page("watch")
     assert not app.exception and "**new** Nobody watches its cluster." in texts(app)
-    buttons = {button.key: button for button in app.button}
+    buttons = {str(button.key): button for button in app.button}
     assert sorted(buttons) == [
         *(f"again here {name}" for name in ("ended", "new")),
         *(f"stop here {name}" for name in ("ended", "new", "orders")),

@@ -7,10 +7,17 @@ import re
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import at_tab, settled
 from topicproof.app.run.stories import STORIES, Story
+from topicproof.backend.address import Address
+from topicproof.backend.history.store import History
+from topicproof.backend.kafka.client_configs import idempotent_producer_config
+from topicproof.backend.settings import Settings
+from topicproof.validators.lineage.compact import COMPACT_HEADER, format_compact
+from topicproof.validators.lineage.headers import Lineage
 
 STORY_MS = 600_000
 ABORTS = next(story for story in STORIES if story.name == "aborts")
@@ -145,9 +152,12 @@ def test_a_story_runs_by_itself(story: Story, address: str, window: Page, artifa
         expect(window.get_by_text("This run was struck by hand: 1. the worker of")).to_be_visible()
 
 
-def test_the_path_of_a_newcomer(address: str, window: Page, artifacts: Path) -> None:
+def test_the_path_of_a_newcomer(
+    address: str, window: Page, settings: Settings, bootstrap: str, artifacts: Path
+) -> None:
     """Story: somebody opens the dashboard who knows nothing of it, and types no address: a demo,
-    one of its aborted records, that record's transaction, the verdict, a signature."""
+    one of its aborted records, that record's transaction, the verdict, a signature. Then the same
+    pipeline is watched."""
     window.goto(address)
     window.get_by_role("link", name="Lab").click()
     start(window, ABORTS)
@@ -181,3 +191,38 @@ def test_the_path_of_a_newcomer(address: str, window: Page, artifacts: Path) -> 
     )
     settled(window)
     window.screenshot(path=artifacts / "newcomer-signed.png", full_page=True)
+
+    watched_from_home(address, window, settings, bootstrap, artifacts)
+
+
+def watched_from_home(
+    address: str, window: Page, settings: Settings, bootstrap: str, artifacts: Path
+) -> None:
+    """From the home page, three clicks watch what the newest verdict is of, and show how it stands.
+    A copy that somebody writes meanwhile is an alarm. A fourth click stops it."""
+    history = History(settings)
+    window.goto(address)
+    settled(window)
+    clicks = [
+        window.locator("a[href*='verdict?run=']").first,
+        window.get_by_text("Watch this", exact=True),
+        window.get_by_role("link", name="See how it stands"),
+    ]
+    for click in clicks:
+        click.click(timeout=STORY_MS)
+    at_tab(window, "Watch")
+    facts = history.list(1)[0].facts
+    sink = window.get_by_text(f"{facts.source} → {facts.sink}")
+    expect(sink).to_be_visible(timeout=STORY_MS)
+    expect(window.get_by_text("1 HOLDS")).to_be_visible(timeout=STORY_MS)
+    producer = Producer(idempotent_producer_config(Address(bootstrap)))
+    place = format_compact(Lineage(facts.source, 0, 0, 0))
+    producer.produce(facts.sink, b"0", b"0", 0, headers=[(COMPACT_HEADER, place)])
+    assert producer.flush(30) == 0
+    expect(window.get_by_text("1 VIOLATED")).to_be_visible(timeout=STORY_MS)
+    expect(window.get_by_text("Violated: duplicate: 1 of 9,001")).to_be_visible()
+    settled(window)
+    window.screenshot(path=artifacts / "newcomer-watched.png", full_page=True)
+    window.get_by_role("button", name="Stop watching").click()
+    expect(sink).to_have_count(0, timeout=STORY_MS)
+    history.engine.dispose()
