@@ -49,8 +49,8 @@ from topicproof.backend.kafka.client_configs import (
 )
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.settings import Settings
+from topicproof.backend.watch.cluster_look import cluster_id
 from topicproof.backend.watch.watch_list import ListedContract, list_contract, unlist_contract
-from topicproof.backend.watch.watcher import cluster_id
 from topicproof.validators.lineage.compact import COMPACT_HEADER, format_compact
 from topicproof.validators.lineage.headers import Lineage
 

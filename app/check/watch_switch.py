@@ -22,8 +22,8 @@ from topicproof.backend.runs.launch import start_watch
 from topicproof.backend.runs.scenarios import SCENARIOS
 from topicproof.backend.settings import Settings
 from topicproof.backend.trust.identity import Action
+from topicproof.backend.watch.cluster_look import cluster_id
 from topicproof.backend.watch.watch_list import ListedContract, list_contract, unlist_contract
-from topicproof.backend.watch.watcher import cluster_id
 from topicproof.validators.expected import Expect
 
 RUN_WITHIN = "5s"

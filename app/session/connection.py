@@ -18,7 +18,7 @@ from topicproof.backend.kafka.log.client import require_reachable
 from topicproof.backend.properties.registry_properties import RegistryFacts
 from topicproof.backend.services.keeper import Services, embedded_cluster_id, services
 from topicproof.backend.settings import Settings, read_settings
-from topicproof.backend.watch.watcher import cluster_id
+from topicproof.backend.watch.cluster_look import cluster_id
 
 CLUSTER_PARAMETER = "cluster"
 """The parameter of the URL that names a cluster."""

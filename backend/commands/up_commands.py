@@ -17,9 +17,9 @@ from topicproof.backend.services.dashboard import dashboard, require_closed, req
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import without_token
 from topicproof.backend.settings import DASHBOARD_PORT, Settings
+from topicproof.backend.watch.cluster_look import cluster_id
 from topicproof.backend.watch.state_file import is_watched
 from topicproof.backend.watch.watch_list import read_list
-from topicproof.backend.watch.watcher import cluster_id
 
 
 def up(

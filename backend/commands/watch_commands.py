@@ -30,19 +30,14 @@ from topicproof.backend.history.store import History
 from topicproof.backend.services.keeper import Services, are_running, require_topics, services
 from topicproof.backend.settings import Settings
 from topicproof.backend.watch.alarms import Change, Notice
+from topicproof.backend.watch.cluster_look import cluster_id
 from topicproof.backend.watch.conditions import PATIENCE_S
 from topicproof.backend.watch.pair_store import pair_store
 from topicproof.backend.watch.state_file import state_file
 from topicproof.backend.watch.waivers import waived_of
 from topicproof.backend.watch.watch_list import watched_of_list
 from topicproof.backend.watch.watchable import WatchedContract, watched_contracts
-from topicproof.backend.watch.watcher import (
-    EVERY_S,
-    Watcher,
-    WatchOptions,
-    cluster_id,
-    served_metrics,
-)
+from topicproof.backend.watch.watcher import EVERY_S, Watcher, WatchOptions, served_metrics
 from topicproof.backend.watch.webhook import WebhookStyle, read_webhook
 
 EVERY_S_MIN = 1.0

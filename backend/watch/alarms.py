@@ -308,6 +308,18 @@ def after_sending(
     return replace(state, waiting=waiting, dropped=state.dropped + len(refused))
 
 
+def without_contracts(alarms: AlarmState, names: Set[str]) -> AlarmState:
+    """Return the alarms with another sentence for those of contracts that are not watched any more:
+    their end is no all-clear."""
+    lasting = dict(alarms.alarms)
+    for key, alarm in alarms.alarms.items():
+        condition = alarm.condition
+        if condition.contract in names:
+            why = f"Contract {condition.contract} is not watched any more. It may still be wrong."
+            lasting[key] = replace(alarm, condition=replace(condition, sentence=why))
+    return replace(alarms, alarms=lasting)
+
+
 def notice_from_json(fields: Mapping[str, Any]) -> Notice:
     """Read a notice as `stored` writes it. Raises ValueError, KeyError, TypeError."""
     return Notice(

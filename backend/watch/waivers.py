@@ -8,14 +8,18 @@ still violates the contract; no alarm tells it until that day is over.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 from topicproof.backend.evidence.folder import evidence_hash
 from topicproof.backend.history.signoff import Signoff, read_chain, waived_kinds
 from topicproof.backend.history.store import History, Run
+from topicproof.backend.watch.alarms import AlarmState
+from topicproof.backend.watch.conditions import Kind
 from topicproof.backend.watch.watchable import WatchedContract
 
+Waivers = Mapping[tuple[str, str], "WaivedKind"]
+"""By contract and kind of finding."""
 CHECKS_MAX = 1_000
 """The newest runs and checks among which a contract's are looked for."""
 
@@ -39,9 +43,7 @@ class WaivedKind:
         )
 
 
-def waived_of(
-    history: History, contracts: Iterable[WatchedContract]
-) -> Mapping[tuple[str, str], WaivedKind]:
+def waived_of(history: History, contracts: Iterable[WatchedContract]) -> Waivers:
     """Return the waivers that count today, by contract and kind. Raises EvidenceError, and
     UsageError for a damaged keyring."""
     runs = history.list(CHECKS_MAX)
@@ -80,3 +82,15 @@ def _is_of(run: Run, contract: WatchedContract, history: History) -> bool:
         and run.plan.get("guarantee") == contract.contract.guarantee
         and (facts.cluster.name, facts.cluster.bootstrap) == (settings.cluster, settings.bootstrap)
     )
+
+
+def silenced(alarms: AlarmState, waivers: Waivers) -> AlarmState:
+    """Return the alarms with the waiver in place of the sentence, where one silences an alarm that
+    lasts: its end is no all-clear."""
+    lasting = dict(alarms.alarms)
+    for key, alarm in alarms.alarms.items():
+        condition = alarm.condition
+        waiver = waivers.get((condition.contract, condition.finding))
+        if waiver is not None and condition.kind is Kind.VIOLATED:
+            lasting[key] = replace(alarm, condition=replace(condition, sentence=waiver.sentence))
+    return replace(alarms, alarms=lasting)

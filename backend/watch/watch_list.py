@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -68,7 +69,13 @@ class ListedContract:
 
     def watched(self) -> tuple[WatchedContract, ...]:
         """Return a contract for each of its sinks. Raises ContractError."""
-        return watched_contracts(self.name, make_contract(parse_fields(self.text, self.name)))
+        return _watched(self.name, self.text)
+
+
+@lru_cache(maxsize=2 * LISTED_MAX)
+def _watched(name: str, text: str) -> tuple[WatchedContract, ...]:
+    """Cached: a watch reads the list before each look."""
+    return watched_contracts(name, make_contract(parse_fields(text, name)))
 
 
 _LIST = TypeAdapter(tuple[ListedContract, ...])

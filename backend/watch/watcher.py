@@ -6,11 +6,11 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kafka.errors import KafkaError
 
@@ -22,25 +22,23 @@ from topicproof.backend.errors import (
     TopicproofError,
     UsageError,
 )
-from topicproof.backend.kafka.browse.overview import Overview, overview
+from topicproof.backend.kafka.browse.overview import Overview
 from topicproof.backend.kafka.log.client import cluster_error
 from topicproof.backend.kafka.log.rawlog import Connection, connect
-from topicproof.backend.kafka.look import LookBudget
-from topicproof.backend.kafka.origin import spelled
-from topicproof.backend.watch.alarms import AlarmState, Notice, after_look, after_sending
-from topicproof.backend.watch.conditions import PATIENCE_S, ClusterLook, Condition, Kind, conditions
+from topicproof.backend.watch.alarms import Notice, after_look, after_sending, without_contracts
+from topicproof.backend.watch.cluster_look import listed_ids, look_at, own_client
+from topicproof.backend.watch.conditions import PATIENCE_S, ClusterLook, Condition, conditions
 from topicproof.backend.watch.contract_watch import (
     OFFSETS_AT_ONCE,
     ContractFigures,
     ContractWatch,
     unread,
 )
-from topicproof.backend.watch.group_offsets import Place, group_offsets
 from topicproof.backend.watch.metrics import WatchFigures, metrics_server
 from topicproof.backend.watch.pair_store import PairStore
 from topicproof.backend.watch.standings import Standing, State
 from topicproof.backend.watch.state_file import StateFile, WatchState
-from topicproof.backend.watch.waivers import WaivedKind
+from topicproof.backend.watch.waivers import Waivers, silenced
 from topicproof.backend.watch.watchable import WatchedContract
 from topicproof.backend.watch.webhook import Webhook
 from topicproof.validators.finding import Bounds
@@ -49,8 +47,6 @@ from topicproof.validators.sentences import counted
 LOG = logging.getLogger("topicproof.watch")
 EVERY_S = 10.0
 """Default time from one look to the next."""
-CLIENT_ID = "topicproof-watch"
-"""By which brokers' quotas and logs tell its reading from others'."""
 BEHIND_LOOKS = 3
 """A watch is behind when its last look is older than so many."""
 
@@ -64,8 +60,6 @@ WAIVERS_EVERY_S = 60.0
 """From one reading of the waivers to the next."""
 REFUSALS_MAX = 5
 """Looks at which a webhook may refuse a notice, while it takes others, before it is given up."""
-Waivers = Mapping[tuple[str, str], WaivedKind]
-"""By contract and kind of finding."""
 FOLDED = (
     "There are too many alarms of a kind to tell each: one alarm stands for those beyond the limit,"
     " and counts them."
@@ -244,7 +238,7 @@ class Watcher:
         topic_ids: dict[str, str] = {}
         for watch in self.contracts.values():
             topic_ids |= {topic: each for topic, each in watch.topic_ids.items() if each}
-        topic_ids |= _listed_ids(answer)
+        topic_ids |= listed_ids(answer)
         nothing = Overview(datetime.now(UTC), answer.cluster_id, 0, (), None, (why,))
         return ClusterLook(nothing, {}, topic_ids, (why,))
 
@@ -427,7 +421,7 @@ class Watcher:
             *self._unread(),
         )
         alarms, notices = after_look(
-            unlisted(silenced(self.state.alarms, self._waivers), self._unlisted),
+            without_contracts(silenced(self.state.alarms, self._waivers), self._unlisted),
             current,
             look.overview.taken_at,
             clear_kinds=look.clear_kinds,
@@ -609,69 +603,6 @@ _OVER = {
     "refusals": "The webhook refuses no notice any more.",
     "list": "The list of contracts can be read again.",
 }
-
-
-def silenced(alarms: AlarmState, waivers: Waivers) -> AlarmState:
-    """Return the alarms with the waiver in place of the sentence, where one silences an alarm that
-    lasts: its end is no all-clear."""
-    lasting = dict(alarms.alarms)
-    for key, alarm in alarms.alarms.items():
-        condition = alarm.condition
-        waiver = waivers.get((condition.contract, condition.finding))
-        if waiver is not None and condition.kind is Kind.VIOLATED:
-            lasting[key] = replace(alarm, condition=replace(condition, sentence=waiver.sentence))
-    return replace(alarms, alarms=lasting)
-
-
-def unlisted(alarms: AlarmState, names: Set[str]) -> AlarmState:
-    """Return the alarms with another sentence for those of contracts that are not watched any more:
-    their end is no all-clear."""
-    lasting = dict(alarms.alarms)
-    for key, alarm in alarms.alarms.items():
-        condition = alarm.condition
-        if condition.contract in names:
-            why = f"Contract {condition.contract} is not watched any more. It may still be wrong."
-            lasting[key] = replace(alarm, condition=replace(condition, sentence=why))
-    return replace(alarms, alarms=lasting)
-
-
-def own_client(address: Address) -> Address:
-    """Return the address with the client id of a watch, unless the properties name another."""
-    return replace(address, client={"client.id": CLIENT_ID, **address.client})
-
-
-def cluster_id(address: Address) -> str:
-    """Return what the cluster calls itself. Raises ClusterError."""
-    try:
-        with connect(address) as kafka:
-            return str(kafka.with_retries(kafka.metadata_of_all).cluster_id)
-    except KafkaError as error:
-        raise cluster_error(address, error) from error
-
-
-def look_at(address: Address) -> ClusterLook:
-    """Look at a cluster once. Raises ClusterError if its topics cannot be listed."""
-    budget, notes = LookBudget(), []
-    offsets: Mapping[Place, int] = {}
-    topic_ids: Mapping[str, str] = {}
-    try:
-        with connect(address) as kafka:
-            answer = kafka.with_retries(kafka.metadata_of_all)
-            topic_ids = _listed_ids(answer)
-            offsets = group_offsets(kafka, budget)
-    except KafkaError as error:
-        notes.append(str(cluster_error(address, error)))
-    notes += filter(None, [budget.note])
-    return ClusterLook(overview(address), offsets, topic_ids, tuple(notes))
-
-
-def _listed_ids(answer: Any) -> dict[str, str]:
-    """Return the topic ids of a Metadata response."""
-    return {
-        topic.name: topic_id
-        for topic in answer.topics
-        if (topic_id := spelled(topic.topic_id)) is not None
-    }
 
 
 @contextmanager

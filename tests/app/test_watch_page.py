@@ -152,7 +152,7 @@ def test_what_the_dashboard_watches_is_stopped_here(
     note([HOLDS, replace(HOLDS, name="terminal")], now, state_name("here"))
     app = open_page("watch")
     assert not app.exception and "**new** Nobody watches its cluster." in texts(app)
-    buttons = {str(button.key): button for button in app.button}
+    buttons = {str(button.key): button for button in app.button if button.key != "jump"}
     assert sorted(buttons) == [
         *(f"again here {name}" for name in ("ended", "new")),
         *(f"stop here {name}" for name in ("ended", "new", "orders")),
@@ -163,7 +163,7 @@ def test_what_the_dashboard_watches_is_stopped_here(
     assert audit_entries(history)[-1].action is Action.UNWATCH
     monkeypatch.setattr(access, "page_identity", lambda _settings: ADA)
     app.run()
-    assert {button.disabled for button in app.button} == {True}
+    assert {button.disabled for button in app.button if button.key != "jump"} == {True}
     history.engine.dispose()
 
 

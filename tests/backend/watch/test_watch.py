@@ -27,8 +27,9 @@ from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.watch import alarms
 from topicproof.backend.watch.alarms import Notice
+from topicproof.backend.watch.cluster_look import cluster_id
 from topicproof.backend.watch.state_file import FOLDER, StateFile, state_file
-from topicproof.backend.watch.watcher import Watcher, WatchOptions, cluster_id, served_metrics
+from topicproof.backend.watch.watcher import Watcher, WatchOptions, served_metrics
 from topicproof.backend.watch.webhook import WebhookStyle, read_webhook
 
 

@@ -19,6 +19,7 @@ from topicproof.backend.history.store import History
 from topicproof.backend.runs.launch import start_watch
 from topicproof.backend.settings import Settings
 from topicproof.backend.watch import watch_list
+from topicproof.backend.watch.cluster_look import cluster_id
 from topicproof.backend.watch.standings import State, read_standings
 from topicproof.backend.watch.state_file import FOLDER, StateFile, is_watched, state_name
 from topicproof.backend.watch.watch_list import (
@@ -29,7 +30,6 @@ from topicproof.backend.watch.watch_list import (
     watched_of_list,
 )
 from topicproof.backend.watch.watchable import watched_contracts
-from topicproof.backend.watch.watcher import cluster_id
 
 TERMS = "source: {{topic: {}}}\nsink: {{topic: {}}}\n"
 
