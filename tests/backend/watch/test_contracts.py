@@ -197,6 +197,37 @@ def test_withheld_records_are_received_once(bootstrap: str, new_topic: Callable[
     assert places.received == 3
 
 
+def test_an_output_of_an_input_that_is_still_open_waits_for_it(
+    bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Story: a pipeline reads its source at read_uncommitted. The watch has read all that is
+    committed, and then an output comes of an input whose transaction is open. It is no output
+    without an input, and with the commit it holds."""
+    pipeline = Pipeline(bootstrap, new_topic(), new_topic())
+    fields: dict[str, object] = {
+        "source": {"topic": pipeline.source},
+        "sink": {"topic": pipeline.sink},
+        "within": "1ms",
+    }
+    pipeline.write_inputs(2)
+    pipeline.write_outputs([0, 1])
+    opened = Producer(transactional_producer_config(Address(bootstrap), pipeline.source))
+    opened.init_transactions(30)
+    with watching(bootstrap, tmp_path / "home", fields) as (watcher, notices):
+        watcher.look()
+        opened.begin_transaction()
+        opened.produce(pipeline.source, b"value", partition=0)
+        assert opened.flush(30) == 0
+        pipeline.write_outputs([2])
+        watcher.look()
+        opened.commit_transaction(30)
+        watcher.look()
+        watcher.look()
+        figures = watcher.figures.contracts["pair"]
+        assert (figures.outcome, figures.inputs_due) == (Outcome.HOLDS, 3)
+        assert not [each for each in notices if each.alarm.condition.contract]
+
+
 def test_an_input_that_is_too_large_to_read_does_not_end_a_watch_by_lineage(
     bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
